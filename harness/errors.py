@@ -1,0 +1,30 @@
+"""Errors a user can mend. The command line prints them as one line and exits with their code."""
+
+
+class BenchError(Exception):
+    """Something went wrong that the user can do something about.
+
+    Args:
+        message: What is wrong, in one sentence.
+        mend: What to do about it, in one sentence.
+    """
+
+    exit_code = 3
+
+    def __init__(self, message: str, mend: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.mend = mend
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  mend: {self.mend}" if self.mend else self.message
+
+
+class UsageError(BenchError):
+    """The command line, a settings file or an input file is not what the tool understands."""
+
+    exit_code = 2
+
+
+class EngineError(BenchError):
+    """An engine could not be started, asked or stopped."""

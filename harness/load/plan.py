@@ -1,0 +1,69 @@
+"""What a load generator is told and what it hands back. Engine-neutral: bytes out, stamped bytes in."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+ErrorKind = Literal["connect", "disconnected", "timeout", "protocol", "aborted"]
+
+
+class WireRequest(msgspec.Struct, frozen=True, array_like=True):
+    """One request: `t_sched_s` seconds after the load's start (None in a closed loop), and its HTTP body."""
+
+    index: int
+    t_sched_s: float | None
+    body: bytes
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where requests go."""
+
+    host: str
+    port: int
+    path: str
+    headers: dict[str, str] = {}
+    tls: bool = False
+
+
+class LoadPlan(msgspec.Struct, frozen=True):
+    """A whole load. `concurrency` is None for an open loop, else the requests held in flight.
+
+    `timeout_s` bounds the silence on one response, not its whole length.
+    """
+
+    target: Target
+    requests: list[WireRequest]
+    concurrency: int | None = None
+    timeout_s: float = 300.0
+
+
+class RawResponse(msgspec.Struct, array_like=True):
+    """What was seen of one request. Times are CLOCK_MONOTONIC seconds; `segments` are reads from the socket,
+    the response head included, each with the time at which it was read."""
+
+    index: int
+    t_sched: float
+    t_sent: float | None
+    t_end: float | None
+    segments: list[tuple[float, bytes]]
+    error: ErrorKind | None = None
+    detail: str = ""
+    reused: bool = False
+    client: int = 0
+
+
+class LoadResult(msgspec.Struct):
+    """All responses of a load, in request order, and its start on the monotonic clock."""
+
+    t0: float
+    responses: list[RawResponse]
+
+
+class Progress(msgspec.Struct, array_like=True):
+    """Counts so far, summed over the client processes."""
+
+    sent: int
+    done: int
+    failed: int

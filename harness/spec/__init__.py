@@ -1,0 +1,1 @@
+"""Every setting and every result record, once."""

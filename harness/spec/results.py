@@ -1,0 +1,197 @@
+"""The files of a run: `online_results.json`, `offline_results.json`, `run.json`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue
+
+from harness.spec.base import Strict
+
+SCHEMA_VERSION: Literal[1] = 1
+
+#: Metrics of a summary, in the order in which they are shown. Definitions: docs/metrics.md.
+LATENCY_METRICS = (
+    "ttft_ms",
+    "tpot_ms",
+    "itl_ms",
+    "e2e_ms",
+    "icl_ms",
+    "submit_lag_ms",
+    "ttft_from_schedule_ms",
+    "e2e_from_schedule_ms",
+    "queue_wait_ms",
+    "prefill_ms",
+)
+PERCENTILES = (50, 90, 95, 99)
+Source = Literal["measured", "inferred", "unknown"]
+
+
+class Distribution(Strict):
+    """One metric of one summary: milliseconds, numpy's linear percentiles. All None when n is 0."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    max: float | None = None
+    n: int = 0
+    ci: dict[str, tuple[float, float]] = Field(
+        default_factory=dict, description="95 % bootstrap interval by statistic name"
+    )
+    source: Source = "measured"
+
+
+class OnlineSummary(Strict):
+    """One engine at one scale: one repeat, or all repeats pooled (`repeat` is null)."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    scale: float
+    repeat: int | None = None
+    num_requests: int
+    num_success: int
+    num_error: int
+    errors: dict[str, int] = Field(default_factory=dict)
+    duration_s: float
+    offered_req_per_s: float
+    req_per_s: float
+    output_tok_per_s: float
+    total_tok_per_s: float
+    goodput_req_per_s: float | None = None
+    prompt_tokens: int
+    completion_tokens: int
+    chunks: int
+    valid: bool = True
+    invalid_reasons: list[str] = Field(default_factory=list)
+    ttft_ms: Distribution
+    tpot_ms: Distribution
+    itl_ms: Distribution
+    e2e_ms: Distribution
+    icl_ms: Distribution
+    submit_lag_ms: Distribution
+    ttft_from_schedule_ms: Distribution
+    e2e_from_schedule_ms: Distribution
+    queue_wait_ms: Distribution
+    prefill_ms: Distribution
+
+
+class Skipped(Strict):
+    """An engine that was asked for and is not in the results, and what would bring it in."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    scale: float | None = None
+    repeat: int | None = None
+    reason: str
+    mend: str = ""
+
+
+class Comparison(Strict):
+    """A statistic of two engines at one scale, and the ratio `a / b` with its 95 % interval."""
+
+    a: str
+    b: str
+    scale: float | None
+    metric: str
+    statistic: str
+    value_a: float
+    value_b: float
+    ratio: float
+    ci: tuple[float, float] | None = None
+    difference: bool | None = Field(None, description="whether the interval excludes 1; null without one")
+
+
+class Versions(Strict):
+    """What was measured with what. None where it is not part of the run."""
+
+    git_rev: str | None = None
+    rosebench: str
+    roseinfer: str | None = None
+    vllm: str | None = None
+    sglang: str | None = None
+    tensorrt_llm: str | None = None
+    torch: str | None = None
+    transformers: str | None = None
+    python: str
+
+
+class LaunchRecord(Strict):
+    """What one engine was started with."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    version: str | None = None
+    argv: list[str] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict, description="set on top of the inherited environment")
+    settings: dict[str, JsonValue] = Field(default_factory=dict, description="as the engine reports them")
+    ready_s: float | None = None
+
+
+class TraceRecord(Strict):
+    """Where the load came from and what fitting changed."""
+
+    name: str
+    origin: str
+    licence: str | None = None
+    citation: str | None = None
+    sha256: str | None = None
+    note: str | None = None
+    requests: int
+    fit: str
+    dropped: int = 0
+    changed: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class RunInfo(Strict):
+    """`run.json`, and `meta` of the results: everything needed to understand or repeat the run."""
+
+    kind: Literal["online", "offline"]
+    created: str = Field(description="ISO 8601, UTC")
+    command: list[str]
+    settings: dict[str, Any] = Field(description="as resolved: nothing is auto any more")
+    environment: dict[str, JsonValue] = Field(default_factory=dict)
+    versions: Versions
+    launches: list[LaunchRecord] = Field(default_factory=list)
+    trace: TraceRecord | None = None
+
+
+class OnlineResults(Strict):
+    """`online_results.json`."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    meta: RunInfo
+    summaries: list[OnlineSummary]
+    comparisons: list[Comparison] = Field(default_factory=list)
+    skipped: list[Skipped] = Field(default_factory=list)
+
+
+class OfflineResult(Strict):
+    """One engine's throughput on the fixed batch, one repeat."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    repeat: int
+    num_prompts: int
+    prompt_tokens: int
+    completion_tokens: int
+    total_s: float
+    req_per_s: float
+    output_tok_per_s: float
+    total_tok_per_s: float
+
+
+class OfflineResults(Strict):
+    """`offline_results.json`."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    meta: RunInfo
+    results: list[OfflineResult]
+    skipped: list[Skipped] = Field(default_factory=list)

@@ -1,0 +1,131 @@
+"""Every setting, once. The CLI, the YAML of `--config` and `run.json` are made from these models."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from harness.spec.base import Strict
+
+EngineName = Literal["roseinfer", "vllm", "sglang", "trtllm", "transformers", "llamacpp", "openai"]
+Device = Literal["auto", "cuda", "cpu"]
+Dtype = Literal["auto", "fp16", "bf16", "fp32"]
+Fit = Literal["drop", "clip", "scale"]
+
+_REFERENCE = re.compile(r"^(?P<name>[a-z]+)(@(?P<variant>[A-Za-z0-9][A-Za-z0-9._-]*))?$")
+DEFAULT_ENGINES = ("roseinfer", "vllm")
+
+
+def _split(value: object) -> object:
+    """Accept `a,b,c` where a list is meant."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+class EngineRef(Strict):
+    """An engine and one of its variants: `NAME` or `NAME@VARIANT`."""
+
+    name: EngineName
+    variant: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parse(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        match = _REFERENCE.match(value)
+        if match is None:
+            raise ValueError(f"{value!r} is not NAME or NAME@VARIANT")
+        return {"name": match["name"], "variant": match["variant"]}
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.variant}" if self.variant else self.name
+
+
+class Slo(Strict):
+    """A service level: a request is good when it meets every limit given. All in ms."""
+
+    ttft_ms: float | None = Field(default=None, gt=0)
+    tpot_ms: float | None = Field(default=None, gt=0)
+    itl_ms: float | None = Field(default=None, gt=0)
+    e2e_ms: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parse(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        pairs = [part.partition("=") for part in value.split(",") if part]
+        if any(not sep for _, sep, _ in pairs):
+            raise ValueError(f"{value!r} is not like ttft_ms=200,tpot_ms=50")
+        return {key.strip(): limit.strip() for key, _, limit in pairs}
+
+
+Engines = Annotated[list[EngineRef], BeforeValidator(_split), Field(min_length=1)]
+Scales = Annotated[list[Annotated[float, Field(gt=0)]], BeforeValidator(_split), Field(min_length=1)]
+
+
+class CommonSettings(Strict):
+    """What every benchmark shares."""
+
+    model: str = Field("auto", description="hub id, local folder, random:gpt2, random:gpt2-tiny or smollm2-135m")
+    device: Device = Field("auto", description="where the engines run")
+    dtype: Dtype = Field("auto", description="weights and activations; auto is bf16 on a CPU, fp16 on a GPU")
+    engines: Engines = Field(
+        default_factory=lambda: [EngineRef(name=name) for name in DEFAULT_ENGINES],
+        description="NAME or NAME@VARIANT, comma separated",
+    )
+    max_model_len: int | None = Field(None, ge=2, description="context in tokens; the model's own if not given")
+    vocab_size: int = Field(32_000, ge=2, description="of prompts, where the model's own is unknown")
+    seed: int = Field(0, ge=0, description="of prompts, order and sampling")
+    repeats: int = Field(1, ge=1, description="measure everything this many times")
+    interleave: bool = Field(True, description="take the engines in turn within each repeat")
+    warmup: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
+        "auto", description="requests before measuring; auto covers every batch size of the load, 0 is none"
+    )
+    prefix_cache: bool = Field(False, description="let engines reuse the KV cache of shared prefixes")
+    ignore_eos: bool = Field(True, description="every answer has exactly the length asked for")
+    out: Path | None = Field(None, description="where runs are kept; default outputs/benchmarks/serving")
+
+    @field_validator("engines")
+    @classmethod
+    def _distinct(cls, engines: list[EngineRef]) -> list[EngineRef]:
+        seen = [str(engine) for engine in engines]
+        if twice := sorted({name for name in seen if seen.count(name) > 1}):
+            raise ValueError(f"named twice: {', '.join(twice)}")
+        return engines
+
+
+class OnlineSettings(CommonSettings):
+    """`bench online`: replay a trace, or hold a number of requests in flight."""
+
+    base_url: str | None = Field(None, description="of the running server that engine `openai` means")
+    api_key_env: str | None = Field(None, description="environment variable that holds the server's API key")
+    trace: str = Field("builtin", description="a name from the catalog, or a file")
+    fit: Fit = Field("drop", description="what happens to a request that does not fit the context")
+    max_output_len: int | None = Field(None, ge=1, description="upper limit of output tokens with --fit clip")
+    scales: Scales = Field([1.0], description="factors on the time between arrivals; smaller is heavier")
+    n: int = Field(200, ge=1, description="requests taken from the head of the trace")
+    concurrency: int | None = Field(None, ge=1, description="closed loop: requests in flight, instead of a trace")
+    input_len: int = Field(128, ge=1, description="prompt tokens in the closed loop")
+    output_len: int = Field(64, ge=1, description="output tokens in the closed loop")
+    clients: Literal["auto"] | Annotated[int, Field(ge=1)] = Field("auto", description="client processes")
+    slo: Slo | None = Field(None, description="service level for goodput, e.g. ttft_ms=200,tpot_ms=50")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if any(engine.name == "openai" for engine in self.engines) and self.base_url is None:
+            raise ValueError("engine openai needs --base-url, the address of the running server")
+        if len(set(self.scales)) != len(self.scales):
+            raise ValueError("a scale is given twice")
+        return self
+
+
+class OfflineSettings(CommonSettings):
+    """`bench offline`: a fixed batch of token-id prompts through each engine's own API."""
+
+    num_prompts: int = Field(128, ge=1, description="prompts in the batch")
+    input_len: int = Field(256, ge=1, description="tokens of each prompt")
+    output_len: int = Field(64, ge=1, description="tokens generated for each prompt")
