@@ -1,0 +1,177 @@
+"""The engine: requests in, tokens out, one step at a time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import psutil
+import torch
+from numpy.typing import NDArray
+from torch.profiler import record_function
+
+from roseinfer import models
+from roseinfer.attention.backends import make_attention
+from roseinfer.config import ConfigError, EngineConfig, resolve_device, resolve_dtype
+from roseinfer.engine.runner import Runner
+from roseinfer.engine.sampler import SamplingBatch
+from roseinfer.engine.warmup import warm_up
+from roseinfer.kvcache.blocks import BlockAllocator
+from roseinfer.kvcache.pool import KVPool, bytes_per_token
+from roseinfer.scheduler.request import Request, SamplingParams
+from roseinfer.scheduler.running import Running
+from roseinfer.scheduler.scheduler import Limits, Scheduler, StepResult
+
+#: Share of the free memory that the cache may take when its size is not given.
+KV_MEMORY_SHARE = {"cuda": 0.8, "cpu": 0.1}
+
+
+class RequestError(Exception):
+    """A request that this engine can never serve."""
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What an engine runs with, every `auto` resolved."""
+
+    model: str
+    device: str
+    dtype: str
+    vocab_size: int
+    max_model_len: int
+    kv_tokens: int
+    block_size: int
+    max_active_requests: int
+    prefill_max_batch_size: int
+    prefill_max_tokens: int
+    attention: str
+    packed_weights: bool
+    threads: int
+
+
+class Engine:
+    """Owns the model, the cache and the scheduler. Not thread safe: one caller steps it."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        device = resolve_device(config.device)
+        dtype = resolve_dtype(config.dtype, device)
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        model = models.load(config.model, device, dtype, packed=config.packed_weights, seed=config.seed)
+        shape = model.config
+        max_model_len = config.max_model_len or shape.max_positions
+        if max_model_len > shape.max_positions:
+            raise ConfigError(
+                f"max_model_len {max_model_len} is above the model's {shape.max_positions} positions"
+            )
+        kv_tokens = config.kv_tokens or _kv_tokens(
+            bytes_per_token(shape, dtype), device, config.max_active_requests * max_model_len
+        )
+        num_blocks = kv_tokens // config.block_size
+        if num_blocks * config.block_size < min(max_model_len, 2 * config.block_size):
+            raise ConfigError(f"{kv_tokens} tokens of KV cache are too few; give --kv-tokens {max_model_len}")
+        pool = KVPool(shape, num_blocks, config.block_size, device, dtype)
+        self._allocator = BlockAllocator(num_blocks)
+        self._running = Running(config.max_active_requests, max_model_len, config.block_size)
+        limits = Limits(config.prefill_max_batch_size, config.prefill_max_tokens)
+        self._scheduler = Scheduler(self._running, self._allocator, limits, shape.eos_token_ids)
+        attention, attention_name = make_attention(pool, shape, dtype, kernels=config.cpu_kernels)
+        self._runner = Runner(model, attention, device)
+        self.info = EngineInfo(
+            model=config.model,
+            device=str(device),
+            dtype=str(dtype).removeprefix("torch."),
+            vocab_size=shape.vocab_size,
+            max_model_len=max_model_len,
+            kv_tokens=num_blocks * config.block_size,
+            block_size=config.block_size,
+            max_active_requests=config.max_active_requests,
+            prefill_max_batch_size=config.prefill_max_batch_size,
+            prefill_max_tokens=config.prefill_max_tokens,
+            attention=attention_name,
+            packed_weights=model.packed,
+            threads=torch.get_num_threads(),
+        )
+        if config.warmup:
+            warm_up(self)
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    @property
+    def num_running(self) -> int:
+        return self._scheduler.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        return self._scheduler.num_waiting
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the cache's blocks that are held."""
+        return 1 - self._allocator.num_free / self._allocator.num_blocks
+
+    def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None:
+        """Queue a prompt `[n]`. Raises RequestError when it can never be served."""
+        check_request(self.info, prompt, params)
+        self._scheduler.add(Request(request_id, prompt, params, time.monotonic(), prompt))
+
+    def discard(self, request_id: int) -> bool:
+        """Forget a request at whatever stage. False if it is not known (any more)."""
+        return self._scheduler.discard(request_id)
+
+    def step(self) -> StepResult | None:
+        """Compute one token of every running request; None when there is no work."""
+        with record_function("roseinfer.scheduler.admit"):
+            batch = self._scheduler.prepare()
+        if batch is None:
+            return None
+        running, rows = self._running, batch.requests
+        how = SamplingBatch(
+            running.temperature[rows],
+            running.top_k[rows],
+            running.top_p[rows],
+            running.seed[rows],
+            running.length[rows],
+        )
+        tokens = self._runner.launch(batch, how).cpu().numpy()
+        return self._scheduler.process(batch, tokens)
+
+    def check_idle(self) -> None:
+        """Raise AssertionError unless every block is free. Call it when there is no work."""
+        self._allocator.check()
+        if self._allocator.num_free != self._allocator.num_blocks:
+            raise AssertionError(f"{self._allocator.num_blocks - self._allocator.num_free} blocks leaked")
+
+    def describe(self) -> str:
+        """One line that says what is in use."""
+        return " ".join(f"{name}={value}" for name, value in asdict(self.info).items())
+
+
+def check_request(info: EngineInfo, prompt: NDArray[np.int32], params: SamplingParams) -> None:
+    """Raise RequestError, with the reason for the client, unless the engine can serve this."""
+    if len(prompt) == 0:
+        raise RequestError("the prompt is empty")
+    if params.max_tokens < 1:
+        raise RequestError("max_tokens must be at least 1")
+    total = len(prompt) + params.max_tokens
+    if total > info.max_model_len:
+        raise RequestError(
+            f"{len(prompt)} prompt tokens and {params.max_tokens} of max_tokens are {total}, "
+            f"more than the context of {info.max_model_len} tokens"
+        )
+    if total > info.kv_tokens:
+        raise RequestError(f"{total} tokens do not fit the KV cache of {info.kv_tokens} tokens")
+    if int(prompt.min()) < 0 or int(prompt.max()) >= info.vocab_size:
+        raise RequestError(f"token ids must be from 0 to {info.vocab_size - 1}")
+
+
+def _kv_tokens(token_bytes: int, device: torch.device, useful: int) -> int:
+    """Tokens that a share of the free memory holds, at most `useful`."""
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        free = psutil.virtual_memory().available
+    return min(int(free * KV_MEMORY_SHARE[device.type]) // token_bytes, useful)

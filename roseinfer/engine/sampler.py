@@ -1,0 +1,70 @@
+"""The next token of each request, from its logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SamplingBatch:
+    """How each of `R` requests samples, each array `[R]`; `position` is how many tokens it has."""
+
+    temperature: NDArray[np.float32]
+    top_k: NDArray[np.int64]
+    top_p: NDArray[np.float32]
+    seed: NDArray[np.uint64]
+    position: NDArray[np.int64]
+
+
+def sample(logits: Tensor, how: SamplingBatch) -> Tensor:
+    """Next tokens `[R]` int64 for logits `[R, vocab]`.
+
+    temperature 0 takes the largest logit (the first of equals). Otherwise the softmax of logits/temperature,
+    cut to the top_k likeliest and then to the smallest set that holds top_p of the mass, is inverted at a
+    uniform number that depends on the request's seed and position alone.
+    """
+    greedy = how.temperature <= 0
+    if greedy.all():
+        return logits.argmax(-1)
+    device = logits.device
+    temperature = torch.from_numpy(np.where(greedy, 1, how.temperature)).to(device)
+    probabilities = torch.softmax(logits.float() / temperature[:, None], -1)
+    if (how.top_k > 0).any() or (how.top_p < 1).any():
+        choices, order = probabilities.sort(-1, descending=True, stable=True)
+        choices = _cut(choices, how)
+    else:
+        choices, order = probabilities, None
+    cumulative = choices.double().cumsum(-1)
+    mark = torch.from_numpy(_uniform(how.seed, how.position)).to(device)[:, None] * cumulative[:, -1:]
+    index = torch.searchsorted(cumulative, mark, right=True).clamp_(max=logits.shape[-1] - 1)
+    tokens = (index if order is None else order.gather(-1, index)).squeeze(-1)
+    return torch.where(torch.from_numpy(greedy).to(device), logits.argmax(-1), tokens)
+
+
+def _cut(sorted_probabilities: Tensor, how: SamplingBatch) -> Tensor:
+    """Zero what top_k and top_p exclude; rows are sorted, the likeliest first, which always stays."""
+    device = sorted_probabilities.device
+    vocab = sorted_probabilities.shape[-1]
+    top_k = torch.from_numpy(np.where(how.top_k > 0, how.top_k, vocab)).to(device)[:, None]
+    kept = sorted_probabilities * (torch.arange(vocab, device=device) < top_k)
+    total = kept.sum(-1, keepdim=True)
+    top_p = torch.from_numpy(how.top_p).to(device)[:, None]
+    before = kept.cumsum(-1) - kept
+    keep = (before < top_p * total) | (top_p >= 1)
+    keep[:, 0] = True
+    return kept * keep
+
+
+def _uniform(seed: NDArray[np.uint64], position: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Numbers in [0, 1): splitmix64 (Steele, Lea, Flood 2014) of seed and position."""
+    with np.errstate(over="ignore"):
+        z = seed + (position.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53

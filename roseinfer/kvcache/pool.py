@@ -1,0 +1,34 @@
+"""The memory of the paged cache: one pool for all layers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from roseinfer.models.config import ModelConfig
+
+
+class KVPool:
+    """Keys and values of `num_blocks` blocks of `block_size` tokens, for every layer.
+
+    Layout `[layers, 2, num_blocks · block_size, kv heads, head_dim]`: a token's row is contiguous.
+    """
+
+    def __init__(
+        self, config: ModelConfig, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.num_blocks, self.block_size, self.device = num_blocks, block_size, device
+        self._memory = torch.zeros(
+            config.layers, 2, num_blocks * block_size, config.kv_heads, config.head_dim,
+            device=device, dtype=dtype,
+        )  # fmt: skip
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer, each `[rows, kv heads, head_dim]`."""
+        keys, values = self._memory[index].unbind(0)
+        return keys, values
+
+
+def bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Bytes that one token takes in the pool."""
+    return 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize

@@ -1,0 +1,99 @@
+"""GPT-2 (Radford et al., 2019) over a flat batch of tokens from any number of requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from roseinfer.attention.base import Attention
+from roseinfer.models.config import ModelConfig
+from roseinfer.models.linear import Linear, can_pack
+from roseinfer.models.weights import RandomWeights, Weights
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Layer normalisation with gain and bias."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One transformer block, pre-norm."""
+
+    norm_1: Norm
+    qkv: Linear
+    out: Linear
+    norm_2: Norm
+    up: Linear
+    down: Linear
+
+
+class GPT2:
+    """Weights on `device` in `dtype`; `forward` and `logits` are the whole interface of a model."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights | RandomWeights,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        packed: bool,
+    ) -> None:
+        self.config = config
+        self.packed = packed = packed and can_pack(device, dtype)
+        prefix = "transformer." if "transformer.wte.weight" in weights else ""
+        width, ffn = config.width, config.ffn_width
+
+        def tensor(name: str, *shape: int) -> Tensor:
+            return weights.get(prefix + name, shape).to(device=device, dtype=dtype)
+
+        def norm(name: str) -> Norm:
+            return Norm(tensor(f"{name}.weight", width), tensor(f"{name}.bias", width), config.norm_eps)
+
+        def linear(name: str, inputs: int, outputs: int) -> Linear:
+            # GPT-2 checkpoints store [in, out].
+            weight = tensor(f"{name}.weight", inputs, outputs).t()
+            return Linear(weight, tensor(f"{name}.bias", outputs), packed=packed)
+
+        self._tokens = tensor("wte.weight", config.vocab_size, width)
+        self._positions = tensor("wpe.weight", config.max_positions, width)
+        self._layers = [
+            Layer(
+                norm_1=norm(f"h.{i}.ln_1"),
+                qkv=linear(f"h.{i}.attn.c_attn", width, 3 * width),
+                out=linear(f"h.{i}.attn.c_proj", width, width),
+                norm_2=norm(f"h.{i}.ln_2"),
+                up=linear(f"h.{i}.mlp.c_fc", width, ffn),
+                down=linear(f"h.{i}.mlp.c_proj", ffn, width),
+            )
+            for i in range(config.layers)
+        ]
+        self._norm = norm("ln_f")
+        self._head = Linear(self._tokens, None, packed=packed)
+
+    def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+        """Hidden states `[T, width]` of `T` tokens of any requests, ids and positions `[T]` int64.
+
+        `attention` knows which token belongs to which request and where its keys and values are kept.
+        """
+        x = F.embedding(tokens, self._tokens) + F.embedding(positions, self._positions)
+        for index, layer in enumerate(self._layers):
+            q, k, v = layer.qkv(layer.norm_1(x)).view(len(x), 3, -1, self.config.head_dim).unbind(1)
+            x = layer.out.add(attention.attend(index, q, k, v), x)
+            x = layer.down.add(layer.up.gelu(layer.norm_2(x)), x)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits `[R, vocab]` of the `R` rows that are the last of their request."""
+        return self._head(self._norm(hidden))

@@ -1,0 +1,64 @@
+"""Weights by their Hugging Face names: from safetensors files, or seeded random."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from roseinfer.config import ConfigError
+
+
+class Weights:
+    """Tensors of a safetensors folder, read when asked for, on the CPU."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file_of = dict(self._index(folder))
+        if not self._file_of:
+            raise ConfigError(f"{folder} has no .safetensors file")
+
+    @staticmethod
+    def _index(folder: Path) -> Iterator[tuple[str, Path]]:
+        index = folder / "model.safetensors.index.json"
+        if index.is_file():
+            for name, file in json.loads(index.read_text())["weight_map"].items():
+                yield name, folder / file
+            return
+        for file in sorted(folder.glob("*.safetensors")):
+            with safe_open(file, framework="pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 (not a mapping)
+                    yield name, file
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._file_of
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """The tensor `name`. Raises ConfigError when it is missing or of another shape."""
+        if name not in self._file_of:
+            raise ConfigError(f"the checkpoint has no tensor {name}")
+        with safe_open(self._file_of[name], framework="pt") as tensors:
+            tensor: torch.Tensor = tensors.get_tensor(name)
+        if tuple(tensor.shape) != shape:
+            raise ConfigError(f"{name} has shape {tuple(tensor.shape)}, the config says {shape}")
+        return tensor
+
+
+class RandomWeights:
+    """Normal(0, 0.02) matrices and embeddings, unit norm gains, zero biases, drawn in the order asked for."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __contains__(self, name: str) -> bool:
+        return name.startswith("transformer.")
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """A tensor of `shape` as GPT-2 initialises the one called `name`."""
+        if name.endswith("bias"):
+            return torch.zeros(shape)
+        if len(shape) == 1:
+            return torch.ones(shape)
+        return torch.empty(shape).normal_(0.0, 0.02, generator=self._generator)
