@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from roseinfer.attention.base import Attention, Batch
+from roseinfer.attention.base import Attention, Batch, Ints
 from roseinfer.kvcache.pool import KVPool
 
 
@@ -19,53 +19,67 @@ class TorchPagedAttention(Attention):
 
     def begin(self, batch: Batch) -> None:
         self._batch = batch
-        self._slots = self._tensor(batch.cache_slots)
+        self._prefill_slots = self._tensor(batch.cache_slots[: batch.decode_start])
         self._contexts = [
             self._rows(self._tensor(segment.blocks))[: segment.context] for segment in batch.segments
         ]
         if len(batch.decode_lengths):
-            lengths = self._tensor(batch.decode_lengths)
-            longest = int(batch.decode_lengths.max())
-            self._gather = self._rows(self._tensor(batch.decode_blocks))[:, :longest]
-            seen = torch.arange(longest, device=self._pool.device) < lengths[:, None]
-            self._mask = seen[:, None, None, :]
+            self._prepare_decode()
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = self._pool.layer(layer)
-        keys.index_copy_(0, self._slots, k)
-        values.index_copy_(0, self._slots, v)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        start = self._batch.decode_start
+        if start:
+            keys.index_copy_(0, self._prefill_slots, k[:start])
+            values.index_copy_(0, self._prefill_slots, v[:start])
         for segment, context in zip(self._batch.segments, self._contexts, strict=True):
             rows = slice(segment.start, segment.start + segment.count)
-            out[rows] = self._prefill(q[rows], k[rows], v[rows], keys[context], values[context])
-        start = self._batch.decode_start
+            out[rows] = _prefill(q[rows], k[rows], v[rows], keys[context], values[context])
         if start < len(q):
-            out[start:] = self._decode(q[start:], keys, values)
+            self._decode(q[start:], k[start:], v[start:], keys, values, out[start:])
         return out.flatten(1)
 
-    def _prefill(self, q: Tensor, k: Tensor, v: Tensor, past_k: Tensor, past_v: Tensor) -> Tensor:
-        context, count = len(past_k), len(q)
-        if context:
-            k, v = torch.cat((past_k, k)), torch.cat((past_v, v))
-            mask = torch.ones(count, context + count, dtype=torch.bool, device=q.device).tril(context)
-            return self._sdpa(q[None], k[None], v[None], mask)[0]
-        return self._sdpa(q[None], k[None], v[None], None, causal=True)[0]
+    def _prepare_decode(self) -> None:
+        batch = self._batch
+        longest = int(batch.decode_lengths.max())
+        self._decode_slots = self._tensor(batch.cache_slots[batch.decode_start :])
+        self._gather = self._rows(self._tensor(batch.decode_blocks))[:, :longest]
+        seen = torch.arange(longest, device=self._pool.device) < self._tensor(batch.decode_lengths)[:, None]
+        self._mask = seen[:, None, None, :]
 
-    def _decode(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        return self._sdpa(q[:, None], keys[self._gather], values[self._gather], self._mask)[:, 0]
-
-    @staticmethod
-    def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
-        """q `[B, Q, heads, dim]`, k and v `[B, K, kv heads, dim]` → `[B, Q, heads, dim]`."""
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1]
+    def _decode(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
+        """Store `k`, `v` `[D, kv heads, dim]` and write the attention of `q` `[D, heads, dim]` to `out`."""
+        keys.index_copy_(0, self._decode_slots, k)
+        values.index_copy_(0, self._decode_slots, v)
+        past_k, past_v = (
+            cache.index_select(0, self._gather.flatten()).view(*self._gather.shape, *cache.shape[1:])
+            for cache in (keys, values)
         )
-        return out.transpose(1, 2)
+        out.copy_(_sdpa(q[:, None], past_k, past_v, self._mask)[:, 0])
 
     def _rows(self, blocks: Tensor) -> Tensor:
         """Block ids `[..., n]` → cache rows `[..., n · block size]`."""
         return (blocks[..., None] * self._pool.block_size + self._offsets).flatten(-2)
 
-    def _tensor(self, array: object) -> Tensor:
+    def _tensor(self, array: Ints) -> Tensor:
         return torch.as_tensor(array, device=self._pool.device)
+
+
+def _prefill(q: Tensor, k: Tensor, v: Tensor, past_k: Tensor, past_v: Tensor) -> Tensor:
+    """Causal attention of `[count, heads, dim]` behind `past`, `[context, kv heads, dim]`."""
+    context, count = len(past_k), len(q)
+    if not context:
+        return _sdpa(q[None], k[None], v[None], None, causal=True)[0]
+    k, v = torch.cat((past_k, k)), torch.cat((past_v, v))
+    mask = torch.ones(count, context + count, dtype=torch.bool, device=q.device).tril(context)
+    return _sdpa(q[None], k[None], v[None], mask)[0]
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
+    """q `[B, Q, heads, dim]`, k and v `[B, K, kv heads, dim]` → `[B, Q, heads, dim]`."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1]
+    )
+    return out.transpose(1, 2)

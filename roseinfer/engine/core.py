@@ -76,7 +76,7 @@ class Engine:
         self._running = Running(config.max_active_requests, max_model_len, config.block_size)
         limits = Limits(config.prefill_max_batch_size, config.prefill_max_tokens)
         self._scheduler = Scheduler(self._running, self._allocator, limits, shape.eos_token_ids)
-        attention, attention_name = make_attention(pool, shape, dtype, kernels=config.cpu_kernels)
+        attention, attention_name = make_attention(pool, shape, dtype, cpu_kernels=config.cpu_kernels)
         self._runner = Runner(model, attention, device)
         self.info = EngineInfo(
             model=config.model,

@@ -1,0 +1,1 @@
+"""C++ kernels for CPUs, built by the machine's own compiler at first use."""

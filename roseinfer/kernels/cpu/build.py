@@ -1,0 +1,68 @@
+"""Builds the C++ kernels with the machine's compiler and keeps them in the user's cache."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+SOURCE = Path(__file__).with_name("paged_decode.cpp")
+FLAGS = ("-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-std=c++17", "-fPIC", "-fopenmp")
+
+
+class BuildError(Exception):
+    """The kernels cannot be built here. The message says why."""
+
+
+def cache_folder() -> Path:
+    """Where built kernels are kept: ROSEINFER_CACHE, else the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("ROSEINFER_CACHE") or Path(base) / "roseinfer")
+
+
+def load_library() -> ctypes.CDLL:
+    """The compiled kernels, built on first use. Raises BuildError.
+
+    The library is linked without an OpenMP runtime of its own: it uses the one PyTorch has loaded, and so
+    shares its threads.
+    """
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        raise BuildError("no C++ compiler (g++ or clang++) was found")
+    key = hashlib.sha256(SOURCE.read_bytes() + repr((compiler, FLAGS, _cpu_flags())).encode()).hexdigest()[:16]
+    path = cache_folder() / f"cpu-{key}.so"
+    if not path.is_file():
+        _build(compiler, path)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BuildError(f"{path.name} does not load: {error}") from error
+
+
+def _build(compiler: str, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        compiled, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
+        for command in (
+            [compiler, *FLAGS, "-c", str(SOURCE), "-o", str(compiled)],
+            [compiler, "-shared", str(compiled), "-o", str(linked), "-lm"],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise BuildError(f"{compiler} failed: {done.stderr.strip()[-400:]}")
+        linked.replace(path)
+
+
+def _cpu_flags() -> str:
+    """What `-march=native` depends on, so that a cache shared by machines stays right."""
+    if sys.platform != "linux":
+        return torch.backends.cpu.get_cpu_capability()
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")

@@ -1,0 +1,139 @@
+// Attention of one new token per request over its paged keys and values (CPU).
+//
+// Work is dealt out by request and by groups of neighbouring heads. A job first stores the new key and value,
+// then reads the request's rows where they lie: scores, softmax in float32, weighted sum. Nothing is gathered.
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+constexpr int W = 16;  // floats in a vector
+typedef float vec __attribute__((vector_size(W * sizeof(float)), aligned(4)));
+
+struct bf16 {
+    uint16_t bits;
+};
+
+inline vec load(const float* p) {
+    vec v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+
+inline vec load(const bf16* p) {
+    typedef uint16_t narrow __attribute__((vector_size(W * sizeof(uint16_t)), aligned(2)));
+    typedef uint32_t wide __attribute__((vector_size(W * sizeof(uint32_t))));
+    narrow n;
+    std::memcpy(&n, p, sizeof n);
+    wide w = __builtin_convertvector(n, wide) << 16;
+    vec v;
+    std::memcpy(&v, &w, sizeof v);
+    return v;
+}
+
+inline void store(float* p, const float* v, int n) { std::memcpy(p, v, n * sizeof(float)); }
+
+inline void store(bf16* p, const float* v, int n) {
+    for (int i = 0; i < n; ++i) {  // round to nearest, ties to even
+        uint32_t bits;
+        std::memcpy(&bits, v + i, sizeof bits);
+        p[i].bits = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+    }
+}
+
+inline float sum(vec v) {
+    float total = 0;
+    for (int i = 0; i < W; ++i) total += v[i];
+    return total;
+}
+
+// Heads per job: as many neighbours as leave every thread two jobs, so that a token's row is read in one go.
+int heads_per_job(int64_t requests, int kv_heads) {
+    int parts = 1;
+    while (parts < kv_heads && (requests * parts < 2 * omp_get_max_threads() || kv_heads % parts)) ++parts;
+    return kv_heads / parts;
+}
+
+template <typename T>
+void decode(const T* q, const T* k, const T* v, int64_t row_stride, T* keys, T* values, T* out,
+            const int64_t* slots, const int64_t* blocks, int64_t blocks_stride, const int64_t* lengths,
+            int64_t requests, int heads, int kv_heads, int dim, int block_size, float scale) {
+    const int group = heads / kv_heads;  // query heads that share a key
+    const int kv_part = heads_per_job(requests, kv_heads);
+    const int parts = kv_heads / kv_part;
+    const int part = kv_part * group;  // query heads of a job
+    const int64_t token = static_cast<int64_t>(kv_heads) * dim;
+    int64_t longest = 0;
+    for (int64_t r = 0; r < requests; ++r) longest = lengths[r] > longest ? lengths[r] : longest;
+#pragma omp parallel
+    {
+        std::vector<float> query(part * dim), score(part * longest), acc(part * dim);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t job = 0; job < requests * parts; ++job) {
+            const int64_t r = job / parts;
+            const int64_t kv = job % parts * kv_part;
+            const int64_t length = lengths[r];
+            const int64_t* table = blocks + r * blocks_stride;
+            std::memcpy(keys + slots[r] * token + kv * dim, k + r * row_stride + kv * dim,
+                        kv_part * dim * sizeof(T));
+            std::memcpy(values + slots[r] * token + kv * dim, v + r * row_stride + kv * dim,
+                        kv_part * dim * sizeof(T));
+            const T* source = q + r * row_stride + kv * group * dim;
+            for (int i = 0; i < part * dim; i += W) {
+                const vec scaled = load(source + i) * scale;
+                std::memcpy(&query[i], &scaled, sizeof scaled);
+            }
+            for (int64_t t = 0; t < length; ++t) {
+                const T* row = keys + (table[t / block_size] * block_size + t % block_size) * token + kv * dim;
+                for (int h = 0; h < part; ++h) {
+                    vec dot = {};
+                    for (int d = 0; d < dim; d += W) dot += load(&query[h * dim + d]) * load(row + h / group * dim + d);
+                    score[h * longest + t] = sum(dot);
+                }
+            }
+            for (int h = 0; h < part; ++h) {
+                float* weight = &score[h * longest];
+                float largest = weight[0], total = 0;
+                for (int64_t t = 1; t < length; ++t) largest = weight[t] > largest ? weight[t] : largest;
+                for (int64_t t = 0; t < length; ++t) {
+                    weight[t] = std::exp(weight[t] - largest);
+                    total += weight[t];
+                }
+                for (int64_t t = 0; t < length; ++t) weight[t] /= total;
+            }
+            std::fill(acc.begin(), acc.end(), 0.0f);
+            for (int64_t t = 0; t < length; ++t) {
+                const T* row = values + (table[t / block_size] * block_size + t % block_size) * token + kv * dim;
+                for (int h = 0; h < part; ++h) {
+                    const float weight = score[h * longest + t];
+                    for (int d = 0; d < dim; d += W) {
+                        float* to = &acc[h * dim + d];
+                        const vec next = load(to) + weight * load(row + h / group * dim + d);
+                        std::memcpy(to, &next, sizeof next);
+                    }
+                }
+            }
+            store(out + (r * heads + kv * group) * dim, acc.data(), part * dim);
+        }
+    }
+}
+
+}  // namespace
+
+#define EXPORT(NAME, T)                                                                                     \
+    extern "C" void NAME(const void* q, const void* k, const void* v, int64_t row_stride, void* keys,       \
+                         void* values, void* out, const int64_t* slots, const int64_t* blocks,              \
+                         int64_t blocks_stride, const int64_t* lengths, int64_t requests, int32_t heads,    \
+                         int32_t kv_heads, int32_t dim, int32_t block_size, float scale) {                  \
+        decode(static_cast<const T*>(q), static_cast<const T*>(k), static_cast<const T*>(v), row_stride,    \
+               static_cast<T*>(keys), static_cast<T*>(values), static_cast<T*>(out), slots, blocks,         \
+               blocks_stride, lengths, requests, heads, kv_heads, dim, block_size, scale);                  \
+    }
+
+EXPORT(paged_decode_fp32, float)
+EXPORT(paged_decode_bf16, bf16)
