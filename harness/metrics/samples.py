@@ -1,0 +1,122 @@
+"""The samples behind a summary: which requests, and the values of each metric with their requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from harness.metrics.definitions import (
+    REQUEST_METRICS,
+    Gaps,
+    chunk_gaps,
+    request_keys,
+    request_metrics,
+    succeeded,
+)
+
+_IDENTITY = ["engine", "variant", "label", "scale", "repeat"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Values of one metric.
+
+    Attributes:
+        values: (S,) finite.
+        weights: (S,) how many samples each value counts for; None: one each.
+        request: (S,) position of the request it is of, below the number of successes.
+    """
+
+    values: npt.NDArray[np.float64]
+    weights: npt.NDArray[np.int64] | None
+    request: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The requests of one engine at one scale: one repeat, or several pooled (`repeat` is None).
+
+    Attributes:
+        requests: every request, failures included (columns of records/schema.py).
+        metrics: per-request metrics of the U successes, in their order in `requests`.
+        repeat_of: (U,) repeat of each success.
+        gaps: of the successes, `request` below U.
+    """
+
+    engine: str
+    variant: str | None
+    label: str
+    scale: float
+    repeat: int | None
+    requests: pd.DataFrame
+    metrics: pd.DataFrame
+    repeat_of: npt.NDArray[np.int64]
+    gaps: Gaps
+
+    def sample(self, metric: str) -> Sample:
+        """The samples of a metric: one a request, one a gap (`icl_ms`), or one a token (`itl_ms`)."""
+        if metric == "itl_ms":
+            return Sample(self.gaps.gap_ms / self.gaps.tokens, self.gaps.tokens, self.gaps.request)
+        if metric == "icl_ms":
+            return Sample(self.gaps.gap_ms, None, self.gaps.request)
+        values = self.metrics[metric].to_numpy(np.float64)
+        request = np.flatnonzero(np.isfinite(values))
+        return Sample(values[request], None, request)
+
+
+def split(requests: pd.DataFrame, chunks: pd.DataFrame) -> list[Group]:
+    """One group per engine, scale and repeat: engines as they first appear, scales and repeats ascending."""
+    gaps = chunk_gaps(chunks)
+    rank = {label: position for position, label in enumerate(requests["label"].unique())}
+    groups = []
+    for _, rows in requests.groupby(["label", "scale", "repeat"], observed=True):
+        good = rows[succeeded(rows)]
+        engine, variant, label, scale, repeat = rows[_IDENTITY].iloc[0]
+        groups.append(
+            Group(
+                engine=str(engine),
+                variant=None if pd.isna(variant) else str(variant),
+                label=str(label),
+                scale=float(scale),
+                repeat=int(repeat),
+                requests=rows,
+                metrics=request_metrics(good)[list(REQUEST_METRICS)],
+                repeat_of=np.full(len(good), int(repeat), dtype=np.int64),
+                gaps=gaps.of(request_keys(good)),
+            )
+        )
+    return sorted(groups, key=lambda group: (rank[group.label], group.scale, group.repeat))
+
+
+def by_scale(groups: Sequence[Group]) -> Iterator[list[Group]]:
+    """The repeats of each engine at each scale, from the order that `split` gives."""
+    for _, repeats in groupby(groups, key=lambda group: (group.label, group.scale)):
+        yield list(repeats)
+
+
+def pool(groups: Sequence[Group]) -> Group:
+    """The repeats of one engine at one scale as one group."""
+    first = groups[0]
+    starts = np.cumsum([0, *(len(group.metrics) for group in groups)])
+    return Group(
+        engine=first.engine,
+        variant=first.variant,
+        label=first.label,
+        scale=first.scale,
+        repeat=None,
+        requests=pd.concat([group.requests for group in groups]),
+        metrics=pd.concat([group.metrics for group in groups]),
+        repeat_of=np.concatenate([group.repeat_of for group in groups]),
+        gaps=Gaps(
+            np.concatenate(
+                [group.gaps.request + start for group, start in zip(groups, starts, strict=False)]
+            ),
+            np.concatenate([group.gaps.gap_ms for group in groups]),
+            np.concatenate([group.gaps.tokens for group in groups]),
+        ),
+    )

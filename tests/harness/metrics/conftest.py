@@ -1,0 +1,36 @@
+"""Small tables with the columns of records/schema.py, built request by request in plain Python."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from harness.records.schema import CHUNKS, REQUESTS
+
+Tables = tuple[pd.DataFrame, pd.DataFrame]
+
+
+def build(rows: Sequence[dict[str, Any]]) -> Tables:
+    """Tables of requests given as `{"chunks": [(t, tokens), …], …columns that differ from the defaults}`."""
+    requests, chunks = [], []
+    for position, given in enumerate(rows):
+        stream = given.get("chunks", [])
+        row: dict[str, Any] = dict.fromkeys(REQUESTS.names)
+        row |= {"cell": 0, "engine": "roseinfer", "label": "roseinfer", "scale": 1.0, "repeat": 0}
+        row |= {"request": position, "t_sched": 0.0, "t_sent": 0.0, "input_tokens": 10}
+        row |= {"completion_tokens": sum(k for _, k in stream), "output_tokens": sum(k for _, k in stream)}
+        if stream:
+            row |= {"t_first": stream[0][0], "t_last": stream[-1][0], "t_end": stream[-1][0] + 0.001}
+        row |= {key: value for key, value in given.items() if key != "chunks"} | {"chunks": len(stream)}
+        requests.append(row)
+        chunks += [{"cell": row["cell"], "request": row["request"], "t": t, "tokens": k} for t, k in stream]
+    return (
+        pd.DataFrame(requests, columns=REQUESTS.names),
+        pd.DataFrame(chunks, columns=CHUNKS.names).astype({"t": "float64", "tokens": "int32"}),
+    )
+
+
+@pytest.fixture
+def tables() -> Callable[[Sequence[dict[str, Any]]], Tables]:
+    return build
