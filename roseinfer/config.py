@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 
@@ -17,30 +17,39 @@ class ConfigError(Exception):
     """A setting that cannot work. The message says which, and what would."""
 
 
+def setting(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
 @dataclass(frozen=True)
 class EngineConfig:
-    """Settings of one engine. `auto` and None are resolved once, by `resolve_*` and the engine's start-up."""
+    """Settings of one engine; the command line's options are made from these fields.
 
-    model: str
-    device: Device = "auto"
-    dtype: Dtype = "auto"
-    max_model_len: int | None = None
-    block_size: int = 16
-    kv_tokens: int | None = None
-    max_active_requests: int = 256
-    prefill_max_batch_size: int = 64
-    prefill_max_tokens: int = 2048
-    threads: int | None = None
-    packed_weights: bool = True
-    cpu_kernels: bool = True
-    warmup: bool = True
-    seed: int = 0
+    `auto` and None are resolved when the engine starts.
+    """
+
+    model: str = setting("random:gpt2-tiny", "local folder, hub id, random:gpt2 or random:gpt2-tiny")
+    device: Device = setting("auto", "where to run")
+    dtype: Dtype = setting("auto", "weights and cache; auto: fp16 on a GPU, bf16 on a CPU that has it")
+    max_model_len: int | None = setting(None, "context in tokens; the model's own if not given")
+    block_size: int = setting(16, "tokens in a block of the KV cache")
+    kv_tokens: int | None = setting(None, "size of the KV cache in tokens; from free memory if not given")
+    max_active_requests: int = setting(256, "requests that run together")
+    prefill_max_batch_size: int = setting(64, "prompts admitted in one step")
+    prefill_max_tokens: int | None = setting(
+        None, "prompt tokens admitted in one step (one prompt always is); by device if not given"
+    )
+    threads: int | None = setting(None, "CPU threads; PyTorch's choice if not given")
+    packed_weights: bool = setting(True, "store weights in the layout of the CPU's matrix kernels")
+    cpu_kernels: bool = setting(True, "use the C++ attention kernel on a CPU")
+    warmup: bool = setting(True, "build kernels before the first request")
+    seed: int = setting(0, "of random weights")
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "max_active_requests", "prefill_max_batch_size", "prefill_max_tokens"):
+        for name in ("block_size", "max_active_requests", "prefill_max_batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
-        for name in ("max_model_len", "kv_tokens", "threads"):
+        for name in ("max_model_len", "kv_tokens", "prefill_max_tokens", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1")
@@ -62,3 +71,8 @@ def resolve_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         return torch.float16
     return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
+
+
+def resolve_prefill_max_tokens(limit: int | None, device: torch.device) -> int:
+    """A CPU is at its arithmetic peak with one prompt, so that more of them only wait for each other."""
+    return limit or (2048 if device.type == "cuda" else 128)

@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
-from roseinfer.scheduler.request import SamplingParams
+from roseinfer.params import SamplingParams
+from roseinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 
 class LLM:
-    """`LLM(model, **settings of EngineConfig).generate(prompts, …)`."""
+    """`LLM(EngineConfig(model, …)).generate(prompts, …)`."""
 
-    def __init__(self, model: str, **settings: Any) -> None:
-        self.engine = Engine(EngineConfig(model=model, **settings))
+    def __init__(self, config: EngineConfig) -> None:
+        self.engine = Engine(config)
+        self.tokenizer: Tokenizer | None = load_tokenizer(config.model)
 
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        max_tokens: int = 16,
-        *,
-        ignore_eos: bool = False,
-        sampling: SamplingParams | None = None,
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]
     ) -> list[list[int]]:
         """Generated token ids for each prompt of token ids, in their order.
 
-        Greedy unless `sampling` is given, whose seed is then counted up over the prompts.
+        One `params` serves all prompts, its seed counted up over them; or one for each.
         Raises RequestError when a prompt does not fit; nothing has run then.
         """
-        params = sampling or SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos)
+        if isinstance(params, SamplingParams):
+            params = [msgspec.structs.replace(params, seed=params.seed + i) for i in range(len(prompts))]
         outputs: list[list[int]] = [[] for _ in prompts]
         try:
-            for index, prompt in enumerate(prompts):
-                how = replace(params, seed=params.seed + index)
+            for index, (prompt, how) in enumerate(zip(prompts, params, strict=True)):
                 self.engine.add(index, np.asarray(prompt, dtype=np.int32), how)
             while (result := self.engine.step()) is not None:
                 for request, token in zip(result.ids.tolist(), result.tokens.tolist(), strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
 
 import numpy as np
 import psutil
@@ -13,41 +12,19 @@ from torch.profiler import record_function
 
 from roseinfer import models
 from roseinfer.attention.backends import make_attention
-from roseinfer.config import ConfigError, EngineConfig, resolve_device, resolve_dtype
+from roseinfer.config import ConfigError, EngineConfig, resolve_device, resolve_dtype, resolve_prefill_max_tokens
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.engine.warmup import warm_up
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.pool import KVPool, bytes_per_token
-from roseinfer.scheduler.request import Request, SamplingParams
+from roseinfer.params import EngineInfo, SamplingParams, check_request
+from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Limits, Scheduler, StepResult
 
 #: Share of the free memory that the cache may take when its size is not given.
 KV_MEMORY_SHARE = {"cuda": 0.8, "cpu": 0.1}
-
-
-class RequestError(Exception):
-    """A request that this engine can never serve."""
-
-
-@dataclass(frozen=True)
-class EngineInfo:
-    """What an engine runs with, every `auto` resolved."""
-
-    model: str
-    device: str
-    dtype: str
-    vocab_size: int
-    max_model_len: int
-    kv_tokens: int
-    block_size: int
-    max_active_requests: int
-    prefill_max_batch_size: int
-    prefill_max_tokens: int
-    attention: str
-    packed_weights: bool
-    threads: int
 
 
 class Engine:
@@ -74,7 +51,8 @@ class Engine:
         pool = KVPool(shape, num_blocks, config.block_size, device, dtype)
         self._allocator = BlockAllocator(num_blocks)
         self._running = Running(config.max_active_requests, max_model_len, config.block_size)
-        limits = Limits(config.prefill_max_batch_size, config.prefill_max_tokens)
+        prefill_max_tokens = resolve_prefill_max_tokens(config.prefill_max_tokens, device)
+        limits = Limits(config.prefill_max_batch_size, prefill_max_tokens)
         self._scheduler = Scheduler(self._running, self._allocator, limits, shape.eos_token_ids)
         attention, attention_name = make_attention(pool, shape, dtype, cpu_kernels=config.cpu_kernels)
         self._runner = Runner(model, attention, device)
@@ -88,7 +66,7 @@ class Engine:
             block_size=config.block_size,
             max_active_requests=config.max_active_requests,
             prefill_max_batch_size=config.prefill_max_batch_size,
-            prefill_max_tokens=config.prefill_max_tokens,
+            prefill_max_tokens=prefill_max_tokens,
             attention=attention_name,
             packed_weights=model.packed,
             threads=torch.get_num_threads(),
@@ -144,28 +122,6 @@ class Engine:
         self._allocator.check()
         if self._allocator.num_free != self._allocator.num_blocks:
             raise AssertionError(f"{self._allocator.num_blocks - self._allocator.num_free} blocks leaked")
-
-    def describe(self) -> str:
-        """One line that says what is in use."""
-        return " ".join(f"{name}={value}" for name, value in asdict(self.info).items())
-
-
-def check_request(info: EngineInfo, prompt: NDArray[np.int32], params: SamplingParams) -> None:
-    """Raise RequestError, with the reason for the client, unless the engine can serve this."""
-    if len(prompt) == 0:
-        raise RequestError("the prompt is empty")
-    if params.max_tokens < 1:
-        raise RequestError("max_tokens must be at least 1")
-    total = len(prompt) + params.max_tokens
-    if total > info.max_model_len:
-        raise RequestError(
-            f"{len(prompt)} prompt tokens and {params.max_tokens} of max_tokens are {total}, "
-            f"more than the context of {info.max_model_len} tokens"
-        )
-    if total > info.kv_tokens:
-        raise RequestError(f"{total} tokens do not fit the KV cache of {info.kv_tokens} tokens")
-    if int(prompt.min()) < 0 or int(prompt.max()) >= info.vocab_size:
-        raise RequestError(f"token ids must be from 0 to {info.vocab_size - 1}")
 
 
 def _kv_tokens(token_bytes: int, device: torch.device, useful: int) -> int:

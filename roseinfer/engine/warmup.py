@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roseinfer.scheduler.request import SamplingParams
+from roseinfer.params import SamplingParams
 
 if TYPE_CHECKING:
     from roseinfer.engine.core import Engine

@@ -1,0 +1,1 @@
+"""The one channel between the HTTP front end and the engine process."""

@@ -95,4 +95,5 @@ def _folder(model: str) -> Path:
     try:
         return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt"]))
     except Exception as error:  # the hub client raises a dozen kinds; the user needs one sentence
-        raise ConfigError(f"could not download {model!r} from the hub: {error}") from error
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"no local folder {model!r}, and the hub did not give it: {reason}") from error

@@ -10,7 +10,8 @@ import numpy as np
 
 from roseinfer.attention.base import Batch, Ints, Segment
 from roseinfer.kvcache.blocks import BlockAllocator
-from roseinfer.scheduler.request import Finished, FinishReason, Request
+from roseinfer.params import Finished, FinishReason
+from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 
 

@@ -1,0 +1,63 @@
+"""`roseinfer serve` and `roseinfer generate`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.options import with_settings
+from roseinfer.params import RequestError, SamplingParams
+from roseinfer.server.serve import ServerConfig, serve
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command("serve")
+@with_settings(EngineConfig, ServerConfig)
+def serve_command(engine: EngineConfig, server: ServerConfig) -> None:
+    """Serve a model over HTTP, OpenAI-compatible."""
+    sys.exit(serve(engine, server))
+
+
+@app.command("generate")
+@with_settings(EngineConfig)
+def generate_command(
+    engine: EngineConfig,
+    prompt: Annotated[str, typer.Option(help="the text to go on from")],
+    max_tokens: Annotated[int, typer.Option(min=1, help="tokens to generate")] = 64,
+    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="smallest set of tokens with this mass")] = 1.0,
+    sampling_seed: Annotated[int, typer.Option(min=0, help="for temperature above 0")] = 0,
+) -> None:
+    """Generate one answer and print it as it comes."""
+    from roseinfer.llm import LLM
+
+    llm = LLM(engine)
+    tokenizer = llm.tokenizer
+    if tokenizer is None:
+        raise ConfigError(f"{engine.model} has no tokenizer; `roseinfer serve` takes token ids")
+    text = tokenizer.detokenizer()
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=sampling_seed)
+    llm.engine.add(0, tokenizer.encode(prompt), params)
+    while (step := llm.engine.step()) is not None:
+        print(text.push(int(np.asarray(step.tokens)[0])), end="", flush=True)
+    print(text.finish())
+
+
+def main() -> None:
+    """The `roseinfer` command. A setting that cannot work ends it with 2 and one line."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    try:
+        app()
+    except (ConfigError, RequestError) as error:
+        print(f"roseinfer: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

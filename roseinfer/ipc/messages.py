@@ -1,0 +1,45 @@
+"""What front end and engine say to each other."""
+
+from __future__ import annotations
+
+import msgspec
+
+from roseinfer.params import EngineInfo, Finished, SamplingParams
+
+
+class Submit(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Queue a request; `prompt` is int32 token ids as bytes."""
+
+    id: int
+    prompt: bytes
+    params: SamplingParams
+
+
+class Discard(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Forget a request whose client went away."""
+
+    id: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The engine takes requests from now on."""
+
+    info: EngineInfo
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The engine cannot start, or cannot go on."""
+
+    reason: str
+
+
+class Tokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """One step: request ids (int64) and their next tokens (int64) as bytes, and who ended with it."""
+
+    ids: bytes
+    tokens: bytes
+    finished: tuple[Finished, ...]
+
+
+ToEngine = Submit | Discard
+FromEngine = Ready | Failed | Tokens

@@ -1,0 +1,87 @@
+"""What front end and engine both speak of: requests, their ends, and what an engine can serve."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+
+class RequestError(Exception):
+    """A request that this engine can never serve. The message is for the client."""
+
+
+class FinishReason(StrEnum):
+    """Why an answer ended, in OpenAI's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
+    """How the next token is chosen. temperature 0 is greedy; top_k 0 and top_p 1 are no limit.
+
+    `seed` makes a request's tokens depend on nothing but its own logits, whatever else is in the batch.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    ignore_eos: bool = False
+
+
+class Finished(msgspec.Struct, frozen=True, array_like=True):
+    """The end of a request, and its times in seconds."""
+
+    id: int
+    reason: FinishReason
+    queue_wait: float
+    prefill: float
+    generation: float
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """What an engine runs with, every `auto` resolved."""
+
+    model: str
+    device: str
+    dtype: str
+    vocab_size: int
+    max_model_len: int
+    kv_tokens: int
+    block_size: int
+    max_active_requests: int
+    prefill_max_batch_size: int
+    prefill_max_tokens: int
+    attention: str
+    packed_weights: bool
+    threads: int
+
+    def describe(self) -> str:
+        """One line that says what is in use."""
+        return " ".join(f"{name}={getattr(self, name)}" for name in self.__struct_fields__)
+
+
+def check_request(info: EngineInfo, prompt: NDArray[np.int32], params: SamplingParams) -> None:
+    """Raise RequestError unless the engine can serve this prompt `[n]`."""
+    if len(prompt) == 0:
+        raise RequestError("the prompt is empty")
+    if params.max_tokens < 1:
+        raise RequestError("max_tokens must be at least 1")
+    if not 0 <= params.min_tokens <= params.max_tokens:
+        raise RequestError("min_tokens must be from 0 to max_tokens")
+    total = len(prompt) + params.max_tokens
+    if total > info.max_model_len:
+        raise RequestError(
+            f"{len(prompt)} prompt tokens and {params.max_tokens} of max_tokens are {total}, "
+            f"more than the context of {info.max_model_len} tokens"
+        )
+    if total > info.kv_tokens:
+        raise RequestError(f"{total} tokens do not fit the KV cache of {info.kv_tokens} tokens")
+    if int(prompt.min()) < 0 or int(prompt.max()) >= info.vocab_size:
+        raise RequestError(f"token ids must be from 0 to {info.vocab_size - 1}")

