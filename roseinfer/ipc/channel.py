@@ -6,7 +6,7 @@ import asyncio
 import select
 import socket
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import msgspec
 
@@ -76,8 +76,8 @@ class AsyncChannel(asyncio.Protocol, Generic[T]):
         self._on_message, self._on_close = on_message, on_close
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        # uvloop's transports are not registered as subclasses of asyncio's.
+        self._transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:
         for payload in self._reader.feed(data):
