@@ -1,0 +1,96 @@
+"""What the figures share: a canvas, the places of scales, log axes with plain numbers, the legend."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from harness.reporting.style import MUTED, PAPER, Look
+from harness.reporting.svg import plain
+
+SINGLE = (4.6, 3.1)
+LOG_FROM = 20.0
+
+
+def canvas(size: tuple[float, float] = SINGLE) -> Figure:
+    """An empty figure, `size` in inches at 72 points."""
+    return Figure(figsize=size, layout="constrained")
+
+
+def places(scales: Sequence[float]) -> dict[float, float]:
+    """Where each scale stands: logarithmic, so that 0.4, 0.8, 1.6 are even; one step each if too close."""
+    ordered = sorted(set(scales))
+    logs = [math.log2(scale) for scale in ordered]
+    span = logs[-1] - logs[0]
+    if any(b - a < 0.12 * span for a, b in itertools.pairwise(logs)):
+        logs = [float(position) for position in range(len(ordered))]
+    return dict(zip(ordered, logs, strict=True))
+
+
+def scale_axis(axes: Axes, at: Mapping[float, float]) -> None:
+    """Tick each scale, and nothing else."""
+    axes.set_xticks(list(at.values()), [f"{scale:g}" for scale in at])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.grid(visible=False, axis="x")
+    margin = 0.08 * (max(at.values()) - min(at.values())) or 0.6
+    axes.set_xlim(min(at.values()) - margin, max(at.values()) + margin)
+    axes.set_xlabel("scale of the time between arrivals (smaller is heavier)")
+
+
+def fit_values(axes: Axes, values: Sequence[float], which: str = "y") -> None:
+    """From zero, or logarithmic where the positive values span more than a factor of 20."""
+    shown = [value for value in values if math.isfinite(value) and value > 0]
+    setter = axes.set_ylim if which == "y" else axes.set_xlim
+    if not shown:
+        return
+    if max(shown) / min(shown) <= LOG_FROM:
+        setter(0, max(shown) * 1.06)
+        axis = axes.yaxis if which == "y" else axes.xaxis
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+        return
+    (axes.set_yscale if which == "y" else axes.set_xscale)("log")
+    setter(min(shown) / 1.15, max(shown) * 1.15)
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    decades = math.log10(max(shown) / min(shown))
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+
+
+def legend(figure: Figure, styles: Mapping[str, Look], *, invalid: bool = False) -> None:
+    """One entry a label above the axes, in as many columns as fit the width."""
+    handles = [
+        Line2D([], [], color=look.color, marker=look.marker, linestyle=look.line, label=plain(label, 40))
+        for label, look in styles.items()
+    ]
+    if invalid:
+        handles.append(Line2D([], [], color=MUTED, marker="x", linestyle="none", label="invalid"))
+    widest = max(len(str(handle.get_label())) for handle in handles)
+    columns = max(1, int(figure.get_figwidth() * 15 / (widest + 7)))
+    figure.legend(handles=handles, loc="outside upper left", ncols=min(columns, len(handles)))
+
+
+def hollow(look: Look) -> dict[str, Any]:
+    """Line2D properties of a marker that is only an outline."""
+    return {
+        "color": look.color,
+        "marker": look.marker,
+        "linestyle": "none",
+        "markerfacecolor": PAPER,
+        "markeredgewidth": 1.2,
+    }
+
+
+def footnote(axes: Axes, text: str) -> None:
+    """Small print under the axis label, at the right."""
+    axes.annotate(
+        text, (1, 0), (0, -30), xycoords="axes fraction", textcoords="offset points", ha="right", va="top",
+        fontsize=7, color=MUTED,
+    )  # fmt: skip

@@ -1,0 +1,86 @@
+"""All figures of a run, drawn once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import chain
+
+import matplotlib as mpl
+
+from harness.metrics.samples import Group, by_scale, pool, split
+from harness.reporting.bands import HEADLINE, band, overview, percentile
+from harness.reporting.bars import bars
+from harness.reporting.distributions import ecdf, in_flight, timeline
+from harness.reporting.run import OfflineRun, OnlineRun
+from harness.reporting.style import MATPLOTLIB, Look, looks
+from harness.reporting.svg import Plot
+from harness.spec.results import OnlineSummary
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of a run, by what they show; `every` has each once, in the order of the report."""
+
+    overview: Plot | None = None
+    bands: dict[str, Plot] = field(default_factory=dict)
+    percentiles: dict[tuple[str, int], Plot] = field(default_factory=dict)
+    ecdfs: dict[str, list[Plot]] = field(default_factory=dict)
+    timelines: dict[float, list[Plot]] = field(default_factory=dict)
+    bars: list[Plot] = field(default_factory=list)
+
+    @property
+    def every(self) -> list[Plot]:
+        first = [] if self.overview is None else [self.overview]
+        details = chain(*self.ecdfs.values(), *self.timelines.values())
+        return [*first, *self.bands.values(), *self.percentiles.values(), *details, *self.bars]
+
+
+def online_figures(run: OnlineRun) -> Figures:
+    """Band plots from the summaries, distributions and timelines from the raw tables."""
+    pooled = [summary for summary in run.pooled if summary.num_success]
+    if not pooled:
+        return Figures()
+    styles = looks((summary.engine, summary.label) for summary in run.pooled)
+    shown = {label: look for label, look in styles.items() if any(s.label == label for s in pooled)}
+    groups = [group for group in split(run.requests, run.chunks) if len(group.metrics)]
+    with mpl.rc_context(MATPLOTLIB):
+        return Figures(
+            overview=overview(pooled, shown),
+            bands={metric: band(pooled, shown, metric) for metric in HEADLINE},
+            percentiles={(m, q): percentile(pooled, shown, m, q) for m in HEADLINE for q in (90, 99)},
+            ecdfs=_ecdfs(groups, styles, pooled),
+            timelines=_timelines(groups, styles),
+        )
+
+
+def offline_figures(run: OfflineRun) -> Figures:
+    """One bar chart of the output token rate, one of the total latency."""
+    results = run.results.results
+    if not results:
+        return Figures()
+    styles = looks((result.engine, result.label) for result in results)
+    with mpl.rc_context(MATPLOTLIB):
+        return Figures(bars=[bars(results, styles, metric) for metric in ("output_tok_per_s", "total_s")])
+
+
+def _ecdfs(
+    groups: list[Group], styles: dict[str, Look], pooled: list[OnlineSummary]
+) -> dict[str, list[Plot]]:
+    together = [pool(repeats) for repeats in by_scale(groups)]
+    scales = sorted({summary.scale for summary in pooled})
+    return {
+        metric: [ecdf([g for g in together if g.scale == scale], styles, metric) for scale in scales]
+        for metric in HEADLINE
+    }
+
+
+def _timelines(groups: list[Group], styles: dict[str, Look]) -> dict[float, list[Plot]]:
+    """The first repeat of each engine, with the same axes at the same scale."""
+    found: dict[float, list[Plot]] = {}
+    firsts = [repeats[0] for repeats in by_scale(groups)]
+    for scale in sorted({group.scale for group in firsts}):
+        cells = [group for group in firsts if group.scale == scale]
+        highest = max(float(group.sample("ttft_ms").values.max(initial=0)) for group in cells)
+        most = max(int(in_flight(group)[1].max()) for group in cells)
+        found[scale] = [timeline(g, styles[g.label], highest_ms=highest, most=most) for g in cells]
+    return found

@@ -1,0 +1,117 @@
+"""A finished run, read back from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ValidationError
+
+from harness.errors import UsageError
+from harness.records.schema import CHUNKS, REQUESTS
+from harness.spec.results import OfflineResults, OnlineResults, OnlineSummary, RunInfo
+
+ONLINE, OFFLINE = "online_results.json", "offline_results.json"
+_TEXT = ("engine", "variant", "label", "token_source", "error", "finish_reason")
+
+Results = TypeVar("Results", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class OnlineRun:
+    """Results of `bench online` and the raw tables they come from."""
+
+    path: Path
+    results: OnlineResults
+    requests: pd.DataFrame
+    chunks: pd.DataFrame
+
+    @property
+    def meta(self) -> RunInfo:
+        return self.results.meta
+
+    @property
+    def pooled(self) -> list[OnlineSummary]:
+        """One summary per engine and scale, in the order of the results."""
+        return [summary for summary in self.results.summaries if summary.repeat is None]
+
+    @property
+    def repeats(self) -> list[OnlineSummary]:
+        return [summary for summary in self.results.summaries if summary.repeat is not None]
+
+
+@dataclass(frozen=True)
+class OfflineRun:
+    """Results of `bench offline`."""
+
+    path: Path
+    results: OfflineResults
+
+    @property
+    def meta(self) -> RunInfo:
+        return self.results.meta
+
+
+Run = OnlineRun | OfflineRun
+
+
+def load_run(path: Path) -> Run:
+    """Read a run folder.
+
+    Raises:
+        UsageError: it is not a run folder, is unfinished, or a file in it is missing or broken.
+    """
+    if not path.is_dir():
+        raise UsageError(f"{path} is not a folder", "name the folder of a run, such as outputs/…/online_…")
+    if (path / ONLINE).is_file():
+        results = _results(path / ONLINE, OnlineResults)
+        return OnlineRun(
+            path,
+            results,
+            _table(path / "requests.parquet", REQUESTS),
+            _table(path / "chunks.parquet", CHUNKS),
+        )
+    if (path / OFFLINE).is_file():
+        return OfflineRun(path, _results(path / OFFLINE, OfflineResults))
+    if (path / "journal.jsonl").is_file():
+        raise UsageError(f"the run in {path} is not finished", f"finish it with bench online --resume {path}")
+    raise UsageError(f"{path} holds neither {ONLINE} nor {OFFLINE}", "name the folder of a finished run")
+
+
+def load_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read several run folders, in order."""
+    if not paths:
+        raise UsageError("no run is named", "name one or more run folders")
+    return [load_run(path) for path in paths]
+
+
+def _results(path: Path, model: type[Results]) -> Results:
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(
+            f"{path} is not a results file of this version: {f'{where}: ' if where else ''}{first['msg']}",
+            "make it again with this version of bench",
+        ) from error
+
+
+def _table(path: Path, schema: pa.Schema) -> pd.DataFrame:
+    """The columns of `schema`; repeated text as categories, so that 10⁵ rows stay small."""
+    mend = "restore the file: it holds the raw times of the run"
+    if not path.is_file():
+        raise UsageError(f"{path} is missing", mend)
+    try:
+        table = pq.read_table(path, read_dictionary=[name for name in _TEXT if name in schema.names])
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UsageError(f"{path} is not a readable parquet file: {error}", mend) from error
+    if absent := [name for name in schema.names if name not in table.column_names]:
+        raise UsageError(f"{path} has no column {', '.join(absent)}", mend)
+    frame: pd.DataFrame = table.select(schema.names).to_pandas()
+    return frame

@@ -1,0 +1,91 @@
+"""How engines look: one colour and marker each, told apart in print and by colour-blind readers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from matplotlib.colors import to_hex, to_rgb
+
+#: The colours of paper and ink. The report swaps them for its own in dark mode, so nothing else may use them.
+INK, MUTED, RULE, PAPER = "#1c2024", "#60666d", "#e3e6ea", "#fffffe"
+
+#: Blue, green and purple are Okabe and Ito's; each has at least 3:1 contrast on white and on near-black.
+_ENGINES = {
+    "roseinfer": ("#0072b2", "o"),
+    "vllm": ("#dd6b00", "s"),
+    "sglang": ("#009e73", "^"),
+    "trtllm": ("#7a7f87", "h"),
+    "transformers": ("#b8609a", "D"),
+    "llamacpp": ("#8f6b3f", "v"),
+    "openai": ("#7b68c8", "P"),
+}
+_OTHER = ("#4f8fa8", "X")
+_MIXES = ((0.0, "-"), (-0.4, "--"), (0.35, ":"), (-0.65, "-."))
+
+MATPLOTLIB = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "rosebench",
+    "text.parse_math": False,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 8,
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": MUTED,
+    "axes.titlecolor": INK,
+    "axes.facecolor": PAPER,
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.titlepad": 8,
+    "figure.facecolor": PAPER,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "legend.handlelength": 1.8,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one label is drawn: `#rrggbb`, a matplotlib marker and line style."""
+
+    color: str
+    marker: str
+    line: str
+
+
+def looks(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
+    """A look for each (engine, label) in order. Further labels of an engine keep its hue and marker."""
+    seen: Counter[str] = Counter()
+    found: dict[str, Look] = {}
+    for engine, label in labels:
+        if label in found:
+            continue
+        color, marker = _ENGINES.get(engine, _OTHER)
+        mix, line = _MIXES[seen[engine] % len(_MIXES)]
+        found[label] = Look(_mixed(color, mix), marker, line)
+        seen[engine] += 1
+    return found
+
+
+def _mixed(color: str, share: float) -> str:
+    """The colour with a share of white (or, negative, of black) in it."""
+    target = 1.0 if share > 0 else 0.0
+    return to_hex([part + (target - part) * abs(share) for part in to_rgb(color)])
