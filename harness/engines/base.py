@@ -1,0 +1,171 @@
+"""The seam between the harness and an engine: neutral settings in, a reachable server and HTTP bodies out.
+
+An engine that this harness starts is a `harness.engines.local.LocalEngine`; one that is already running is
+an `Engine` of its own kind (`harness.engines.openai`). Whatever only one engine does stands in its own file.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal, Protocol
+
+import msgspec
+
+from harness.engines.variants import Variant
+from harness.load.plan import Target
+from harness.spec.results import LaunchRecord
+from harness.spec.settings import EngineName, EngineRef
+
+#: Makes the HTTP body of one request: (prompt token ids, output tokens) -> JSON.
+Encoder = Callable[[Sequence[int], int], bytes]
+
+COMPLETIONS = "/v1/completions"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """An engine with one of its variants, as it stands in a run. `label` is how it is drawn."""
+
+    ref: EngineRef
+    variant: Variant
+    label: str
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What an engine is started with, in no engine's words.
+
+    `max_model_len` is the context in tokens. `max_concurrency` is the most requests the load can have in
+    flight, None if unknown. `cpus` are the logical CPUs the engine is confined to, None if it is not.
+    """
+
+    contender: Contender
+    model: Path
+    served_name: str
+    device: Literal["cuda", "cpu"]
+    dtype: Literal["fp16", "bf16", "fp32"]
+    max_model_len: int
+    prefix_cache: bool = False
+    max_concurrency: int | None = None
+    cpus: tuple[int, ...] | None = None
+    seed: int = 0
+    host: str = "127.0.0.1"
+
+    @property
+    def caches_prefixes(self) -> bool:
+        """Whether the prefix cache is on: the variant's word, else the run's."""
+        override = self.contender.variant.prefix_cache
+        return self.prefix_cache if override is None else override
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How every request of a run is asked: greedy and streamed. `model` is the folder of its tokenizer."""
+
+    model: Path
+    served_name: str
+    ignore_eos: bool = True
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class EngineTimes:
+    """What an engine tells about one request, in ms; None where it does not."""
+
+    queue_wait_ms: float | None = None
+    prefill_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Installation:
+    """An engine that is there. `how` says in words where it was found; `env` is set whenever it runs."""
+
+    engine: EngineName
+    version: str
+    distribution: str
+    python: Path
+    how: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """An engine that is not there, and what would bring it."""
+
+    engine: EngineName
+    reason: str
+    mend: str
+
+
+class Server(Protocol):
+    """A server that answers. `record` holds no secret; `target.headers` may."""
+
+    @property
+    def target(self) -> Target:
+        """Where requests go."""
+
+    @property
+    def served_name(self) -> str:
+        """What requests call the model."""
+
+    @property
+    def record(self) -> LaunchRecord:
+        """What it was started with."""
+
+    def check(self) -> None:
+        """Raises EngineError, with the last lines of its log, when the server has died."""
+
+
+class Engine(ABC):
+    """One kind of server. Instances carry no state of a run."""
+
+    name: ClassVar[EngineName]
+    display: ClassVar[str]
+
+    @abstractmethod
+    def find(self) -> Installation | Missing:
+        """Where the engine is on this machine."""
+
+    @abstractmethod
+    def open(self, settings: EngineSettings, log: Path) -> AbstractContextManager[Server]:
+        """A server that is ready inside the `with` and gone after it. Its output is appended to `log`.
+
+        Raises:
+            EngineError: not installed, died, never got ready, or left something behind.
+        """
+
+    def label(self, variant: Variant) -> str:
+        """As drawn: `vLLM`, or `vLLM (no async scheduling)`."""
+        return f"{self.display} ({variant.label})" if variant.label else self.display
+
+    def encoder(self, asking: Asking) -> Encoder:
+        """The body maker of `POST /v1/completions`: token-id prompts, greedy, streamed, usage at the end."""
+        common = {
+            "model": asking.served_name,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "temperature": 0,
+            "seed": asking.seed,
+            **self.extra_body(asking),
+        }
+
+        def encode(prompt: Sequence[int], output_tokens: int) -> bytes:
+            lengths: dict[str, object] = {"prompt": list(prompt), "max_tokens": output_tokens}
+            if asking.ignore_eos:
+                lengths |= {"min_tokens": output_tokens, "ignore_eos": True}
+            return msgspec.json.encode(common | lengths)
+
+        return encode
+
+    def extra_body(self, asking: Asking) -> dict[str, object]:
+        """What this engine understands beyond the common fields."""
+        return {}
+
+    def times(self, metrics: Mapping[str, object]) -> EngineTimes:
+        """Reads the `metrics` object of a request's last chunk."""
+        return EngineTimes()

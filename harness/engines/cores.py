@@ -1,0 +1,45 @@
+"""Which CPUs the load generator and the engine run on.
+
+The rule: with four physical cores or more, the client has a quarter of them (at least one, at most eight)
+with all their threads to itself and the engine has the rest, so that neither takes time from the other or
+shares a core's units with it. With fewer, nothing is pinned: a core of its own for the client would cost the
+engine more than sharing does.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+TOPOLOGY = Path("/sys/devices/system/cpu")
+MIN_CORES = 4
+CLIENT_SHARE = 4
+MAX_CLIENT_CORES = 8
+
+
+@dataclass(frozen=True)
+class CpuSplit:
+    """Logical CPUs of client and engine; None: not pinned."""
+
+    client: tuple[int, ...] | None
+    engine: tuple[int, ...] | None
+
+
+def physical_cores(topology: Path = TOPOLOGY) -> list[tuple[int, ...]]:
+    """The logical CPUs this process may use, grouped by physical core, in CPU order."""
+    groups: dict[str, list[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        siblings = topology / f"cpu{cpu}" / "topology" / "thread_siblings_list"
+        group = siblings.read_text().strip() if siblings.exists() else str(cpu)
+        groups.setdefault(group, []).append(cpu)
+    return [tuple(group) for group in groups.values()]
+
+
+def split(cores: list[tuple[int, ...]]) -> CpuSplit:
+    """Applies the rule above to a machine's physical cores."""
+    if len(cores) < MIN_CORES:
+        return CpuSplit(None, None)
+    mine = min(len(cores) // CLIENT_SHARE, MAX_CLIENT_CORES)
+    flat = [tuple(sorted(cpu for core in part for cpu in core)) for part in (cores[:mine], cores[mine:])]
+    return CpuSplit(*flat)

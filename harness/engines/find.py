@@ -1,0 +1,145 @@
+"""Finds the Python interpreter that an engine lives in, and asks it for versions.
+
+Looked up in this order, the first that is configured decides:
+
+1. the file `BENCH_ENGINES`, else `~/.config/rosebench/engines.yaml`:
+   `vllm: {python: /path/to/venv/bin/python, env: {PYTHONPATH: /path}}`
+2. the folder `BENCH_PEERS`, which holds one virtual environment per engine: `$BENCH_PEERS/vllm/bin/python`
+3. `.cache/engines/vllm/bin/python` in the project
+4. the interpreter that runs this harness
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError
+
+from harness import PROJECT_ROOT
+from harness.engines.base import Installation, Missing
+from harness.errors import UsageError
+from harness.spec.base import Strict
+from harness.spec.settings import EngineName
+
+CACHE = PROJECT_ROOT / ".cache" / "engines"
+#: Distributions whose versions stand in `run.json`, by the name the result files use.
+REPORTED = ("torch", "transformers")
+
+_PROBE = """
+import importlib.metadata as metadata, json, sys
+found = {"python": sys.version.split()[0]}
+for name in sys.argv[1:]:
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+
+
+class Environment(Strict):
+    """Where one engine lives, as a user writes it down."""
+
+    python: Path = Field(description="the interpreter of the engine's environment")
+    env: dict[str, str] = Field(default_factory=dict, description="set whenever the engine runs")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A candidate interpreter and why it is one."""
+
+    python: Path
+    how: str
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def configuration_path() -> Path:
+    """The file that names environments: `BENCH_ENGINES`, else the user's own."""
+    if named := os.environ.get("BENCH_ENGINES"):
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "rosebench" / "engines.yaml"
+
+
+def _configured(path: Path) -> dict[EngineName, Environment]:
+    if not path.exists():
+        if "BENCH_ENGINES" in os.environ:
+            raise UsageError(f"BENCH_ENGINES names {path}, which does not exist", "unset it or mend the path")
+        return {}
+    try:
+        content = yaml.safe_load(path.read_text()) or {}
+        return TypeAdapter(dict[EngineName, Environment]).validate_python(content)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "mend the file") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(
+            f"{path}: {where}: {first['msg']}", "write it like `vllm: {python: /path/to/bin/python}`"
+        ) from None
+
+
+def place(engine: EngineName) -> Place:
+    """The interpreter that decides for this engine.
+
+    Raises:
+        UsageError: the configuration cannot be read, or names an interpreter that is not there.
+    """
+    path = configuration_path()
+    if environment := _configured(path).get(engine):
+        python = environment.python.expanduser()
+        if not os.access(python, os.X_OK):
+            raise UsageError(f"{path} names {python} for {engine}, which cannot be run", "mend the path")
+        return Place(python, f"named in {path}", environment.env)
+    folders = [(CACHE, f".cache/engines/{engine}")]
+    if peers := os.environ.get("BENCH_PEERS"):
+        folders.insert(0, (Path(peers).expanduser(), f"$BENCH_PEERS/{engine}"))
+    for folder, how in folders:
+        python = folder / engine / "bin" / "python"
+        if os.access(python, os.X_OK):
+            return Place(python, how)
+    return Place(Path(sys.executable), "this environment")
+
+
+def probe(where: Place, distributions: Sequence[str]) -> dict[str, str]:
+    """Versions of those of `distributions` that are installed there, and `python`'s own.
+
+    Raises:
+        UsageError: the interpreter does not run.
+    """
+    try:
+        done = subprocess.run(
+            [str(where.python), "-c", _PROBE, *distributions],
+            env=os.environ | where.env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        versions: dict[str, str] = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise UsageError(
+            f"{where.python} ({where.how}) does not run: {error}", "name a working interpreter"
+        ) from None
+    return versions
+
+
+def find(engine: EngineName, distributions: Sequence[str], mend: str) -> Installation | Missing:
+    """The engine whose package is the first of `distributions` that is installed; `mend` installs it."""
+    where = place(engine)
+    versions = probe(where, [*distributions, *REPORTED])
+    for distribution in distributions:
+        if distribution in versions:
+            reported = {name: versions[name] for name in ("python", *REPORTED) if name in versions}
+            return Installation(
+                engine, versions[distribution], distribution, where.python, where.how, where.env, reported
+            )
+    wanted = " or ".join(distributions)
+    return Missing(engine, f"{where.how} ({where.python}) has no {wanted}", mend)

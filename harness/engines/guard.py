@@ -1,0 +1,167 @@
+"""The process between the harness and an engine: whatever happens to the harness, the engine ends.
+
+    python guard.py          stdin: one JSON line (see `Order`), then open until the engine shall end
+                             stdout: JSON lines {"pid": …} | {"error": …}, {"exit": …}, {"left": [pids]}
+
+The harness holds the other end of stdin. Closing it, or dying by any signal, is the order to stop: there is
+one path for both. On Linux the guard adopts orphans (PR_SET_CHILD_SUBREAPER), so daemons that an engine forks
+stay in its tree, and the engine's first process dies with the guard (PR_SET_PDEATHSIG).
+Standard library and psutil only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypedDict
+
+import psutil
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+#: Seconds after SIGKILL until a process that still lives is reported as left behind.
+KILL_PATIENCE_S = 10.0
+
+
+class Order(TypedDict):
+    """What to run. `cpus` confines it; `stop_signal` asks it to end, SIGKILL follows after `grace_s`."""
+
+    argv: list[str]
+    env: dict[str, str]
+    log: str
+    cpus: list[int] | None
+    stop_signal: int
+    grace_s: float
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _say(**message: Any) -> None:
+    """Tells the harness, if it is still there."""
+    with suppress(BrokenPipeError):
+        os.write(1, json.dumps(message).encode() + b"\n")
+
+
+def start(order: Order) -> subprocess.Popen[bytes]:
+    """The engine, leader of its own session, in the environment of `order` and nothing else."""
+
+    def prepare() -> None:
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if order["cpus"] is not None:
+            os.sched_setaffinity(0, order["cpus"])
+
+    with Path(order["log"]).open("ab") as log:
+        return subprocess.Popen(
+            order["argv"],
+            env=order["env"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=prepare,
+        )
+
+
+@contextmanager
+def _exit_wakeup() -> Iterator[int]:
+    """A descriptor that becomes readable when a child ends."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    yield read
+
+
+def wait(engine: subprocess.Popen[bytes]) -> None:
+    """Returns when the engine has ended, stdin is closed, or SIGTERM has come."""
+    stop: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stop.append(number))
+    with _exit_wakeup() as woken, selectors.DefaultSelector() as selector:
+        selector.register(0, selectors.EVENT_READ)
+        selector.register(woken, selectors.EVENT_READ)
+        while engine.poll() is None and not stop:
+            for key, _ in selector.select():
+                if not os.read(key.fd, 4096) and key.fd == 0:
+                    return
+
+
+def family() -> list[psutil.Process]:
+    """Every process below this one that is not a zombie."""
+    alive = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                alive.append(process)
+    return alive
+
+
+def _reap(engine: subprocess.Popen[bytes], until: float) -> list[psutil.Process]:
+    """Waits for the family to be gone, at the latest until `until`; who is left."""
+    while True:
+        engine.poll()
+        left = family()
+        if not left or time.monotonic() >= until:
+            return left
+        psutil.wait_procs(left, timeout=min(0.2, until - time.monotonic()))
+
+
+def end(engine: subprocess.Popen[bytes], order: Order) -> list[int]:
+    """Asks the engine to end, then kills whatever lives below this process. PIDs that outlived that."""
+    if engine.poll() is None:
+        os.killpg(engine.pid, order["stop_signal"])
+        _reap(engine, time.monotonic() + order["grace_s"])
+    until = time.monotonic() + KILL_PATIENCE_S
+    while left := family():
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        if time.monotonic() >= until:
+            return [process.pid for process in left]
+        _reap(engine, time.monotonic() + 0.5)
+    return []
+
+
+def main() -> int:
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    order: Order = json.loads(_read_line())
+    try:
+        engine = start(order)
+    except (OSError, subprocess.SubprocessError) as error:
+        _say(error=str(error))
+        return 1
+    _say(pid=engine.pid)
+    wait(engine)
+    if engine.poll() is not None:
+        _say(exit=engine.returncode)
+    left = end(engine, order)
+    _say(left=left)
+    return 0
+
+
+def _read_line() -> bytes:
+    """The first line of stdin, read without taking more than there is of it."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 65536)
+        if not piece:
+            sys.exit(0)
+        line += piece
+    return line
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""An engine that this harness starts: an interpreter, a command, and the engine's words for settings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import JsonValue
+
+from harness.engines.base import Engine, EngineSettings, Installation, Missing, Server
+from harness.engines.find import find
+from harness.engines.flags import supported_flags
+from harness.engines.server import EngineServer, Launch
+from harness.errors import EngineError, UsageError
+from harness.spec.results import LaunchRecord
+from harness.telemetry.gpu import memory_restored
+
+
+@dataclass(frozen=True)
+class OfflineFactory:
+    """What makes the engine's in-process API: `target` is `module:callable` or `file.py:callable`, called
+    with `arguments` by the engine's own interpreter (protocol: harness/offline/workers/run_worker.py).
+    """
+
+    target: str
+    arguments: dict[str, JsonValue]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class LocalEngine(Engine):
+    """Base of the engines that run on this machine."""
+
+    #: Names of the package that holds the engine; the first that is installed is taken.
+    distributions: ClassVar[tuple[str, ...]]
+    #: The command that installs it, for messages.
+    install: ClassVar[str]
+    #: What `bench engines doctor` imports to see whether it runs.
+    module: ClassVar[str]
+
+    def find(self) -> Installation | Missing:
+        return find(self.name, self.distributions, self.install)
+
+    def installed(self) -> Installation:
+        """Like `find`. Raises EngineError when it is missing."""
+        found = self.find()
+        if isinstance(found, Missing):
+            raise EngineError(f"{self.display} is not installed: {found.reason}", found.mend)
+        return found
+
+    @abstractmethod
+    def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
+        """The server's command, without the variant's settings."""
+
+    @abstractmethod
+    def help_command(self, installation: Installation) -> list[str]:
+        """The command that prints every option of the server."""
+
+    @abstractmethod
+    def offline(self, settings: EngineSettings) -> OfflineFactory:
+        """The in-process API, without the variant's settings."""
+
+    def reported(self, log: str) -> dict[str, str]:
+        """Settings that the server printed about itself while it started."""
+        return {}
+
+    def server(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
+        """What would be started.
+
+        Raises:
+            UsageError: the variant has an option that the installed version does not know.
+        """
+        variant = settings.contender.variant
+        options = [arg.partition("=")[0] for arg in variant.args if arg.startswith("--")]
+        self.require(installation, settings, options)
+        launch = self.command(installation, settings, port)
+        return Launch(
+            argv=(*launch.argv, *variant.args),
+            served_name=launch.served_name,
+            env={**launch.env, **installation.env, **variant.env},
+            ready_path=launch.ready_path,
+            ready_timeout_s=launch.ready_timeout_s,
+            stop_signal=launch.stop_signal,
+            grace_s=launch.grace_s,
+        )
+
+    def require(self, installation: Installation, settings: EngineSettings, options: list[str]) -> None:
+        """Raises UsageError when the installed version does not know all of these options."""
+        if options and (unknown := sorted({*options} - self.flags(installation))):
+            raise UsageError(
+                f"{settings.contender.ref}: {self.display} {installation.version} has no option "
+                f"{', '.join(unknown)}",
+                f"mend configs/engines/{self.name}.yaml, or install a version that has it",
+            )
+
+    def flags(self, installation: Installation) -> frozenset[str]:
+        """Every `--option` of the installed version's server. Not kept for what may be under development."""
+        keep = installation.python != Path(sys.executable)
+        return supported_flags(installation, self.help_command(installation), keep)
+
+    @contextmanager
+    def open(self, settings: EngineSettings, log: Path) -> Iterator[Server]:
+        installation = self.installed()
+        contender = settings.contender
+        record = LaunchRecord(
+            engine=self.name,
+            variant=contender.ref.variant,
+            label=contender.label,
+            version=installation.version,
+        )
+        self.server(installation, settings, port=0)
+        hygiene = memory_restored(contender.label) if settings.device == "cuda" else nullcontext()
+        with (
+            hygiene,
+            EngineServer(
+                lambda port: self.server(installation, settings, port),
+                record,
+                log,
+                settings.host,
+                settings.cpus,
+                self.reported,
+            ) as server,
+        ):
+            yield server
+
+    def trouble(self, installation: Installation) -> str | None:
+        """Why the installed engine does not even import; None when it does."""
+        try:
+            done = subprocess.run(
+                [str(installation.python), "-c", f"import {self.module}"],
+                env=os.environ | installation.env,
+                capture_output=True,
+                text=True,
+                timeout=180,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        lines = done.stderr.strip().splitlines()
+        return None if done.returncode == 0 else (lines[-1] if lines else f"exit code {done.returncode}")

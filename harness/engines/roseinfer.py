@@ -1,0 +1,64 @@
+"""roseinfer: `roseinfer serve` and its offline API, run by the interpreter that has them installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+
+from harness.engines.base import Asking, EngineSettings, EngineTimes, Installation
+from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.server import Launch
+
+
+class Roseinfer(LocalEngine):
+    name = "roseinfer"
+    display = "roseinfer"
+    distributions = ("rosebench",)
+    install = "pip install -e . in this project"
+    module = "roseinfer"
+
+    def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
+        arguments = [
+            *self._cli(installation),
+            *("serve", "--model", str(settings.model)),
+            *("--served-model-name", settings.served_name),
+            *("--host", settings.host, "--port", str(port)),
+            *("--device", settings.device, "--dtype", settings.dtype),
+            *("--max-model-len", str(settings.max_model_len)),
+            *("--seed", str(settings.seed)),
+        ]
+        if settings.caches_prefixes:
+            self.require(installation, settings, ["--prefix-cache"])
+            arguments.append("--prefix-cache")
+        elif "--no-prefix-cache" in self.flags(installation):
+            arguments.append("--no-prefix-cache")
+        return Launch(tuple(arguments), settings.served_name)
+
+    def help_command(self, installation: Installation) -> list[str]:
+        return [*self._cli(installation), "serve", "--help"]
+
+    def _cli(self, installation: Installation) -> list[str]:
+        return [str(installation.python), "-m", "roseinfer.cli"]
+
+    def extra_body(self, asking: Asking) -> dict[str, object]:
+        return {"return_token_ids": True, "return_metrics": True}
+
+    def times(self, metrics: Mapping[str, object]) -> EngineTimes:
+        queue, prefill = metrics.get("queue_wait_ms"), metrics.get("prefill_ms")
+        return EngineTimes(
+            queue if isinstance(queue, float | int) else None,
+            prefill if isinstance(prefill, float | int) else None,
+        )
+
+    def offline(self, settings: EngineSettings) -> OfflineFactory:
+        arguments: dict[str, JsonValue] = {
+            "model": str(settings.model),
+            "device": settings.device,
+            "dtype": settings.dtype,
+            "max_model_len": settings.max_model_len,
+            "seed": settings.seed,
+        }
+        if settings.caches_prefixes:
+            arguments["prefix_cache"] = True
+        return OfflineFactory("roseinfer.benchmarks.offline:Offline", arguments)

@@ -1,0 +1,84 @@
+"""transformers: `transformers serve` with continuous batching, and `generate` on a whole batch."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+import msgspec
+
+from harness.engines.base import Asking, Encoder, EngineSettings, Installation
+from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.server import Launch
+from harness.engines.text import TextPrompts
+from harness.offline.workers import folder
+
+DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+CB_BLOCK = 32
+#: Its KV cache on a CPU, in full contexts: left alone it takes most of the memory.
+CB_CONTEXTS = 16
+
+
+class Transformers(LocalEngine):
+    name = "transformers"
+    display = "transformers"
+    distributions = ("transformers",)
+    install = "make an environment with transformers[serving] and torch in .cache/engines/transformers"
+    module = "transformers, torch, fastapi, uvicorn, openai"
+
+    def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
+        arguments = [
+            *self._cli(installation),
+            *("serve", str(settings.model)),
+            *("--host", settings.host, "--port", str(port)),
+            *("--device", settings.device, "--dtype", DTYPES[settings.dtype]),
+            *("--default-seed", str(settings.seed)),
+            *("--continuous-batching", "--cb-block-size", str(CB_BLOCK)),
+        ]
+        if settings.device == "cpu":
+            blocks = CB_CONTEXTS * -(-settings.max_model_len // CB_BLOCK)
+            arguments += ["--cb-num-blocks", str(blocks)]
+            arguments += ["--cb-max-batch-tokens", str(max(settings.max_model_len, 1024))]
+        # The model is pinned: requests must call it by its folder. Its SIGINT handler outlives 4 s.
+        return Launch(
+            tuple(arguments),
+            str(settings.model),
+            {"HF_HUB_OFFLINE": "1"},
+            stop_signal=signal.SIGTERM,
+            grace_s=3,
+        )
+
+    def help_command(self, installation: Installation) -> list[str]:
+        return [*self._cli(installation), "serve", "--help"]
+
+    def _cli(self, installation: Installation) -> list[str]:
+        return [str(installation.python), str(installation.python.parent / "transformers")]
+
+    def encoder(self, asking: Asking) -> Encoder:
+        """Text prompts, as it takes no token ids; a fixed length through its `generation_config`."""
+        text = TextPrompts(asking.model)
+
+        def encode(prompt: Sequence[int], output_tokens: int) -> bytes:
+            generation: dict[str, object] = {"max_new_tokens": output_tokens, "do_sample": False}
+            if asking.ignore_eos:
+                generation["min_new_tokens"] = output_tokens
+            body = {
+                "model": asking.served_name,
+                "prompt": text.of(prompt),
+                "stream": True,
+                "max_tokens": output_tokens,
+                "generation_config": msgspec.json.encode(generation).decode(),
+                "seed": asking.seed,
+            }
+            return msgspec.json.encode(body)
+
+        return encode
+
+    def offline(self, settings: EngineSettings) -> OfflineFactory:
+        target = f"{folder() / 'transformers_llm.py'}:Transformers"
+        arguments = {
+            "model": str(settings.model),
+            "device": settings.device,
+            "dtype": DTYPES[settings.dtype],
+        }
+        return OfflineFactory(target, {**arguments}, {"HF_HUB_OFFLINE": "1"})

@@ -1,0 +1,72 @@
+"""Named settings of an engine, as data: `configs/engines/NAME.yaml`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from pydantic import Field, JsonValue, ValidationError
+
+from harness import PROJECT_ROOT
+from harness.errors import UsageError
+from harness.spec.base import Strict
+from harness.spec.settings import EngineName
+
+CONFIGS = PROJECT_ROOT / "configs" / "engines"
+
+
+class Variant(Strict):
+    """Settings laid over an engine's defaults. The empty one is the engine as it is."""
+
+    label: str = Field("", description="what stands in parentheses behind the engine's name")
+    about: str = Field("", description="one sentence for `bench engines list`")
+    args: list[str] = Field(default_factory=list, description="appended to the server's command line")
+    env: dict[str, str] = Field(default_factory=dict, description="environment of server and offline worker")
+    prefix_cache: bool | None = Field(None, description="overrides --prefix-cache for this variant")
+    offline: dict[str, JsonValue] | None = Field(
+        default_factory=dict,
+        description="arguments of the engine's in-process API; null: not a thing of offline runs",
+    )
+
+
+class EngineFile(Strict):
+    """The whole of one `configs/engines/NAME.yaml`."""
+
+    variants: dict[str, Variant] = Field(default_factory=dict)
+
+
+def load_variants(engine: EngineName, folder: Path = CONFIGS) -> dict[str, Variant]:
+    """The variants of an engine by name; none when it has no file.
+
+    Raises:
+        UsageError: the file is not YAML, or has a key that is not known.
+    """
+    path = folder / f"{engine}.yaml"
+    if not path.exists():
+        return {}
+    try:
+        return EngineFile.model_validate(yaml.safe_load(path.read_text()) or {}).variants
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "mend the file") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        known = ", ".join(Variant.model_fields)
+        raise UsageError(f"{path}: {where}: {first['msg']}", f"a variant has the keys {known}") from None
+
+
+def find_variant(engine: EngineName, name: str | None, folder: Path = CONFIGS) -> Variant:
+    """The variant of that name; without a name the engine as it is.
+
+    Raises:
+        UsageError: there is no such variant; the message lists those there are.
+    """
+    if name is None:
+        return Variant()
+    variants = load_variants(engine, folder)
+    if name not in variants:
+        known = ", ".join(f"{engine}@{known}" for known in sorted(variants)) or "none"
+        raise UsageError(
+            f"{engine} has no variant {name!r}", f"known: {known}; add it to {folder / engine}.yaml"
+        )
+    return variants[name]

@@ -1,0 +1,113 @@
+"""What NVML says about the GPUs this process may use. Empty where there is none."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pynvml
+from pydantic import JsonValue
+
+from harness.errors import EngineError
+
+#: Share of a GPU's memory that may still differ after an engine has gone.
+TOLERANCE = 0.01
+#: Seconds that the driver has to take memory back.
+PATIENCE_S = 20.0
+
+
+@contextmanager
+def _handles() -> Iterator[list[Any]]:
+    """The devices of CUDA_VISIBLE_DEVICES (all without it), for as long as NVML is open."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield []
+        return
+    try:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible is None:
+            yield [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        else:
+            yield [_by_name(name.strip()) for name in visible.split(",") if name.strip()]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _by_name(name: str) -> Any:
+    if name.isdigit():
+        return pynvml.nvmlDeviceGetHandleByIndex(int(name))
+    return pynvml.nvmlDeviceGetHandleByUUID(name)
+
+
+def describe() -> list[dict[str, JsonValue]]:
+    """Name, memory (bytes), power limit (W), clocks (MHz), temperature, driver and CUDA of each GPU.
+
+    A value that a device does not tell is null.
+    """
+    with _handles() as handles:
+        return [_device(handle) for handle in handles]
+
+
+def _device(handle: Any) -> dict[str, JsonValue]:
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    cuda = pynvml.nvmlSystemGetCudaDriverVersion()
+    return {
+        "name": pynvml.nvmlDeviceGetName(handle),
+        "driver": pynvml.nvmlSystemGetDriverVersion(),
+        "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
+        "memory_total": memory.total,
+        "memory_used": memory.used,
+        "power_limit_w": _told(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
+        "power_w": _told(lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+        "temperature_c": _told(lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
+        "sm_clock_mhz": _told(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+        "sm_clock_max_mhz": _told(lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+        "memory_clock_mhz": _told(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
+        "mig": _told(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE),
+    }
+
+
+def _told(read: Any) -> Any:
+    try:
+        return read()
+    except pynvml.NVMLError:
+        return None
+
+
+def _memory() -> list[tuple[int, int, list[int]]]:
+    """Per GPU: bytes used, bytes in all, and the PIDs that hold some."""
+    with _handles() as handles:
+        found = []
+        for handle in handles:
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            holders = [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+            found.append((memory.used, memory.total, holders))
+        return found
+
+
+@contextmanager
+def memory_restored(label: str) -> Iterator[None]:
+    """Inside, an engine runs; after it, every GPU holds what it held before, within 1 % of its memory.
+
+    Raises:
+        EngineError: it does not, 20 seconds later; the message names the PIDs that hold memory.
+    """
+    before = _memory()
+    yield
+    deadline = time.monotonic() + PATIENCE_S
+    while held := _held(before, _memory()):
+        if time.monotonic() > deadline:
+            raise EngineError(f"after {label} had ended, {'; '.join(held)}", "end the processes named")
+        time.sleep(0.2)
+
+
+def _held(before: list[tuple[int, int, list[int]]], now: list[tuple[int, int, list[int]]]) -> list[str]:
+    return [
+        f"GPU {index} still held {(used - was) / 2**20:.0f} MiB (PIDs {', '.join(map(str, pids)) or '?'})"
+        for index, ((was, total, _), (used, _, pids)) in enumerate(zip(before, now, strict=True))
+        if used - was > TOLERANCE * total
+    ]
