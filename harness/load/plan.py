@@ -54,11 +54,21 @@ class RawResponse(msgspec.Struct, array_like=True):
     client: int = 0
 
 
+class ClientUsage(msgspec.Struct, array_like=True):
+    """What one client process spent between the load's start and its end: near 1 CPU second a second, it was
+    the bottleneck."""
+
+    client: int
+    cpu_s: float
+    wall_s: float
+
+
 class LoadResult(msgspec.Struct):
     """All responses of a load, in request order, and its start on the monotonic clock."""
 
     t0: float
     responses: list[RawResponse]
+    usage: list[ClientUsage] = []
 
 
 class Progress(msgspec.Struct, array_like=True):

@@ -1,0 +1,70 @@
+"""`python -m harness.golden`: starts the golden server, writes `port N`, serves until it is ended."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from harness.golden.behaviour import Behaviour
+from harness.golden.server import GoldenServer
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    default = Behaviour()
+    parser = argparse.ArgumentParser(prog="python -m harness.golden", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--ttft-ms", type=float, default=default.ttft_ms)
+    parser.add_argument("--itl-ms", type=float, default=default.itl_ms)
+    parser.add_argument("--tokens-per-chunk", type=int, default=default.tokens_per_chunk)
+    parser.add_argument("--slots", type=int, help="requests answered at once; the others queue")
+    parser.add_argument("--script", type=Path, help="JSON list of behaviours, given to requests in turn")
+    parser.add_argument("--log", type=Path, help="JSON lines: what was truly done, and when")
+    return parser.parse_args(argv)
+
+
+async def _serve(options: argparse.Namespace, behaviours: list[Behaviour]) -> None:
+    log_fd = None
+    if options.log is not None:
+        log_fd = os.open(options.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    golden = GoldenServer(behaviours, options.slots, log_fd)
+    server = await golden.listen(options.host, options.port)
+    sys.stdout.write(f"port {server.sockets[0].getsockname()[1]}\n")
+    sys.stdout.flush()
+    gc.freeze()
+    gc.disable()
+    await server.serve_forever()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve until interrupted."""
+    options = _parse(argv)
+    behaviours = [Behaviour(options.ttft_ms, options.itl_ms, options.tokens_per_chunk)]
+    if options.script is not None:
+        base = msgspec.structs.asdict(behaviours[0])
+        try:
+            given = msgspec.json.decode(options.script.read_bytes(), type=list[dict[str, object]])
+            behaviours = [msgspec.convert({**base, **one}, Behaviour) for one in given] or behaviours
+        except (OSError, msgspec.MsgspecError) as error:
+            sys.stderr.write(f"{options.script}: {error}\n")
+            return 2
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(options, behaviours))
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
