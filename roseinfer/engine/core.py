@@ -87,6 +87,11 @@ class Engine:
         return self._scheduler.num_waiting
 
     @property
+    def preemptions(self) -> int:
+        """How often a request lost its blocks and was computed again, since the start."""
+        return self._scheduler.preemptions
+
+    @property
     def kv_usage(self) -> float:
         """Share of the cache's blocks that are held."""
         return 1 - self._allocator.num_free / self._allocator.num_blocks
