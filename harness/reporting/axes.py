@@ -41,7 +41,7 @@ def scale_axis(axes: Axes, at: Mapping[float, float]) -> None:
     axes.grid(visible=False, axis="x")
     margin = 0.08 * (max(at.values()) - min(at.values())) or 0.6
     axes.set_xlim(min(at.values()) - margin, max(at.values()) + margin)
-    axes.set_xlabel("scale of the time between arrivals (smaller is heavier)")
+    axes.set_xlabel("scale of the time between arrivals (smaller is heavier)", loc="left")
 
 
 def fit_values(axes: Axes, values: Sequence[float], which: str = "y") -> None:
@@ -89,8 +89,13 @@ def hollow(look: Look) -> dict[str, Any]:
 
 
 def footnote(axes: Axes, text: str) -> None:
-    """Small print under the axis label, at the right."""
+    """Small print at the right, level with an axis label at the left."""
     axes.annotate(
-        text, (1, 0), (0, -30), xycoords="axes fraction", textcoords="offset points", ha="right", va="top",
+        text, (1, 0), (0, -20), xycoords="axes fraction", textcoords="offset points", ha="right", va="top",
         fontsize=7, color=MUTED,
     )  # fmt: skip
+
+
+def key(axes: Axes, text: str) -> None:
+    """Small print at the right of the title: how to read the marks."""
+    axes.set_title(text, loc="right", fontsize=7, fontweight="normal", color=MUTED)

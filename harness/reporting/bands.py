@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing
-from harness.reporting.axes import canvas, fit_values, footnote, hollow, legend, places, scale_axis
+from harness.reporting.axes import canvas, fit_values, footnote, hollow, key, legend, places, scale_axis
 from harness.reporting.style import INK, Look
 from harness.reporting.svg import Plot, draw
 from harness.spec.results import Distribution, OnlineSummary
@@ -55,7 +55,7 @@ def percentile(pooled: Summaries, styles: Styles, metric: str, q: int) -> Plot:
     axes = figure.subplots()
     at = places([summary.scale for summary in pooled])
     values: list[float] = []
-    for offset, (label, look) in _spread(at, styles):
+    for offset, (label, look) in _spread(at, styles, among_lines=0.012):
         line = _line(pooled, label, metric, q, at, offset)
         for x, ci in zip(line.x, line.ci, strict=True):
             if ci is not None:
@@ -66,6 +66,7 @@ def percentile(pooled: Summaries, styles: Styles, metric: str, q: int) -> Plot:
             axes.plot(x, y, "x", color=INK, markersize=8)
         values += line.y
     _frame(axes, at, values, f"{GLOSSARY[metric].short} p{q}, ms", _size(pooled, metric))
+    key(axes, "whiskers: 95 % interval")
     legend(figure, styles, invalid=_any_invalid(pooled))
     title = f"{GLOSSARY[metric].name}, p{q} by scale with 95 % intervals"
     return draw(figure, f"{short(metric)}_p{q}", title)
@@ -91,6 +92,7 @@ def _band(axes: Axes, pooled: Summaries, styles: Styles, metric: str) -> None:
         for x, y in p90.invalid:
             axes.plot(x, y, "x", color=INK, markersize=8)
         values += [*low, *p90.y, *p99.y]
+    key(axes, "band p50 to p90, line p90, hollow p99")
     _frame(axes, at, values, f"{GLOSSARY[metric].short}, ms", _size(pooled, metric))
 
 
@@ -120,9 +122,12 @@ def _line(
     return line
 
 
-def _spread(at: Mapping[float, float], styles: Styles) -> list[tuple[float, tuple[str, Look]]]:
-    """Each label with its offset along x: none along lines, side by side where there is only one scale."""
-    step = 0.18 if len(at) == 1 else 0.0
+def _spread(
+    at: Mapping[float, float], styles: Styles, among_lines: float = 0.0
+) -> list[tuple[float, tuple[str, Look]]]:
+    """Each label with its offset along x: side by side at a single scale, else a share of the width apart."""
+    span = max(at.values()) - min(at.values())
+    step = 0.18 if len(at) == 1 else among_lines * span
     middle = (len(styles) - 1) / 2
     return [((position - middle) * step, item) for position, item in enumerate(styles.items())]
 

@@ -35,5 +35,5 @@ def bars(results: Sequence[OfflineResult], styles: Mapping[str, Look], metric: s
     better = "lower" if term.lower_is_better else "higher"
     axes.set_title(f"{term.name[0].upper()}{term.name[1:]}, {term.unit} ({better} is better)")
     prompts = sorted({result.num_prompts for result in results})
-    axes.set_xlabel(f"n = {', '.join(str(count) for count in prompts)} prompts a run")
+    axes.set_xlabel(f"n = {', '.join(str(count) for count in prompts)} prompts a run", loc="left")
     return draw(figure, f"offline_{metric}", f"{term.name} of each engine on the offline batch")

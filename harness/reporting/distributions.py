@@ -10,7 +10,7 @@ import numpy.typing as npt
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing, percentiles
 from harness.metrics.samples import Group
-from harness.reporting.axes import canvas, fit_values, footnote, legend
+from harness.reporting.axes import canvas, fit_values, footnote, key, legend
 from harness.reporting.bands import short
 from harness.reporting.style import MUTED, Look
 from harness.reporting.svg import Plot, draw, plain
@@ -49,7 +49,7 @@ def ecdf(groups: Sequence[Group], styles: Mapping[str, Look], metric: str) -> Pl
     axes.set_yticks([0, 25, 50, 75, 90, 100], ["0 %", "25 %", "50 %", "75 %", "90 %", "100 %"])
     fit_values(axes, reach, "x")
     what = "tokens" if metric == "itl_ms" else "requests"
-    axes.set_xlabel(f"share of {what} at or below, ms")
+    key(axes, f"share of {what} at or below; marks at p50, p90, p99")
     legend(figure, {group.label: styles[group.label] for group in groups})
     title = f"Distribution of {GLOSSARY[metric].name} at scale {scale:g}"
     return draw(figure, f"ecdf_{short(metric)}_scale_{scale:g}", title)
@@ -72,19 +72,19 @@ def timeline(group: Group, look: Look, *, highest_ms: float, most: int) -> Plot:
     lower.fill_between(times, load, step="post", color=MUTED, alpha=0.35, linewidth=0)
     lower.set_ylim(0, most * 1.1 or 1)
     lower.set_title("requests in flight", fontsize=8, fontweight="normal", color=MUTED, pad=3)
-    lower.set_xlabel("seconds since the first arrival")
+    lower.set_xlabel("seconds since the first arrival", loc="left")
     footnote(lower, f"n = {len(group.metrics):,} requests")
     title = f"{plain(group.label)} at scale {group.scale:g}: time to first token and load over time"
     return draw(figure, f"timeline_{_file(group.label)}_scale_{group.scale:g}", title)
 
 
 def in_flight(group: Group) -> tuple[Floats, Floats]:
-    """(T,) seconds and (T,) how many requests were sent and not yet ended, at most 360 points."""
+    """(T,) seconds and (T,) how many requests were sent and not yet ended, 180 points."""
     sent = np.sort(group.requests["t_sent"].dropna().to_numpy(np.float64))
     ended = np.sort(group.requests["t_end"].dropna().to_numpy(np.float64))
     if not sent.size:
         return np.zeros(1), np.zeros(1)
-    times = np.linspace(sent[0], max(sent[-1], ended[-1] if ended.size else 0), 2 * _POINTS)
+    times = np.linspace(sent[0], max(sent[-1], ended[-1] if ended.size else 0), _POINTS)
     load = np.searchsorted(sent, times, side="right") - np.searchsorted(ended, times, side="right")
     return times, load.astype(np.float64)
 

@@ -19,6 +19,9 @@ _VARIABLES = {INK: "--ink", MUTED: "--muted", RULE: "--rule", PAPER: "--card"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]+")
 
 
+_DIGITS = re.compile(r"(\.\d\d)\d+")
+
+
 @dataclass(frozen=True)
 class Plot:
     """A drawn figure: its file name without suffix, what it shows, and a standalone SVG document."""
@@ -59,9 +62,10 @@ def plain(text: str, limit: int = 60) -> str:
 
 
 def _clean(svg: str) -> str:
-    """Without a font on every text, ids that nothing refers to, rotations by nothing, and indentation."""
+    """Without fonts on every text, ids that nothing refers to, needless digits, rotations and indentation."""
     svg = re.sub(r" font-family: [^;\"]*;", "", svg)
     svg = re.sub(r' transform="rotate\(-0 [^)]*\)"', "", svg)
+    svg = re.sub(r"<[^>]*>", lambda tag: _DIGITS.sub(r"\1", tag[0]), svg)
     used = set(re.findall(r'(?:url\(#|href="#)([^)"]*)', svg))
     svg = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", svg)
     svg = svg.replace("<svg", f'<svg style="font-family: {_FONTS}"', 1)

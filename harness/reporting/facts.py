@@ -1,0 +1,56 @@
+"""What was compared, on what machine, with which load: the lines at the head of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.reporting.numbers import DASH, plural
+from harness.reporting.run import OnlineRun, Run
+
+
+def facts(run: Run) -> list[tuple[str, str]]:
+    """Name and value of each line, those that the run knows."""
+    settings, trace = run.meta.settings, run.meta.trace
+    found = [
+        ("Model", ", ".join(str(settings[key]) for key in ("model", "dtype", "device") if settings.get(key))),
+        ("Machine", machine(run.meta.environment)),
+    ]
+    if isinstance(run, OnlineRun):
+        scales = ", ".join(f"{scale:g}" for scale in sorted({s.scale for s in run.pooled}))
+        if trace is not None:
+            found.append(("Trace", f"{trace.name}{f' ({trace.note})' if trace.note else ''}"))
+        elif settings.get("concurrency"):
+            found.append(("Load", f"{settings['concurrency']} requests in flight"))
+        found.append(("Scales", f"{scales} (factor on the time between arrivals; smaller is heavier)"))
+        found.append(("Sample", _sample(run)))
+    else:
+        found.append(("Batch", batch(run.meta.settings)))
+    found.append(("Measured", f"{run.meta.created}, rosebench {run.meta.versions.rosebench}"))
+    return [(name, value) for name, value in found if value]
+
+
+def machine(environment: Mapping[str, Any]) -> str:
+    """GPUs by name and count where there are any, else the CPU and its cores; then the memory."""
+    gpus = [str(gpu.get("name", "GPU")) for gpu in environment.get("gpus") or []]
+    if gpus:
+        return ", ".join(f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus))
+    cpu = environment.get("cpu") or {}
+    cores, memory = cpu.get("cores"), environment.get("memory_bytes")
+    parts = [str(cpu.get("model") or ""), plural(int(cores), "core") if cores else ""]
+    parts.append(f"{memory / 2**30:.0f} GiB" if memory else "")
+    return ", ".join(part for part in parts if part)
+
+
+def batch(settings: Mapping[str, Any]) -> str:
+    """The offline batch in words."""
+    names = ("num_prompts", "input_len", "output_len")
+    prompts, inputs, outputs = (settings.get(name, DASH) for name in names)
+    return f"{prompts} prompts of {inputs} tokens, {outputs} tokens generated for each"
+
+
+def _sample(run: OnlineRun) -> str:
+    requests = sorted({summary.num_requests for summary in run.repeats})
+    repeats = len({summary.repeat for summary in run.repeats})
+    sizes = " to ".join(f"{size:,}" for size in dict.fromkeys(requests[:1] + requests[-1:]))
+    return f"{sizes} requests × {plural(repeats, 'repeat')} for each engine and scale"

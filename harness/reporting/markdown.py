@@ -1,0 +1,57 @@
+"""`summary.md`: the run as text that pastes into an issue."""
+
+from __future__ import annotations
+
+from harness.reporting import tables
+from harness.reporting.bands import HEADLINE
+from harness.reporting.facts import facts
+from harness.reporting.notices import notices
+from harness.reporting.run import OnlineRun, Run
+from harness.reporting.svg import plain
+from harness.reporting.table import Table
+from harness.reporting.verdict import verdict
+from harness.reporting.winners import winners
+
+_STAR = "\\* best, where the 95 % interval of its ratio to every other engine excludes 1.\n"
+
+
+def summary(run: Run) -> str:
+    """The whole run: what was compared, warnings, the verdict, the tables."""
+    parts = [f"# {_text(title(run))}\n"]
+    parts.append("\n".join(f"- {name}: {_text(value)}" for name, value in facts(run)) + "\n")
+    parts += [f"> **{_text(one.title)}** {_text(one.detail)}\n" for one in notices(run)]
+    parts.append(_text(" ".join(verdict(run)), 2000) + "\n")
+    if isinstance(run, OnlineRun):
+        best = winners(run.pooled, run.results.comparisons)
+        parts += [table(tables.headline(run.pooled, best)), *([_STAR] if best else [])]
+        parts += [table(tables.latency(run.pooled, metric)) for metric in HEADLINE]
+        parts.append(table(tables.throughput(run.pooled)))
+    else:
+        parts.append(table(tables.offline(run.results.results)))
+    return "\n".join(parts)
+
+
+def title(run: Run) -> str:
+    """The engines that were compared: `roseinfer, vLLM and SGLang`."""
+    from_results = run.pooled if isinstance(run, OnlineRun) else run.results.results
+    labels = list(dict.fromkeys(one.label for one in from_results))
+    return " vs ".join(labels) or run.path.name
+
+
+def table(given: Table) -> str:
+    """A pipe table under a heading, with its notes."""
+    heads = [_text(head) for head in given.headers]
+    rule = ["---:" if column.numeric else "---" for column in given.columns]
+    lines = [heads, rule, *([_text(text) for text in line] for line in given.lines)]
+    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(
+        [f"## {_text(given.title)}\n", body, "", *(f"{_text(note, 300)}\n" for note in given.notes)]
+    )
+
+
+def _text(text: str, limit: int = 300) -> str:
+    """Text from outside that cannot end a cell, start markup or open a tag."""
+    line = plain(text, limit).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
+    for mark in "|`*_[]":
+        line = line.replace(mark, f"\\{mark}")
+    return line

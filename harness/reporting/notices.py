@@ -1,0 +1,70 @@
+"""What a reader must know before believing a number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.reporting.numbers import percent, plural
+from harness.reporting.run import OnlineRun, Run
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A warning: what is the matter, and the details with the mend where there is one."""
+
+    kind: Literal["invalid", "skipped", "load"]
+    title: str
+    detail: str
+
+
+def notices(run: Run) -> list[Notice]:
+    """Invalid cells first, then engines that are absent, then what fitting did to the load."""
+    found = _invalid(run) if isinstance(run, OnlineRun) else []
+    for one in run.results.skipped:
+        where = "" if one.scale is None else f" at scale {one.scale:g}"
+        where += "" if one.repeat is None else f", repeat {one.repeat}"
+        mend = f" To include it: {_sentence(one.mend)}" if one.mend else ""
+        found.append(Notice("skipped", f"{one.label} was skipped{where}.", f"{_sentence(one.reason)}{mend}"))
+    return found + _fitting(run)
+
+
+def _invalid(run: OnlineRun) -> list[Notice]:
+    found = []
+    for summary in run.pooled:
+        if summary.valid:
+            continue
+        kinds = ", ".join(f"{kind} {count}" for kind, count in summary.errors.items())
+        detail = "; ".join(summary.invalid_reasons) + (f" ({kinds})" if kinds else "")
+        title = f"{summary.label} at scale {summary.scale:g} is invalid."
+        found.append(
+            Notice("invalid", title, f"{_sentence(detail)} It is shown, crossed out, and not compared.")
+        )
+    return found
+
+
+def _fitting(run: Run) -> list[Notice]:
+    trace = run.meta.trace
+    if trace is None or not (trace.dropped or trace.changed):
+        return []
+    parts = []
+    if trace.dropped:
+        whole = trace.requests + trace.dropped
+        parts.append(
+            f"{plural(trace.dropped, 'request')} of {whole:,} ({percent(trace.dropped, whole)}) dropped"
+        )
+    if trace.changed:
+        share = percent(trace.changed, trace.requests)
+        parts.append(f"the lengths of {trace.changed:,} of {trace.requests:,} ({share}) changed")
+    return [
+        Notice(
+            "load",
+            "The trace was fitted to the model's context.",
+            f"With --fit {trace.fit}: {', '.join(parts)}.",
+        )
+    ]
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."

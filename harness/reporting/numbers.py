@@ -1,0 +1,38 @@
+"""Numbers as people read them: three significant digits, the same number of decimals down a column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+DASH = "–"
+
+
+def decimals(values: Iterable[float | None]) -> int:
+    """How many decimals show three digits of a middling value: 2 below 10, 1 below 100, else none."""
+    known = [abs(value) for value in values if value is not None]
+    if not known:
+        return 0
+    middle = median(known)
+    return 2 if middle < 10 else 1 if middle < 100 else 0
+
+
+def number(value: float | None, places: int) -> str:
+    """`1,234.5`, or a dash for None."""
+    return DASH if value is None else f"{value:,.{places}f}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 request`, `2 requests`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def percent(part: int, whole: int) -> str:
+    """`37 %`; of nothing, `0 %`."""
+    return f"{100 * part / whole if whole else 0:.0f} %"
+
+
+def several(items: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *most, last = items
+    return f"{', '.join(most)} and {last}" if most else last

@@ -1,0 +1,48 @@
+"""A table as plain data: a terminal, Markdown and HTML render the same cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a cell shows, what it sorts by, its 95 % interval, and a remark that explains it."""
+
+    text: str
+    value: float | None = None
+    interval: str = ""
+    remark: str = ""
+    best: bool = False
+    invalid: bool = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's head, and the head that it shares with its neighbours."""
+
+    title: str
+    group: str = ""
+    numeric: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under columns. `name` is a short identifier."""
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str] = field(default=())
+
+    @property
+    def headers(self) -> list[str]:
+        """One line of heads: the shared head before each column's own."""
+        return [f"{column.group} {column.title}".strip() for column in self.columns]
+
+    @property
+    def lines(self) -> list[list[str]]:
+        """The rows as text; the best is starred."""
+        return [[f"{cell.text} *" if cell.best else cell.text for cell in row] for row in self.rows]

@@ -1,0 +1,222 @@
+"""The tables of a report, from summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.metrics.glossary import GLOSSARY
+from harness.metrics.percentiles import missing, needed
+from harness.reporting.numbers import DASH, decimals, number
+from harness.reporting.table import Cell, Column, Table
+from harness.reporting.winners import Winners
+from harness.spec.results import Distribution, OfflineResult, OnlineSummary
+
+SHOWN = (50, 90, 99)
+
+
+def latency(pooled: Sequence[OnlineSummary], metric: str) -> Table:
+    """Engine rows, scale columns, `p50/p90/p99` in each cell."""
+    term = GLOSSARY[metric]
+    at = {scale: [summary for summary in pooled if summary.scale == scale] for scale in _scales(pooled)}
+    places = {scale: _places(summaries, metric) for scale, summaries in at.items()}
+    rows = [
+        [Cell(label), *(_triple(by[s], metric, places[s]) if s in by else Cell(DASH) for s in at)]
+        for label, by in _by_label(pooled).items()
+    ]
+    columns = [Column("engine", numeric=False), *(Column(f"scale {scale:g}") for scale in _scales(pooled))]
+    title = f"{term.short} ({term.unit}), p50/p90/p99"
+    return Table(f"{metric}", title, columns, rows, _notes(pooled, (metric,)))
+
+
+def latency_split(pooled: Sequence[OnlineSummary], metric: str, winners: Winners) -> Table:
+    """Engine rows; for each scale a column a percentile, with intervals and the best marked."""
+    term, scales = GLOSSARY[metric], _scales(pooled)
+    keys = [(scale, metric, f"p{q}") for scale in scales for q in SHOWN]
+    columns = [Column(statistic, f"scale {scale:g}") for scale, _, statistic in keys]
+    rows = _grid(pooled, keys, winners)
+    return Table(
+        metric,
+        f"{term.short} ({term.unit})",
+        [Column("engine", numeric=False), *columns],
+        rows,
+        _notes(pooled, (metric,)),
+    )
+
+
+def headline(pooled: Sequence[OnlineSummary], winners: Winners) -> Table:
+    """Engine rows; TTFT and TPOT at p99 (p90 where withheld) and the output rate, a column a scale."""
+    scales = _scales(pooled)
+    keys, columns = [], []
+    for metric in ("ttft_ms", "tpot_ms"):
+        sizes = [getattr(summary, metric).n for summary in pooled if summary.num_success]
+        q = next((q for q in (99, 90) if all(not missing(q, n) for n in sizes)), 50)
+        keys += [(scale, metric, f"p{q}") for scale in scales]
+        columns += [Column(f"scale {scale:g}", f"{GLOSSARY[metric].short} p{q}, ms") for scale in scales]
+    keys += [(scale, "output_tok_per_s", "output_tok_per_s") for scale in scales]
+    columns += [Column(f"scale {scale:g}", "output tok/s") for scale in scales]
+    return Table(
+        "headline",
+        "At a glance",
+        [Column("engine", numeric=False), *columns],
+        _grid(pooled, keys, winners),
+    )
+
+
+def throughput(summaries: Sequence[OnlineSummary]) -> Table:
+    """Rates and failures, one row an engine and scale (and repeat, where the summaries have one)."""
+    rates = ["offered_req_per_s", "req_per_s", "output_tok_per_s", "total_tok_per_s"]
+    if any(summary.goodput_req_per_s is not None for summary in summaries):
+        rates.append("goodput_req_per_s")
+    places = {name: decimals(getattr(summary, name) for summary in summaries) for name in rates}
+    columns = [Column("engine", numeric=False), Column("scale"), *_repeat_column(summaries)]
+    columns += [Column(GLOSSARY[name].short) for name in rates]
+    columns += [
+        Column("requests"),
+        Column("failed"),
+        Column("errors", numeric=False),
+        Column("valid", numeric=False),
+    ]
+    rows = []
+    for summary in summaries:
+        errors = ", ".join(f"{kind} {count}" for kind, count in summary.errors.items())
+        row = _identity(summary)
+        row += [_plain(getattr(summary, name), places[name]) for name in rates]
+        row += [
+            _plain(summary.num_requests, 0),
+            _plain(summary.num_error, 0),
+            Cell(errors or DASH),
+            _valid(summary),
+        ]
+        rows.append(row)
+    return Table("throughput", "Throughput and failures", columns, rows)
+
+
+def repeats(summaries: Sequence[OnlineSummary]) -> Table:
+    """Every cell by itself: the four latencies as `p50/p90/p99`, and the output rate."""
+    metrics = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+    places = decimals(summary.output_tok_per_s for summary in summaries)
+    columns = [Column("engine", numeric=False), Column("scale"), *_repeat_column(summaries)]
+    columns += [Column(f"{GLOSSARY[metric].short} ms") for metric in metrics]
+    columns += [Column("output tok/s"), Column("valid", numeric=False)]
+    rows = [
+        [
+            *_identity(summary),
+            *(_triple(summary, metric, _places(summaries, metric)) for metric in metrics),
+            _plain(summary.output_tok_per_s, places),
+            _valid(summary),
+        ]
+        for summary in summaries
+    ]
+    return Table("repeats", "Each repeat, p50/p90/p99", columns, rows, _notes(summaries, metrics))
+
+
+def offline(results: Sequence[OfflineResult]) -> Table:
+    """The offline batch: one row an engine, or an engine and repeat where there are several."""
+    names = ("req_per_s", "output_tok_per_s", "total_tok_per_s", "total_s")
+    several = any(result.repeat for result in results)
+    places = {name: decimals(getattr(result, name) for result in results) for name in names}
+    columns = [Column("engine", numeric=False), *([Column("repeat")] if several else [])]
+    columns += [Column(GLOSSARY[name].short) for name in names]
+    rows = []
+    for result in results:
+        row = [Cell(result.label), *([_plain(result.repeat, 0)] if several else [])]
+        rows.append([*row, *(_plain(getattr(result, name), places[name]) for name in names)])
+    return Table("offline", "Offline throughput", columns, rows)
+
+
+def _grid(
+    pooled: Sequence[OnlineSummary], keys: Sequence[tuple[float, str, str]], winners: Winners
+) -> list[list[Cell]]:
+    """One row a label: the statistic of each (scale, metric, statistic), decimals alike down a column."""
+    by_label = _by_label(pooled)
+    columns = []
+    for scale, metric, statistic in keys:
+        found = {label: by.get(scale) for label, by in by_label.items()}
+        values = {label: _value(one, metric, statistic) for label, one in found.items()}
+        places = decimals(values.values())
+        best = winners.get((scale, metric, statistic))
+        columns.append([_cell(found[label], metric, statistic, places, label == best) for label in by_label])
+    return [[Cell(label), *(column[row] for column in columns)] for row, label in enumerate(by_label)]
+
+
+def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: int, best: bool) -> Cell:
+    if summary is None:
+        return Cell(DASH, remark="not measured")
+    value = _value(summary, metric, statistic)
+    if value is None:
+        return Cell(
+            DASH, remark=_why_withheld(getattr(summary, metric), statistic), invalid=not summary.valid
+        )
+    found = getattr(summary, metric)
+    ci = found.ci.get(statistic) if isinstance(found, Distribution) else None
+    interval = "" if ci is None else f"{number(ci[0], places)} to {number(ci[1], places)}"
+    remark = "" if summary.valid else f"invalid: {'; '.join(summary.invalid_reasons)}"
+    return Cell(number(value, places), value, interval, remark, best, not summary.valid)
+
+
+def _value(summary: OnlineSummary | None, metric: str, statistic: str) -> float | None:
+    """A rate, or a percentile that its sample supports."""
+    if summary is None:
+        return None
+    found = getattr(summary, metric)
+    if not isinstance(found, Distribution):
+        return float(found) if summary.num_success else None
+    value: float | None = getattr(found, statistic)
+    return None if missing(float(statistic[1:]), found.n) else value
+
+
+def _places(summaries: Sequence[OnlineSummary], metric: str) -> int:
+    return decimals(_value(summary, metric, f"p{q}") for summary in summaries for q in SHOWN)
+
+
+def _triple(summary: OnlineSummary, metric: str, places: int) -> Cell:
+    found: Distribution = getattr(summary, metric)
+    values = [_value(summary, metric, f"p{q}") for q in SHOWN]
+    text = "/".join(number(value, places) for value in values) if found.n else DASH
+    return Cell(text, found.p90, remark="; ".join(summary.invalid_reasons), invalid=not summary.valid)
+
+
+def _why_withheld(found: Distribution, statistic: str) -> str:
+    more = missing(float(statistic[1:]), found.n)
+    return f"withheld: {statistic} needs {more} more samples" if found.n else "no sample"
+
+
+def _notes(summaries: Sequence[OnlineSummary], metrics: Sequence[str]) -> list[str]:
+    """One note for each percentile that some cell withholds."""
+    sizes = [getattr(summary, metric).n for summary in summaries for metric in metrics]
+    short = {q: max((missing(q, n) for n in sizes if n), default=0) for q in SHOWN}
+    return [
+        f"{DASH}: p{q} needs {needed(q)} samples and is withheld below; up to {more} more."
+        for q, more in short.items()
+        if more
+    ]
+
+
+def _identity(summary: OnlineSummary) -> list[Cell]:
+    repeat = [] if summary.repeat is None else [Cell(str(summary.repeat), summary.repeat)]
+    return [Cell(summary.label), Cell(f"{summary.scale:g}", summary.scale), *repeat]
+
+
+def _repeat_column(summaries: Sequence[OnlineSummary]) -> list[Column]:
+    return [Column("repeat")] if any(summary.repeat is not None for summary in summaries) else []
+
+
+def _plain(value: float | None, places: int) -> Cell:
+    return Cell(number(value, places), value)
+
+
+def _valid(summary: OnlineSummary) -> Cell:
+    return (
+        Cell("yes") if summary.valid else Cell("no", remark="; ".join(summary.invalid_reasons), invalid=True)
+    )
+
+
+def _scales(summaries: Sequence[OnlineSummary]) -> list[float]:
+    return sorted({summary.scale for summary in summaries})
+
+
+def _by_label(summaries: Sequence[OnlineSummary]) -> dict[str, dict[float, OnlineSummary]]:
+    found: dict[str, dict[float, OnlineSummary]] = {}
+    for summary in summaries:
+        found.setdefault(summary.label, {})[summary.scale] = summary
+    return found

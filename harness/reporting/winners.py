@@ -1,0 +1,40 @@
+"""Who is best, where that is more than chance."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from harness.metrics.glossary import GLOSSARY
+from harness.spec.results import Comparison, OnlineSummary
+
+#: The label that is really best, by (scale, metric, statistic).
+Winners = dict[tuple[float, str, str], str]
+
+
+def winners(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) -> Winners:
+    """The label whose every comparison with another valid engine at that scale is a difference to its good.
+
+    An invalid cell neither wins nor is beaten.
+    """
+    valid: defaultdict[float, set[str]] = defaultdict(set)
+    for summary in pooled:
+        if summary.valid:
+            valid[summary.scale].add(summary.label)
+    wins: defaultdict[tuple[float, str, str], list[str]] = defaultdict(list)
+    for one in comparisons:
+        if one.scale is not None and {one.a, one.b} <= valid[one.scale] and one.difference:
+            wins[one.scale, one.metric, one.statistic].append(better(one))
+    return {
+        key: label
+        for key, labels in wins.items()
+        for label in set(labels)
+        if labels.count(label) == len(valid[key[0]]) - 1
+    }
+
+
+def better(comparison: Comparison) -> str:
+    """The label with the better value, whether or not the difference is real."""
+    lower = comparison.a if comparison.ratio < 1 else comparison.b
+    higher = comparison.b if lower == comparison.a else comparison.a
+    return lower if GLOSSARY[comparison.metric].lower_is_better else higher
