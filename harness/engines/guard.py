@@ -97,13 +97,14 @@ def wait(engine: subprocess.Popen[bytes]) -> None:
                     return
 
 
-def family() -> list[psutil.Process]:
-    """Every process below this one that is not a zombie."""
+def family(root: int) -> list[psutil.Process]:
+    """Every process below that one which is not a zombie."""
     alive = []
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if process.status() != psutil.STATUS_ZOMBIE:
-                alive.append(process)
+    with suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(root).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    alive.append(process)
     return alive
 
 
@@ -111,7 +112,7 @@ def _reap(engine: subprocess.Popen[bytes], until: float) -> list[psutil.Process]
     """Waits for the family to be gone, at the latest until `until`; who is left."""
     while True:
         engine.poll()
-        left = family()
+        left = family(os.getpid())
         if not left or time.monotonic() >= until:
             return left
         psutil.wait_procs(left, timeout=min(0.2, until - time.monotonic()))
@@ -123,7 +124,7 @@ def end(engine: subprocess.Popen[bytes], order: Order) -> list[int]:
         os.killpg(engine.pid, order["stop_signal"])
         _reap(engine, time.monotonic() + order["grace_s"])
     until = time.monotonic() + KILL_PATIENCE_S
-    while left := family():
+    while left := family(os.getpid()):
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.kill()

@@ -9,18 +9,22 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from harness.engines.guard import KILL_PATIENCE_S, Order
+from harness.engines.guard import KILL_PATIENCE_S, Order, family
 from harness.errors import EngineError
 
 #: Seconds allowed to the guard itself, beyond the engine's grace and the kill.
 GUARD_SLACK_S = 10.0
 TAIL_LINES = 15
+#: Environment variable by which the processes of a tree are known when their guard was killed.
+MARK = "ROSEBENCH_TREE"
 
 
 def tail(log: Path, lines: int = TAIL_LINES, start: int = 0) -> str:
@@ -69,9 +73,10 @@ class Guarded:
         self._exit: int | None = None
         self._left: list[int] | None = None
         self._unread = b""
+        self._mark = uuid.uuid4().hex
         order = Order(
             argv=list(argv),
-            env=dict(env),
+            env={**env, MARK: self._mark},
             log=str(log),
             cpus=None if cpus is None else list(cpus),
             stop_signal=int(stop_signal),
@@ -142,10 +147,7 @@ class Guarded:
 
     def pids(self) -> list[int]:
         """Every process of the tree that lives now, its guard left out."""
-        try:
-            return [child.pid for child in psutil.Process(self._guard.pid).children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
+        return [process.pid for process in family(self._guard.pid)]
 
     def stop(self) -> None:
         """Ends the whole tree and returns when it is gone. May be called again.
@@ -164,21 +166,24 @@ class Guarded:
             raise EngineError(f"{self.label} could not be ended: PID {pids}", f"kill -9 {pids}")
 
     def _sweep(self) -> list[int]:
-        """Kills the session of the command, for when the guard cannot. PIDs that outlived that."""
+        """Kills what carries the mark or is in the command's session, for when the guard cannot do it.
+
+        Returns the PIDs that outlived that.
+        """
         self._guard.kill()
         self._guard.wait()
-        session = [process for process in psutil.process_iter() if _session(process.pid) == self.pid]
-        for process in session:
-            process.kill()
-        return [process.pid for process in psutil.wait_procs(session, timeout=KILL_PATIENCE_S)[1]]
+        ours = [process for process in psutil.process_iter() if self._is_ours(process)]
+        for process in ours:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        return [process.pid for process in psutil.wait_procs(ours, timeout=KILL_PATIENCE_S)[1]]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            return os.getsid(process.pid) == self.pid or process.environ().get(MARK) == self._mark
+        except (OSError, psutil.Error):
+            return False
 
     def tail(self) -> str:
         """The last lines of its output."""
         return tail(self.log, start=self.log_start)
-
-
-def _session(pid: int) -> int | None:
-    try:
-        return os.getsid(pid)
-    except (ProcessLookupError, PermissionError):
-        return None

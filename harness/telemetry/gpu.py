@@ -43,6 +43,12 @@ def _by_name(name: str) -> Any:
     return pynvml.nvmlDeviceGetHandleByUUID(name)
 
 
+def available() -> bool:
+    """Whether this process may use a GPU."""
+    with _handles() as handles:
+        return bool(handles)
+
+
 def describe() -> list[dict[str, JsonValue]]:
     """Name, memory (bytes), power limit (W), clocks (MHz), temperature, driver and CUDA of each GPU.
 

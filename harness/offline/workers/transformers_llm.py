@@ -22,4 +22,5 @@ class Transformers:
                 min_new_tokens=max_tokens if ignore_eos else 0,
                 pad_token_id=0,
             )
-        return output[:, ids.shape[1] :].tolist()
+        tokens: list[list[int]] = output[:, ids.shape[1] :].tolist()
+        return tokens

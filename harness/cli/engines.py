@@ -1,0 +1,94 @@
+"""`bench engines`: which engines there are, what would be started, what is missing."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from harness.engines.base import EngineSettings, Installation, Missing
+from harness.engines.registry import LOCAL, contender, get_engine
+from harness.engines.resolve import resolve_device, resolve_dtype
+from harness.engines.variants import load_variants
+from harness.errors import UsageError
+from harness.spec.settings import Device, Dtype, EngineRef
+from harness.telemetry import gpu
+
+app = typer.Typer(no_args_is_help=True, help="Which engines exist, whether they run here, what is started.")
+console = Console(soft_wrap=True, highlight=False)
+
+
+@app.command("list")
+def list_engines() -> None:
+    """Engines, where they are, and their variants."""
+    table = Table("engine", "version", "where", "variants", box=None, header_style="bold")
+    for engine in [*LOCAL.values(), get_engine("openai")]:
+        found = engine.find()
+        version, where = (
+            (found.version, found.how) if isinstance(found, Installation) else ("-", found.reason)
+        )
+        table.add_row(engine.name, version, where, ", ".join(sorted(load_variants(engine.name))) or "-")
+    console.print(table)
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="NAME or NAME@VARIANT")],
+    model: Annotated[Path, typer.Option(help="model folder")] = Path("MODEL"),
+    device: Annotated[Device, typer.Option(help="where it runs")] = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="weights and activations")] = "auto",
+    max_model_len: Annotated[int, typer.Option(min=2, help="context in tokens")] = 1024,
+    prefix_cache: Annotated[bool, typer.Option(help="reuse the KV cache of shared prefixes")] = False,
+) -> None:
+    """The exact command and environment that would be started."""
+    ref = _reference(name)
+    engine = LOCAL.get(ref.name)
+    if engine is None:
+        raise UsageError(f"{ref.name} is not started by this harness", f"known: {', '.join(LOCAL)}")
+    where = resolve_device(device)
+    settings = EngineSettings(
+        contender=contender(ref),
+        model=model,
+        served_name="model",
+        device=where,
+        dtype=resolve_dtype(dtype, where),
+        max_model_len=max_model_len,
+        prefix_cache=prefix_cache,
+    )
+    launch = engine.server(engine.installed(), settings, port=8000)
+    assignments = [f"{key}={shlex.quote(value)}" for key, value in sorted(launch.env.items())]
+    console.print(" ".join([*assignments, shlex.join(launch.argv)]), markup=False)
+
+
+def _reference(name: str) -> EngineRef:
+    try:
+        return EngineRef.model_validate(name)
+    except ValidationError:
+        known = ", ".join([*LOCAL, "openai"])
+        raise UsageError(f"{name!r} is not an engine", f"NAME or NAME@VARIANT of {known}") from None
+
+
+@app.command("doctor")
+def doctor() -> None:
+    """What is there, what runs, what is missing, and the mend. Ends with 3 when something is broken."""
+    broken = False
+    for engine in LOCAL.values():
+        found = engine.find()
+        if isinstance(found, Missing):
+            console.print(f"{engine.name}: not installed: {found.reason}\n  mend: {found.mend}", markup=False)
+            continue
+        trouble = engine.trouble(found)
+        broken = broken or trouble is not None
+        state = "runs" if trouble is None else f"does not run: {trouble}\n  mend: {engine.install}"
+        console.print(
+            f"{engine.name}: {found.distribution} {found.version}, {found.how} ({found.python}): {state}",
+            markup=False,
+        )
+    names = [f"{device['name']} (driver {device['driver']})" for device in gpu.describe()]
+    console.print(f"GPU: {', '.join(names) or 'none'}", markup=False)
+    raise typer.Exit(3 if broken else 0)

@@ -1,0 +1,69 @@
+"""What machine this is, as `environment` of run.json."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+from pydantic import JsonValue
+
+from harness.telemetry import gpu, revision
+
+#: Instruction sets that decide how fast matrix products are on a CPU.
+VECTOR_FLAGS = (
+    "avx2",
+    "avx512f",
+    "avx512_bf16",
+    "avx512_vnni",
+    "amx_bf16",
+    "amx_int8",
+    "asimd",
+    "sve",
+    "bf16",
+)
+CPUINFO = Path("/proc/cpuinfo")
+OS_RELEASE = Path("/etc/os-release")
+
+
+def environment() -> dict[str, JsonValue]:
+    """CPU, memory (bytes), kernel, OS, Python, GPUs, git state and the load average, now.
+
+    A value that the system does not tell is null.
+    """
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": cpu(),
+        "memory_total": psutil.virtual_memory().total,
+        "memory_available": psutil.virtual_memory().available,
+        "kernel": platform.release(),
+        "os": _os_name(),
+        "python": platform.python_version(),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "gpus": list(gpu.describe()),
+        "git": revision.describe(),
+    }
+
+
+def cpu() -> dict[str, JsonValue]:
+    """Model, physical and logical cores of the machine, logical cores this process may use, vector units."""
+    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = (fields.get("flags") or fields.get("Features") or "").split()
+    return {
+        "model": fields.get("model name") or platform.processor() or None,
+        "architecture": platform.machine(),
+        "physical_cores": psutil.cpu_count(logical=False),
+        "logical_cores": psutil.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)),
+        "flags": [flag for flag in VECTOR_FLAGS if flag in flags],
+    }
+
+
+def _os_name() -> str:
+    if not OS_RELEASE.exists():
+        return platform.system()
+    pairs = (line.partition("=") for line in OS_RELEASE.read_text().splitlines())
+    return {key: value.strip('"') for key, _, value in pairs}.get("PRETTY_NAME", platform.system())

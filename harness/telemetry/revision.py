@@ -1,0 +1,40 @@
+"""Which revision of the project is running."""
+
+from __future__ import annotations
+
+import subprocess
+
+from pydantic import JsonValue
+
+from harness import PROJECT_ROOT
+
+
+def _git(*arguments: str) -> str | None:
+    """What git prints; None without git, outside a checkout, or in somebody else's."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(PROJECT_ROOT), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def git_revision() -> str | None:
+    """The commit of the project's checkout, with `-dirty` when tracked files differ; None outside one."""
+    if _git("rev-parse", "--show-toplevel") != str(PROJECT_ROOT):
+        return None
+    commit = _git("rev-parse", "HEAD")
+    return f"{commit}-dirty" if commit and _git("status", "--porcelain", "-uno") else commit
+
+
+def describe() -> dict[str, JsonValue] | None:
+    """Commit and whether tracked files differ from it; None outside a checkout."""
+    revision = git_revision()
+    if revision is None:
+        return None
+    return {"revision": revision.removesuffix("-dirty"), "dirty": revision.endswith("-dirty")}
