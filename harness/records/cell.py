@@ -1,0 +1,102 @@
+"""A whole load to the two tables of one cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+
+from harness.load.plan import LoadResult
+from harness.records.request import read_request
+from harness.records.schema import CHUNKS, REQUESTS
+
+
+class Expected(NamedTuple):
+    """Lengths that a request asks for, in tokens."""
+
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True)
+class CellIdentity:
+    """Which cell this is: `cell` is its position in the journal, `label` the engine's name as drawn."""
+
+    cell: int
+    engine: str
+    variant: str | None
+    label: str
+    scale: float
+    repeat: int
+
+
+@dataclass(frozen=True)
+class CellRecords:
+    """The tables of `records/schema.py`, of one cell or of many."""
+
+    requests: pd.DataFrame
+    chunks: pd.DataFrame
+
+
+def read_cell(
+    result: LoadResult, expected: Sequence[Expected], identity: CellIdentity, *, exact_length: bool
+) -> CellRecords:
+    """Parse every response of a load. Times become seconds since `result.t0`.
+
+    Args:
+        expected: What each request asks for, by request index.
+        exact_length: A request that gives another number of tokens failed; true where EOS is ignored.
+    """
+    requests: dict[str, list[Any]] = {name: [] for name in REQUESTS.names}
+    chunk_request: list[int] = []
+    chunk_t: list[float] = []
+    chunk_tokens: list[int] = []
+    t0 = result.t0
+
+    def since_start(t: float | None) -> float | None:
+        return None if t is None else t - t0
+
+    for raw in result.responses:
+        asked = expected[raw.index]
+        record = read_request(raw, asked.output_tokens if exact_length else None)
+        row = {
+            **vars(identity),
+            "request": raw.index,
+            "input_tokens": asked.input_tokens,
+            "output_tokens": asked.output_tokens,
+            "t_sched": raw.t_sched - t0,
+            "t_sent": since_start(raw.t_sent),
+            "t_first": record.chunks[0][0] - t0 if record.chunks else None,
+            "t_last": record.chunks[-1][0] - t0 if record.chunks else None,
+            "t_end": since_start(raw.t_end),
+            "completion_tokens": record.completion_tokens,
+            "prompt_tokens": record.prompt_tokens,
+            "chunks": len(record.chunks),
+            "token_source": record.token_source,
+            "status": record.status,
+            "error": record.error,
+            "error_detail": record.detail,
+            "finish_reason": record.finish_reason,
+            "queue_wait_ms": record.queue_wait_ms,
+            "prefill_ms": record.prefill_ms,
+            "client": raw.client,
+            "connection_reused": raw.reused,
+        }
+        for name, column in requests.items():
+            column.append(row[name])
+        for t, tokens in record.chunks:
+            chunk_request.append(raw.index)
+            chunk_t.append(t - t0)
+            chunk_tokens.append(tokens)
+    chunks = {
+        "cell": [identity.cell] * len(chunk_t),
+        "request": chunk_request,
+        "t": chunk_t,
+        "tokens": chunk_tokens,
+    }
+    return CellRecords(
+        pa.table(requests, schema=REQUESTS).to_pandas(), pa.table(chunks, schema=CHUNKS).to_pandas()
+    )

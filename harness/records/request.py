@@ -1,0 +1,94 @@
+"""One response to one row: when its tokens came, how many, and whether it counts as a success."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.load.plan import RawResponse
+from harness.records.stream import Stream, read_error, read_stream
+from harness.records.tokens import TokenCount, TokenSource, count_tokens
+from harness.records.wire import WireResponse, read_wire
+
+_BAD_ENDS = ("abort", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """What is known of one request. Times are CLOCK_MONOTONIC seconds.
+
+    `error` is None for a success; else one of the client's own kinds, `http_<status>`, `stream_error` (an
+    error in the stream, or what came is no stream), `truncated` (the response ended properly, the stream did
+    not), `no_tokens`, `no_usage` (there is text and nobody says how many tokens it is), `token_mismatch` (the
+    stream and its usage disagree) or `wrong_length` (not the number of tokens asked for).
+    """
+
+    chunks: list[tuple[float, int]]
+    completion_tokens: int | None
+    prompt_tokens: int | None
+    token_source: TokenSource | None
+    status: int | None
+    error: str | None
+    detail: str | None
+    finish_reason: str | None
+    queue_wait_ms: float | None
+    prefill_ms: float | None
+
+
+def read_request(raw: RawResponse, exact_tokens: int | None) -> RequestRecord:
+    """Read one response; `exact_tokens` is the length that it must have, if it must."""
+    wire = read_wire(raw)
+    stream, count = Stream(), TokenCount(None, [], 0)
+    if wire.status == 200 and _is_stream(wire):
+        stream = read_stream(wire.body, complete=wire.complete)
+        count = count_tokens(stream)
+    error, detail = _judge(raw, wire, stream, count, exact_tokens) or (None, None)
+    return RequestRecord(
+        chunks=count.chunks,
+        completion_tokens=count.total if count.source else None,
+        prompt_tokens=stream.prompt_tokens,
+        token_source=count.source,
+        status=wire.status,
+        error=error,
+        detail=detail,
+        finish_reason=stream.finish_reason,
+        queue_wait_ms=stream.queue_wait_ms,
+        prefill_ms=stream.prefill_ms,
+    )
+
+
+def _judge(
+    raw: RawResponse, wire: WireResponse, stream: Stream, count: TokenCount, exact_tokens: int | None
+) -> tuple[str, str] | None:
+    """Kind and detail of the first thing that is wrong; None for a success."""
+    text_chunks = sum(chunk.text > 0 for chunk in stream.chunks)
+    reported = stream.completion_tokens
+    if wire.status is not None and wire.status != 200:
+        return f"http_{wire.status}", read_error(_body(wire))
+    if stream.error is not None:
+        return "stream_error", stream.error
+    if raw.error is not None and not stream.done:
+        return raw.error, raw.detail
+    if not _is_stream(wire):
+        content_type = wire.headers.get("content-type")
+        return "stream_error", f"not an event stream but {content_type}: {read_error(_body(wire))}"
+    if stream.finish_reason in _BAD_ENDS:
+        return "stream_error", f"the engine finished with reason {stream.finish_reason!r}"
+    if not stream.done and stream.finish_reason is None:
+        return "truncated", "the response ended without [DONE] and without a finish_reason"
+    if text_chunks and count.source is None:
+        return "no_usage", f"{text_chunks} chunks with text, and neither token ids nor usage"
+    if not count.chunks:
+        return "no_tokens", "the stream carries no token"
+    if reported is not None and reported != count.total:
+        return "token_mismatch", f"{count.total} tokens by {count.source}, {reported} by the final usage"
+    if exact_tokens is not None and count.total != exact_tokens:
+        return "wrong_length", f"{count.total} tokens, {exact_tokens} asked for"
+    return None
+
+
+def _is_stream(wire: WireResponse) -> bool:
+    return wire.headers.get("content-type", "text/event-stream").lower().startswith("text/event-stream")
+
+
+def _body(wire: WireResponse) -> bytes:
+    return b"".join(data for _, data in wire.body)

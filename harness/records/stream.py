@@ -1,0 +1,159 @@
+"""What an OpenAI stream says: pieces of text, token ids, usage, the reason to finish, errors.
+
+Understood are /v1/completions and /v1/chat/completions as vLLM, SGLang, roseinfer, llama.cpp and
+transformers send them. Beyond OpenAI's own fields: `choices[0].token_ids` (with `return_token_ids`), `usage`
+in every chunk (with `stream_options.continuous_usage_stats`), and `metrics`, in the last chunk (vLLM with
+--enable-per-request-metrics) or the last choice (roseinfer with `return_metrics`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from harness.records.sse import read_events
+
+
+@dataclass(slots=True)
+class StreamChunk:
+    """One chunk with a choice in it: characters of text, and whatever it says of tokens.
+
+    `token_ids` is how many ids it carries; `reported` the completion tokens so far, by its usage.
+    """
+
+    t: float
+    text: int
+    token_ids: int | None
+    reported: int | None
+
+
+@dataclass(slots=True)
+class Stream:
+    """All that a stream said. `completion_tokens` is from the last usage; `error` the first error in it."""
+
+    chunks: list[StreamChunk] = field(default_factory=list)
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    finish_reason: str | None = None
+    done: bool = False
+    error: str | None = None
+    queue_wait_ms: float | None = None
+    prefill_ms: float | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+    token_ids: list[int] | None = None
+    finish_reason: str | None = None
+    metrics: msgspec.Raw | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Error(msgspec.Struct):
+    message: str | None = None
+
+
+class _Metrics(msgspec.Struct):
+    """roseinfer says `queue_wait_ms` and `prefill_ms`, vLLM `queue_time_ms` and `time_to_first_token_ms`; the
+    latter runs from scheduling to the first token, which is prefill."""
+
+    queue_wait_ms: float | None = None
+    queue_time_ms: float | None = None
+    prefill_ms: float | None = None
+    time_to_first_token_ms: float | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    metrics: msgspec.Raw | None = None
+    error: _Error | str | None = None
+    object: str | None = None
+    message: str | None = None
+
+
+_events = msgspec.json.Decoder(_Event)
+_metrics = msgspec.json.Decoder(_Metrics)
+
+
+def read_stream(pieces: Sequence[tuple[float, bytes]], *, complete: bool) -> Stream:
+    """Read a body's events up to `[DONE]`, its end, or the first error."""
+    stream = Stream()
+    for t, data in read_events(pieces, complete=complete):
+        if data == b"[DONE]":
+            stream.done = True
+            break
+        try:
+            event = _events.decode(data)
+        except msgspec.MsgspecError as error:
+            stream.error = f"a chunk that is not understood ({error}): {_clip(data)}"
+            break
+        if event.error is not None or event.object == "error":
+            stream.error = _error_message(event) or _clip(data)
+            break
+        _take(stream, t, event)
+    return stream
+
+
+def read_error(body: bytes) -> str:
+    """The message of a JSON error, or the beginning of whatever else came instead of a stream."""
+    try:
+        return _error_message(_events.decode(body)) or _clip(body)
+    except msgspec.MsgspecError:
+        return _clip(body)
+
+
+def _take(stream: Stream, t: float, event: _Event) -> None:
+    reported = None
+    if event.usage is not None:
+        reported = event.usage.completion_tokens
+        stream.completion_tokens = reported if reported is not None else stream.completion_tokens
+        if event.usage.prompt_tokens is not None:
+            stream.prompt_tokens = event.usage.prompt_tokens
+    if event.choices:
+        choice = event.choices[0]
+        text = len(choice.text or "")
+        if (delta := choice.delta) is not None:
+            text += len(delta.content or "") + len(delta.reasoning_content or "") + len(delta.reasoning or "")
+        ids = len(choice.token_ids) if choice.token_ids is not None else None
+        stream.chunks.append(StreamChunk(t, text, ids, reported))
+        stream.finish_reason = choice.finish_reason or stream.finish_reason
+        if choice.metrics:
+            _take_metrics(stream, choice.metrics)
+    if event.metrics:
+        _take_metrics(stream, event.metrics)
+
+
+def _take_metrics(stream: Stream, raw: msgspec.Raw) -> None:
+    try:
+        metrics = _metrics.decode(raw)
+    except msgspec.MsgspecError:  # another server's idea of metrics
+        return
+    waits = (metrics.queue_wait_ms, metrics.queue_time_ms)
+    prefills = (metrics.prefill_ms, metrics.time_to_first_token_ms)
+    stream.queue_wait_ms = next((ms for ms in waits if ms is not None), None)
+    stream.prefill_ms = next((ms for ms in prefills if ms is not None), None)
+
+
+def _error_message(event: _Event) -> str | None:
+    if isinstance(event.error, _Error):
+        return event.error.message
+    return event.error or event.message
+
+
+def _clip(data: bytes) -> str:
+    """At most 200 characters of what was received, on one line."""
+    return " ".join(data[:800].decode("utf-8", "replace").split())[:200]
