@@ -1,0 +1,5 @@
+"""What is sent, and when: prompts of token ids and their schedule."""
+
+from harness.workload.requests import PlannedRequest, closed_loop, open_loop, warmup
+
+__all__ = ["PlannedRequest", "closed_loop", "open_loop", "warmup"]

@@ -1,0 +1,164 @@
+"""The public traces by name: `traces/catalog.yaml`, and where their files are looked for."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Self
+
+import yaml
+from pydantic import Field, TypeAdapter, model_validator
+
+from harness import PROJECT_ROOT
+from harness.errors import UsageError
+from harness.spec.base import Strict
+from harness.traces import builtin, readers
+from harness.traces.source import Source
+from harness.traces.trace import Trace
+
+CATALOG = PROJECT_ROOT / "traces" / "catalog.yaml"
+CACHE = PROJECT_ROOT / ".cache" / "traces"
+SHARED = PROJECT_ROOT.parent / "shared" / "traces"
+
+
+class Place(Strict):
+    """Where a file is published: a GitHub repository at a commit or branch, or an asset of a release."""
+
+    repository: str
+    path: str
+    ref: str | None = Field(None, description="commit, tag or branch that holds `path`")
+    release: str | None = Field(None, description="tag of the release whose asset `path` is")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.ref is None) == (self.release is None):
+            raise ValueError("a place has either a ref or a release")
+        return self
+
+    @property
+    def url(self) -> str:
+        """The address of the bytes. GitHub redirects it to its own storage, Git LFS objects included."""
+        where = f"releases/download/{self.release}" if self.release else f"raw/{self.ref}"
+        return f"https://github.com/{self.repository}/{where}/{self.path}"
+
+    def __str__(self) -> str:
+        where = f"release {self.release}" if self.release else self.ref
+        return f"github.com/{self.repository} ({where}), {self.path}"
+
+
+class Excerpt(Strict):
+    """The header and consecutive rows of another trace of the catalog."""
+
+    trace: str
+    rows: tuple[int, int] = Field(description="first and last row, from 0")
+
+
+class Entry(Strict):
+    """A public trace."""
+
+    name: str
+    file: str
+    format: str
+    place: Place
+    excerpt: Excerpt | None = None
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    bytes: int | None = None
+    licence: str
+    citation: str
+    note: str | None = None
+
+    @property
+    def origin(self) -> str:
+        rows = f", rows {self.excerpt.rows[0]} to {self.excerpt.rows[1]}" if self.excerpt else ""
+        return f"{self.place}{rows}"
+
+
+@cache
+def entries() -> dict[str, Entry]:
+    """Every public trace of the catalog by its name."""
+    listed = TypeAdapter(list[Entry]).validate_python(yaml.safe_load(CATALOG.read_text()))
+    return {entry.name: entry for entry in listed}
+
+
+def entry(name: str) -> Entry:
+    """A public trace. Raises UsageError, with the closest names, for one that is not in the catalog."""
+    if name in entries():
+        return entries()[name]
+    close = difflib.get_close_matches(name, [builtin.NAME, *entries()], n=3)
+    raise UsageError(
+        f"there is no trace or file {name!r}",
+        (f"did you mean {' or '.join(close)}? " if close else "") + "`bench traces list` names them all",
+    )
+
+
+def load(name: str | Path) -> Trace:
+    """The trace of that name, or in that file.
+
+    Raises UsageError when there is none, when the file is malformed, or when it is not the published one.
+    """
+    if name == builtin.NAME:
+        return builtin.builtin()
+    if str(name) in entries():
+        known = entries()[str(name)]
+        return _attribute(readers.read(Source.open(find(known))), known)
+    path = Path(name).expanduser()
+    if not path.exists():
+        entry(str(name))
+    trace = readers.read(Source.open(path))
+    published = next((it for it in entries().values() if it.sha256 == trace.sha256), None)
+    return _attribute(trace, published) if published else trace
+
+
+def find(entry: Entry) -> Path:
+    """The local copy of a public trace: in a folder of `BENCH_TRACES`, in shared/traces beside the checkout,
+    or in the cache, there or one folder deeper.
+
+    Raises UsageError when there is none, or when its digest is not the published one.
+    """
+    copies = list(_copies(entry.file))
+    if not copies:
+        raise UsageError(
+            f"trace {entry.name} is not on this machine ({entry.file})",
+            f"run `bench traces fetch {entry.name}`, or name its folder in BENCH_TRACES",
+        )
+    if entry.sha256 is None:
+        return copies[0]
+    found = ""
+    for copy in copies:
+        found = digest(copy)
+        if found == entry.sha256:
+            return copy
+    raise UsageError(
+        f"{copies[-1]} is not the published trace {entry.name}: sha256 {found}, expected {entry.sha256}",
+        f"run `bench traces fetch {entry.name}`, or give the file's path to use it as it is",
+    )
+
+
+def digest(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _copies(file: str) -> Iterator[Path]:
+    searched = [Path(folder) for folder in os.environ.get("BENCH_TRACES", "").split(os.pathsep) if folder]
+    for folder in (*searched, SHARED, CACHE):
+        for candidate in (folder / file, *sorted(folder.glob(f"*/{file}"))):
+            if candidate.is_file():
+                yield candidate
+
+
+def _attribute(trace: Trace, entry: Entry) -> Trace:
+    return replace(
+        trace,
+        name=entry.name,
+        origin=entry.origin,
+        licence=entry.licence,
+        citation=entry.citation,
+        note="; ".join(note for note in (entry.note, trace.note) if note) or None,
+    )

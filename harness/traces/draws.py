@@ -1,0 +1,33 @@
+"""Seeded draws by inversion of a counter-based generator: the same on every machine and numpy release."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+
+def uniforms(n: int, seed: int, stream: int) -> NDArray[np.float64]:
+    """`n` numbers in (0, 1), a multiple of 2^-53 plus 2^-54. Streams of one seed are independent."""
+    raw = np.random.Philox(key=[seed, stream]).random_raw(n)
+    return ((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def gamma_gaps(n: int, rate: float, cv: float, seed: int, stream: int = 0) -> NDArray[np.float64]:
+    """`n` gaps in seconds between arrivals at `rate` a second; `cv` is their standard deviation over their mean.
+
+    Gamma distributed with shape 1 / cv²; a cv of 1 is a Poisson process.
+    """
+    shape = 1.0 / cv**2
+    gaps: NDArray[np.float64] = special.gammaincinv(shape, uniforms(n, seed, stream)) / (shape * rate)
+    return gaps
+
+
+def lengths(n: int, quantiles: dict[float, int], seed: int, stream: int) -> NDArray[np.int64]:
+    """`n` lengths in tokens from a quantile function: the logarithm is linear between the given points.
+
+    `quantiles` maps 0 to the least length, 1 to the greatest, and probabilities between them to lengths.
+    """
+    probability = np.array(list(quantiles))
+    logarithm = np.log(np.array(list(quantiles.values()), dtype=np.float64))
+    return np.rint(np.exp(np.interp(uniforms(n, seed, stream), probability, logarithm))).astype(np.int64)

@@ -1,0 +1,143 @@
+"""Fits a trace into a model's context: what does not fit is dropped, cut or scaled, and counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import UsageError
+from harness.spec.results import TraceRecord
+from harness.spec.settings import Fit
+from harness.traces.trace import Trace
+
+#: Tokens of the context that input and output leave free. Engines keep room for a BOS token, some end an
+#: answer a token short of the context, and 1,015 of 1,024 is what published figures of these traces use.
+RESERVED_TOKENS = 9
+#: The share of requests that one factor on all lengths has to fit.
+SCALED_SHARE = 0.99
+
+
+def room(max_model_len: int) -> int:
+    """Tokens that input and output of a request may have together. Raises UsageError below two."""
+    if max_model_len - RESERVED_TOKENS < 2:
+        raise UsageError(
+            f"a context of {max_model_len} tokens leaves no room for a request",
+            f"give --max-model-len of at least {RESERVED_TOKENS + 2}",
+        )
+    return max_model_len - RESERVED_TOKENS
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A trace that fits, and what it took. `rows` are positions in the trace before, `altered` marks the
+    requests whose lengths were changed; both have one entry for each request that was kept."""
+
+    trace: Trace
+    rule: Fit
+    rows: NDArray[np.int64]
+    altered: NDArray[np.bool_]
+    considered: int
+
+    @property
+    def dropped(self) -> int:
+        """Requests of those considered that are not in the trace any more."""
+        return self.considered - len(self.rows)
+
+    @property
+    def changed(self) -> int:
+        """Requests whose input or output is of another length than in the original."""
+        return int(self.altered.sum())
+
+    def head(self, n: int) -> Self:
+        """The first `n` requests; considered are the rows of the original up to the last of them."""
+        if n >= len(self.rows):
+            return self
+        return replace(
+            self,
+            trace=self.trace.head(n),
+            rows=self.rows[:n],
+            altered=self.altered[:n],
+            considered=int(self.rows[n - 1]) + 1 if n else 0,
+        )
+
+    def record(self) -> TraceRecord:
+        """The trace as it stands in the result files."""
+        trace = self.trace
+        return TraceRecord(
+            name=trace.name,
+            origin=trace.origin,
+            licence=trace.licence,
+            citation=trace.citation,
+            sha256=trace.sha256,
+            note=trace.note,
+            requests=len(trace),
+            fit=self.rule,
+            dropped=self.dropped,
+            changed=self.changed,
+            input_tokens=int(trace.input_tokens.sum()),
+            output_tokens=int(trace.output_tokens.sum()),
+        )
+
+
+def fit(trace: Trace, rule: Fit, max_model_len: int, max_output_len: int | None = None) -> Fitted:
+    """Make every request fit `room(max_model_len)` tokens, with at least one input and one output token.
+
+    `drop` leaves out what is too long. `clip` cuts the output to `max_output_len`, then the input to what is
+    left. `scale` multiplies all lengths by one factor that fits 99 % of the requests and drops the rest.
+    Requests without input or output are dropped by every rule. Raises UsageError when nothing is left.
+    """
+    limit = room(max_model_len)
+    usable = (trace.input_tokens > 0) & (trace.output_tokens > 0)
+    before = trace.take(np.flatnonzero(usable))
+    if rule == "clip":
+        after = _clip(before, limit, max_output_len)
+    elif rule == "scale":
+        after = _scale(before, limit)
+    else:
+        after = before
+    keep = after.input_tokens + after.output_tokens <= limit
+    rows = np.flatnonzero(usable)[keep]
+    if not rows.size:
+        raise UsageError(
+            f"no request of trace {trace.name} fits a context of {max_model_len} tokens with --fit {rule}",
+            "use --fit clip or --fit scale, or a model with a longer context",
+        )
+    altered = (after.input_tokens != before.input_tokens) | (after.output_tokens != before.output_tokens)
+    return Fitted(after.take(np.flatnonzero(keep)), rule, rows, altered[keep], considered=len(trace))
+
+
+def _clip(trace: Trace, limit: int, max_output_len: int | None) -> Trace:
+    longest = min(max_output_len or limit, limit - 1)
+    output = np.minimum(trace.output_tokens, longest)
+    return _resize(trace, np.minimum(trace.input_tokens, limit - output), output, trace.block_size)
+
+
+def _scale(trace: Trace, limit: int) -> Trace:
+    """One factor for all. Where there are blocks it is a whole number of tokens a block, so that what was a
+    shared prefix stays one."""
+    total = trace.input_tokens + trace.output_tokens
+    if not total.size:
+        return trace
+    factor = min(1.0, limit / float(np.percentile(total, 100 * SCALED_SHARE, method="higher")))
+    block_size = trace.block_size
+    if block_size is not None:
+        scaled_block = max(1, int(block_size * factor))
+        factor, block_size = scaled_block / block_size, scaled_block
+    output = np.maximum(1, np.rint(trace.output_tokens * factor).astype(np.int64))
+    input = np.maximum(1, np.rint(trace.input_tokens * factor).astype(np.int64))
+    over_by_rounding = (total * factor <= limit) & (input + output > limit)
+    return _resize(trace, np.where(over_by_rounding, limit - output, input), output, block_size)
+
+
+def _resize(
+    trace: Trace, input: NDArray[np.int64], output: NDArray[np.int64], block_size: int | None
+) -> Trace:
+    """The same requests with other lengths, their blocks cut to the input."""
+    blocks = trace.blocks
+    if blocks is not None and block_size is not None:
+        needed = (-(-input // block_size)).tolist()
+        blocks = tuple(request[:count] for request, count in zip(blocks, needed, strict=True))
+    return replace(trace, input_tokens=input, output_tokens=output, blocks=blocks, block_size=block_size)

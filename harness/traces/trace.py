@@ -1,0 +1,86 @@
+"""A request trace: when requests arrived, how long they were, and what prefixes they shared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Blocks = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Requests in order of arrival. Arrays have one entry a request; lengths are in tokens.
+
+    `blocks` holds the hashes of the leading blocks of each input, `block_size` tokens a block and the last
+    one partly filled; the same hash means the same tokens. Input beyond the blocks is shared with nothing.
+    """
+
+    name: str
+    arrival_s: NDArray[np.float64]
+    input_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    session: NDArray[np.str_] | None = None
+    blocks: Blocks | None = None
+    block_size: int | None = None
+    origin: str = ""
+    licence: str | None = None
+    citation: str | None = None
+    sha256: str | None = None
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        columns = (self.input_tokens, self.output_tokens, self.session, self.blocks)
+        if any(column is not None and len(column) != len(self) for column in columns):
+            raise ValueError("the columns of a trace differ in length")
+        if len(self) and (self.arrival_s[0] != 0 or np.any(np.diff(self.arrival_s) < 0)):
+            raise ValueError("arrivals must start at 0 and ascend")
+        if (self.blocks is None) != (self.block_size is None):
+            raise ValueError("blocks and block_size come together")
+
+    @classmethod
+    def build(
+        cls,
+        name: str,
+        arrival_s: ArrayLike,
+        input_tokens: ArrayLike,
+        output_tokens: ArrayLike,
+        *,
+        session: ArrayLike | None = None,
+        blocks: Blocks | None = None,
+        **fields: Any,
+    ) -> Self:
+        """A trace out of columns in any order and on any clock: sorted stably, the first arrival at 0."""
+        arrival = np.asarray(arrival_s, dtype=np.float64)
+        order = np.argsort(arrival, kind="stable")
+        return cls(
+            name=name,
+            arrival_s=arrival[order] - (arrival[order[0]] if order.size else 0.0),
+            input_tokens=np.asarray(input_tokens, dtype=np.int64)[order],
+            output_tokens=np.asarray(output_tokens, dtype=np.int64)[order],
+            session=None if session is None else np.asarray(session, dtype=np.str_)[order],
+            blocks=None if blocks is None else tuple(blocks[i] for i in order),
+            **fields,
+        )
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    def head(self, n: int) -> Self:
+        """The first `n` requests, or all where there are fewer."""
+        return self if n >= len(self) else self.take(np.arange(n))
+
+    def take(self, rows: NDArray[np.int64]) -> Self:
+        """The requests at these ascending positions; the first of them arrives at 0."""
+        arrival = self.arrival_s[rows]
+        return replace(
+            self,
+            arrival_s=arrival - (arrival[0] if arrival.size else 0.0),
+            input_tokens=self.input_tokens[rows],
+            output_tokens=self.output_tokens[rows],
+            session=None if self.session is None else self.session[rows],
+            blocks=None if self.blocks is None else tuple(self.blocks[i] for i in rows),
+        )

@@ -1,0 +1,55 @@
+"""Prompts as token ids: distinct by default, equal exactly where a trace says that prefixes are.
+
+Ids come from a counter-based generator (Philox; Salmon et al., SC 2011) keyed by the seed and a stream, whose
+counter starts at the request's index or the block's hash. Two different counters never meet, so no two
+prompts, and no prompt of another seed or stream, share a block of 16 tokens but by a chance below V^-16.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class PromptSource:
+    """Prompts of one stream of one seed; the same arguments always give the same tokens.
+
+    Ids are below `vocab_size - 1`: the last id is GPT-2's only special token, the end of a text.
+    """
+
+    def __init__(self, vocab_size: int, seed: int, stream: str) -> None:
+        if vocab_size < 2:
+            raise ValueError("a vocabulary has at least two tokens")
+        self._ids = np.uint64(vocab_size - 1)
+        self._own = _key(seed, stream)
+        self._blocks = _key(seed, f"{stream} blocks")
+
+    def distinct(self, index: int, length: int) -> NDArray[np.int32]:
+        """The prompt of the request at `index`: `length` tokens that are shared with no other."""
+        return self._draw(self._own, index, length)
+
+    def shared(self, index: int, length: int, blocks: Sequence[int], block_size: int) -> NDArray[np.int32]:
+        """A prompt that begins with `blocks`, given by their hashes, each `block_size` tokens.
+
+        Equal hashes are equal tokens. The last block is cut where the prompt ends; what is beyond the blocks
+        is the request's own.
+        """
+        needed = -(-length // block_size)
+        parts = [self._draw(self._blocks, block, block_size) for block in blocks[:needed]]
+        parts.append(self.distinct(index, max(0, length - len(parts) * block_size)))
+        return np.concatenate(parts)[:length]
+
+    def _draw(self, key: NDArray[np.uint64], place: int, length: int) -> NDArray[np.int32]:
+        low, high = place & 0xFFFF_FFFF_FFFF_FFFF, (place >> 64) & 0xFFFF_FFFF_FFFF_FFFF
+        generator = np.random.Philox(key=key, counter=np.array([0, 0, low, high], dtype=np.uint64))
+        raw = np.asarray(generator.random_raw(length), dtype=np.uint64)
+        return (raw % self._ids).astype(np.int32)
+
+
+def _key(seed: int, stream: str) -> NDArray[np.uint64]:
+    """A 128-bit key out of a seed and a name."""
+    digest = hashlib.blake2b(f"{seed} {stream}".encode(), digest_size=16).digest()
+    return np.frombuffer(digest, dtype=np.uint64)

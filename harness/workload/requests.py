@@ -1,0 +1,67 @@
+"""What is sent, and when: a trace at a scale, a closed loop, and the requests that warm a server up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.traces.trace import Trace
+from harness.workload.prompts import PromptSource
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PlannedRequest:
+    """A request: token ids in (int32, one dimension), `output_tokens` out.
+
+    `t_sched_s` is when to send it, in seconds since the start of the load; None in a closed loop.
+    """
+
+    index: int
+    t_sched_s: float | None
+    prompt: NDArray[np.int32]
+    output_tokens: int
+
+
+def open_loop(trace: Trace, scale: float, vocab_size: int, seed: int) -> list[PlannedRequest]:
+    """A trace whose times between arrivals are multiplied by `scale`; smaller is heavier.
+
+    Prompts do not depend on the scale. Requests that share block hashes share those tokens.
+    """
+    source = PromptSource(vocab_size, seed, "trace")
+    lengths = trace.input_tokens.tolist()
+    if trace.blocks is None or trace.block_size is None:
+        prompts = [source.distinct(index, length) for index, length in enumerate(lengths)]
+    else:
+        prompts = [
+            source.shared(index, length, blocks, trace.block_size)
+            for index, (length, blocks) in enumerate(zip(lengths, trace.blocks, strict=True))
+        ]
+    times = ((trace.arrival_s - trace.arrival_s[:1]) * scale).tolist()
+    outputs = trace.output_tokens.tolist()
+    return [
+        PlannedRequest(index, *planned)
+        for index, planned in enumerate(zip(times, prompts, outputs, strict=True))
+    ]
+
+
+def closed_loop(n: int, input_len: int, output_len: int, vocab_size: int, seed: int) -> list[PlannedRequest]:
+    """`n` requests of one shape with distinct prompts, each sent as soon as there is room for it."""
+    return _batch("closed loop", [(input_len, output_len)] * n, vocab_size, seed)
+
+
+def warmup(lengths: Sequence[tuple[int, int]], vocab_size: int, seed: int) -> list[PlannedRequest]:
+    """One request for each pair of input and output tokens. No prompt begins like one that is measured."""
+    return _batch("warm-up", lengths, vocab_size, seed)
+
+
+def _batch(
+    stream: str, lengths: Sequence[tuple[int, int]], vocab_size: int, seed: int
+) -> list[PlannedRequest]:
+    source = PromptSource(vocab_size, seed, stream)
+    return [
+        PlannedRequest(index, None, source.distinct(index, input_len), output_len)
+        for index, (input_len, output_len) in enumerate(lengths)
+    ]
