@@ -1,0 +1,5 @@
+"""Makes a model a local folder that every engine can open."""
+
+from harness.models.folder import ModelFolder, resolve
+
+__all__ = ["ModelFolder", "resolve"]

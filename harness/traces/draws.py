@@ -14,7 +14,7 @@ def uniforms(n: int, seed: int, stream: int) -> NDArray[np.float64]:
 
 
 def gamma_gaps(n: int, rate: float, cv: float, seed: int, stream: int = 0) -> NDArray[np.float64]:
-    """`n` gaps in seconds between arrivals at `rate` a second; `cv` is their standard deviation over their mean.
+    """`n` gaps in seconds between arrivals at `rate` a second; `cv` is standard deviation over mean.
 
     Gamma distributed with shape 1 / cv²; a cv of 1 is a Poisson process.
     """

@@ -20,7 +20,7 @@ _SNIFF = 65_536
 
 @dataclass(frozen=True)
 class Source:
-    """A trace file. `comments` are its leading `# key: value` lines; `body` starts at the header or first row.
+    """A trace file. `comments` are its leading `# key: value` lines; `body` is what follows them.
 
     `fields` are the column names of a CSV header or the keys of the first JSON object, and `first_line` is
     the number, from 1, of the line on which `body` starts. `sha256` is of the file, compressed or not.

@@ -64,7 +64,7 @@ def _lengths(tokens: NDArray[np.int64]) -> Lengths:
 
 
 def _reused(trace: Trace) -> int:
-    """Blocks whose whole prefix was there before. A prefix is named by its parent's number and its own hash."""
+    """Blocks whose whole prefix was there before. A prefix is its parent's number and its own hash."""
     nodes: dict[tuple[int, int], int] = {}
     reused = 0
     for request in trace.blocks or ():

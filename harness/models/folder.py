@@ -1,0 +1,126 @@
+"""Makes a model a local folder in Hugging Face layout that every engine can open."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import PROJECT_ROOT
+from harness.errors import UsageError
+from harness.models import gpt2
+
+CACHE = PROJECT_ROOT / ".cache" / "models"
+RANDOM = "random:"
+#: Part of the cache's folder names: raised when what `gpt2.write` makes changes.
+RECIPE = 1
+_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A model on this machine. `name` is what the user asked for, `served_name` what servers call it.
+
+    `vocab_size` and `max_model_len` are in tokens, from config.json; `tokenizer` is whether one is there.
+    """
+
+    path: Path
+    name: str
+    served_name: str
+    vocab_size: int
+    max_model_len: int
+    tokenizer: bool
+
+
+def resolve(model: str, cache: Path = CACHE) -> ModelFolder:
+    """The folder of a model: `random:NAME` (made once in `cache`), a local folder, or a hub id (downloaded).
+
+    Raises UsageError when there is no such model, or its config is not one of a decoder.
+    """
+    if model.startswith(RANDOM):
+        return _describe(_random(model.removeprefix(RANDOM), cache), model, model.replace(":", "-"))
+    folder = Path(model).expanduser()
+    if (folder / "config.json").is_file():
+        return _describe(folder.resolve(), model, folder.resolve().name)
+    if folder.is_dir():
+        raise UsageError(f"{model} has no config.json", "give a folder in Hugging Face layout")
+    return _describe(_download(model), model, model)
+
+
+def _random(name: str, cache: Path) -> Path:
+    shape = gpt2.SHAPES.get(name)
+    if shape is None:
+        names = ", ".join(RANDOM + known for known in gpt2.SHAPES)
+        raise UsageError(f"there is no random model {name!r}", f"there are {names}")
+    folder = cache / f"random-{name}-{RECIPE}"
+    if not folder.is_dir():
+        _make(folder, shape)
+    return folder
+
+
+def _make(folder: Path, shape: gpt2.Shape) -> None:
+    """Make a random model beside `folder` and rename it, so that it is there whole or not at all.
+
+    Of two processes that do so at the same time the second finds the name taken; both made the same bytes.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+    try:
+        gpt2.write(scratch, shape)
+        for file in scratch.iterdir():
+            file.chmod(0o644)
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+        scratch.chmod(0o755)
+        try:
+            scratch.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    except OSError as error:
+        raise UsageError(
+            f"could not make {folder}: {error}", "check that there is room and it is writable"
+        ) from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _download(model: str) -> Path:
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise UsageError(
+            f"{model!r} is neither random:NAME nor a local folder, and hub ids need huggingface_hub",
+            "pip install 'rosebench[hub]', or give a local folder in Hugging Face layout",
+        )
+    hub = importlib.import_module("huggingface_hub")
+    try:
+        return Path(hub.snapshot_download(model, allow_patterns=_HUB_FILES))
+    except Exception as error:  # the client raises a dozen unrelated kinds; the user needs one sentence
+        reason = str(error).partition("\n")[0]
+        raise UsageError(
+            f"{model!r} is neither random:NAME nor a local folder, and the hub does not give it: {reason}",
+            "check the id and the network, or give a local folder in Hugging Face layout",
+        ) from error
+
+
+def _describe(path: Path, name: str, served_name: str) -> ModelFolder:
+    try:
+        config = json.loads((path / "config.json").read_text())
+        config = config.get("text_config", config)
+        length = config.get("max_position_embeddings") or config["n_positions"]
+        vocab_size, max_model_len = int(config["vocab_size"]), int(length)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path / 'config.json'} cannot be read: {error}", "give a whole model folder"
+        ) from None
+    except KeyError as error:
+        raise UsageError(
+            f"{path / 'config.json'} does not give {error.args[0]}", "give a folder of a decoder model"
+        ) from None
+    tokenizer = (path / "tokenizer.json").is_file() or (path / "tokenizer.model").is_file()
+    tokenizer = tokenizer or all((path / file).is_file() for file in ("vocab.json", "merges.txt"))
+    return ModelFolder(path, name, served_name, vocab_size, max_model_len, tokenizer)
