@@ -1,0 +1,61 @@
+"""Cells and the order in which they are measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.engines.base import Contender
+from harness.spec.settings import OnlineSettings
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement: an engine at a scale. `index` is its number in the run, `load_seed` that of its prompts,
+    which every engine of the same scale and repeat gets alike and no other cell gets again."""
+
+    index: int
+    contender: Contender
+    scale: float
+    repeat: int
+    load_seed: int
+
+    def __str__(self) -> str:
+        return f"{self.contender.label}, scale {self.scale:g}, repeat {self.repeat}"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Cells that one server answers, in this order: an engine's scales within one repeat."""
+
+    contender: Contender
+    cells: tuple[Cell, ...]
+
+
+def plan(settings: OnlineSettings, contenders: list[Contender]) -> list[Block]:
+    """All blocks of a run, in the order in which they are measured.
+
+    With `interleave`, each repeat measures every engine before the next repeat begins, in an order drawn anew
+    from the seed (a randomised complete block design), so that what drifts on the machine meets all engines
+    alike; without, an engine's repeats follow each other. Scales go from light to heavy.
+    """
+    rng = np.random.default_rng(settings.seed)
+    scales = sorted(settings.scales, reverse=True)
+    pairs = [(contender, repeat) for contender in contenders for repeat in range(settings.repeats)]
+    if settings.interleave and settings.repeats > 1:
+        orders = [rng.permutation(len(contenders)) for _ in range(settings.repeats)]
+        pairs = [(contenders[i], repeat) for repeat, order in enumerate(orders) for i in order]
+    blocks = []
+    for contender, repeat in pairs:
+        first = sum(len(block.cells) for block in blocks)
+        cells = [
+            Cell(first + i, contender, scale, repeat, _load_seed(settings.seed, repeat, i))
+            for i, scale in enumerate(scales)
+        ]
+        blocks.append(Block(contender, tuple(cells)))
+    return blocks
+
+
+def _load_seed(seed: int, repeat: int, scale_index: int) -> int:
+    return int(np.random.SeedSequence([seed, repeat, scale_index]).generate_state(1)[0])

@@ -1,0 +1,116 @@
+"""The requests of a run: what each cell sends, and what warms a server up before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.errors import UsageError
+from harness.load.limits import most_in_flight
+from harness.load.plan import WireRequest
+from harness.models import ModelFolder
+from harness.spec.results import TraceRecord
+from harness.spec.settings import OnlineSettings
+from harness.traces import fit, load
+from harness.traces.trace import Trace
+from harness.workload import PlannedRequest, closed_loop, open_loop, warmup
+
+#: An open loop's load is taken to be as many requests as arrive in this time, at most MAX_WARMUP_BATCH.
+WARMUP_WINDOW_S = 2.0
+MAX_WARMUP_BATCH = 32
+WARMUP_OUTPUT_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What every engine is asked. `trace` is None in a closed loop."""
+
+    settings: OnlineSettings
+    vocab_size: int
+    trace: Trace | None
+    record: TraceRecord
+
+    @classmethod
+    def make(cls, settings: OnlineSettings, vocab_size: int, max_model_len: int) -> Workload:
+        """Read and fit the trace, or take the closed loop's shape.
+
+        Raises:
+            UsageError: The trace is not there or unreadable, or nothing fits the context.
+        """
+        if settings.concurrency is None:
+            fitted = fit(load(settings.trace), settings.fit, max_model_len, settings.max_output_len)
+            fitted = fitted.head(settings.n)
+            return cls(settings, vocab_size, fitted.trace, fitted.record())
+        total = settings.input_len + settings.output_len
+        if total > max_model_len:
+            raise UsageError(
+                f"{settings.input_len} + {settings.output_len} tokens do not fit a context of {max_model_len}",
+                "lower --input-len or --output-len",
+            )
+        record = TraceRecord(
+            name="closed loop",
+            origin=f"{settings.concurrency} requests in flight, {settings.input_len} tokens in, "
+            f"{settings.output_len} out",
+            requests=settings.n,
+            fit="none",
+            input_tokens=settings.n * settings.input_len,
+            output_tokens=settings.n * settings.output_len,
+        )
+        return cls(settings, vocab_size, None, record)
+
+    def requests(self, scale: float, seed: int) -> list[PlannedRequest]:
+        """One cell's requests."""
+        if self.trace is not None:
+            return open_loop(self.trace, scale, self.vocab_size, seed)
+        s = self.settings
+        return closed_loop(s.n, s.input_len, s.output_len, self.vocab_size, seed)
+
+    def warmup_waves(self, seed: int) -> list[list[PlannedRequest]]:
+        """Requests to send before measuring, a wave at a time, all of a wave at once.
+
+        `auto` makes waves of 1, 2, 4, … requests up to the load's concurrency, so that every batch size on
+        the way down is met, their prompts as long as the load's at evenly spaced quantiles.
+        """
+        if self.settings.warmup == 0:
+            return []
+        if self.settings.warmup != "auto":
+            return [self._wave(self.settings.warmup, seed)]
+        batch = self.concurrency()
+        sizes = [1 << i for i in range(batch.bit_length()) if 1 << i < batch] + [batch]
+        return [self._wave(size, seed + i) for i, size in enumerate(sizes)]
+
+    def concurrency(self) -> int:
+        """Requests that the load may have in flight, as far as it can be told before."""
+        if self.settings.concurrency is not None:
+            return min(self.settings.concurrency, self.settings.n)
+        assert self.trace is not None
+        heaviest = min(self.settings.scales)
+        due = [WireRequest(i, t * heaviest, b"") for i, t in enumerate(self.trace.arrival_s.tolist())]
+        return min(most_in_flight(due, None, WARMUP_WINDOW_S), MAX_WARMUP_BATCH)
+
+    def _wave(self, size: int, seed: int) -> list[PlannedRequest]:
+        if self.trace is None:
+            inputs = [self.settings.input_len] * size
+        else:
+            quantiles = (np.arange(size) + 0.5) / size
+            inputs = np.quantile(self.trace.input_tokens, quantiles, method="nearest").tolist()
+        return warmup([(length, WARMUP_OUTPUT_TOKENS) for length in inputs], self.vocab_size, seed)
+
+
+def model_context(settings: OnlineSettings, model: ModelFolder | None) -> tuple[int, int]:
+    """Vocabulary and context of the model, or of the server of which only the settings speak.
+
+    Raises:
+        UsageError: Nobody says how long the context is, or it is longer than the model's.
+    """
+    if model is None:
+        if settings.max_model_len is None:
+            raise UsageError("the running server's context is unknown", "give --max-model-len")
+        return settings.vocab_size, settings.max_model_len
+    asked = settings.max_model_len or model.max_model_len
+    if asked > model.max_model_len:
+        raise UsageError(
+            f"--max-model-len {asked} is above the model's {model.max_model_len}", "give a smaller one"
+        )
+    return model.vocab_size, asked

@@ -1,0 +1,134 @@
+"""Settings without any `auto` left, and everything they mean on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.cells.load import Workload, model_context
+from harness.engines.base import Contender, Engine, EngineSettings, Installation, Missing
+from harness.engines.cores import CpuSplit, physical_cores, split
+from harness.engines.registry import contender, get_engine
+from harness.engines.resolve import resolve_device, resolve_dtype
+from harness.errors import UsageError
+from harness.models import ModelFolder, resolve
+from harness.spec.settings import CommonSettings, OnlineSettings
+from harness.spec.results import Skipped
+
+#: In-flight requests that one client process is given before another is started.
+REQUESTS_PER_CLIENT = 64
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """An online run, ready to start. `found` has one entry for each contender that is there."""
+
+    settings: OnlineSettings
+    model: ModelFolder | None
+    workload: Workload
+    contenders: list[Contender]
+    engines: dict[str, Engine]
+    found: list[Installation]
+    missing: list[Skipped]
+    cpus: CpuSplit
+
+    @property
+    def clients(self) -> int:
+        assert self.settings.clients != "auto"
+        return self.settings.clients
+
+    def engine_settings(self, who: Contender) -> EngineSettings:
+        """What `who` is started with."""
+        settings = self.settings
+        assert settings.device != "auto" and settings.dtype != "auto" and settings.max_model_len is not None
+        return EngineSettings(
+            contender=who,
+            model=self.model.path if self.model else Path(),
+            served_name=self.model.served_name if self.model else settings.model,
+            device=settings.device,
+            dtype=settings.dtype,
+            max_model_len=settings.max_model_len,
+            prefix_cache=settings.prefix_cache,
+            max_concurrency=settings.concurrency,
+            cpus=self.cpus.engine,
+            seed=settings.seed,
+        )
+
+
+def resolve_online(settings: OnlineSettings) -> Resolved:
+    """Look everything up before anything starts.
+
+    Raises:
+        UsageError: A setting cannot work here, or no engine that was asked for is there.
+    """
+    contenders = [contender(ref) for ref in settings.engines]
+    engines = {
+        c.label: get_engine(c.ref.name, settings.base_url, settings.api_key_env) for c in contenders
+    }
+    found, missing = find_engines(contenders, engines)
+    if len(missing) == len(contenders):
+        raise UsageError(
+            "none of the engines is installed: " + "; ".join(f"{s.label}: {s.reason}" for s in missing),
+            "; ".join(dict.fromkeys(s.mend for s in missing)),
+        )
+    absent = {s.label for s in missing}
+    contenders = [c for c in contenders if c.label not in absent]
+    device = resolve_device(settings.device)
+    model = resolve_model(settings, device, [c.ref.name for c in contenders])
+    vocab_size, max_model_len = model_context(settings, model)
+    workload = Workload.make(settings, vocab_size, max_model_len)
+    cpus = split(physical_cores())
+    settings = settings.model_copy(
+        update={
+            "device": device,
+            "dtype": resolve_dtype(settings.dtype, device),
+            "model": model.name if model else settings.model,
+            "vocab_size": vocab_size,
+            "max_model_len": max_model_len,
+            "clients": _clients(settings, workload, cpus),
+        }
+    )
+    return Resolved(settings, model, workload, contenders, engines, found, missing, cpus)
+
+
+def find_engines(
+    contenders: list[Contender], engines: dict[str, Engine]
+) -> tuple[list[Installation], list[Skipped]]:
+    """Where the contenders' engines are, and which are not there."""
+    found: dict[str, Installation] = {}
+    missing = []
+    for who in contenders:
+        if who.ref.name == "openai":
+            continue
+        place = engines[who.label].find()
+        if isinstance(place, Missing):
+            missing.append(
+                Skipped(
+                    engine=who.ref.name, variant=who.ref.variant, label=who.label,
+                    reason=f"not installed: {place.reason}", mend=place.mend,
+                )
+            )  # fmt: skip
+        else:
+            found[place.engine] = place
+    return list(found.values()), missing
+
+
+def resolve_model(settings: CommonSettings, device: str, names: list[str]) -> ModelFolder | None:
+    """The model's folder; None where only a running server knows its model.
+
+    `auto` is GPT-2's own shape on a GPU and a small one on a CPU, both with random weights.
+    """
+    if settings.model == "auto":
+        if all(name == "openai" for name in names):
+            return None
+        return resolve("random:gpt2" if device == "cuda" else "random:gpt2-tiny")
+    return resolve(settings.model)
+
+
+def _clients(settings: OnlineSettings, workload: Workload, cpus: CpuSplit) -> int:
+    """One process, and where it has cores of its own one more for every REQUESTS_PER_CLIENT in flight."""
+    if settings.clients != "auto":
+        return settings.clients
+    if cpus.client is None:
+        return 1
+    return min(len(cpus.client), 1 + (workload.concurrency() - 1) // REQUESTS_PER_CLIENT)

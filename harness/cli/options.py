@@ -1,0 +1,87 @@
+"""Command-line options made from the settings models, so that every setting is written once."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from harness.spec.loader import build
+from harness.spec.settings import CommonSettings
+
+Settings = TypeVar("Settings", bound=CommonSettings)
+
+_SHORTER = {"list": "LIST", "EngineRef": "NAME[@VARIANT],…", "Slo": "METRIC=MS,…"}
+
+
+def with_settings(kind: type[CommonSettings]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command `--config` and an option for each field of `kind`; its first argument is the result.
+
+    Options keep the text they were given: pydantic alone decides what it means, for YAML and CLI alike.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        options = [_config(), *_options(kind)]
+
+        def run(config: Path | None, **values: Any) -> None:
+            given = {name: values.pop(name) for name in list(values) if name in kind.model_fields}
+            settings = build(kind, config, {name: v for name, v in given.items() if v is not None})
+            command(settings, **values)
+
+        run.__doc__, run.__name__ = command.__doc__, command.__name__
+        run.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in [*options, *own]}
+        return run
+
+    return decorate
+
+
+def _config() -> inspect.Parameter:
+    option = typer.Option(help="YAML file with the same settings; options win", metavar="FILE")
+    return inspect.Parameter(
+        "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, option]
+    )
+
+
+def _options(kind: type[CommonSettings]) -> Iterator[inspect.Parameter]:
+    for name, field in kind.model_fields.items():
+        flag = field.annotation is bool
+        option = typer.Option(
+            help=field.description, metavar=None if flag else _metavar(field), show_default=_default(field)
+        )
+        annotation = Annotated[(bool if flag else str) | None, option]
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _metavar(field: FieldInfo) -> str:
+    return "|".join(_words(field.annotation)) or "TEXT"
+
+
+def _words(annotation: Any) -> Iterator[str]:
+    """What a value looks like: choices as they are, types by name."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _words(get_args(annotation)[0])
+    elif origin is Literal:
+        yield from map(str, get_args(annotation))
+    elif origin in (Union, types.UnionType):
+        for part in get_args(annotation):
+            yield from _words(part)
+    elif origin is list:
+        yield from (f"{word},…" if "…" not in word else word for word in _words(get_args(annotation)[0]))
+    elif annotation is not type(None):
+        yield _SHORTER.get(annotation.__name__, annotation.__name__.upper())
+
+
+def _default(field: FieldInfo) -> str | bool:
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is None or value is PydanticUndefined:
+        return False
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

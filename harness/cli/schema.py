@@ -1,0 +1,28 @@
+"""`bench schema`: the JSON Schema of every file that others read or write."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from pydantic import BaseModel
+
+from harness.errors import UsageError
+from harness.spec.results import OfflineResults, OnlineResults, RunInfo
+from harness.spec.settings import OfflineSettings, OnlineSettings
+
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "online-settings": OnlineSettings,
+    "offline-settings": OfflineSettings,
+    "run": RunInfo,
+    "online-results": OnlineResults,
+    "offline-results": OfflineResults,
+}
+
+
+def schema(name: Annotated[str, typer.Argument(help=", ".join(SCHEMAS))]) -> None:
+    """Print the JSON Schema of a settings or results file."""
+    if name not in SCHEMAS:
+        raise UsageError(f"there is no schema {name!r}", f"choose one of {', '.join(SCHEMAS)}")
+    print(json.dumps(SCHEMAS[name].model_json_schema(), indent=2))
