@@ -139,6 +139,11 @@ def find(entry: Entry) -> Path:
     )
 
 
+def is_here(entry: Entry) -> bool:
+    """Whether there is a file of that name to be found; `find` checks what is in it."""
+    return next(_copies(entry.file), None) is not None
+
+
 def digest(path: Path) -> str:
     """The sha256 of a file, in hexadecimal."""
     with path.open("rb") as file:

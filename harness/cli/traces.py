@@ -1,0 +1,134 @@
+"""`bench traces`: what traces there are, what they look like, how to get them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+from harness.traces import builtin, catalog, fetch, statistics
+from harness.traces.readers import project
+from harness.traces.statistics import Lengths, Statistics
+from harness.traces.trace import Trace
+
+app = typer.Typer(no_args_is_help=True, help="What traces there are, what they look like, how to get them.")
+console = Console()
+
+NameOrPath = Annotated[str, typer.Argument(help="a name of `bench traces list`, or a file")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+@app.command("list")
+def list_(json: AsJson = False) -> None:
+    """Every trace there is a name for, and whether it is on this machine."""
+    rows = [_listed(entry) for entry in catalog.entries().values()]
+    made = {
+        "name": builtin.NAME,
+        "here": True,
+        "licence": "Apache-2.0",
+        "origin": builtin.ORIGIN,
+        "note": None,
+    }
+    if json:
+        console.print_json(data=[made, *rows])
+        return
+    table = Table("trace", "here", "licence", "origin", "note", box=None, pad_edge=False)
+    for row in (made, *rows):
+        here = "yes" if row["here"] else "fetch"
+        table.add_row(row["name"], here, row["licence"], row["origin"], row["note"] or "")
+    console.print(table)
+
+
+@app.command()
+def info(trace: NameOrPath = builtin.NAME, json: AsJson = False) -> None:
+    """Arrivals, lengths and shared prefixes of a trace, and where it comes from."""
+    loaded = catalog.load(trace)
+    found = statistics.describe(loaded)
+    if json:
+        about = {
+            key: getattr(loaded, key) for key in ("name", "origin", "licence", "citation", "sha256", "note")
+        }
+        console.print_json(data=about | dataclasses.asdict(found))
+        return
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for label, value in (*_about(loaded), *_figures(found)):
+        table.add_row(label, value)
+    console.print(table)
+
+
+@app.command("fetch")
+def fetch_(names: Annotated[list[str], typer.Argument(help="names of `bench traces list`")]) -> None:
+    """Download public traces from their official places into the project's cache."""
+    for name in names:
+        with _download_bar() as bar:
+            task = bar.add_task(name, total=None)
+            path = fetch.fetch(
+                name, progress=lambda done, total, task=task: bar.update(task, completed=done, total=total)
+            )
+        console.print(f"{name}: {path}", soft_wrap=True)
+
+
+@app.command()
+def convert(
+    trace: NameOrPath,
+    out: Annotated[Path, typer.Argument(help="the CSV to write")],
+    n: Annotated[int | None, typer.Option("--n", min=1, help="only the first N requests")] = None,
+) -> None:
+    """Write a trace as this project's CSV: arrival_s,input_tokens,output_tokens[,session,prefix_blocks]."""
+    loaded = catalog.load(trace)
+    kept = loaded if n is None else loaded.head(n)
+    project.write(kept, out)
+    console.print(f"{out}: {len(kept):,} requests of {loaded.name}", soft_wrap=True)
+
+
+def _listed(entry: catalog.Entry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "here": catalog.is_here(entry),
+        "licence": entry.licence,
+        "origin": entry.origin,
+        "note": entry.note,
+    }
+
+
+def _about(trace: Trace) -> list[tuple[str, str]]:
+    pairs = {
+        "trace": trace.name,
+        "origin": trace.origin,
+        "licence": trace.licence,
+        "citation": trace.citation,
+        "sha256": trace.sha256,
+        "note": trace.note,
+    }
+    return [(label, value) for label, value in pairs.items() if value]
+
+
+def _figures(found: Statistics) -> list[tuple[str, str]]:
+    rows = [("requests", f"{found.requests:,}"), ("span", f"{found.span_s:,.1f} s")]
+    if found.rate is not None and found.gap_cv is not None:
+        rows.append(("arrivals", f"{found.rate:.4g}/s, gap CV {found.gap_cv:.2f}"))
+    rows += [("input tokens", _lengths(found.input)), ("output tokens", _lengths(found.output))]
+    if found.sessions is not None:
+        rows.append(("sessions", f"{found.sessions:,}"))
+    if found.blocks is not None and found.reuse is not None:
+        rows.append(("prefix blocks", f"{found.blocks:,}, {found.reuse:.1%} seen before"))
+    return rows
+
+
+def _lengths(lengths: Lengths) -> str:
+    return f"p50 {lengths.p50:,.0f}, p90 {lengths.p90:,.0f}, p99 {lengths.p99:,.0f}, max {lengths.max:,}"
+
+
+def _download_bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=console,
+    )
