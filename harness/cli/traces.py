@@ -32,15 +32,14 @@ def list_(json: AsJson = False) -> None:
         "here": True,
         "licence": "Apache-2.0",
         "origin": builtin.ORIGIN,
-        "note": None,
+        "note": builtin.ORIGIN,
     }
     if json:
         console.print_json(data=[made, *rows])
         return
-    table = Table("trace", "here", "licence", "origin", "note", box=None, pad_edge=False)
+    table = Table("trace", "here", "licence", "note", box=None, pad_edge=False)
     for row in (made, *rows):
-        here = "yes" if row["here"] else "fetch"
-        table.add_row(row["name"], here, row["licence"], row["origin"], row["note"] or "")
+        table.add_row(row["name"], "yes" if row["here"] else "no", row["licence"], row["note"] or "")
     console.print(table)
 
 
@@ -66,10 +65,7 @@ def fetch_(names: Annotated[list[str], typer.Argument(help="names of `bench trac
     """Download public traces from their official places into the project's cache."""
     for name in names:
         with _download_bar() as bar:
-            task = bar.add_task(name, total=None)
-            path = fetch.fetch(
-                name, progress=lambda done, total, task=task: bar.update(task, completed=done, total=total)
-            )
+            path = fetch.fetch(name, progress=_on(bar, name))
         console.print(f"{name}: {path}", soft_wrap=True)
 
 
@@ -122,6 +118,15 @@ def _figures(found: Statistics) -> list[tuple[str, str]]:
 
 def _lengths(lengths: Lengths) -> str:
     return f"p50 {lengths.p50:,.0f}, p90 {lengths.p90:,.0f}, p99 {lengths.p99:,.0f}, max {lengths.max:,}"
+
+
+def _on(bar: Progress, name: str) -> fetch.Progress:
+    task = bar.add_task(name, total=None)
+
+    def show(done: int, total: int | None) -> None:
+        bar.update(task, completed=done, total=total)
+
+    return show
 
 
 def _download_bar() -> Progress:

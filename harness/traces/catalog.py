@@ -21,6 +21,7 @@ from harness.traces import builtin, readers
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
+GITHUB = "https://github.com"
 CATALOG = PROJECT_ROOT / "traces" / "catalog.yaml"
 CACHE = PROJECT_ROOT / ".cache" / "traces"
 SHARED = PROJECT_ROOT.parent / "shared" / "traces"
@@ -44,7 +45,7 @@ class Place(Strict):
     def url(self) -> str:
         """The address of the bytes. GitHub redirects it to its own storage, Git LFS objects included."""
         where = f"releases/download/{self.release}" if self.release else f"raw/{self.ref}"
-        return f"https://github.com/{self.repository}/{where}/{self.path}"
+        return f"{GITHUB}/{self.repository}/{where}/{self.path}"
 
     def __str__(self) -> str:
         where = f"release {self.release}" if self.release else self.ref

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import csv
 
+from harness.errors import UsageError
 from harness.traces.source import Source
 
 _COUNT = r"^\s*[0-9]{1,15}\s*$"
@@ -28,6 +29,8 @@ class Table:
     @classmethod
     def parse(cls, source: Source) -> Table:
         """Split into columns. Raises UsageError for a row with another number of values than the header."""
+        if twice := {name for name in source.fields if source.fields.count(name) > 1}:
+            raise source.error(source.first_line, f"column {min(twice)!r} is there twice")
         odd: list[Any] = []
 
         def keep(row: Any) -> str:
@@ -44,7 +47,7 @@ class Table:
                 ),
             )
         except pa.ArrowInvalid as error:
-            raise source.error(source.first_line + 1, str(error)) from None
+            raise UsageError(f"{source.path}: {error}", "give a CSV file in UTF-8") from None
         if odd:
             line = source.first_line + odd[0].number - 1
             raise source.error(

@@ -39,13 +39,16 @@ def detect(source: Source) -> Format:
     fitting = [it for it in FORMATS if it.kind == source.kind and present.issuperset(it.fields)]
     if fitting:
         return max(fitting, key=lambda it: len(it.fields))
-    same_kind = [it for it in FORMATS if it.kind == source.kind]
-    closest = max(same_kind, key=lambda it: len(present.intersection(it.fields)))
-    missing = [field for field in closest.fields if field not in present]
+    similar = [it for it in FORMATS if it.kind == source.kind and present.intersection(it.fields)]
+    hint = ""
+    if similar:
+        closest = max(similar, key=lambda it: len(present.intersection(it.fields)) / len(it.fields))
+        missing = ", ".join(repr(field) for field in closest.fields if field not in present)
+        hint = f"; the closest, {closest.name}, also needs {missing}"
     what = "columns" if source.kind == "csv" else "keys"
     raise UsageError(
-        f"{source.path}, line {source.first_line}: no known trace format; the closest, {closest.name}, needs "
-        f"the {what} {', '.join(closest.fields)} (not found: {', '.join(missing)})",
+        f"{source.path}, line {source.first_line}: no trace format has the {what} "
+        f"{', '.join(map(repr, source.fields)) or '(none)'}{hint}",
         f"give one of the formats {', '.join(it.name for it in FORMATS)}",
     )
 
