@@ -42,7 +42,7 @@ def write_script(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> S
     events = [replace(event, data=_wire(behaviour, event.data)) for event in events]
     steps = [Step(0.0, _head(behaviour, sum(len(event.data) for event in events)))]
     steps += [replace(event, data=_frame(behaviour, event.data)) for event in events]
-    if outcome == "complete":
+    if outcome == "complete" and behaviour.framing != "length":  # that one is over with its last byte
         last = steps[-1].after_s + behaviour.end_delay_ms / 1e3
         steps.append(Step(last, b"0\r\n\r\n" if behaviour.framing == "chunked" else b""))
     return Script(tuple(steps), outcome, 200, behaviour.framing == "close" or behaviour.hang_up)

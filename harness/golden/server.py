@@ -129,25 +129,26 @@ class GoldenServer:
             self._alarm.set(due[0][0])
 
     def _step(self, answer: _Answer) -> None:
-        step = answer.script.steps[answer.position]
+        script, deed, connection = answer.script, answer.deed, answer.connection
+        step = script.steps[answer.position]
         answer.position += 1
         if step.tokens:
-            answer.deed.writes.append((monotonic(), step.tokens))
-        last = answer.position == len(answer.script.steps)
-        if last:
-            answer.deed.t_end = monotonic()
-        answer.connection.transport.write(step.data)
-        if not last:
+            deed.writes.append((monotonic(), step.tokens))
+        if answer.position < len(script.steps):
+            connection.transport.write(step.data)
             self._plan(answer)
-        elif answer.script.outcome == "stalled":
-            answer.deed.outcome = "stalled"  # it keeps its slot until the client leaves
-        else:
-            answer.deed.outcome = answer.script.outcome
-            answer.connection.answer = None
-            if answer.script.close or answer.script.outcome == "cut":
-                answer.connection.transport.close()
-            self._record(answer.deed)
-            self._release()
+            return
+        deed.t_end = monotonic()
+        deed.outcome = script.outcome
+        if script.outcome == "stalled":  # it keeps its slot until the client leaves
+            connection.transport.write(step.data)
+            return
+        self._record(deed)  # first, so that whoever has the answer finds the deed
+        connection.answer = None
+        connection.transport.write(step.data)
+        if script.close or script.outcome == "cut":
+            connection.transport.close()
+        self._release()
 
     def _record(self, deed: Deed) -> None:
         if self._log_fd is not None:

@@ -1,0 +1,77 @@
+"""However the bytes of a response are split into reads, the same is read out of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.golden.behaviour import Behaviour
+from harness.golden.script import write_script
+from harness.load.plan import RawResponse
+from harness.records.request import read_request
+from harness.records.sse import read_events
+
+behaviours = st.builds(
+    Behaviour,
+    tokens_per_chunk=st.integers(1, 4),
+    chat=st.booleans(),
+    empty_first=st.booleans(),
+    held_back=st.booleans(),
+    token_ids=st.booleans(),
+    usage=st.sampled_from(["final", "continuous", "none"]),
+    usage_off_by=st.integers(-1, 1),
+    done=st.booleans(),
+    crlf=st.booleans(),
+    pings=st.booleans(),
+    framing=st.sampled_from(["chunked", "length", "close"]),
+    error_after=st.none() | st.integers(0, 3),
+    half_event_after=st.none() | st.integers(0, 5),
+)
+
+
+def raw(reads: list[bytes]) -> RawResponse:
+    return RawResponse(0, 0.0, 0.0, 99.0, [(float(t), data) for t, data in enumerate(reads)])
+
+
+def split(data: bytes, cuts: list[int]) -> list[bytes]:
+    ends = sorted({cut % len(data) for cut in cuts} - {0})
+    return [data[start:stop] for start, stop in zip([0, *ends], [*ends, len(data)], strict=True)]
+
+
+@given(behaviour=behaviours, cuts=st.lists(st.integers(0, 100_000), max_size=12))
+def test_every_split_gives_the_same_record(behaviour: Behaviour, cuts: list[int]) -> None:
+    response = b"".join(step.data for step in write_script(behaviour, 6, 3).steps)
+    whole = read_request(raw([response]), 6)
+    parts = read_request(raw(split(response, cuts)), 6)
+    assert replace(parts, chunks=[]) == replace(whole, chunks=[])
+    assert [tokens for _, tokens in parts.chunks] == [tokens for _, tokens in whole.chunks]
+    stamps = [t for t, _ in parts.chunks]
+    assert stamps == sorted(stamps)
+
+
+@given(
+    texts=st.lists(st.text(st.characters(exclude_characters="\r\n"), min_size=1).map(str.strip).filter(bool)),
+    newline=st.sampled_from([b"\n", b"\r\n"]),
+    cuts=st.lists(st.integers(0, 100_000), max_size=12),
+)
+def test_an_event_has_the_stamp_of_the_read_with_its_last_byte(
+    texts: list[str], newline: bytes, cuts: list[int]
+) -> None:
+    events = [b"data: " + text.encode() + newline * 2 for text in texts]
+    body = b"".join(events)
+    pieces = [(float(t), data) for t, data in enumerate(split(body, cuts))] if body else []
+    found = list(read_events(pieces, complete=False))
+    assert [data.decode().split() for _, data in found] == [
+        text.encode().strip().decode().split() for text in texts
+    ]
+    end = 0
+    for (stamp, _), event in zip(found, events, strict=True):
+        end += len(event)
+        read = 0
+        for t, data in pieces:
+            read += len(data)
+            if read >= end:
+                assert stamp == t
+                break

@@ -1,0 +1,194 @@
+"""Streams as real servers send them, and every way in which one can be wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from harness.load.plan import ErrorKind, RawResponse
+from harness.records.request import RequestRecord, read_request
+
+
+JSON = "application/json"
+
+
+def event(body: Any, newline: str = "\n") -> bytes:
+    text = body if isinstance(body, str) else json.dumps(body)
+    return f"data: {text}{newline * 2}".encode()
+
+
+def completion(text: str, **choice: Any) -> dict[str, Any]:
+    return {"object": "text_completion", "choices": [{"index": 0, "text": text, **choice}]}
+
+
+def chat(**delta: Any) -> dict[str, Any]:
+    return {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]}
+
+
+def usage(completion_tokens: int) -> dict[str, Any]:
+    counts = {"prompt_tokens": 7, "completion_tokens": completion_tokens, "total_tokens": 0}
+    return {"object": "text_completion", "choices": [], "usage": counts}
+
+
+def read(
+    reads: Sequence[bytes],
+    *,
+    exact: int | None = None,
+    status: int = 200,
+    content_type: str | None = "text/event-stream; charset=utf-8",
+    error: ErrorKind | None = None,
+) -> RequestRecord:
+    """One read a second, the head's at 0, in a body that ends with the connection."""
+    kind = f"Content-Type: {content_type}\r\n" if content_type else ""
+    head = f"HTTP/1.1 {status} X\r\n{kind}\r\n".encode()
+    segments = [(float(t), data) for t, data in enumerate([head, *reads])]
+    return read_request(RawResponse(0, 0.0, 0.0, 9.0, segments, error, error or ""), exact)
+
+
+def test_vllm_with_token_ids_and_metrics() -> None:
+    metrics = {"time_to_first_token_ms": 30.5, "queue_time_ms": 1.5, "mean_itl_ms": 4.0}
+    record = read(
+        [
+            event(completion("", token_ids=[5], prompt_token_ids=[1, 2])),  # half a character: no text yet
+            event(completion("é!", token_ids=[6, 7, 8])),
+            event(completion(" end", token_ids=[9], finish_reason="length")),
+            event({**usage(5), "metrics": metrics}),
+            event("[DONE]"),
+        ],
+        exact=5,
+    )
+    assert record.error is None
+    assert record.chunks == [(1.0, 1), (2.0, 3), (3.0, 1)]
+    assert (record.token_source, record.completion_tokens, record.prompt_tokens) == ("token_ids", 5, 7)
+    assert (record.queue_wait_ms, record.prefill_ms) == (1.5, 30.5)
+    assert record.finish_reason == "length"
+
+
+def test_roseinfer_tells_its_metrics_in_the_last_choice() -> None:
+    metrics = {"queue_wait_ms": 2.0, "prefill_ms": 9.0, "time_to_first_token_ms": 11.0}
+    record = read([event(completion("a", token_ids=[1], finish_reason="length", metrics=metrics))])
+    assert record.error is None
+    assert (record.queue_wait_ms, record.prefill_ms) == (2.0, 9.0)
+
+
+def test_metrics_of_another_shape_are_left_alone() -> None:
+    last = {**completion("a", token_ids=[1], finish_reason="stop"), "metrics": ["?"]}
+    assert read([event(last)]).error is None
+
+
+def test_chat_with_continuous_usage() -> None:
+    def told(body: dict[str, Any], tokens: int) -> dict[str, Any]:
+        return {**body, "usage": {"prompt_tokens": 3, "completion_tokens": tokens}}
+
+    record = read(
+        [
+            event(told(chat(role="assistant", content=""), 0)),
+            event(told(chat(reasoning_content="hm"), 2)),
+            event(told(chat(content=""), 3)),
+            event(told(chat(content="yes"), 4)),
+            event(usage(4)),
+            event("[DONE]"),
+        ]
+    )
+    assert record.error is None
+    assert record.chunks == [(2.0, 2), (3.0, 1), (4.0, 1)]
+    assert record.token_source == "continuous_usage"
+
+
+def test_sglang_merges_tokens_and_tells_only_at_the_end() -> None:
+    record = read(
+        [
+            event(completion("ab", finish_reason=None)),
+            event(completion("abcdef", finish_reason=None)),
+            event(completion("", finish_reason="length")),
+            event(usage(4)),
+            event("[DONE]"),
+        ],
+        exact=4,
+    )
+    assert record.error is None
+    assert record.chunks == [(1.0, 2), (2.0, 2)]
+    assert record.token_source == "final_usage"
+
+
+def test_transformers_ends_without_done() -> None:
+    last = {**chat(), "usage": {"prompt_tokens": 1, "completion_tokens": 2}}
+    last["choices"][0]["finish_reason"] = "length"
+    reads = [event(chat(role="assistant")), event(chat(content="a")), event(chat(content="b")), event(last)]
+    record = read(reads, exact=2)
+    assert record.error is None
+    assert record.chunks == [(2.0, 1), (3.0, 1)]
+
+
+def test_comments_other_fields_crlf_and_data_of_several_lines() -> None:
+    body = b': ping\r\n\r\nevent: token\r\nid: 1\r\ndata: {\r\ndata:  "choices": [{"text": "a",'
+    rest = b'\r\ndata: "token_ids": [1], "finish_reason": "stop"}]}\r\n\r\ndata:[DONE]'
+    record = read([body, rest])
+    assert record.error is None
+    assert record.chunks == [(2.0, 1)]
+
+
+def test_a_chunk_is_stamped_when_its_last_byte_came() -> None:
+    stream = event(completion("a", token_ids=[1])) + event(
+        completion("b", token_ids=[2], finish_reason="stop")
+    )
+    cut = stream.index(b"\n\n")
+    record = read([stream[: cut + 1], stream[cut + 1 : cut + 9], stream[cut + 9 :]])
+    assert record.chunks == [(2.0, 1), (3.0, 1)]
+
+
+def test_a_line_of_a_megabyte() -> None:
+    text = "x" * 1_000_000
+    body = event(completion(text, token_ids=[1, 2], finish_reason="length"))
+    record = read([body[i : i + 65536] for i in range(0, len(body), 65536)])
+    assert record.error is None and record.completion_tokens == 2
+
+
+GOOD = [event(completion("a", token_ids=[1], finish_reason="length")), event(usage(1)), event("[DONE]")]
+
+
+@pytest.mark.parametrize(
+    ("reads", "options", "kind", "detail"),
+    [
+        ([b'{"error": {"message": "too long"}}'], {"status": 400, "content_type": JSON}, "http_400", "too long"),
+        ([b"out of memory"], {"status": 500, "content_type": "text/plain"}, "http_500", "out of memory"),
+        ([], {"status": 307}, "http_307", ""),
+        ([event({"error": {"message": "engine died", "code": 500}})], {}, "stream_error", "engine died"),
+        ([event({"error": "engine died"}), event("[DONE]")], {}, "stream_error", "engine died"),
+        ([event({"object": "error", "message": "engine died"})], {}, "stream_error", "engine died"),
+        ([event("{not json")], {}, "stream_error", "not json"),
+        ([event("null")], {}, "stream_error", "null"),
+        ([event(completion("a", token_ids=["x"]))], {}, "stream_error", "token_ids"),
+        ([b'{"choices": []}'], {"content_type": JSON}, "stream_error", JSON),
+        ([event(completion("a", finish_reason="abort"))], {}, "stream_error", "abort"),
+        (GOOD[:1], {"error": "disconnected"}, "disconnected", ""),
+        ([event({"error": "engine died"})], {"error": "disconnected"}, "stream_error", "engine died"),
+        ([], {"error": "timeout"}, "timeout", ""),
+        ([event(completion("a", token_ids=[1]))], {}, "truncated", "DONE"),
+        ([], {}, "truncated", "DONE"),
+        ([event("[DONE]")], {}, "no_tokens", ""),
+        ([event(usage(3)), event("[DONE]")], {}, "no_tokens", ""),
+        ([event(completion("a")), event("[DONE]")], {}, "no_usage", "1 chunks"),
+        ([GOOD[0], event(usage(2)), GOOD[2]], {}, "token_mismatch", "2 by the final usage"),
+        (GOOD, {"exact": 2}, "wrong_length", "2 asked for"),
+    ],
+)  # fmt: skip
+def test_failures(reads: list[bytes], options: dict[str, Any], kind: str, detail: str) -> None:
+    record = read(reads, **options)
+    assert record.error == kind
+    assert record.detail is not None and detail in record.detail
+
+
+def test_good_streams_are_good() -> None:
+    assert read(GOOD, exact=1).error is None
+    assert read(GOOD, content_type=None).error is None
+    assert read(GOOD, error="disconnected").error is None  # all was said before the connection broke
+
+
+def test_nothing_came_at_all() -> None:
+    raw = RawResponse(0, 0.0, None, 1.0, [], "connect", "refused")
+    record = read_request(raw, 4)
+    assert (record.error, record.detail, record.status) == ("connect", "refused", None)
