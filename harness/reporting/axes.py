@@ -41,7 +41,7 @@ def scale_axis(axes: Axes, at: Mapping[float, float]) -> None:
     axes.grid(visible=False, axis="x")
     margin = 0.08 * (max(at.values()) - min(at.values())) or 0.6
     axes.set_xlim(min(at.values()) - margin, max(at.values()) + margin)
-    axes.set_xlabel("scale of the time between arrivals (smaller is heavier)", loc="left")
+    axes.set_xlabel("scale (smaller is heavier)", loc="left")
 
 
 def fit_values(axes: Axes, values: Sequence[float], which: str = "y") -> None:

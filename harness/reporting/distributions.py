@@ -49,7 +49,7 @@ def ecdf(groups: Sequence[Group], styles: Mapping[str, Look], metric: str) -> Pl
     axes.set_yticks([0, 25, 50, 75, 90, 100], ["0 %", "25 %", "50 %", "75 %", "90 %", "100 %"])
     fit_values(axes, reach, "x")
     what = "tokens" if metric == "itl_ms" else "requests"
-    key(axes, f"share of {what} at or below; marks at p50, p90, p99")
+    key(axes, f"share of {what}; marks at p50, p90, p99")
     legend(figure, {group.label: styles[group.label] for group in groups})
     title = f"Distribution of {GLOSSARY[metric].name} at scale {scale:g}"
     return draw(figure, f"ecdf_{short(metric)}_scale_{scale:g}", title)

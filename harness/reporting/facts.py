@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from harness.reporting.numbers import DASH, plural
 from harness.reporting.run import OnlineRun, Run
+
+
+def title(run: Run) -> str:
+    """The engines that were compared: `roseinfer vs vLLM vs SGLang`."""
+    found = run.pooled if isinstance(run, OnlineRun) else run.results.results
+    return " vs ".join(dict.fromkeys(one.label for one in found)) or run.path.name
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
@@ -22,11 +29,11 @@ def facts(run: Run) -> list[tuple[str, str]]:
             found.append(("Trace", f"{trace.name}{f' ({trace.note})' if trace.note else ''}"))
         elif settings.get("concurrency"):
             found.append(("Load", f"{settings['concurrency']} requests in flight"))
-        found.append(("Scales", f"{scales} (factor on the time between arrivals; smaller is heavier)"))
+        found.append(("Scales", f"{scales} × the time between arrivals; smaller is heavier"))
         found.append(("Sample", _sample(run)))
     else:
         found.append(("Batch", batch(run.meta.settings)))
-    found.append(("Measured", f"{run.meta.created}, rosebench {run.meta.versions.rosebench}"))
+    found.append(("Measured", f"{_when(run.meta.created)}, rosebench {run.meta.versions.rosebench}"))
     return [(name, value) for name, value in found if value]
 
 
@@ -49,8 +56,16 @@ def batch(settings: Mapping[str, Any]) -> str:
     return f"{prompts} prompts of {inputs} tokens, {outputs} tokens generated for each"
 
 
+def _when(created: str) -> str:
+    """`2025-03-01 12:00 UTC` from ISO 8601; other text as it is."""
+    try:
+        return f"{datetime.fromisoformat(created).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return created
+
+
 def _sample(run: OnlineRun) -> str:
     requests = sorted({summary.num_requests for summary in run.repeats})
     repeats = len({summary.repeat for summary in run.repeats})
     sizes = " to ".join(f"{size:,}" for size in dict.fromkeys(requests[:1] + requests[-1:]))
-    return f"{sizes} requests × {plural(repeats, 'repeat')} for each engine and scale"
+    return f"{sizes} requests × {plural(repeats, 'repeat')} a point"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.reporting import tables
 from harness.reporting.bands import HEADLINE
-from harness.reporting.facts import facts
+from harness.reporting.facts import facts, title
 from harness.reporting.notices import notices
 from harness.reporting.run import OnlineRun, Run
 from harness.reporting.svg import plain
@@ -29,13 +29,6 @@ def summary(run: Run) -> str:
     else:
         parts.append(table(tables.offline(run.results.results)))
     return "\n".join(parts)
-
-
-def title(run: Run) -> str:
-    """The engines that were compared: `roseinfer, vLLM and SGLang`."""
-    from_results = run.pooled if isinstance(run, OnlineRun) else run.results.results
-    labels = list(dict.fromkeys(one.label for one in from_results))
-    return " vs ".join(labels) or run.path.name
 
 
 def table(given: Table) -> str:

@@ -25,7 +25,7 @@ def notices(run: Run) -> list[Notice]:
         where = "" if one.scale is None else f" at scale {one.scale:g}"
         where += "" if one.repeat is None else f", repeat {one.repeat}"
         mend = f" To include it: {_sentence(one.mend)}" if one.mend else ""
-        found.append(Notice("skipped", f"{one.label} was skipped{where}.", f"{_sentence(one.reason)}{mend}"))
+        found.append(Notice("skipped", f"{one.label} was skipped{where}:", f"{_sentence(one.reason)}{mend}"))
     return found + _fitting(run)
 
 

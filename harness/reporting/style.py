@@ -10,6 +10,7 @@ from matplotlib.colors import to_hex, to_rgb
 
 #: The colours of paper and ink. The report swaps them for its own in dark mode, so nothing else may use them.
 INK, MUTED, RULE, PAPER = "#1c2024", "#60666d", "#e3e6ea", "#fffffe"
+DARK_PAPER = "#181b1f"
 
 #: Blue, green and purple are Okabe and Ito's; each has at least 3:1 contrast on white and on near-black.
 _ENGINES = {
@@ -22,6 +23,7 @@ _ENGINES = {
     "openai": ("#7b68c8", "P"),
 }
 _OTHER = ("#4f8fa8", "X")
+_GLYPHS = {"o": "●", "s": "■", "^": "▲", "h": "⬢", "D": "◆", "v": "▼", "P": "✚", "X": "✖"}
 _MIXES = ((0.0, "-"), (-0.4, "--"), (0.35, ":"), (-0.65, "-."))
 
 MATPLOTLIB = {
@@ -70,6 +72,11 @@ class Look:
     marker: str
     line: str
 
+    @property
+    def glyph(self) -> str:
+        """The marker as a character."""
+        return _GLYPHS[self.marker]
+
 
 def looks(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
     """A look for each (engine, label) in order. Further labels of an engine keep its hue and marker."""
@@ -89,3 +96,17 @@ def _mixed(color: str, share: float) -> str:
     """The colour with a share of white (or, negative, of black) in it."""
     target = 1.0 if share > 0 else 0.0
     return to_hex([part + (target - part) * abs(share) for part in to_rgb(color)])
+
+
+def on_dark(color: str) -> str:
+    """The colour itself, or as much lighter as 3:1 contrast on the report's dark paper needs."""
+    share = 0.0
+    while _luminance(_mixed(color, share)) < 3 * (_luminance(DARK_PAPER) + 0.05) - 0.05:
+        share += 0.05
+    return _mixed(color, share)
+
+
+def _luminance(color: str) -> float:
+    """Relative luminance (WCAG 2.2) of `#rrggbb`, 0 to 1."""
+    parts = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(color))
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))

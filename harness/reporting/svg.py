@@ -41,9 +41,13 @@ class Plot:
         body = re.sub(r' width="[^"]*pt" height="[^"]*pt"', "", body, count=1)
         body = body.replace(f'style="font-family: {_FONTS}"', "", 1)
         body = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{where}-", body)
-        for color, variable in _VARIABLES.items():
-            body = body.replace(f": {color}", f": var({variable})")
+        body = re.sub(r": (#[0-9a-f]{6})\b", lambda match: f": {css_color(match[1])}", body)
         return Markup(body.replace("<svg", f'<svg role="img" aria-label="{escape(self.title)}"', 1))
+
+
+def css_color(color: str) -> str:
+    """A figure's colour as the page writes it: a variable, so that dark mode can change it."""
+    return f"var({_VARIABLES[color]})" if color in _VARIABLES else f"var(--c{color[1:]}, {color})"
 
 
 def draw(figure: Figure, name: str, title: str) -> Plot:

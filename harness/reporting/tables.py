@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import fmean
 
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing, needed
@@ -12,6 +14,7 @@ from harness.reporting.winners import Winners
 from harness.spec.results import Distribution, OfflineResult, OnlineSummary
 
 SHOWN = (50, 90, 99)
+OFFLINE_COLUMNS = ("req_per_s", "output_tok_per_s", "total_tok_per_s", "total_s")
 
 
 def latency(pooled: Sequence[OnlineSummary], metric: str) -> Table:
@@ -54,12 +57,8 @@ def headline(pooled: Sequence[OnlineSummary], winners: Winners) -> Table:
         columns += [Column(f"scale {scale:g}", f"{GLOSSARY[metric].short} p{q}, ms") for scale in scales]
     keys += [(scale, "output_tok_per_s", "output_tok_per_s") for scale in scales]
     columns += [Column(f"scale {scale:g}", "output tok/s") for scale in scales]
-    return Table(
-        "headline",
-        "At a glance",
-        [Column("engine", numeric=False), *columns],
-        _grid(pooled, keys, winners),
-    )
+    rows = [[replace(cell, interval="") for cell in row] for row in _grid(pooled, keys, winners)]
+    return Table("headline", "At a glance", [Column("engine", numeric=False), *columns], rows)
 
 
 def throughput(summaries: Sequence[OnlineSummary]) -> Table:
@@ -111,17 +110,36 @@ def repeats(summaries: Sequence[OnlineSummary]) -> Table:
 
 
 def offline(results: Sequence[OfflineResult]) -> Table:
-    """The offline batch: one row an engine, or an engine and repeat where there are several."""
-    names = ("req_per_s", "output_tok_per_s", "total_tok_per_s", "total_s")
-    several = any(result.repeat for result in results)
-    places = {name: decimals(getattr(result, name) for result in results) for name in names}
-    columns = [Column("engine", numeric=False), *([Column("repeat")] if several else [])]
-    columns += [Column(GLOSSARY[name].short) for name in names]
-    rows = []
+    """The offline batch: one row an engine, the mean of its repeats."""
+    by_label: dict[str, list[OfflineResult]] = {}
     for result in results:
-        row = [Cell(result.label), *([_plain(result.repeat, 0)] if several else [])]
-        rows.append([*row, *(_plain(getattr(result, name), places[name]) for name in names)])
-    return Table("offline", "Offline throughput", columns, rows)
+        by_label.setdefault(result.label, []).append(result)
+    rows = {
+        label: [fmean(getattr(result, name) for result in found) for name in OFFLINE_COLUMNS]
+        for label, found in by_label.items()
+    }
+    most = max((len(found) for found in by_label.values()), default=1)
+    notes = [f"Means of {most} repeats."] if most > 1 else []
+    return Table("offline", "Offline throughput", _offline_columns(), _offline_rows(rows.items()), notes)
+
+
+def offline_repeats(results: Sequence[OfflineResult]) -> Table:
+    """The offline batch, every repeat by itself."""
+    rows = [
+        (f"{one.label}, repeat {one.repeat}", [getattr(one, name) for name in OFFLINE_COLUMNS])
+        for one in results
+    ]
+    return Table("offline-repeats", "Each repeat", _offline_columns(), _offline_rows(rows))
+
+
+def _offline_columns() -> list[Column]:
+    return [Column("engine", numeric=False), *(Column(GLOSSARY[name].short) for name in OFFLINE_COLUMNS)]
+
+
+def _offline_rows(rows: Iterable[tuple[str, list[float]]]) -> list[list[Cell]]:
+    known = list(rows)
+    places = [decimals(values[column] for _, values in known) for column in range(len(OFFLINE_COLUMNS))]
+    return [[Cell(label), *map(_plain, values, places)] for label, values in known]
 
 
 def _grid(
@@ -149,7 +167,7 @@ def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: in
         )
     found = getattr(summary, metric)
     ci = found.ci.get(statistic) if isinstance(found, Distribution) else None
-    interval = "" if ci is None else f"{number(ci[0], places)} to {number(ci[1], places)}"
+    interval = "" if ci is None else f"{number(ci[0], places)}–{number(ci[1], places)}"
     remark = "" if summary.valid else f"invalid: {'; '.join(summary.invalid_reasons)}"
     return Cell(number(value, places), value, interval, remark, best, not summary.valid)
 

@@ -37,7 +37,7 @@ def _online(run: OnlineRun) -> list[str]:
 
 
 def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> str:
-    """The lowest engine against the next one that it really differs from, at the highest percentile supported."""
+    """The lowest engine against the next that it really differs from, at the highest percentile supported."""
     short = GLOSSARY[metric].short
     sizes = [getattr(engine, metric).n for engine in engines]
     q = next((q for q in (99, 90, 50) if all(not missing(q, n) for n in sizes)), None)
@@ -69,7 +69,7 @@ def _ratio(against: Sequence[tuple[str, Comparison]]) -> str:
 
 
 def _size(one: Comparison) -> tuple[str, str]:
-    """How much lower the lower one is, and the ends of the interval: as a factor, or below 1.5 in per cent."""
+    """How much lower the lower one is, and the interval: as a factor, or below 1.5 in per cent."""
     ends = one.ci or (one.ratio, one.ratio)
     factor, low, high = (one.ratio, *ends) if one.ratio > 1 else (1 / one.ratio, 1 / ends[1], 1 / ends[0])
     if factor >= _AS_FACTOR:
@@ -117,8 +117,5 @@ def _offline(run: OfflineRun) -> list[str]:
     few = min(len(rates[first]), len(rates[second])) < 2
     if few:
         return [said, f"That is {ratio} in one repeat, too few to say whether the difference is real."]
-    return [
-        said,
-        f"That is {ratio}; {'all' if min(rates[first]) > max(rates[second]) else 'not all'} repeats of the one "
-        "are above all of the other.",
-    ]
+    share = "all" if min(rates[first]) > max(rates[second]) else "not all"
+    return [said, f"That is {ratio}; {share} repeats of the one are above all of the other."]

@@ -1,0 +1,30 @@
+"""`bench report RUN…`: stored runs as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.errors import UsageError
+from harness.reporting.report import write_report
+
+REPORTS = Path("reports")
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders, one chapter each")],
+    out: Annotated[Path | None, typer.Option("--out", help="the HTML file; default reports/RUN.html")] = None,
+) -> None:
+    """Render one or several runs into one self-contained HTML file."""
+    target = out or REPORTS / f"{default_name(runs)}.html"
+    if target.is_dir():
+        raise UsageError(f"{target} is a folder", f"name a file, such as {target / default_name(runs)}.html")
+    print(f"report: {write_report(runs, target)}")
+
+
+def default_name(runs: list[Path]) -> str:
+    """The run's name; of several, the first and how many more."""
+    first = runs[0].resolve().name
+    return first if len(runs) == 1 else f"{first}_and_{len(runs) - 1}_more"
