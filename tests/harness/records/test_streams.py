@@ -11,7 +11,6 @@ import pytest
 from harness.load.plan import ErrorKind, RawResponse
 from harness.records.request import RequestRecord, read_request
 
-
 JSON = "application/json"
 
 
@@ -153,7 +152,7 @@ GOOD = [event(completion("a", token_ids=[1], finish_reason="length")), event(usa
 @pytest.mark.parametrize(
     ("reads", "options", "kind", "detail"),
     [
-        ([b'{"error": {"message": "too long"}}'], {"status": 400, "content_type": JSON}, "http_400", "too long"),
+        ([b'{"error": {"message": "long"}}'], {"status": 400, "content_type": JSON}, "http_400", "long"),
         ([b"out of memory"], {"status": 500, "content_type": "text/plain"}, "http_500", "out of memory"),
         ([], {"status": 307}, "http_307", ""),
         ([event({"error": {"message": "engine died", "code": 500}})], {}, "stream_error", "engine died"),
