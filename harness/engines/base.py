@@ -73,14 +73,6 @@ class Asking:
 
 
 @dataclass(frozen=True)
-class EngineTimes:
-    """What an engine tells about one request, in ms; None where it does not."""
-
-    queue_wait_ms: float | None = None
-    prefill_ms: float | None = None
-
-
-@dataclass(frozen=True)
 class Installation:
     """An engine that is there. `how` says in words where it was found; `env` is set whenever it runs."""
 
@@ -155,7 +147,7 @@ class Engine(ABC):
         }
 
         def encode(prompt: Sequence[int], output_tokens: int) -> bytes:
-            lengths: dict[str, object] = {"prompt": list(prompt), "max_tokens": output_tokens}
+            lengths: dict[str, object] = {"prompt": prompt, "max_tokens": output_tokens}
             if asking.ignore_eos:
                 lengths |= {"min_tokens": output_tokens, "ignore_eos": True}
             return msgspec.json.encode(common | lengths)
@@ -165,7 +157,3 @@ class Engine(ABC):
     def extra_body(self, asking: Asking) -> dict[str, object]:
         """What this engine understands beyond the common fields."""
         return {}
-
-    def times(self, metrics: Mapping[str, object]) -> EngineTimes:
-        """Reads the `metrics` object of a request's last chunk."""
-        return EngineTimes()

@@ -13,6 +13,7 @@ from functools import cache
 from harness.engines.base import Installation
 from harness.engines.find import CACHE
 from harness.errors import EngineError
+from harness.files import write_whole
 
 HELP_TIMEOUT_S = 180
 #: Help that is laid out for a terminal cuts long options short on a narrow one.
@@ -32,10 +33,7 @@ def supported_flags(installation: Installation, command: Sequence[str], keep: bo
         return frozenset(json.loads(kept.read_text()))
     flags = _ask(tuple(command), tuple(sorted(installation.env.items())))
     if keep:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        beside = kept.with_suffix(f".{os.getpid()}")
-        beside.write_text(json.dumps(sorted(flags)))
-        beside.replace(kept)
+        write_whole(kept, json.dumps(sorted(flags)).encode())
     return flags
 
 

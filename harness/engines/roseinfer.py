@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pydantic import JsonValue
 
-from harness.engines.base import Asking, EngineSettings, EngineTimes, Installation
+from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.server import Launch
 
@@ -43,13 +41,6 @@ class Roseinfer(LocalEngine):
 
     def extra_body(self, asking: Asking) -> dict[str, object]:
         return {"return_token_ids": True, "return_metrics": True}
-
-    def times(self, metrics: Mapping[str, object]) -> EngineTimes:
-        queue, prefill = metrics.get("queue_wait_ms"), metrics.get("prefill_ms")
-        return EngineTimes(
-            queue if isinstance(queue, float | int) else None,
-            prefill if isinstance(prefill, float | int) else None,
-        )
 
     def offline(self, settings: EngineSettings) -> OfflineFactory:
         arguments: dict[str, JsonValue] = {

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 from pydantic import JsonValue
 
-from harness.engines.base import Asking, EngineSettings, EngineTimes, Installation
+from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.server import Launch
 from harness.offline.workers import folder
@@ -79,14 +78,6 @@ class Vllm(LocalEngine):
 
     def extra_body(self, asking: Asking) -> dict[str, object]:
         return {"return_token_ids": True}
-
-    def times(self, metrics: Mapping[str, object]) -> EngineTimes:
-        """vLLM's `time_to_first_token_ms` runs from scheduling to the first token: the prefill."""
-        queue, prefill = metrics.get("queue_time_ms"), metrics.get("time_to_first_token_ms")
-        return EngineTimes(
-            queue if isinstance(queue, float | int) else None,
-            prefill if isinstance(prefill, float | int) else None,
-        )
 
     def reported(self, log: str) -> dict[str, str]:
         return {name: match[1] for name, line in _REPORTED.items() if (match := line.search(log))}
