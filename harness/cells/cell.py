@@ -12,8 +12,11 @@ from harness.spec.settings import OnlineSettings
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement: an engine at a scale. `index` is its number in the run, `load_seed` that of its prompts,
-    which every engine of the same scale and repeat gets alike and no other cell gets again."""
+    """One measurement: an engine at a scale.
+
+    `index` is its number in the run. `load_seed` is that of its prompts, which every engine gets alike at the
+    same scale and repeat and which come in no other cell.
+    """
 
     index: int
     contender: Contender
@@ -45,8 +48,8 @@ def plan(settings: OnlineSettings, contenders: list[Contender]) -> list[Block]:
     pairs = [(contender, repeat) for contender in contenders for repeat in range(settings.repeats)]
     if settings.interleave and settings.repeats > 1:
         orders = [rng.permutation(len(contenders)) for _ in range(settings.repeats)]
-        pairs = [(contenders[i], repeat) for repeat, order in enumerate(orders) for i in order]
-    blocks = []
+        pairs = [(contenders[int(i)], repeat) for repeat, order in enumerate(orders) for i in order]
+    blocks: list[Block] = []
     for contender, repeat in pairs:
         first = sum(len(block.cells) for block in blocks)
         cells = [

@@ -39,7 +39,9 @@ def make_folder(parent: Path | None, kind: Literal["online", "offline"]) -> Path
             except FileExistsError:
                 continue
     except OSError as error:
-        raise UsageError(f"{parent} cannot be written to: {os.strerror(error.errno or 0)}", "choose another --out") from None
+        raise UsageError(
+            f"{parent} cannot be written to: {os.strerror(error.errno or 0)}", "choose another --out"
+        ) from None
     raise UsageError(f"{parent} holds too many runs of this second", "choose another --out")
 
 

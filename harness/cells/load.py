@@ -9,10 +9,11 @@ import numpy as np
 from harness.errors import UsageError
 from harness.load.limits import most_in_flight
 from harness.load.plan import WireRequest
-from harness.models import ModelFolder
+from harness.models.folder import ModelFolder
 from harness.spec.results import TraceRecord
 from harness.spec.settings import OnlineSettings
-from harness.traces import fit, load
+from harness.traces.catalog import load
+from harness.traces.fit import fit
 from harness.traces.trace import Trace
 from harness.workload import PlannedRequest, closed_loop, open_loop, warmup
 
@@ -45,7 +46,7 @@ class Workload:
         total = settings.input_len + settings.output_len
         if total > max_model_len:
             raise UsageError(
-                f"{settings.input_len} + {settings.output_len} tokens do not fit a context of {max_model_len}",
+                f"{settings.input_len} + {settings.output_len} tokens are above the context of {max_model_len}",
                 "lower --input-len or --output-len",
             )
         record = TraceRecord(

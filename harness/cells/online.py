@@ -31,7 +31,7 @@ from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
 from harness.records.journal import JournalEntry, append_journal, read_journal
 from harness.records.store import assemble, read_records, write_cell
 from harness.spec.loader import build
-from harness.spec.results import LaunchRecord, OnlineResults, RunInfo, Skipped
+from harness.spec.results import OnlineResults, RunInfo, Skipped
 from harness.spec.settings import OnlineSettings
 from harness.telemetry.machine import environment
 from harness.telemetry.versions import versions
@@ -90,7 +90,9 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
     try:
         info = RunInfo.model_validate_json((folder / RUN).read_bytes())
     except (OSError, ValueError) as error:
-        raise UsageError(f"{folder} holds no run that can be resumed: {error}", "name the folder of a run") from None
+        raise UsageError(
+            f"{folder} holds no run that can be resumed: {error}", "name the folder of a run"
+        ) from None
     if info.kind != "online":
         raise UsageError(f"{folder} is an {info.kind} run", "only online runs are resumed")
     resolved = resolve_online(build(OnlineSettings, None, info.settings))
@@ -207,9 +209,7 @@ def _send(
 def _read(run: _Run, result: LoadResult, requests: list[PlannedRequest], cell: Cell) -> CellRecords:
     expected = [Expected(len(request.prompt), request.output_tokens) for request in requests]
     ref = cell.contender.ref
-    identity = CellIdentity(
-        cell.index, ref.name, ref.variant, cell.contender.label, cell.scale, cell.repeat
-    )
+    identity = CellIdentity(cell.index, ref.name, ref.variant, cell.contender.label, cell.scale, cell.repeat)
     return read_cell(result, expected, identity, exact_length=run.resolved.settings.ignore_eos)
 
 

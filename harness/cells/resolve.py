@@ -11,9 +11,9 @@ from harness.engines.cores import CpuSplit, physical_cores, split
 from harness.engines.registry import contender, get_engine
 from harness.engines.resolve import resolve_device, resolve_dtype
 from harness.errors import UsageError
-from harness.models import ModelFolder, resolve
-from harness.spec.settings import CommonSettings, OnlineSettings
+from harness.models.folder import ModelFolder, resolve
 from harness.spec.results import Skipped
+from harness.spec.settings import CommonSettings, OnlineSettings
 
 #: In-flight requests that one client process is given before another is started.
 REQUESTS_PER_CLIENT = 64
@@ -62,9 +62,7 @@ def resolve_online(settings: OnlineSettings) -> Resolved:
         UsageError: A setting cannot work here, or no engine that was asked for is there.
     """
     contenders = [contender(ref) for ref in settings.engines]
-    engines = {
-        c.label: get_engine(c.ref.name, settings.base_url, settings.api_key_env) for c in contenders
-    }
+    engines = {c.label: get_engine(c.ref.name, settings.base_url, settings.api_key_env) for c in contenders}
     found, missing = find_engines(contenders, engines)
     if len(missing) == len(contenders):
         raise UsageError(

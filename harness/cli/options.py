@@ -56,7 +56,8 @@ def _options(kind: type[CommonSettings]) -> Iterator[inspect.Parameter]:
         option = typer.Option(
             help=field.description, metavar=None if flag else _metavar(field), show_default=_default(field)
         )
-        annotation = Annotated[(bool if flag else str) | None, option]
+        value: Any = (bool if flag else str) | None
+        annotation = Annotated[value, option]
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 

@@ -14,7 +14,9 @@ from roseinfer.models.config import ModelConfig
 
 _KERNELS = {torch.float32: "paged_decode_fp32", torch.bfloat16: "paged_decode_bf16"}
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-_ARGUMENTS = [_POINTER] * 3 + [_LONG] + [_POINTER] * 5 + [_LONG, _POINTER, _LONG] + [_INT] * 4 + [ctypes.c_float]
+_ARGUMENTS = (
+    [_POINTER] * 3 + [_LONG] + [_POINTER] * 5 + [_LONG, _POINTER, _LONG] + [_INT] * 4 + [ctypes.c_float]
+)
 
 
 class CpuPagedAttention(TorchPagedAttention):

@@ -12,7 +12,13 @@ from torch.profiler import record_function
 
 from roseinfer import models
 from roseinfer.attention.backends import make_attention
-from roseinfer.config import ConfigError, EngineConfig, resolve_device, resolve_dtype, resolve_prefill_max_tokens
+from roseinfer.config import (
+    ConfigError,
+    EngineConfig,
+    resolve_device,
+    resolve_dtype,
+    resolve_prefill_max_tokens,
+)
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.engine.warmup import warm_up
@@ -131,8 +137,6 @@ class Engine:
 
 def _kv_tokens(token_bytes: int, device: torch.device, useful: int) -> int:
     """Tokens that a share of the free memory holds, at most `useful`."""
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    else:
-        free = psutil.virtual_memory().available
+    cuda = device.type == "cuda"
+    free = torch.cuda.mem_get_info(device)[0] if cuda else psutil.virtual_memory().available
     return min(int(free * KV_MEMORY_SHARE[device.type]) // token_bytes, useful)

@@ -35,7 +35,7 @@ def sample(logits: Tensor, how: SamplingBatch) -> Tensor:
     temperature = torch.from_numpy(np.where(greedy, 1, how.temperature)).to(device)
     probabilities = torch.softmax(logits.float() / temperature[:, None], -1)
     if (how.top_k > 0).any() or (how.top_p < 1).any():
-        choices, order = probabilities.sort(-1, descending=True, stable=True)
+        choices, order = probabilities.sort(dim=-1, descending=True, stable=True)
         choices = _cut(choices, how)
     else:
         choices, order = probabilities, None
@@ -67,4 +67,5 @@ def _uniform(seed: NDArray[np.uint64], position: NDArray[np.int64]) -> NDArray[n
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z = z ^ (z >> np.uint64(31))
-    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    uniform: NDArray[np.float64] = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return uniform

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roseinfer.config import ConfigError
+from roseinfer.folder import RANDOM, model_folder
 
 
 @dataclass(frozen=True)
@@ -69,31 +70,11 @@ def parse(raw: dict[str, Any]) -> ModelConfig:
 
 def read(model: str) -> tuple[ModelConfig, Path | None]:
     """The shape of `model`, and its folder of weights (None for `random:NAME`)."""
-    if model.startswith("random:"):
-        shape = RANDOM_SHAPES.get(model.removeprefix("random:"))
-        if shape is None:
-            names = ", ".join(f"random:{name}" for name in RANDOM_SHAPES)
-            raise ConfigError(f"no random model {model!r}; there are {names}")
-        return parse(shape), None
-    folder = _folder(model)
-    return parse(json.loads((folder / "config.json").read_text())), folder
-
-
-def _folder(model: str) -> Path:
-    """A local folder, or a download of a hub id where huggingface_hub is installed."""
-    folder = Path(model)
-    if (folder / "config.json").is_file():
-        return folder
-    if folder.exists():
-        raise ConfigError(f"{model} has no config.json; give a folder in Hugging Face layout")
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise ConfigError(
-            f"{model!r} is neither random:NAME nor a local folder; for hub ids install rosebench[hub]"
-        ) from None
-    try:
-        return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt"]))
-    except Exception as error:  # the hub client raises a dozen kinds; the user needs one sentence
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"no local folder {model!r}, and the hub did not give it: {reason}") from error
+    folder = model_folder(model)
+    if folder is not None:
+        return parse(json.loads((folder / "config.json").read_text())), folder
+    shape = RANDOM_SHAPES.get(model.removeprefix(RANDOM))
+    if shape is None:
+        names = ", ".join(RANDOM + name for name in RANDOM_SHAPES)
+        raise ConfigError(f"no random model {model!r}; there are {names}")
+    return parse(shape), None

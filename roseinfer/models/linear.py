@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+#: oneDNN's product with packed weights and an operation behind it, as torch.compile's CPU backend uses it.
+_pointwise = torch.ops.mkldnn._linear_pointwise
+
 
 class Linear:
     """`x Wᵀ + b` for x `[tokens, in]`, W `[out, in]`; also with GELU(tanh) or a residual behind it.
@@ -25,27 +28,32 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """`x Wᵀ + b`: `[tokens, in]` → `[tokens, out]`."""
         if self._packed:
-            return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+            return self._fused(x, "none", "")
         return F.linear(x, self._weight, self._bias)
 
     def gelu(self, x: Tensor) -> Tensor:
         """`GELU(x Wᵀ + b)`, the tanh form."""
         if self._packed:
-            return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "gelu", [], "tanh")
+            return self._fused(x, "gelu", "tanh")
         return F.gelu(F.linear(x, self._weight, self._bias), approximate="tanh")
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """`residual + x Wᵀ + b`."""
         if self._packed:
-            return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, self._bias, "add")
+            out: Tensor = _pointwise.binary(x, residual, self._weight, self._bias, "add")
+            return out
         return residual + F.linear(x, self._weight, self._bias)
+
+    def _fused(self, x: Tensor, operation: str, algorithm: str) -> Tensor:
+        out: Tensor = _pointwise(x, self._weight, self._bias, operation, [], algorithm)
+        return out
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether packed weights exist here: bf16 or fp32 on a CPU with oneDNN."""
     return (
         device.type == "cpu"
-        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and (
             dtype == torch.float32
             or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -1,4 +1,4 @@
-"""The running requests as arrays, one row each, so that a step costs the same Python whatever their number."""
+"""The running requests as arrays, one row each: a step costs the same Python whatever their number."""
 
 from __future__ import annotations
 

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from roseinfer.params import Finished, SamplingParams
 from roseinfer.server.engine_client import EngineClient, Mailbox
-from roseinfer.server.protocol import Choice, Completion, CompletionRequest, Metrics, StreamOptions, Usage, Work
+from roseinfer.server.protocol import (
+    Choice,
+    Completion,
+    CompletionRequest,
+    Metrics,
+    StreamOptions,
+    Usage,
+    Work,
+)
 from roseinfer.tokenizer.detokenizer import Detokenizer, StopStrings
 from roseinfer.tokenizer.tokenizer import Tokenizer
 

@@ -136,7 +136,10 @@ class _Stream:
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
         async def respond() -> None:
-            headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+            headers = [
+                (b"content-type", b"text/event-stream; charset=utf-8"),
+                (b"cache-control", b"no-cache"),
+            ]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
                 async for choices in self._answers.changes():
@@ -151,7 +154,9 @@ class _Stream:
         await _until_disconnect(receive, respond, self._answers)
 
 
-async def _until_disconnect(receive: Receive, respond: Callable[[], Awaitable[None]], answers: Answers) -> None:
+async def _until_disconnect(
+    receive: Receive, respond: Callable[[], Awaitable[None]], answers: Answers
+) -> None:
     """Run `respond`, cancel it when the client disconnects, and free the engine in any case."""
     task = asyncio.ensure_future(respond())
 

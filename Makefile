@@ -1,0 +1,53 @@
+# `make help` lists what there is to do. Everything is set up from PyPI into .venv on first use.
+PYTHON ?= python3
+VENV ?= .venv
+SCALES ?= 0.4,0.8,1.6
+MODEL ?= auto
+ENGINES ?= roseinfer,vllm
+TRACE ?= builtin
+N ?= 100
+OUT ?=
+RUN ?=
+ARGS ?=
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
+
+.PHONY: setup help bench-online bench-offline report test lint format clean
+.DEFAULT_GOAL := setup
+
+setup: $(READY) ## make .venv with everything in it
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@echo "  variables: SCALES=$(SCALES) MODEL=$(MODEL) ENGINES=$(ENGINES) TRACE=$(TRACE) N=$(N) OUT= RUN= ARGS="
+
+bench-online: $(READY) ## replay TRACE at SCALES against ENGINES and write the HTML report
+	$(BIN)/bench online --scales '$(SCALES)' --trace '$(TRACE)' --n $(N) $(COMMON)
+
+bench-offline: $(READY) ## throughput of a fixed batch of prompts through ENGINES
+	$(BIN)/bench offline --ignore-eos $(COMMON)
+
+report: $(READY) ## render RUN (one or several run folders) into one HTML file under reports/
+	$(BIN)/bench report $(RUN)
+
+test: $(READY) ## run the test suite
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(ARGS)
+
+lint: $(READY) ## ruff, mypy and the walls between the packages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## format the code
+	$(BIN)/ruff format .
+
+clean: ## remove .venv and caches; runs and reports stay
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

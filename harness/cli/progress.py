@@ -1,0 +1,140 @@
+"""Shows what a run is doing: a live line in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table as RichTable
+
+from harness.cells.events import (
+    CellDone,
+    CellProgress,
+    EngineSkipped,
+    EngineStarting,
+    EngineWarming,
+    Event,
+    Reporting,
+    Started,
+)
+from harness.reporting import tables
+from harness.reporting.table import Table
+from harness.spec.results import Distribution, OfflineResults, OnlineResults, OnlineSummary
+
+PLAIN_WIDTH = 160
+
+
+class Display:
+    """Prints events to stderr, so that stdout holds the report's path alone."""
+
+    def __init__(self, console: Console, progress: Progress | None, quiet: bool) -> None:
+        self._console, self._progress, self._quiet = console, progress, quiet
+        self._task: TaskID | None = None
+        self._cells = 0
+        self._current = -1
+
+    def show(self, event: Event) -> None:
+        """Print `event`."""
+        if self._quiet:
+            return
+        match event:
+            case Started(folder, cells):
+                self._cells = cells
+                self._line(f"run {folder}: {cells} cells")
+            case EngineSkipped(skipped):
+                where = "" if skipped.scale is None else f", scale {skipped.scale:g}, repeat {skipped.repeat}"
+                self._line(f"skipped {skipped.label}{where}: {skipped.reason}", skipped.mend)
+            case EngineStarting(label, _):
+                self._live(f"{label}: starting", None)
+            case EngineWarming(label, ready_s, requests):
+                ready = "already running" if ready_s is None else f"ready after {ready_s:.1f} s"
+                self._line(f"{label}: {ready}; {requests} requests to warm up")
+                self._live(f"{label}: warming up", None)
+            case CellProgress(cell, requests, progress):
+                if self._progress is None and self._current != cell.index:
+                    self._line(f"[{cell.index + 1}/{self._cells}] {cell}: {requests} requests")
+                self._current = cell.index
+                failed = f", {progress.failed} failed" if progress.failed else ""
+                in_flight = progress.sent - progress.done
+                self._live(
+                    f"[{cell.index + 1}/{self._cells}] {cell}: {in_flight} in flight{failed}",
+                    requests,
+                    progress.done,
+                )
+            case CellDone(cell, summary):
+                self._line(f"[{cell.index + 1}/{self._cells}] {cell}: {_summary(summary)}")
+            case Reporting():
+                self._live("making tables, figures and report", None)
+
+    def note(self, text: str) -> None:
+        """Print a line that is no event."""
+        if not self._quiet:
+            self._line(text)
+
+    def tables(self, results: OnlineResults | OfflineResults) -> None:
+        """Print the results' first tables."""
+        if self._quiet:
+            return
+        for table in _tables(results):
+            rich = RichTable(title=table.title, title_justify="left")
+            for header in table.headers:
+                rich.add_column(header)
+            for line in table.lines:
+                rich.add_row(*line)
+            self._console.print(rich)
+
+    def _line(self, text: str, mend: str = "") -> None:
+        self._console.print(text + (f"\n  mend: {mend}" if mend else ""), markup=False, highlight=False)
+
+    def _live(self, text: str, total: int | None, done: int = 0) -> None:
+        if self._progress is None:
+            return
+        if self._task is None:
+            self._task = self._progress.add_task("")
+        self._progress.update(self._task, description=text, total=total, completed=done)
+
+
+@contextmanager
+def make_display(quiet: bool) -> Iterator[Display]:
+    """A display on stderr, live where that is a terminal."""
+    console = Console(stderr=True, soft_wrap=True)
+    if not console.is_terminal or quiet:
+        if not console.is_terminal:
+            console.width = PLAIN_WIDTH
+        yield Display(console, None, quiet)
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield Display(console, progress, quiet)
+
+
+def _tables(results: OnlineResults | OfflineResults) -> list[Table]:
+    if isinstance(results, OfflineResults):
+        return [tables.offline(results.results)]
+    pooled = [summary for summary in results.summaries if summary.repeat is None]
+    metrics = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+    return [*(tables.latency(pooled, metric) for metric in metrics), tables.throughput(pooled)]
+
+
+def _summary(summary: OnlineSummary) -> str:
+    if not summary.num_success:
+        return f"all {summary.num_requests} requests failed: {summary.errors}"
+    parts = [f"TTFT {_pair(summary.ttft_ms)} ms", f"TPOT {_pair(summary.tpot_ms)} ms"]
+    parts.append(f"{summary.output_tok_per_s:.0f} tok/s")
+    if summary.num_error:
+        parts.append(f"{summary.num_error} failed {summary.errors}")
+    parts += [f"INVALID: {reason}" for reason in summary.invalid_reasons]
+    return ", ".join(parts)
+
+
+def _pair(distribution: Distribution) -> str:
+    if distribution.p50 is None or distribution.p99 is None:
+        return "–"
+    return f"p50 {distribution.p50:.1f} p99 {distribution.p99:.1f}"
