@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import json
 import os
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,26 +67,28 @@ def _make(folder: Path, shape: gpt2.Shape) -> None:
 
     Of two processes that do so at the same time the second finds the name taken; both made the same bytes.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
-        gpt2.write(scratch, shape)
-        for file in scratch.iterdir():
-            file.chmod(0o644)
-            with file.open("rb") as written:
-                os.fsync(written.fileno())
-        scratch.chmod(0o755)
-        try:
-            scratch.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+            _fill(Path(scratch) / folder.name, shape, folder)
     except OSError as error:
         raise UsageError(
-            f"could not make {folder}: {error}", "check that there is room and it is writable"
+            f"could not make {folder}: {error}", "check that there is room and who may write"
         ) from None
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _fill(scratch: Path, shape: gpt2.Shape, folder: Path) -> None:
+    scratch.mkdir()
+    gpt2.write(scratch, shape)
+    for file in scratch.iterdir():
+        file.chmod(0o644)
+        with file.open("rb") as written:
+            os.fsync(written.fileno())
+    try:
+        scratch.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
 
 
 def _download(model: str) -> Path:

@@ -32,7 +32,10 @@ def fetch(name: str, folder: Path | None = None, progress: Progress | None = Non
     target = folder / entry.file
     if target.is_file() and entry.sha256 in (None, catalog.digest(target)):
         return target
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be made: {error.strerror}", "check who may write there") from None
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
         partial = Path(scratch) / entry.file
         if entry.excerpt is None:
@@ -65,7 +68,7 @@ def _download(entry: catalog.Entry, partial: Path, progress: Progress | None) ->
             file.flush()
             os.fsync(file.fileno())
     except (OSError, http.client.HTTPException) as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        reason = error.reason if type(error) is urllib.error.URLError else error
         raise BenchError(
             f"could not fetch {entry.name} from {url}: {reason}",
             f"check the network, or put {entry.file} into a folder named in BENCH_TRACES",

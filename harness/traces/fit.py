@@ -121,7 +121,7 @@ def _scale(trace: Trace, limit: int) -> Trace:
     total = trace.input_tokens + trace.output_tokens
     if not total.size:
         return trace
-    factor = min(1.0, limit / float(np.percentile(total, 100 * SCALED_SHARE, method="higher")))
+    factor = min(1.0, limit / float(np.percentile(total, 100 * SCALED_SHARE, method="inverted_cdf")))
     block_size = trace.block_size
     if block_size is not None:
         scaled_block = max(1, int(block_size * factor))

@@ -55,7 +55,7 @@ class Source:
         if b"\0" in body[:_SNIFF]:
             raise UsageError(f"{path} is a binary file", "give a CSV or JSONL trace, gzip packed or not")
         head = _decode(path, line, body.split(b"\n", 1)[0])
-        kind, fields = _describe(head)
+        kind, fields = _describe(path, line, head)
         return cls(path, hashlib.sha256(raw).hexdigest(), kind, fields, comments, body, line)
 
     def error(self, line: int, what: str) -> UsageError:
@@ -90,10 +90,12 @@ def _decode(path: Path, line: int, text: bytes) -> str:
         raise UsageError(f"{path}, line {line}: not UTF-8 text", "give a CSV or JSONL trace") from None
 
 
-def _describe(head: str) -> tuple[Literal["csv", "jsonl"], tuple[str, ...]]:
+def _describe(path: Path, line: int, head: str) -> tuple[Literal["csv", "jsonl"], tuple[str, ...]]:
     if not head.startswith("{"):
         return "csv", tuple(name.strip().strip('"') for name in head.split(","))
     try:
         return "jsonl", tuple(msgspec.json.decode(head, type=dict[str, object]))
-    except msgspec.DecodeError:
-        return "jsonl", ()
+    except msgspec.DecodeError as error:
+        raise UsageError(
+            f"{path}, line {line}: not a JSON object: {error}", "give one request a line, as JSON"
+        ) from None

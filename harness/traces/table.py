@@ -31,6 +31,8 @@ class Table:
         """Split into columns. Raises UsageError for a row with another number of values than the header."""
         if twice := {name for name in source.fields if source.fields.count(name) > 1}:
             raise source.error(source.first_line, f"column {min(twice)!r} is there twice")
+        if b"\n" not in source.body:
+            raise source.error(source.first_line, "a header and no request")
         odd: list[Any] = []
 
         def keep(row: Any) -> str:
@@ -53,8 +55,6 @@ class Table:
             raise source.error(
                 line, f"{odd[0].actual_columns} values, the header has {odd[0].expected_columns}"
             )
-        if not columns.num_rows:
-            raise source.error(source.first_line, "a header and no request")
         return cls(source, columns)
 
     def __len__(self) -> int:

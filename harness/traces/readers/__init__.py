@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -46,9 +47,9 @@ def detect(source: Source) -> Format:
         missing = ", ".join(repr(field) for field in closest.fields if field not in present)
         hint = f"; the closest, {closest.name}, also needs {missing}"
     what = "columns" if source.kind == "csv" else "keys"
+    found = textwrap.shorten(", ".join(map(repr, source.fields)), 200)
     raise UsageError(
-        f"{source.path}, line {source.first_line}: no trace format has the {what} "
-        f"{', '.join(map(repr, source.fields)) or '(none)'}{hint}",
+        f"{source.path}, line {source.first_line}: no trace format has the {what} {found}{hint}",
         f"give one of the formats {', '.join(it.name for it in FORMATS)}",
     )
 

@@ -7,11 +7,13 @@ and `note`, so that a converted trace still says where it comes from.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
 from pathlib import Path
 
+from harness.errors import UsageError
 from harness.traces.source import Source
 from harness.traces.table import Table
 from harness.traces.trace import Blocks, Trace
@@ -57,14 +59,19 @@ def dump(trace: Trace) -> bytes:
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Write the project's CSV, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write the project's CSV, whole or not at all. Raises UsageError where it cannot be."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with partial.open("wb") as file:
-        file.write(dump(trace))
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            file.write(dump(trace))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise UsageError(f"{path} cannot be written: {error.strerror}", "name another file") from None
 
 
 def _block_size(source: Source) -> int:

@@ -1,0 +1,197 @@
+"""Names are found where local copies lie, checked against the catalog, and fetched from a real server."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import os
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BenchError, UsageError
+from harness.traces import catalog, fetch, readers
+
+CONTENT = b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n" + b"".join(
+    b"2023-11-16 18:15:4%d.0000000,%d,1\r\n" % (row, row + 10) for row in range(8)
+)
+PART = b"".join(CONTENT.splitlines(keepends=True)[i] for i in (0, 3, 4, 5))
+
+
+def entry(name: str, content: bytes, **fields: object) -> catalog.Entry:
+    place = catalog.Place(repository="someone/data", path=f"traces/{name}.csv", ref="abc")
+    known = {
+        "name": name,
+        "file": f"{name}.csv",
+        "format": "azure",
+        "place": place,
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "licence": "CC-BY-4.0",
+        "citation": "Somebody",
+    }
+    return catalog.Entry.model_validate(known | fields)
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, catalog.Entry]:
+    part = entry("part", PART, excerpt={"trace": "whole", "rows": [2, 4]})
+    known = {it.name: it for it in (entry("whole", CONTENT), part, entry("unknown", b"", sha256=None))}
+    monkeypatch.setattr(catalog, "entries", lambda: known)
+    monkeypatch.setattr(catalog, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(catalog, "SHARED", tmp_path / "shared")
+    monkeypatch.delenv("BENCH_TRACES", raising=False)
+    return known
+
+
+def put(path: Path, content: bytes = CONTENT) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def test_the_real_catalog_is_sound() -> None:
+    real = catalog.entries()
+    formats = {it.name for it in readers.FORMATS}
+    assert len({it.file for it in real.values()}) == len(real)
+    for it in real.values():
+        assert it.format in formats and it.licence and it.citation
+        assert it.file == (it.place.path.rpartition("/")[2] if it.excerpt is None else it.file)
+        assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(raw|releases/download)/\S+", it.place.url)
+        assert it.excerpt is None or it.excerpt.trace in real
+    assert real["azure-2024-code"].place.url == (
+        "https://github.com/Azure/AzurePublicDataset/releases/download/dataset-llm-2024/"
+        "AzureLLMInferenceTrace_code_1week.csv"
+    )
+
+
+@pytest.mark.parametrize("folder", ["shared", "cache", "mine/azure"])
+def test_found_by_file_name(
+    listed: dict[str, catalog.Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    put(tmp_path / folder / "whole.csv")
+    monkeypatch.setenv("BENCH_TRACES", os.pathsep.join([str(tmp_path / "none"), str(tmp_path / "mine")]))
+    trace = catalog.load("whole")
+    assert (trace.name, trace.licence, trace.citation, len(trace)) == ("whole", "CC-BY-4.0", "Somebody", 8)
+    assert "someone/data" in trace.origin and trace.sha256 == listed["whole"].sha256
+
+
+def test_a_right_copy_wins_over_a_wrong_one(
+    listed: dict[str, catalog.Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "mine" / "whole.csv", PART)
+    right = put(tmp_path / "cache" / "whole.csv")
+    monkeypatch.setenv("BENCH_TRACES", str(tmp_path / "mine"))
+    assert catalog.find(listed["whole"]) == right
+
+
+def test_a_wrong_copy_names_both_digests(listed: dict[str, catalog.Entry], tmp_path: Path) -> None:
+    put(tmp_path / "cache" / "whole.csv", PART)
+    with pytest.raises(UsageError) as caught:
+        catalog.load("whole")
+    assert hashlib.sha256(PART).hexdigest() in caught.value.message
+    assert hashlib.sha256(CONTENT).hexdigest() in caught.value.message
+
+
+def test_no_copy_says_how_to_get_one(listed: dict[str, catalog.Entry]) -> None:
+    with pytest.raises(UsageError) as caught:
+        catalog.load("whole")
+    assert "bench traces fetch whole" in caught.value.mend and "BENCH_TRACES" in caught.value.mend
+
+
+def test_a_published_file_is_known_by_its_content(listed: dict[str, catalog.Entry], tmp_path: Path) -> None:
+    assert catalog.load(put(tmp_path / "renamed.txt")).name == "whole"
+    other = catalog.load(put(tmp_path / "other.csv", CONTENT + b"2023-11-16 18:16:00.0000000,1,1\r\n"))
+    assert (other.name, other.licence) == ("other", None)
+    assert other.origin == str(tmp_path / "other.csv")
+
+
+def test_an_unknown_name_suggests_others(listed: dict[str, catalog.Entry]) -> None:
+    with pytest.raises(UsageError, match="no trace or file 'whale'") as caught:
+        catalog.load("whale")
+    assert "whole" in caught.value.mend
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A server on this machine in the place of GitHub; the folder that it serves."""
+    root = tmp_path / "github"
+    root.mkdir()
+    handler = functools.partial(Quiet, directory=str(root))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        monkeypatch.setattr(catalog, "GITHUB", f"http://127.0.0.1:{server.server_port}")
+        yield root / "someone/data/raw/abc/traces"
+        server.shutdown()
+        thread.join()
+
+
+def test_fetched_once_and_loaded(listed: dict[str, catalog.Entry], github: Path) -> None:
+    put(github / "whole.csv")
+    seen: list[tuple[int, int | None]] = []
+    path = fetch.fetch("whole", progress=lambda done, total: seen.append((done, total)))
+    assert path == catalog.CACHE / "whole.csv" and path.read_bytes() == CONTENT
+    assert seen == [(len(CONTENT), len(CONTENT))]
+    (github / "whole.csv").unlink()
+    assert fetch.fetch("whole") == path
+    assert len(catalog.load("whole")) == 8
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_excerpt_is_cut_out_of_the_whole(listed: dict[str, catalog.Entry], github: Path) -> None:
+    put(github / "whole.csv")
+    assert fetch.fetch("part").read_bytes() == PART
+    assert catalog.load("part").origin.endswith("rows 2 to 4")
+
+
+def test_another_file_than_the_published_is_not_kept(listed: dict[str, catalog.Entry], github: Path) -> None:
+    put(github / "whole.csv", PART)
+    with pytest.raises(BenchError) as caught:
+        fetch.fetch("whole")
+    assert hashlib.sha256(PART).hexdigest() in caught.value.message
+    assert list(catalog.CACHE.iterdir()) == []
+
+
+def test_a_missing_file_and_no_network(
+    listed: dict[str, catalog.Entry], github: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BenchError, match="404"):
+        fetch.fetch("whole")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(catalog, "GITHUB", f"http://127.0.0.1:{unused.getsockname()[1]}")
+        with pytest.raises(BenchError, match="refused") as caught:
+            fetch.fetch("whole")
+    assert "BENCH_TRACES" in caught.value.mend
+    assert list(catalog.CACHE.iterdir()) == []
+
+
+def test_builtin_and_unknown_are_not_fetched(listed: dict[str, catalog.Entry]) -> None:
+    with pytest.raises(UsageError, match="made on the spot"):
+        fetch.fetch("builtin")
+    with pytest.raises(UsageError, match="no trace"):
+        fetch.fetch("nothing")
+
+
+@pytest.mark.parametrize("name", ["azure-2023-conv-busy", "azure-2023-code-busy"])
+def test_the_published_excerpts_are_what_cutting_gives(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    excerpt = catalog.entry(name).excerpt
+    assert excerpt is not None
+    try:
+        whole = catalog.find(catalog.entry(excerpt.trace))
+    except UsageError as error:
+        pytest.skip(error.message)
+    put(tmp_path / whole.name, whole.read_bytes())
+    assert catalog.digest(fetch.fetch(name, tmp_path)) == catalog.entry(name).sha256
