@@ -59,7 +59,9 @@ class Resampling:
         """Resamples for requests of which `repeat_of` (U,) names the repeat."""
         repeats, sizes = np.unique(repeat_of, return_counts=True)
         unit = np.zeros(len(repeat_of), dtype=np.int64)
-        times = rng.multinomial(len(repeats), np.full(len(repeats), 1 / max(1, len(repeats))), RESAMPLES)
+        if not len(repeats):
+            return cls(unit, np.zeros((RESAMPLES, 0)))
+        times = rng.multinomial(len(repeats), np.full(len(repeats), 1 / len(repeats)), RESAMPLES)
         draws = []
         start = 0
         for position, (repeat, size) in enumerate(zip(repeats, sizes, strict=True)):
@@ -67,9 +69,7 @@ class Resampling:
             unit[repeat_of == repeat] = start + rng.permutation(size) % units
             draws.append(rng.multinomial(times[:, position] * units, np.full(units, 1 / units)))
             start += units
-        return cls(
-            unit, np.concatenate(draws, axis=1, dtype=np.float64) if draws else np.zeros((RESAMPLES, 0))
-        )
+        return cls(unit, np.concatenate(draws, axis=1, dtype=np.float64))
 
     def replicates(self, sample: Sample, qs: Sequence[float]) -> Floats:
         """(len(qs), B) the percentiles `qs` of `sample` in every resample; NaN where a resample is empty."""

@@ -112,7 +112,7 @@ def _rates(repeats: list[Group], seed: int) -> list[Statistic]:
     tokens = np.array(
         [group.requests.loc[group.requests["error"].isna(), "completion_tokens"].sum() for group in repeats]
     )
-    if not seconds.sum() > 0:
+    if not (seconds.sum() > 0 and tokens.sum() > 0):
         return []
     replicates = None
     if len(repeats) >= MIN_REPEATS_FOR_RATES:

@@ -1,0 +1,43 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.metrics.percentiles import distribution, missing, needed, percentiles
+from harness.metrics.samples import Sample
+
+finite = st.floats(0, 1e6, allow_nan=False)
+weighted = st.lists(st.tuples(finite, st.integers(1, 7)), min_size=1, max_size=60)
+
+
+@given(weighted, st.lists(st.floats(0, 100), min_size=1, max_size=5))
+def test_weighted_percentiles_are_those_of_the_repeated_sample(pairs, qs):
+    values, weights = (np.array(column) for column in zip(*pairs, strict=True))
+    expected = np.percentile(np.repeat(values, weights), qs)
+    np.testing.assert_allclose(percentiles(values, weights, qs), expected, rtol=1e-9, atol=1e-9)
+
+
+@given(weighted)
+def test_distribution_is_what_numpy_computes_of_every_token(pairs):
+    values, weights = (np.array(column) for column in zip(*pairs, strict=True))
+    found = distribution(Sample(values, weights, np.zeros(len(values), np.int64)))
+    tokens = np.repeat(values, weights)
+    assert found.n == len(tokens)
+    assert found.max == tokens.max()
+    assert found.mean == pytest.approx(tokens.mean())
+    for q in (50, 90, 95, 99):
+        assert getattr(found, f"p{q}") == pytest.approx(np.percentile(tokens, q), rel=1e-9, abs=1e-9)
+
+
+def test_an_empty_sample_has_no_numbers():
+    empty = Sample(np.zeros(0), None, np.zeros(0, np.int64))
+    found = distribution(empty, source="unknown")
+    assert (found.n, found.p50, found.max, found.ci, found.source) == (0, None, None, {}, "unknown")
+
+
+@pytest.mark.parametrize(("q", "n"), [(50, 2), (90, 10), (95, 20), (99, 100), (99.9, 1000)])
+def test_how_many_samples_a_percentile_needs(q, n):
+    assert needed(q) == n
+    assert missing(q, n) == 0
+    assert missing(q, n - 1) == 1
+    assert missing(q, 10 * n) == 0

@@ -1,0 +1,172 @@
+"""Summaries against the same numbers worked out request by request in plain Python."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.metrics.summary import summarize
+from harness.spec.settings import Slo
+
+from .conftest import build
+
+gap = st.floats(1e-4, 0.5)
+streams = st.lists(st.tuples(gap, st.integers(1, 5)), min_size=1, max_size=6)
+
+
+@st.composite
+def runs(draw):
+    """Requests of two engines, two scales and up to two repeats, some failed."""
+    rows = []
+    for cell, (label, scale, repeat) in enumerate(
+        [("vLLM", 2.0, 0), ("roseinfer", 2.0, 0), ("vLLM", 1.0, 0), ("vLLM", 2.0, 1)]
+    ):
+        for request in range(draw(st.integers(1, 5))):
+            t_sched = request * draw(st.floats(0, 0.3))
+            t = t_sent = t_sched + draw(st.floats(0, 0.002))
+            chunks = [(t := t + step, tokens) for step, tokens in draw(streams)]
+            row = {"cell": cell, "engine": label.lower(), "label": label, "scale": scale, "repeat": repeat}
+            row |= {"request": request, "t_sched": t_sched, "t_sent": t_sent, "chunks": chunks}
+            if draw(st.booleans()):
+                row["prompt_tokens"] = draw(st.integers(1, 99))
+            if draw(st.integers(0, 4)) == 0:
+                row["error"] = draw(st.sampled_from(["timeout", "protocol"]))
+            rows.append(row)
+    return rows
+
+
+def by_hand(rows):
+    """The numbers of a summary, one request at a time."""
+    good = [row for row in rows if "error" not in row]
+    samples = {name: [] for name in ("ttft_ms", "tpot_ms", "itl_ms", "icl_ms", "e2e_ms", "submit_lag_ms")}
+    for row in good:
+        times, tokens = [t for t, _ in row["chunks"]], sum(k for _, k in row["chunks"])
+        samples["ttft_ms"].append((times[0] - row["t_sent"]) * 1000)
+        samples["e2e_ms"].append((times[-1] - row["t_sent"]) * 1000)
+        samples["submit_lag_ms"].append((row["t_sent"] - row["t_sched"]) * 1000)
+        if tokens > 1:
+            samples["tpot_ms"].append((times[-1] - times[0]) * 1000 / (tokens - 1))
+        for (before, _), (after, k) in zip(row["chunks"], row["chunks"][1:], strict=False):
+            samples["icl_ms"].append((after - before) * 1000)
+            samples["itl_ms"] += [(after - before) * 1000 / k] * k
+    return good, samples
+
+
+@settings(max_examples=40, deadline=None)
+@given(runs())
+def test_every_number_is_the_one_worked_out_by_hand(rows):
+    found = summarize(*build(rows))
+    identities = [(s.label, s.scale, s.repeat) for s in found]
+    assert identities == [
+        ("vLLM", 1.0, 0), ("vLLM", 1.0, None), ("vLLM", 2.0, 0), ("vLLM", 2.0, 1), ("vLLM", 2.0, None),
+        ("roseinfer", 2.0, 0), ("roseinfer", 2.0, None),
+    ]  # fmt: skip
+    for summary in found:
+        mine = [r for r in rows if (r["label"], r["scale"]) == (summary.label, summary.scale)]
+        if summary.repeat is not None:
+            mine = [row for row in mine if row["repeat"] == summary.repeat]
+        good, samples = by_hand(mine)
+        seconds = 0.0
+        for repeat in {row["repeat"] for row in mine}:
+            cell = [row for row in mine if row["repeat"] == repeat]
+            seconds += max(r["chunks"][-1][0] for r in cell) + 0.001 - min(r["t_sched"] for r in cell)
+        output = sum(k for row in good for _, k in row["chunks"])
+        prompt = sum(row.get("prompt_tokens", 10) for row in good)
+        assert (summary.num_requests, summary.num_success) == (len(mine), len(good))
+        assert sum(summary.errors.values()) == summary.num_error == len(mine) - len(good)
+        assert (summary.completion_tokens, summary.prompt_tokens) == (output, prompt)
+        assert summary.chunks == sum(len(row["chunks"]) for row in good)
+        assert summary.duration_s == pytest.approx(seconds)
+        assert summary.req_per_s == pytest.approx(len(good) / seconds)
+        assert summary.output_tok_per_s == pytest.approx(output / seconds)
+        assert summary.total_tok_per_s == pytest.approx((output + prompt) / seconds)
+        assert summary.valid == (len(good) == len(mine) and not summary.invalid_reasons)
+        for metric, values in samples.items():
+            distribution = getattr(summary, metric)
+            assert distribution.n == len(values)
+            for q in (50, 90, 95, 99):
+                expected = np.percentile(values, q) if values else None
+                assert getattr(distribution, f"p{q}") == pytest.approx(expected, abs=1e-6)
+
+
+def regular(n=20, lag=0.0, ttft=0.1, **more):
+    return [
+        {"request": i, "t_sched": i * 0.5, "t_sent": i * 0.5 + lag, **more}
+        | {"chunks": [(i * 0.5 + lag + ttft, 1), (i * 0.5 + lag + ttft + 0.05, 1)]}
+        for i in range(n)
+    ]
+
+
+def test_offered_rate_is_that_of_the_schedule(tables):
+    summary = summarize(*tables(regular(21)))[0]
+    assert summary.offered_req_per_s == pytest.approx(2.0)
+
+
+def test_without_time_between_arrivals_the_offered_rate_is_over_the_duration(tables):
+    rows = [{"request": i, "chunks": [(2.0, 1)]} for i in range(4)]
+    summary = summarize(*tables(rows))[0]
+    assert summary.offered_req_per_s == pytest.approx(4 / 2.001)
+
+
+def test_a_closed_loop_has_no_schedule(tables):
+    rows = [{**row, "t_sched": None} for row in regular(5)]
+    summary = summarize(*tables(rows))[0]
+    assert summary.submit_lag_ms.n == summary.ttft_from_schedule_ms.n == 0
+    assert summary.ttft_ms.n == 5
+    assert summary.duration_s == pytest.approx(4 * 0.5 + 0.151)
+    assert summary.valid
+
+
+def test_only_failures(tables):
+    rows = [{"request": i, "error": "connect", "t_sent": None, "completion_tokens": None} for i in range(3)]
+    summary = summarize(*tables(rows))[0]
+    assert not summary.valid
+    assert summary.invalid_reasons == ["no request succeeded"]
+    assert summary.errors == {"connect": 3}
+    assert summary.ttft_ms.p50 is None
+    assert summary.output_tok_per_s == summary.duration_s == 0
+
+
+def test_one_failure_makes_its_cell_and_the_pool_invalid(tables):
+    rows = regular() + [{**row, "cell": 1, "repeat": 1} for row in regular()]
+    rows[3]["error"] = "timeout"
+    first, second, pooled = summarize(*tables(rows))
+    assert first.invalid_reasons == ["1 of 20 requests failed"]
+    assert second.valid
+    assert pooled.invalid_reasons == ["repeat 0: 1 of 20 requests failed"]
+    assert pooled.num_success == 39
+
+
+@pytest.mark.parametrize(("lag", "ttft", "valid"), [(0.0009, 0.01, True), (0.0011, 0.01, False),
+                                                    (0.0049, 0.1, True), (0.0051, 0.1, False)])  # fmt: skip
+def test_a_late_client_makes_a_cell_invalid(tables, lag, ttft, valid):
+    summary = summarize(*tables(regular(lag=lag, ttft=ttft)))[0]
+    assert summary.valid is valid
+    assert valid or "submit lag" in summary.invalid_reasons[0]
+
+
+def test_goodput_counts_requests_within_every_limit(tables):
+    rows = regular(4)
+    rows[0]["chunks"] = [(0.3, 1), (0.35, 1)]
+    rows[1]["chunks"] = [(0.6, 1), (0.9, 1)]
+    rows[2]["chunks"] = [(1.1, 1)]
+    summary = summarize(*tables(rows), slo=Slo(ttft_ms=200, itl_ms=60, tpot_ms=60))[0]
+    assert summary.goodput_req_per_s == pytest.approx(2 / summary.duration_s)
+    assert summarize(*tables(rows))[0].goodput_req_per_s is None
+
+
+def test_what_the_engine_tells_is_measured_and_the_rest_unknown(tables):
+    told, silent = summarize(*tables(regular(queue_wait_ms=3.0)))[0], summarize(*tables(regular()))[0]
+    assert (told.queue_wait_ms.source, told.queue_wait_ms.p50) == ("measured", 3.0)
+    assert (silent.queue_wait_ms.source, silent.queue_wait_ms.n) == ("unknown", 0)
+
+
+def test_a_single_repeat_pools_to_itself(tables):
+    one, pooled = summarize(*tables(regular()))
+    assert pooled == one.model_copy(update={"repeat": None})
+
+
+def test_unsupported_percentiles_have_no_interval(tables):
+    found = summarize(*tables(regular(20)))[0].ttft_ms
+    assert set(found.ci) == {"mean", "p50", "p90", "p95"}
+    assert found.p99 is not None
