@@ -46,7 +46,7 @@ class Workload:
         total = settings.input_len + settings.output_len
         if total > max_model_len:
             raise UsageError(
-                f"{settings.input_len} + {settings.output_len} tokens are above the context of {max_model_len}",
+                f"{settings.input_len} + {settings.output_len} tokens exceed the context of {max_model_len}",
                 "lower --input-len or --output-len",
             )
         record = TraceRecord(

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from harness.cli import engines, online, schema
+from harness.cli import engines, offline, online, report, schema, traces
 from harness.errors import BenchError
 
 app = typer.Typer(
@@ -16,8 +16,11 @@ app = typer.Typer(
     help="Compare LLM serving engines on real request traces.",
 )
 app.command("online")(online.online)
+app.command("offline")(offline.offline)
+app.command("report")(report.report)
 app.command("schema")(schema.schema)
 app.add_typer(engines.app, name="engines")
+app.add_typer(traces.app, name="traces")
 
 INTERRUPTED = 130
 

@@ -12,7 +12,7 @@ import typer
 from harness.cells.online import resume_online, run_online
 from harness.cli.options import with_settings
 from harness.cli.progress import make_display
-from harness.reporting.outputs import write_run_outputs
+from harness.reporting.report import write_run_outputs
 from harness.spec.settings import OnlineSettings
 
 FAILED = 3

@@ -36,8 +36,8 @@ def with_settings(kind: type[CommonSettings]) -> Callable[[Callable[..., None]],
             command(settings, **values)
 
         run.__doc__, run.__name__ = command.__doc__, command.__name__
-        run.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in [*options, *own]}
+        run.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in [*own, *options]}
         return run
 
     return decorate
