@@ -17,6 +17,9 @@ from harness.clock import Alarm
 from harness.golden.behaviour import Behaviour, Deed
 from harness.golden.script import Script, plain, refusal, write_script
 
+#: Writes in a row before requests that came meanwhile are read: `t_received` is late by no more than these.
+_BATCH = 32
+
 
 class _Body(msgspec.Struct):
     """What is read of a request's body."""
@@ -67,9 +70,8 @@ class GoldenServer:
         loop = asyncio.get_running_loop()
         return await loop.create_server(lambda: _Connection(self), host, port, backlog=4096)
 
-    def arrive(self, connection: _Connection, path: str, body: bytes) -> _Answer | None:
-        """A request came in. Returns the answer under way."""
-        now = monotonic()
+    def arrive(self, connection: _Connection, path: str, body: bytes, now: float) -> _Answer | None:
+        """A request came in at `now`. Returns the answer under way."""
         if path in ("/health", "/v1/models"):
             connection.transport.write(
                 plain(200, {"data": [{"id": "golden", "object": "model"}]}).steps[0].data
@@ -119,9 +121,10 @@ class GoldenServer:
         heapq.heappush(self._due, (due, answer.deed.request, answer))
 
     def _wake(self) -> None:
-        now = monotonic()
         due = self._due
-        while due and due[0][0] <= now:
+        for _ in range(_BATCH):
+            if not due or due[0][0] > monotonic():
+                break
             answer = heapq.heappop(due)[2]
             if answer.connection.answer is answer:
                 self._step(answer)
@@ -165,6 +168,8 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, server: GoldenServer) -> None:
         self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._read_at = 0.0
         self._parser = httptools.HttpRequestParser(self)
         self._path = ""
         self._body = b""
@@ -176,6 +181,10 @@ class _Connection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=0)  # write at once
 
     def data_received(self, data: bytes) -> None:
+        self._read_at = monotonic()
+        self._loop.call_soon(self._take, data)  # requests that came at once are all stamped before any work
+
+    def _take(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -196,4 +205,4 @@ class _Connection(asyncio.Protocol):
         self._body += body
 
     def on_message_complete(self) -> None:
-        self.answer = self._server.arrive(self, self._path, self._body)
+        self.answer = self._server.arrive(self, self._path, self._body, self._read_at)

@@ -54,7 +54,7 @@ class _Choice(msgspec.Struct):
     delta: _Delta | None = None
     token_ids: list[int] | None = None
     finish_reason: str | None = None
-    metrics: msgspec.Raw | None = None
+    metrics: msgspec.Raw = msgspec.Raw()
 
 
 class _Usage(msgspec.Struct):
@@ -79,7 +79,7 @@ class _Metrics(msgspec.Struct):
 class _Event(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
-    metrics: msgspec.Raw | None = None
+    metrics: msgspec.Raw = msgspec.Raw()
     error: _Error | str | None = None
     object: str | None = None
     message: str | None = None
