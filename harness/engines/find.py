@@ -131,10 +131,17 @@ def probe(where: Place, distributions: Sequence[str]) -> dict[str, str]:
     return versions
 
 
-def find(engine: EngineName, distributions: Sequence[str], mend: str) -> Installation | Missing:
-    """The engine whose package is the first of `distributions` that is installed; `mend` installs it."""
+def find(
+    engine: EngineName, distributions: Sequence[str], mend: str, needs: Sequence[str] = ()
+) -> Installation | Missing:
+    """The engine whose package is the first of `distributions` that is installed, beside all of `needs`.
+
+    `mend` says how to install it.
+    """
     where = place(engine)
-    versions = probe(where, [*distributions, *REPORTED])
+    versions = probe(where, [*distributions, *needs, *REPORTED])
+    if absent := [name for name in needs if name not in versions]:
+        return Missing(engine, f"{where.how} ({where.python}) has no {', '.join(absent)}", mend)
     for distribution in distributions:
         if distribution in versions:
             reported = {name: versions[name] for name in ("python", *REPORTED) if name in versions}

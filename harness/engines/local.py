@@ -39,13 +39,15 @@ class LocalEngine(Engine):
 
     #: Names of the package that holds the engine; the first that is installed is taken.
     distributions: ClassVar[tuple[str, ...]]
-    #: The command that installs it, for messages.
+    #: Distributions without which it does not serve.
+    needs: ClassVar[tuple[str, ...]] = ()
+    #: How to install it, for messages.
     install: ClassVar[str]
     #: What `bench engines doctor` imports to see whether it runs.
     module: ClassVar[str]
 
     def find(self) -> Installation | Missing:
-        return find(self.name, self.distributions, self.install)
+        return find(self.name, self.distributions, self.install, self.needs)
 
     def installed(self) -> Installation:
         """Like `find`. Raises EngineError when it is missing."""
@@ -63,7 +65,7 @@ class LocalEngine(Engine):
         """The command that prints every option of the server."""
 
     @abstractmethod
-    def offline(self, settings: EngineSettings) -> OfflineFactory:
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         """The in-process API, without the variant's settings."""
 
     def reported(self, log: str) -> dict[str, str]:

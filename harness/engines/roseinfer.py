@@ -42,7 +42,7 @@ class Roseinfer(LocalEngine):
     def extra_body(self, asking: Asking) -> dict[str, object]:
         return {"return_token_ids": True, "return_metrics": True}
 
-    def offline(self, settings: EngineSettings) -> OfflineFactory:
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         arguments: dict[str, JsonValue] = {
             "model": str(settings.model),
             "device": settings.device,

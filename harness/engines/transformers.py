@@ -15,8 +15,9 @@ from harness.offline.workers import folder
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 CB_BLOCK = 32
-#: Its KV cache on a CPU, in full contexts: left alone it takes most of the memory.
-CB_CONTEXTS = 16
+#: Its KV cache on a CPU, in full contexts: as many as there are requests in flight, within these bounds.
+#: Left alone it takes most of the memory.
+MIN_CONTEXTS, MAX_CONTEXTS = 16, 64
 
 
 class Transformers(LocalEngine):
@@ -24,7 +25,8 @@ class Transformers(LocalEngine):
     display = "transformers"
     distributions = ("transformers",)
     install = "make an environment with transformers[serving] and torch in .cache/engines/transformers"
-    module = "transformers, torch, fastapi, uvicorn, openai"
+    needs = ("torch", "fastapi", "uvicorn", "openai")
+    module = "transformers"
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         arguments = [
@@ -36,7 +38,8 @@ class Transformers(LocalEngine):
             *("--continuous-batching", "--cb-block-size", str(CB_BLOCK)),
         ]
         if settings.device == "cpu":
-            blocks = CB_CONTEXTS * -(-settings.max_model_len // CB_BLOCK)
+            contexts = min(max(settings.max_concurrency or 0, MIN_CONTEXTS), MAX_CONTEXTS)
+            blocks = contexts * -(-settings.max_model_len // CB_BLOCK)
             arguments += ["--cb-num-blocks", str(blocks)]
             arguments += ["--cb-max-batch-tokens", str(max(settings.max_model_len, 1024))]
         # The model is pinned: requests must call it by its folder. Its SIGINT handler outlives 4 s.
@@ -74,7 +77,7 @@ class Transformers(LocalEngine):
 
         return encode
 
-    def offline(self, settings: EngineSettings) -> OfflineFactory:
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         target = f"{folder() / 'transformers_llm.py'}:Transformers"
         arguments = {
             "model": str(settings.model),

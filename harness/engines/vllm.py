@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.server import Launch
+from harness.errors import EngineError
 from harness.offline.workers import folder
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
@@ -42,6 +43,17 @@ def environment(device: str) -> dict[str, str]:
     return {**QUIET, "VLLM_CPU_KVCACHE_SPACE": str(min(max(gib, 1), 16))}
 
 
+def _check_build(installation: Installation, settings: EngineSettings) -> None:
+    """A build of vLLM runs on one kind of device. Raises EngineError when it is not the one asked for."""
+    built_for = "cpu" if "cpu" in installation.distribution + installation.version else "cuda"
+    if built_for != settings.device:
+        raise EngineError(
+            f"{installation.distribution} {installation.version} ({installation.how}) is built for {built_for}, "
+            f"not for {settings.device}",
+            f"use --device {built_for}, or name an environment with the other build",
+        )
+
+
 class Vllm(LocalEngine):
     name = "vllm"
     display = "vLLM"
@@ -53,6 +65,7 @@ class Vllm(LocalEngine):
     module = "vllm"
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
+        _check_build(installation, settings)
         options = ["--no-enable-prefix-caching", "--enable-prefix-caching"]
         arguments = [
             *self._cli(installation),
@@ -82,7 +95,8 @@ class Vllm(LocalEngine):
     def reported(self, log: str) -> dict[str, str]:
         return {name: match[1] for name, line in _REPORTED.items() if (match := line.search(log))}
 
-    def offline(self, settings: EngineSettings) -> OfflineFactory:
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
+        _check_build(installation, settings)
         arguments: dict[str, JsonValue] = {
             "model": str(settings.model),
             "dtype": DTYPES[settings.dtype],

@@ -51,7 +51,7 @@ def through_worker(
     """
     installation = engine.installed()
     variant = settings.contender.variant
-    factory = engine.offline(settings)
+    factory = engine.offline(installation, settings)
     arguments = {**factory.arguments, **(variant.offline or {})}
     env = {**factory.env, **installation.env, **variant.env}
     job = {

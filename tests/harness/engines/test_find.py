@@ -62,6 +62,12 @@ def test_missing_says_how_to_install_it():
     assert found.mend == "do this"
 
 
+def test_a_package_that_it_needs_is_missing():
+    found = find.find("transformers", ("rosebench",), "do this", ("pydantic", "no-such-distribution"))
+    assert isinstance(found, Missing)
+    assert found.reason.endswith("has no no-such-distribution")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
