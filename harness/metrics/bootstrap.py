@@ -9,8 +9,8 @@ together, since they are not independent (cluster bootstrap; Field and Welsh, JR
 
 Two approximations keep a resample cheap, neither touched by small runs. Beyond `MAX_UNITS` requests, random
 groups of requests are drawn instead of requests (Wolter, Introduction to Variance Estimation, chapter 2),
-which leaves the expected variance as it is. Beyond `MAX_LEVELS` distinct values, neighbouring values share
-their mean, in bins that are narrow near the percentiles reported. Point estimates use neither.
+which leaves the expected variance as it is. Beyond `MAX_LEVELS` values, neighbouring values share their mean,
+in about as many bins, narrow near the percentiles reported. Point estimates use neither.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Resampling:
     """
 
     unit: Ints
-    draws: Floats
+    draws: npt.NDArray[np.float32]
 
     @classmethod
     def plan(cls, repeat_of: Ints, rng: np.random.Generator) -> Resampling:
@@ -60,7 +60,7 @@ class Resampling:
         repeats, sizes = np.unique(repeat_of, return_counts=True)
         unit = np.zeros(len(repeat_of), dtype=np.int64)
         if not len(repeats):
-            return cls(unit, np.zeros((RESAMPLES, 0)))
+            return cls(unit, np.zeros((RESAMPLES, 0), np.float32))
         times = rng.multinomial(len(repeats), np.full(len(repeats), 1 / len(repeats)), RESAMPLES)
         draws = []
         start = 0
@@ -69,22 +69,20 @@ class Resampling:
             unit[repeat_of == repeat] = start + rng.permutation(size) % units
             draws.append(rng.multinomial(times[:, position] * units, np.full(units, 1 / units)))
             start += units
-        return cls(unit, np.concatenate(draws, axis=1, dtype=np.float64))
+        return cls(unit, np.concatenate(draws, axis=1, dtype=np.float32))
 
     def replicates(self, sample: Sample, qs: Sequence[float]) -> Floats:
         """(len(qs), B) the percentiles `qs` of `sample` in every resample; NaN where a resample is empty."""
-        cumulative, values = self._cumulative(sample)
-        counts = self.draws @ cumulative
-        total = counts[:, -1]
+        counts, values = self._cumulative(sample)
+        total = counts[:, -1].astype(np.float64)
         result = np.full((len(qs), RESAMPLES), np.nan)
-        filled = total > 0
         for row, q in enumerate(qs):
             position = np.maximum(total - 1, 0) * (q / 100)
             below = np.floor(position)
-            low = (counts <= below[:, None]).sum(axis=1)
-            high = (counts <= np.ceil(position)[:, None]).sum(axis=1)
-            ends = values[np.minimum(np.stack([low, high]), len(values) - 1)]
-            result[row] = np.where(filled, ends[0] + (ends[1] - ends[0]) * (position - below), np.nan)
+            ranks = np.stack([below, np.ceil(position)]).astype(np.float32)
+            at = np.stack([(counts <= rank[:, None]).sum(axis=1) for rank in ranks])
+            ends = values[np.minimum(at, len(values) - 1)]
+            result[row] = np.where(total > 0, ends[0] + (ends[1] - ends[0]) * (position - below), np.nan)
         return result
 
     def means(self, sample: Sample) -> Floats:
@@ -95,13 +93,19 @@ class Resampling:
         counts = self.draws @ np.bincount(unit, weights, units)
         return np.asarray(np.divide(sums, counts, out=np.full(RESAMPLES, np.nan), where=counts > 0))
 
-    def _cumulative(self, sample: Sample) -> tuple[Floats, Floats]:
-        """(G, L) how many samples of each unit are at or below each of L values, and (L,) the values."""
+    def _cumulative(self, sample: Sample) -> tuple[npt.NDArray[np.float32], Floats]:
+        """(B, L) how many samples of each resample are at or below each of L values, and the values."""
+        unit = self.unit[sample.request]
+        if len(sample.values) <= MAX_LEVELS:
+            order = np.argsort(sample.values, kind="stable")
+            counts = self.draws[:, unit[order]]
+            if sample.weights is not None:
+                counts *= sample.weights[order].astype(np.float32)
+            return np.cumsum(counts, axis=1), sample.values[order]
         level, values = _bin(sample)
         units = self.draws.shape[1]
-        cell = self.unit[sample.request] * len(values) + level
-        counts = np.bincount(cell, sample.weights, minlength=units * len(values))
-        return np.cumsum(counts.reshape(units, len(values)), axis=1, dtype=np.float64), values
+        held = np.bincount(unit * len(values) + level, sample.weights, minlength=units * len(values))
+        return self.draws @ np.cumsum(held.reshape(units, -1), axis=1, dtype=np.float32), values
 
 
 def interval(replicates: Floats) -> tuple[float, float] | None:
@@ -122,14 +126,10 @@ def intervals(sample: Sample, resampling: Resampling, qs: Sequence[int]) -> dict
 
 
 def _bin(sample: Sample) -> tuple[Ints, Floats]:
-    """(S,) bin of each sample, and (L,) ascending values of the bins, which are the values where few."""
+    """(S,) bin of each sample, and (L,) the ascending mean of each bin."""
     ascending = np.sort(sample.values)
-    edges = ascending[np.flatnonzero(np.append(ascending[1:] > ascending[:-1], True))]
-    if len(edges) > MAX_LEVELS:
-        edges = np.unique(ascending[np.ceil(_LEVELS * (len(ascending) - 1)).astype(np.int64)])
+    edges = np.unique(ascending[np.ceil(_LEVELS * (len(ascending) - 1)).astype(np.int64)])
     level = np.searchsorted(edges, sample.values).astype(np.int64)
-    mass = np.bincount(level, sample.weights, minlength=len(edges))
-    sums = np.bincount(
-        level, sample.values if sample.weights is None else sample.values * sample.weights, len(edges)
-    )
-    return level, np.clip(sums / mass, np.append(edges[0], edges[:-1]), edges)
+    weights = np.ones(len(level)) if sample.weights is None else sample.weights
+    means = np.bincount(level, weights * sample.values) / np.bincount(level, weights)
+    return level, np.clip(means, np.append(edges[0], edges[:-1]), edges)

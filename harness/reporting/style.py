@@ -17,7 +17,7 @@ _ENGINES = {
     "roseinfer": ("#0072b2", "o"),
     "vllm": ("#dd6b00", "s"),
     "sglang": ("#009e73", "^"),
-    "trtllm": ("#7a7f87", "h"),
+    "trtllm": ("#5a5f66", "h"),
     "transformers": ("#b8609a", "D"),
     "llamacpp": ("#8f6b3f", "v"),
     "openai": ("#7b68c8", "P"),

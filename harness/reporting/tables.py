@@ -194,7 +194,9 @@ def _triple(summary: OnlineSummary, metric: str, places: int) -> Cell:
     return Cell(text, found.p90, remark="; ".join(summary.invalid_reasons), invalid=not summary.valid)
 
 
-def _why_withheld(found: Distribution, statistic: str) -> str:
+def _why_withheld(found: Distribution | float, statistic: str) -> str:
+    if not isinstance(found, Distribution):
+        return "no request succeeded"
     more = missing(float(statistic[1:]), found.n)
     return f"withheld: {statistic} needs {more} more samples" if found.n else "no sample"
 

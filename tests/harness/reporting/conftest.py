@@ -106,13 +106,13 @@ def make_online(
     faults: bool = True,
     trace: str = "azure-conv-2023",
 ) -> Path:
-    """An online run folder; with faults, one cell of the third engine has failures and one engine is skipped."""
+    """An online run folder; with faults, a cell of vLLM has failures and an engine is skipped."""
     folder.mkdir(parents=True)
     cells = [(engine, scale, repeat) for repeat in range(repeats) for scale in scales for engine in engines]
     tables = [make_cell(cell, *identity, n) for cell, identity in enumerate(cells)]
     if faults:
-        bad = cells.index((engines[2], scales[0], 0))
-        for position, kind in ((17, "timeout"), (60, "timeout"), (111, "disconnected")):
+        bad = cells.index((next(engine for engine in engines if engine.name == "vllm"), scales[0], 0))
+        for position, kind in ((5, "timeout"), (17, "timeout"), (30, "disconnected")):
             fail(*tables[bad], position, kind, "nothing came for 300 s")
     requests = pa.concat_tables(pa.table(columns, schema=REQUESTS) for columns, _ in tables)
     chunks = pa.concat_tables(pa.table(columns, schema=CHUNKS) for _, columns in tables)
@@ -155,7 +155,7 @@ def make_offline(folder: Path, repeats: int = 3) -> Path:
                     req_per_s=128 / total,
                     output_tok_per_s=128 * 64 / total,
                     total_tok_per_s=128 * 320 / total,
-                )  # fmt: skip
+                )
             )
     results = OfflineResults(
         meta=info("offline", list(speeds), num_prompts=128, input_len=256, output_len=64), results=found
@@ -189,7 +189,7 @@ def info(kind: Any, labels: Sequence[str], **settings: Any) -> RunInfo:
             ready_s=4.2,
             argv=["python", "-m", label.split()[0].lower(), "serve", "--model", "gpt2", "--port", "0"],
             settings={"dtype": "bf16", "max_num_seqs": 256 if label == "vLLM" else 64, "prefix_cache": False},
-        )  # fmt: skip
+        )
         for label in labels
     ]
     return RunInfo(
@@ -199,11 +199,15 @@ def info(kind: Any, labels: Sequence[str], **settings: Any) -> RunInfo:
         settings={"model": "random:gpt2", "device": "cpu", "dtype": "bf16", "seed": 0, **settings},
         environment={
             "cpu": {"model": "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", "cores": 2},
-            "memory_bytes": 8_330_000_000, "kernel": "6.1.0", "gpus": [],
+            "memory_bytes": 8_330_000_000,
+            "kernel": "6.1.0",
+            "gpus": [],
         },
-        versions=Versions(rosebench="0.1.0", roseinfer="0.1.0", vllm="0.11.0", torch="2.11.0", python="3.11.7"),
+        versions=Versions(
+            rosebench="0.1.0", roseinfer="0.1.0", vllm="0.11.0", torch="2.11.0", python="3.11.7"
+        ),
         launches=launches,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="session")

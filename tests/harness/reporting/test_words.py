@@ -1,0 +1,164 @@
+"""Tables, winners, the verdict and warnings: what is claimed, and what is not."""
+
+import pytest
+
+from harness.reporting import tables
+from harness.reporting.markdown import summary, table
+from harness.reporting.notices import notices
+from harness.reporting.run import load_run
+from harness.reporting.table import Cell, Column, Table
+from harness.reporting.verdict import verdict
+from harness.reporting.winners import winners
+from harness.spec.results import Comparison
+
+from .conftest import ENGINES, make_offline, make_online
+
+
+@pytest.fixture(scope="module")
+def run(online_run):
+    return load_run(online_run)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("small") / "run"
+    return load_run(make_online(folder, engines=ENGINES[:1], scales=[1.0], repeats=1, n=60, faults=False))
+
+
+def comparison(a, b, ratio, ci, scale=0.4, metric="ttft_ms", statistic="p90"):
+    low_high = None if ci is None else not ci[0] <= 1 <= ci[1]
+    return Comparison(
+        a=a, b=b, scale=scale, metric=metric, statistic=statistic,
+        value_a=ratio, value_b=1, ratio=ratio, ci=ci, difference=low_high,
+    )  # fmt: skip
+
+
+def test_every_shown_percentile_is_in_the_results(run):
+    for metric in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"):
+        shown = tables.latency_split(run.pooled, metric, {})
+        by = {(s.label, s.scale): getattr(s, metric) for s in run.pooled}
+        for row in shown.rows:
+            values = [cell.value for cell in row[1:]]
+            expected = [
+                getattr(by[row[0].text, scale], f"p{q}") for scale in (0.4, 0.8, 1.6) for q in (50, 90, 99)
+            ]
+            assert values == expected
+            for cell in row[1:]:
+                assert float(cell.text.replace(",", "")) == pytest.approx(cell.value, rel=0.05)
+
+
+def test_the_contract_s_form_of_a_latency_table(run):
+    shown = tables.latency(run.pooled, "ttft_ms")
+    assert [column.title for column in shown.columns] == ["engine", "scale 0.4", "scale 0.8", "scale 1.6"]
+    assert all(cell.text.count("/") == 2 for row in shown.rows for cell in row[1:])
+
+
+def test_a_percentile_without_support_is_withheld_and_says_what_it_needs(small):
+    shown = tables.latency_split(small.pooled, "ttft_ms", {})
+    p99 = shown.rows[0][3]
+    assert (p99.text, p99.value, p99.remark) == ("–", None, "withheld: p99 needs 40 more samples")
+    assert shown.notes == ["–: p99 needs 100 samples and is withheld below; up to 40 more."]
+    assert tables.latency(small.pooled, "ttft_ms").rows[0][1].text.endswith("/–")
+    assert tables.headline(small.pooled, {}).columns[1].group == "TTFT p90, ms"
+
+
+def test_failures_stand_beside_the_rates(run):
+    shown = tables.throughput(run.pooled)
+    (row,) = [row for row in shown.rows if row[0].text == "vLLM" and row[1].text == "0.4"]
+    by = dict(zip(shown.headers, (cell.text for cell in row), strict=True))
+    assert (by["requests"], by["failed"], by["errors"]) == ("400", "3", "disconnected 1, timeout 2")
+    assert by["valid"] == "no"
+
+
+def test_the_best_is_marked_only_where_it_differs_from_every_other_valid_engine(run):
+    pooled = [s for s in run.pooled if s.scale == 0.4]
+    roseinfer, variant, vllm, sglang = (engine.label for engine in ENGINES)
+    clear = [comparison(roseinfer, variant, 0.5, (0.4, 0.6)), comparison(roseinfer, sglang, 0.3, (0.2, 0.4))]
+    key = (0.4, "ttft_ms", "p90")
+    assert winners(pooled, clear) == {key: roseinfer}
+    assert winners(pooled, [*clear, comparison(roseinfer, vllm, 2.0, (1.8, 2.2))]) == {key: roseinfer}
+    assert winners(pooled, clear[:1]) == {}
+    level = [clear[0], comparison(roseinfer, sglang, 0.9, (0.7, 1.1))]
+    assert winners(pooled, level) == {}
+
+
+def test_the_best_rate_is_the_highest(run):
+    pooled = [s for s in run.pooled if s.scale == 0.4 and s.label in ("roseinfer", "SGLang")]
+    rate = {"metric": "output_tok_per_s", "statistic": "output_tok_per_s"}
+    found = winners(pooled, [comparison("roseinfer", "SGLang", 0.5, (0.4, 0.6), **rate)])
+    assert list(found.values()) == ["SGLang"]
+
+
+def test_the_verdict_claims_real_differences_and_names_what_is_level(run):
+    first, second = verdict(run)
+    assert first.startswith("At scale 0.4, the heaviest load, roseinfer's TTFT p99 is")
+    assert "lower than SGLang's (95 % interval" in first
+    assert "vLLM" not in first + second
+    assert second.startswith("There, roseinfer's TPOT p99 is")
+
+
+def test_the_verdict_without_a_difference(run):
+    level = [
+        comparison(a, b, 1.1, (0.9, 1.3), metric=metric, statistic="p99")
+        for metric in ("ttft_ms", "tpot_ms")
+        for a, b in (("roseinfer", "roseinfer (-mp async admit)"), ("roseinfer", "SGLang"))
+    ]
+    changed = run.results.model_copy(update={"comparisons": level})
+    for sentence in verdict(type(run)(run.path, changed, run.requests, run.chunks)):
+        assert "no difference is shown" in sentence
+        assert "95 % interval 0.90 to 1.30" in sentence
+
+
+@pytest.mark.parametrize(("ratio", "ci", "words"), [
+    (5.2, (4.6, 5.9), "5.2× lower than SGLang's (95 % interval 4.6× to 5.9×)"),
+    (1.25, (1.11, 1.43), "20 % lower than SGLang's (95 % interval 10 % to 30 %)"),
+])  # fmt: skip
+def test_how_much_lower(run, ratio, ci, words):
+    pooled = [s for s in run.results.summaries if s.label in ("roseinfer", "SGLang")]
+    for a, b, r, ends in (
+        ("SGLang", "roseinfer", ratio, ci),
+        ("roseinfer", "SGLang", 1 / ratio, (1 / ci[1], 1 / ci[0])),
+    ):
+        one = comparison(a, b, r, ends, statistic="p99")
+        changed = run.results.model_copy(update={"summaries": pooled, "comparisons": [one]})
+        assert words in verdict(type(run)(run.path, changed, run.requests, run.chunks))[0]
+
+
+def test_one_engine_is_compared_with_nothing(small):
+    assert "nothing is compared" in verdict(small)[1]
+
+
+def test_warnings_name_every_reason(run, small):
+    found = {one.kind: f"{one.title} {one.detail}" for one in notices(run)}
+    assert "vLLM at scale 0.4 is invalid" in found["invalid"]
+    assert "3 of 200 requests failed (disconnected 1, timeout 2)" in found["invalid"]
+    assert "TensorRT-LLM was skipped: needs an NVIDIA GPU. To include it" in found["skipped"]
+    assert "75 of 200 (38 %) changed" in found["load"]
+    assert next(one.kind for one in notices(run)) == "invalid"
+    assert [one.kind for one in notices(small)] == ["load"]
+
+
+def test_offline_means_and_verdict(offline_run, tmp_path):
+    run = load_run(offline_run)
+    shown = tables.offline(run.results.results)
+    assert shown.headers == ["engine", "req/s", "output tok/s", "total tok/s", "total latency (s)"]
+    rates = [one.output_tok_per_s for one in run.results.results if one.label == "vLLM"]
+    (row,) = [row for row in shown.rows if row[0].text == "vLLM"]
+    assert row[2].value == pytest.approx(sum(rates) / 3)
+    assert "all repeats of the one are above" in verdict(run)[1]
+    single = load_run(make_offline(tmp_path / "single", repeats=1))
+    assert "too few to say" in verdict(single)[1]
+
+
+def test_summary_markdown_has_the_same_rows_as_the_tables(run):
+    text = summary(run)
+    assert text.startswith("# roseinfer vs roseinfer (-mp async admit) vs vLLM vs SGLang\n")
+    assert "| engine | scale 0.4 | scale 0.8 | scale 1.6 |\n| --- | ---: | ---: | ---: |" in text
+    for row in tables.latency(run.pooled, "itl_ms").lines:
+        assert f"| {' | '.join(row)} |" in text
+
+
+def test_markdown_cells_hold_hostile_text():
+    hostile = Table("t", "t", [Column("a|b")], [[Cell("x|y\n| <b>`*_[z](u)")]])
+    line = table(hostile).splitlines()[4]
+    assert line == r"| x\|y \| &lt;b>\`\*\_\[z\](u) |"
