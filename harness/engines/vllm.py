@@ -48,7 +48,7 @@ def _check_build(installation: Installation, settings: EngineSettings) -> None:
     built_for = "cpu" if "cpu" in installation.distribution + installation.version else "cuda"
     if built_for != settings.device:
         raise EngineError(
-            f"{installation.distribution} {installation.version} ({installation.how}) is built for {built_for}, "
+            f"{installation.distribution} {installation.version} is built for {built_for}, "
             f"not for {settings.device}",
             f"use --device {built_for}, or name an environment with the other build",
         )
