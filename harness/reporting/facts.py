@@ -25,11 +25,13 @@ def facts(run: Run) -> list[tuple[str, str]]:
     ]
     if isinstance(run, OnlineRun):
         scales = ", ".join(f"{scale:g}" for scale in sorted({s.scale for s in run.pooled}))
-        if trace is not None:
-            found.append(("Trace", f"{trace.name}{f' ({trace.note})' if trace.note else ''}"))
-        elif settings.get("concurrency"):
-            found.append(("Load", f"{settings['concurrency']} requests in flight"))
-        found.append(("Scales", f"{scales} × the time between arrivals; smaller is heavier"))
+        if settings.get("concurrency"):
+            found.append(("Load", f"closed loop, {trace.origin if trace else settings['concurrency']}"))
+        else:
+            found.append(
+                ("Trace", f"{trace.name}{f' ({trace.note})' if trace.note else ''}" if trace else "")
+            )
+            found.append(("Scales", f"{scales} × the time between arrivals; smaller is heavier"))
         found.append(("Sample", _sample(run)))
     else:
         found.append(("Batch", batch(run.meta.settings)))
@@ -38,12 +40,12 @@ def facts(run: Run) -> list[tuple[str, str]]:
 
 
 def machine(environment: Mapping[str, Any]) -> str:
-    """GPUs by name and count where there are any, else the CPU and its cores; then the memory."""
+    """GPUs by name and count where there are any; else the CPU, its usable cores and the memory."""
     gpus = [str(gpu.get("name", "GPU")) for gpu in environment.get("gpus") or []]
     if gpus:
         return ", ".join(f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus))
     cpu = environment.get("cpu") or {}
-    cores, memory = cpu.get("cores"), environment.get("memory_bytes")
+    cores, memory = cpu.get("usable_cores"), environment.get("memory_total")
     parts = [str(cpu.get("model") or ""), plural(int(cores), "core") if cores else ""]
     parts.append(f"{memory / 2**30:.0f} GiB" if memory else "")
     return ", ".join(part for part in parts if part)

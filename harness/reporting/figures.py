@@ -43,6 +43,7 @@ def online_figures(run: OnlineRun) -> Figures:
     styles = looks((summary.engine, summary.label) for summary in run.pooled)
     shown = {label: look for label, look in styles.items() if any(s.label == label for s in pooled)}
     groups = [group for group in split(run.requests, run.chunks) if len(group.metrics)]
+    groups.sort(key=lambda group: list(styles).index(group.label))
     with mpl.rc_context(MATPLOTLIB):
         return Figures(
             overview=overview(pooled, shown),

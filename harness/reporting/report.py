@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.files import write_whole
 from harness.reporting.figures import Figures, offline_figures, online_figures
 from harness.reporting.html import render
 from harness.reporting.markdown import summary
@@ -19,7 +19,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         UsageError: a run folder is missing, unfinished or broken.
     """
     loaded = load_runs(runs)
-    _write(out, render([(run, figures(run)) for run in loaded]))
+    write_whole(out, render([(run, figures(run)) for run in loaded]).encode())
     return out
 
 
@@ -31,24 +31,13 @@ def write_run_outputs(run: Path) -> Path:
     """
     loaded = load_run(run)
     drawn = figures(loaded)
-    _write(run / "summary.md", summary(loaded))
+    write_whole(run / "summary.md", summary(loaded).encode())
     for plot in drawn.every:
-        _write(run / "figures" / f"{plot.name}.svg", plot.svg)
-    _write(run / "report.html", render([(loaded, drawn)]))
+        write_whole(run / "figures" / f"{plot.name}.svg", plot.svg.encode())
+    write_whole(run / "report.html", render([(loaded, drawn)]).encode())
     return run / "report.html"
 
 
 def figures(run: Run) -> Figures:
     """All figures of a run."""
     return online_figures(run) if isinstance(run, OnlineRun) else offline_figures(run)
-
-
-def _write(path: Path, text: str) -> None:
-    """The file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with beside.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)

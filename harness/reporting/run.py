@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -37,12 +37,19 @@ class OnlineRun:
 
     @property
     def pooled(self) -> list[OnlineSummary]:
-        """One summary per engine and scale, in the order of the results."""
-        return [summary for summary in self.results.summaries if summary.repeat is None]
+        """One summary per engine and scale, engines in the order in which they were asked for."""
+        return self._in_order(summary for summary in self.results.summaries if summary.repeat is None)
 
     @property
     def repeats(self) -> list[OnlineSummary]:
-        return [summary for summary in self.results.summaries if summary.repeat is not None]
+        """One summary per cell, in the same order."""
+        return self._in_order(summary for summary in self.results.summaries if summary.repeat is not None)
+
+    def _in_order(self, summaries: Iterable[OnlineSummary]) -> list[OnlineSummary]:
+        """Cells are measured in a shuffled order: that of the settings is the reader's."""
+        asked = [(one.get("name"), one.get("variant")) for one in self.meta.settings.get("engines", [])]
+        rank = {engine: position for position, engine in enumerate(asked)}
+        return sorted(summaries, key=lambda one: rank.get((one.engine, one.variant), len(rank)))
 
 
 @dataclass(frozen=True)

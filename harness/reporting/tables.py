@@ -145,19 +145,24 @@ def _offline_rows(rows: Iterable[tuple[str, list[float]]]) -> list[list[Cell]]:
 def _grid(
     pooled: Sequence[OnlineSummary], keys: Sequence[tuple[float, str, str]], winners: Winners
 ) -> list[list[Cell]]:
-    """One row a label: the statistic of each (scale, metric, statistic), decimals alike down a column."""
+    """One row a label: the statistic of each (scale, metric, statistic), decimals alike down a column.
+
+    A winner whose number reads like another's is not marked: so small a difference is nobody's reason to choose.
+    """
     by_label = _by_label(pooled)
     columns = []
     for scale, metric, statistic in keys:
         found = {label: by.get(scale) for label, by in by_label.items()}
-        values = {label: _value(one, metric, statistic) for label, one in found.items()}
-        places = decimals(values.values())
-        best = winners.get((scale, metric, statistic))
-        columns.append([_cell(found[label], metric, statistic, places, label == best) for label in by_label])
+        places = decimals(_value(one, metric, statistic) for one in found.values())
+        cells = {label: _cell(one, metric, statistic, places) for label, one in found.items()}
+        best = winners.get((scale, metric, statistic), "")
+        if best in cells and [cell.text for cell in cells.values()].count(cells[best].text) == 1:
+            cells[best] = replace(cells[best], best=True)
+        columns.append(list(cells.values()))
     return [[Cell(label), *(column[row] for column in columns)] for row, label in enumerate(by_label)]
 
 
-def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: int, best: bool) -> Cell:
+def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: int) -> Cell:
     if summary is None:
         return Cell(DASH, remark="not measured")
     value = _value(summary, metric, statistic)
@@ -169,7 +174,7 @@ def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: in
     ci = found.ci.get(statistic) if isinstance(found, Distribution) else None
     interval = "" if ci is None else f"{number(ci[0], places)}–{number(ci[1], places)}"
     remark = "" if summary.valid else f"invalid: {'; '.join(summary.invalid_reasons)}"
-    return Cell(number(value, places), value, interval, remark, best, not summary.valid)
+    return Cell(number(value, places), value, interval, remark, invalid=not summary.valid)
 
 
 def _value(summary: OnlineSummary | None, metric: str, statistic: str) -> float | None:

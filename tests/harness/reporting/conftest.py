@@ -108,7 +108,7 @@ def make_online(
 ) -> Path:
     """An online run folder; with faults, a cell of vLLM has failures and an engine is skipped."""
     folder.mkdir(parents=True)
-    cells = [(engine, scale, repeat) for repeat in range(repeats) for scale in scales for engine in engines]
+    cells = [(e, scale, repeat) for repeat in range(repeats) for e in reversed(engines) for scale in scales]
     tables = [make_cell(cell, *identity, n) for cell, identity in enumerate(cells)]
     if faults:
         bad = cells.index((next(engine for engine in engines if engine.name == "vllm"), scales[0], 0))
@@ -123,7 +123,14 @@ def make_online(
         engine="trtllm", label="TensorRT-LLM", reason="needs an NVIDIA GPU", mend="run on a machine with one"
     )
     results = OnlineResults(
-        meta=info("online", [e.label for e in engines], scales=list(scales), repeats=repeats, n=n).model_copy(
+        meta=info(
+            "online",
+            [e.label for e in engines],
+            engines=[{"name": e.name, "variant": e.variant} for e in engines],
+            scales=list(scales),
+            repeats=repeats,
+            n=n,
+        ).model_copy(
             update={"trace": TRACE.model_copy(update={"name": trace, "requests": n, "changed": n * 3 // 8})}
         ),
         summaries=summarize(*raw, slo=Slo(ttft_ms=200, tpot_ms=12)),
@@ -198,8 +205,13 @@ def info(kind: Any, labels: Sequence[str], **settings: Any) -> RunInfo:
         command=command,
         settings={"model": "random:gpt2", "device": "cpu", "dtype": "bf16", "seed": 0, **settings},
         environment={
-            "cpu": {"model": "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", "cores": 2},
-            "memory_bytes": 8_330_000_000,
+            "cpu": {
+                "model": "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
+                "physical_cores": 1,
+                "logical_cores": 2,
+                "usable_cores": 2,
+            },
+            "memory_total": 8_330_000_000,
             "kernel": "6.1.0",
             "gpus": [],
         },

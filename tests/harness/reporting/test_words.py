@@ -82,6 +82,17 @@ def test_the_best_is_marked_only_where_it_differs_from_every_other_valid_engine(
     assert winners(pooled, level) == {}
 
 
+def test_a_winner_whose_number_reads_like_another_s_is_not_marked(run):
+    pooled = [s for s in run.pooled if s.scale == 1.6]
+    mine = next(s for s in pooled if s.label == "roseinfer")
+    level = [s.model_copy(update={"output_tok_per_s": mine.output_tok_per_s * 0.9999}) for s in pooled[1:]]
+    apart = [s.model_copy(update={"output_tok_per_s": mine.output_tok_per_s * 0.9}) for s in pooled[1:]]
+    won = {(1.6, "output_tok_per_s", "output_tok_per_s"): "roseinfer"}
+    for others, marked in ((level, 0), (apart, 1)):
+        shown = tables.headline([mine, *others], won)
+        assert sum(cell.best for row in shown.rows for cell in row) == marked
+
+
 def test_the_best_rate_is_the_highest(run):
     pooled = [s for s in run.pooled if s.scale == 0.4 and s.label in ("roseinfer", "SGLang")]
     rate = {"metric": "output_tok_per_s", "statistic": "output_tok_per_s"}
