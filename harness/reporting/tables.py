@@ -147,7 +147,7 @@ def _grid(
 ) -> list[list[Cell]]:
     """One row a label: the statistic of each (scale, metric, statistic), decimals alike down a column.
 
-    A winner whose number reads like another's is not marked: so small a difference is nobody's reason to choose.
+    A winner whose number reads like another's is not marked: so small a difference decides nothing.
     """
     by_label = _by_label(pooled)
     columns = []
