@@ -21,8 +21,8 @@ def test_roseinfer_stands_twice():
 
 
 def test_a_variant_in_process_has_one_pair_of_parentheses():
-    who = contender(EngineRef.model_validate("roseinfer@prefix-cache"))
-    assert make_entries([who])[0][1].label == "roseinfer (prefix cache, in-process)"
+    who = contender(EngineRef.model_validate("roseinfer@one-thread"))
+    assert make_entries([who])[0][1].label == "roseinfer (one thread, in-process)"
 
 
 def test_what_cannot_be_measured_is_named():
