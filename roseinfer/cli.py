@@ -6,13 +6,13 @@ import logging
 import sys
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.options import with_settings
 from roseinfer.params import RequestError, SamplingParams
-from roseinfer.server.serve import ServerConfig, serve
+from roseinfer.server.config import ServerConfig
+from roseinfer.server.launch import launch
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -21,7 +21,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 @with_settings(EngineConfig, ServerConfig)
 def serve_command(engine: EngineConfig, server: ServerConfig) -> None:
     """Serve a model over HTTP, OpenAI-compatible."""
-    sys.exit(serve(engine, server))
+    sys.exit(launch(engine, server))
 
 
 @app.command("generate")
@@ -45,7 +45,7 @@ def generate_command(
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=sampling_seed)
     llm.engine.add(0, tokenizer.encode(prompt), params)
     while (step := llm.engine.step()) is not None:
-        print(text.push(int(np.asarray(step.tokens)[0])), end="", flush=True)
+        print(text.push(int(step.tokens[0])), end="", flush=True)
     print(text.finish())
 
 

@@ -12,13 +12,8 @@ from torch.profiler import record_function
 
 from roseinfer import models
 from roseinfer.attention.backends import make_attention
-from roseinfer.config import (
-    ConfigError,
-    EngineConfig,
-    resolve_device,
-    resolve_dtype,
-    resolve_prefill_max_tokens,
-)
+from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.engine.resolve import resolve_device, resolve_dtype, resolve_prefill_max_tokens
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.engine.warmup import warm_up

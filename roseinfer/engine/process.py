@@ -1,32 +1,39 @@
-"""The engine process: it does nothing but step, and ends when its channel closes."""
+"""The engine process: it does nothing but step, and ends when its channel closes.
+
+Started as `python -m roseinfer.engine.process FD CONFIG`: the descriptor of its end of the channel, and an
+EngineConfig in JSON.
+"""
 
 from __future__ import annotations
 
 import gc
 import logging
-import signal
+import os
+import select
 import socket
+import sys
+import threading
 
+import msgspec
 import numpy as np
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.ipc.channel import BlockingChannel
-from roseinfer.ipc.messages import Discard, Failed, Ready, Submit, ToEngine, Tokens
+from roseinfer.ipc.messages import Discard, Failed, Load, Query, Ready, Submit, ToEngine, Tokens
 from roseinfer.scheduler.scheduler import StepResult
 
 log = logging.getLogger(__name__)
 
 
 def run(config: EngineConfig, sock: socket.socket) -> None:
-    """Serve requests from `sock` until its other side closes. The entry of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front end ends the engine by closing the channel
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    """Serve requests from `sock` until its other side closes."""
+    threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
     channel: BlockingChannel[ToEngine] = BlockingChannel(sock, ToEngine)  # type: ignore[arg-type]
     try:
         engine = Engine(config)
     except (ConfigError, MemoryError, RuntimeError) as error:
-        channel.send(Failed(str(error)))
+        channel.send(Failed(str(error) or type(error).__name__))
         return
     gc.collect()
     gc.freeze()
@@ -35,9 +42,14 @@ def run(config: EngineConfig, sock: socket.socket) -> None:
         _serve(engine, channel)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
-    except Exception as error:
-        log.exception("the engine stopped")
-        channel.send(Failed(f"{type(error).__name__}: {error}"))
+
+
+def _end_with(sock: socket.socket) -> None:
+    """End this process, whatever it is doing, when the other side of `sock` is gone."""
+    poll = select.poll()
+    poll.register(sock, 0)  # a hang-up is always reported
+    poll.poll()
+    os._exit(0)
 
 
 def _serve(engine: Engine, channel: BlockingChannel[ToEngine]) -> None:
@@ -48,6 +60,8 @@ def _serve(engine: Engine, channel: BlockingChannel[ToEngine]) -> None:
                     engine.add(id, np.frombuffer(prompt, dtype=np.int32), params)
                 case Discard(id):
                     engine.discard(id)
+                case Query():
+                    channel.send(_load(engine))
         result = engine.step()
         if result is not None:
             channel.send(_message(result))
@@ -55,3 +69,12 @@ def _serve(engine: Engine, channel: BlockingChannel[ToEngine]) -> None:
 
 def _message(result: StepResult) -> Tokens:
     return Tokens(result.ids.tobytes(), result.tokens.tobytes(), result.finished)
+
+
+def _load(engine: Engine) -> Load:
+    return Load(engine.num_running, engine.num_waiting, engine.kv_usage, engine.preemptions)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    run(msgspec.json.decode(sys.argv[2], type=EngineConfig), socket.socket(fileno=int(sys.argv[1])))

@@ -21,6 +21,10 @@ class Discard(msgspec.Struct, frozen=True, tag=True, array_like=True):
     id: int
 
 
+class Query(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Ask for the engine's load; a Load answers, in the order of the queries."""
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The engine takes requests from now on."""
 
@@ -41,5 +45,14 @@ class Tokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
     finished: tuple[Finished, ...]
 
 
-ToEngine = Submit | Discard
-FromEngine = Ready | Failed | Tokens
+class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What the engine holds between two steps: see Engine's properties."""
+
+    running: int
+    waiting: int
+    kv_usage: float
+    preemptions: int
+
+
+ToEngine = Submit | Discard | Query
+FromEngine = Ready | Failed | Tokens | Load

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from roseinfer import __version__
 from roseinfer.params import RequestError, check_request
 from roseinfer.server import protocol
 from roseinfer.server.answers import Answers
@@ -47,10 +48,11 @@ class Server:
         self.app: ASGIApp = Starlette(
             routes=[
                 Route("/health", self._health),
+                Route("/server_info", self._server_info),
                 Route("/v1/models", self._models),
                 Route("/v1/completions", self._completions, methods=["POST"]),
             ],
-            exception_handlers={HTTPException: _http_error},
+            exception_handlers={HTTPException: _http_error, Exception: _server_error},
         )
 
     async def _health(self, request: Request) -> Response:
@@ -66,6 +68,21 @@ class Server:
             "max_model_len": self._engine.info.max_model_len,
         }
         return Response(msgspec.json.encode({"object": "list", "data": [card]}), media_type=JSON)
+
+    async def _server_info(self, request: Request) -> Response:
+        """What the engine runs with, and what it holds now."""
+        self._authorize(request)
+        try:
+            load = await self._engine.load()
+        except EngineDeadError:
+            raise HTTPException(503, "the engine has stopped") from None
+        info = {
+            "version": __version__,
+            "model": self._model,
+            "settings": self._engine.info,
+            "load": msgspec.structs.asdict(load) | {"inflight": self._engine.num_inflight},
+        }
+        return Response(msgspec.json.encode(info), media_type=JSON)
 
     async def _completions(self, request: Request) -> ASGIApp:
         self._authorize(request)
@@ -188,3 +205,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     body = error_body(error.status_code, error.detail)
     return Response(body, error.status_code, headers=error.headers, media_type=JSON)
+
+
+async def _server_error(request: Request, error: Exception) -> Response:
+    return Response(error_body(500, "internal error; the server's log says more"), 500, media_type=JSON)

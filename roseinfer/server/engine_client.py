@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import multiprocessing
-import socket
 from collections import deque
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.config import ConfigError, EngineConfig
-from roseinfer.engine.process import run
+from roseinfer.config import ConfigError
 from roseinfer.ipc.channel import AsyncChannel
-from roseinfer.ipc.messages import Discard, Failed, FromEngine, Ready, Submit, Tokens
+from roseinfer.ipc.messages import Discard, Failed, FromEngine, Load, Query, Ready, Submit, Tokens
 from roseinfer.params import EngineInfo, Finished, SamplingParams
-
-#: Seconds that the engine process gets to end by itself.
-STOP_TIMEOUT = 5.0
+from roseinfer.server.engine_process import EngineProcess
 
 
 class EngineDeadError(Exception):
@@ -54,14 +49,18 @@ class Mailbox:
 
 
 class EngineClient:
-    """Starts the engine process and routes its tokens. Use `await start()` before anything else."""
+    """Talks to the engine process and routes its tokens. Use `await start()` before anything else.
+
+    `on_death` is called when a started engine ends without having been asked to.
+    """
 
     info: EngineInfo
 
-    def __init__(self, config: EngineConfig, on_death: Callable[[], None]) -> None:
-        self._config = config
+    def __init__(self, process: EngineProcess, on_death: Callable[[], None]) -> None:
+        self._process = process
         self._on_death = on_death
         self._streams: dict[int, tuple[Mailbox, int]] = {}
+        self._queries: deque[asyncio.Future[Load]] = deque()
         self._ids = itertools.count()
         self.alive = False
 
@@ -71,16 +70,11 @@ class EngineClient:
 
     async def start(self) -> None:
         """Wait until the engine is ready. Raises ConfigError with the engine's reason."""
-        ours, theirs = socket.socketpair()
-        context = multiprocessing.get_context("spawn")
-        self._process = context.Process(target=run, args=(self._config, theirs), name="engine", daemon=True)
-        self._process.start()
-        theirs.close()
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[Ready | Failed] = loop.create_future()
         _, self._channel = await loop.create_unix_connection(
             lambda: AsyncChannel[FromEngine](FromEngine, self._on_message, self._on_close),  # type: ignore[arg-type]
-            sock=ours,
+            sock=self._process.socket,
         )
         answer = await self._ready
         if isinstance(answer, Failed):
@@ -90,11 +84,17 @@ class EngineClient:
 
     def stop(self) -> None:
         """End the engine process."""
-        self._channel.close()
-        self._process.join(STOP_TIMEOUT)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        self.alive = False
+        self._process.stop()
+
+    async def load(self) -> Load:
+        """What the engine holds now. Raises EngineDeadError."""
+        if not self.alive:
+            raise EngineDeadError
+        answer: asyncio.Future[Load] = asyncio.get_running_loop().create_future()
+        self._queries.append(answer)
+        self._channel.send(Query())
+        return await answer
 
     def submit(self, prompt: NDArray[np.int32], params: SamplingParams, mailbox: Mailbox, answer: int) -> int:
         """Queue a prompt `[n]` whose tokens arrive in `mailbox` as `answer`. Returns the id to discard."""
@@ -121,16 +121,25 @@ class EngineClient:
                         stream[0].put(stream[1], token, ends.get(id))
                 for id in ends:
                     self._streams.pop(id, None)
+            case Load():
+                answer = self._queries.popleft()
+                if not answer.done():
+                    answer.set_result(message)
             case Ready() | Failed():
                 if not self._ready.done():
                     self._ready.set_result(message)
 
     def _on_close(self) -> None:
         if not self._ready.done():
-            self._ready.set_result(Failed("the engine process ended while it was starting"))
+            self._ready.set_result(
+                Failed(f"the engine process ended while it was starting ({self._process.how_it_ended()})")
+            )
         was_alive, self.alive = self.alive, False
         for mailbox, _ in self._streams.values():
             mailbox.fail()
+        for query in self._queries:
+            if not query.done():
+                query.set_exception(EngineDeadError())
         if was_alive:
             self._on_death()
 

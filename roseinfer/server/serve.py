@@ -1,79 +1,82 @@
-"""Starts engine and HTTP server, and ends both."""
+"""The HTTP server's life around the engine process."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import logging
-from dataclasses import dataclass
+import signal
+import socket
 
 import uvicorn
+import uvloop
 
-from roseinfer.config import EngineConfig, setting
 from roseinfer.server.app import Server
+from roseinfer.server.config import ServerConfig
 from roseinfer.server.engine_client import EngineClient
-from roseinfer.tokenizer.tokenizer import load_tokenizer
+from roseinfer.server.engine_process import EngineProcess
+from roseinfer.server.listen import listen
+from roseinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ServerConfig:
-    """Where the server listens, and whom it lets in; options are made from these fields."""
+def serve(process: EngineProcess, listener: socket.socket, config: ServerConfig, model: str) -> int:
+    """Answer requests on `listener` until told to stop, or until the engine ends.
 
-    host: str = setting("127.0.0.1", "address to listen on")
-    port: int = setting(8000, "port to listen on; 0 takes a free one and prints it")
-    served_model_name: str | None = setting(None, "the name clients use; the model's if not given")
-    api_key: str | None = setting(None, "what clients must send as a bearer token")
-    max_inflight_requests: int | None = setting(None, "answer 429 above this many requests")
-
-
-def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
-    """Serve until told to stop. Returns the process's exit code. Raises ConfigError before serving."""
-    return asyncio.Runner(loop_factory=_loop).run(_serve(engine_config, server_config))
+    Returns the process's exit code: 0 when told to stop, 1 when the engine has died.
+    Raises ConfigError before serving.
+    """
+    tokenizer = load_tokenizer(model)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(process, listener, config, tokenizer, model))
 
 
-def _loop() -> asyncio.AbstractEventLoop:
-    import uvloop
-
-    return uvloop.new_event_loop()  # type: ignore[no-any-return]
-
-
-async def _serve(engine_config: EngineConfig, config: ServerConfig) -> int:
-    tokenizer = load_tokenizer(engine_config.model)
-    died = False
+async def _serve(
+    process: EngineProcess,
+    listener: socket.socket,
+    config: ServerConfig,
+    tokenizer: Tokenizer | None,
+    model: str,
+) -> int:
+    def stop() -> None:
+        starting.cancel()
+        server.should_exit = True
 
     def on_death() -> None:
-        nonlocal died
-        died = server.should_exit = True
-        log.error("the engine process has ended; stopping the server")
+        log.error("the engine process has ended (%s); stopping the server", process.how_it_ended())
+        stop()
 
-    engine = EngineClient(engine_config, on_death)
-    await engine.start()
-    try:
-        log.info("engine: %s", engine.info.describe())
-        application = Server(
-            engine,
-            tokenizer,
-            model=config.served_model_name or engine_config.model,
-            api_key=config.api_key,
-            max_inflight=config.max_inflight_requests,
-        )
-        settings = uvicorn.Config(
+    engine = EngineClient(process, on_death)
+    application = Server(
+        engine,
+        tokenizer,
+        model=config.served_model_name or model,
+        api_key=config.api_key,
+        max_inflight=config.max_inflight_requests,
+    )
+    server = uvicorn.Server(
+        uvicorn.Config(
             application.app,
-            host=config.host,
-            port=config.port,
             log_level="warning",
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=1,
             timeout_keep_alive=60,
-            backlog=4096,
         )
-        server = uvicorn.Server(settings)
-        gc.collect()
-        gc.freeze()
-        await server.serve()
-    finally:
-        engine.stop()
-    return 1 if died or not server.started else 0
+    )
+    starting = asyncio.ensure_future(engine.start())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    try:
+        await starting
+    except asyncio.CancelledError:
+        return 0
+    log.info("engine: %s", engine.info.describe())
+    log.info("listening on %s", listen(listener))
+    gc.collect()
+    gc.freeze()
+    await server.serve(sockets=[listener])
+    died = not engine.alive
+    engine.stop()
+    return 1 if died else 0

