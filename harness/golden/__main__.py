@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import gc
 import os
 import sys
 from pathlib import Path
 
 import msgspec
-import uvloop
 
 from harness.golden.behaviour import Behaviour
 from harness.golden.server import GoldenServer
@@ -26,21 +24,9 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokens-per-chunk", type=int, default=default.tokens_per_chunk)
     parser.add_argument("--slots", type=int, help="requests answered at once; the others queue")
     parser.add_argument("--script", type=Path, help="JSON list of behaviours, given to requests in turn")
+    parser.add_argument("--with-stdin", action="store_true", help="end when standard input is closed")
     parser.add_argument("--log", type=Path, help="JSON lines: what was truly done, and when")
     return parser.parse_args(argv)
-
-
-async def _serve(options: argparse.Namespace, behaviours: list[Behaviour]) -> None:
-    log_fd = None
-    if options.log is not None:
-        log_fd = os.open(options.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    golden = GoldenServer(behaviours, options.slots, log_fd)
-    server = await golden.listen(options.host, options.port)
-    sys.stdout.write(f"port {server.sockets[0].getsockname()[1]}\n")
-    sys.stdout.flush()
-    gc.freeze()
-    gc.disable()
-    await server.serve_forever()
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -56,8 +42,15 @@ def main(argv: list[str] | None = None) -> int:
             sys.stderr.write(f"{options.script}: {error}\n")
             return 2
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(options, behaviours))
+        log_fd = None
+        if options.log is not None:
+            log_fd = os.open(options.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        server = GoldenServer(behaviours, options.slots, log_fd)
+        sys.stdout.write(f"port {server.listen(options.host, options.port)}\n")
+        sys.stdout.flush()
+        gc.freeze()
+        gc.disable()
+        server.serve(sys.stdin.fileno() if options.with_stdin else None)
     except KeyboardInterrupt:
         return 130
     except OSError as error:

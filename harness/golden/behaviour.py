@@ -39,13 +39,13 @@ Outcome = Literal["complete", "cut", "stalled", "aborted"]
 
 
 class Deed(msgspec.Struct):
-    """What the server did with one request. Times are CLOCK_MONOTONIC seconds, each taken before the bytes
-    went to the kernel; `writes` are the chunks that carry tokens, as (time, tokens)."""
+    """What the server did with one request. Times are CLOCK_MONOTONIC seconds; `writes` are the chunks that
+    carry tokens, as (time, tokens), each stamped as its bytes are handed to the kernel."""
 
     request: int  # in the order of arrival
     user: str | None  # as in the request's body
     status: int
-    t_received: float
+    t_received: float  # the kernel's stamp of its last byte
     t_started: float  # when its turn came
     writes: list[tuple[float, int]] = []
     t_end: float = 0.0

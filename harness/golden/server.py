@@ -1,24 +1,28 @@
-"""The golden server: one heap of due times, one alarm, and a log of what was done when."""
+"""The golden server: one heap of due times, one epoll set, and a log of what was done when.
+
+It runs on plain sockets, so that no event loop's way of reading and writing is in what it writes down.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import os
+import select
+import socket
 from collections import deque
 from collections.abc import Sequence
 from time import monotonic
-from typing import Any, cast
+from typing import Any
 
-import httptools
 import msgspec
 
-from harness.clock import Alarm
 from harness.golden.behaviour import Behaviour, Deed
+from harness.golden.connection import SO_TIMESTAMPNS, Connection
 from harness.golden.script import Script, plain, refusal, write_script
 
-#: Writes in a row before requests that came meanwhile are read: `t_received` is late by no more than these.
-_BATCH = 32
+#: Writes in a row before requests that came meanwhile are read.
+_BATCH = 64
+_MODELS = {"object": "list", "data": [{"id": "golden", "object": "model"}]}
 
 
 class _Body(msgspec.Struct):
@@ -36,7 +40,7 @@ class _Answer:
 
     __slots__ = ("connection", "deed", "position", "script", "start")
 
-    def __init__(self, connection: _Connection, script: Script, deed: Deed) -> None:
+    def __init__(self, connection: Connection, script: Script, deed: Deed) -> None:
         self.connection = connection
         self.script = script
         self.deed = deed
@@ -47,7 +51,8 @@ class _Answer:
 class GoldenServer:
     """Answers as it is told, at the times it is told, and writes down the times that it truly kept.
 
-    Due times are absolute: a late write delays none after it.
+    A request's time is the kernel's stamp of its arrival, a chunk's is taken when its bytes are handed to the
+    kernel. Due times are absolute: a late write delays none after it.
 
     Args:
         behaviours: Given to requests in turn, in the order of arrival; a request's own `golden` wins.
@@ -63,21 +68,92 @@ class GoldenServer:
         self._running = 0
         self._queue: deque[_Answer] = deque()
         self._due: list[tuple[float, int, _Answer]] = []
-        self._alarm = Alarm(asyncio.get_running_loop(), self._wake)
+        self._answers: dict[Connection, _Answer] = {}
+        self._connections: dict[int, Connection] = {}
+        self._epoll = select.epoll()
+        self._listener = socket.socket()
 
-    async def listen(self, host: str, port: int) -> asyncio.Server:
-        """Start to accept connections."""
-        loop = asyncio.get_running_loop()
-        return await loop.create_server(lambda: _Connection(self), host, port, backlog=4096)
+    def listen(self, host: str, port: int) -> int:
+        """Start to accept connections. Returns the port."""
+        self._listener = socket.create_server((host, port), backlog=4096)
+        self._listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)  # connections inherit it
+        self._listener.setblocking(False)
+        self._epoll.register(self._listener, select.EPOLLIN)
+        return int(self._listener.getsockname()[1])
 
-    def arrive(self, connection: _Connection, path: str, body: bytes, now: float) -> _Answer | None:
-        """A request came in at `now`. Returns the answer under way."""
-        if path in ("/health", "/v1/models"):
-            connection.transport.write(
-                plain(200, {"data": [{"id": "golden", "object": "model"}]}).steps[0].data
-            )
+    def serve(self, parent_fd: int | None = None) -> None:
+        """Serve until interrupted or, where `parent_fd` is given, until that is closed at its other end."""
+        if parent_fd is not None:
+            self._epoll.register(parent_fd, select.EPOLLIN)
+        while True:
+            for fd, event in self._epoll.poll(self._wait()):
+                connection = self._connections.get(fd)
+                if connection is not None:
+                    self._serve(connection, event)
+                elif fd == self._listener.fileno():
+                    self._accept()
+                elif fd == parent_fd and not os.read(fd, 1):
+                    return
+            self._write_due()
+
+    def _wait(self) -> float | None:
+        """Sleep until the next write is due or something comes in; how long epoll may then still wait.
+
+        epoll_wait(2) counts in milliseconds, select(2) in microseconds.
+        """
+        if not self._due:
             return None
-        deed = Deed(self._arrived, None, 200, now, now)
+        left = self._due[0][0] - monotonic()
+        if left > 0:
+            select.select([self._epoll.fileno()], [], [], left)
+        return 0.0
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            connection = Connection(sock, self._arrive)
+            self._connections[sock.fileno()] = connection
+            self._epoll.register(sock, select.EPOLLIN)
+
+    def _serve(self, connection: Connection, event: int) -> None:
+        if event & select.EPOLLOUT and connection.flush():
+            if connection.closing:
+                self._drop(connection)
+                return
+            self._epoll.modify(connection.sock, select.EPOLLIN)
+        if event & ~select.EPOLLOUT and not connection.read():
+            self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        """Close a connection; a request that was under way on it is over."""
+        fd = connection.sock.fileno()
+        self._epoll.unregister(fd)
+        del self._connections[fd]
+        connection.sock.close()
+        answer = self._answers.pop(connection, None)
+        if answer is None:
+            return
+        if answer.deed.outcome != "stalled":
+            answer.deed.outcome = "aborted"
+        self._record(answer.deed)
+        if answer in self._queue:
+            self._queue.remove(answer)
+        else:
+            self._release()
+
+    def _write(self, connection: Connection, data: bytes) -> None:
+        if not connection.write(data):
+            self._epoll.modify(connection.sock, select.EPOLLIN | select.EPOLLOUT)
+
+    def _arrive(self, connection: Connection, path: str, body: bytes, arrived: float) -> None:
+        """A whole request came in."""
+        if path in ("/health", "/v1/models"):
+            self._write(connection, plain(200, _MODELS).steps[0].data)
+            return
+        deed = Deed(self._arrived, None, 200, arrived, arrived)
         behaviour = self._behaviours[self._arrived % len(self._behaviours)]
         self._arrived += 1
         try:
@@ -93,43 +169,29 @@ class GoldenServer:
             deed.user = request.user
             script = write_script(behaviour, request.max_tokens, length)
         deed.status = script.status
-        answer = _Answer(connection, script, deed)
+        answer = self._answers[connection] = _Answer(connection, script, deed)
         if self._slots is not None and self._running >= self._slots:
             self._queue.append(answer)
         else:
-            self._start(answer, now)
-        return answer
-
-    def abandon(self, answer: _Answer) -> None:
-        """The client went away."""
-        if answer.deed.outcome != "stalled":
-            answer.deed.outcome = "aborted"
-        self._record(answer.deed)
-        if answer in self._queue:
-            self._queue.remove(answer)
-        else:
-            self._release()
+            self._start(answer, arrived)
 
     def _start(self, answer: _Answer, now: float) -> None:
         self._running += 1
         answer.start = answer.deed.t_started = now
         self._plan(answer)
-        self._alarm.set(self._due[0][0])
 
     def _plan(self, answer: _Answer) -> None:
         due = answer.start + answer.script.steps[answer.position].after_s
         heapq.heappush(self._due, (due, answer.deed.request, answer))
 
-    def _wake(self) -> None:
+    def _write_due(self) -> None:
         due = self._due
         for _ in range(_BATCH):
             if not due or due[0][0] > monotonic():
-                break
+                return
             answer = heapq.heappop(due)[2]
-            if answer.connection.answer is answer:
+            if self._answers.get(answer.connection) is answer:
                 self._step(answer)
-        if due:
-            self._alarm.set(due[0][0])
 
     def _step(self, answer: _Answer) -> None:
         script, deed, connection = answer.script, answer.deed, answer.connection
@@ -138,19 +200,21 @@ class GoldenServer:
         if step.tokens:
             deed.writes.append((monotonic(), step.tokens))
         if answer.position < len(script.steps):
-            connection.transport.write(step.data)
+            self._write(connection, step.data)
             self._plan(answer)
             return
         deed.t_end = monotonic()
         deed.outcome = script.outcome
         if script.outcome == "stalled":  # it keeps its slot until the client leaves
-            connection.transport.write(step.data)
+            self._write(connection, step.data)
             return
         self._record(deed)  # first, so that whoever has the answer finds the deed
-        connection.answer = None
-        connection.transport.write(step.data)
+        del self._answers[connection]
+        self._write(connection, step.data)
         if script.close or script.outcome == "cut":
-            connection.transport.close()
+            connection.closing = True
+            if not connection.unsent:
+                self._drop(connection)
         self._release()
 
     def _record(self, deed: Deed) -> None:
@@ -161,48 +225,3 @@ class GoldenServer:
         self._running -= 1
         if self._queue:
             self._start(self._queue.popleft(), monotonic())
-
-
-class _Connection(asyncio.Protocol):
-    """One client connection, one request at a time."""
-
-    def __init__(self, server: GoldenServer) -> None:
-        self._server = server
-        self._loop = asyncio.get_running_loop()
-        self._read_at = 0.0
-        self._parser = httptools.HttpRequestParser(self)
-        self._path = ""
-        self._body = b""
-        self.answer: _Answer | None = None
-        self.transport: asyncio.Transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)
-        self.transport.set_write_buffer_limits(high=0)  # write at once
-
-    def data_received(self, data: bytes) -> None:
-        self._read_at = monotonic()
-        self._loop.call_soon(self._take, data)  # requests that came at once are all stamped before any work
-
-    def _take(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self.transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self.answer is not None:
-            answer, self.answer = self.answer, None
-            self._server.abandon(answer)
-
-    def on_message_begin(self) -> None:
-        self._body = b""
-
-    def on_url(self, url: bytes) -> None:
-        self._path = url.decode("ascii", "replace")
-
-    def on_body(self, body: bytes) -> None:
-        self._body += body
-
-    def on_message_complete(self) -> None:
-        self.answer = self._server.arrive(self, self._path, self._body, self._read_at)
