@@ -28,3 +28,13 @@ class UsageError(BenchError):
 
 class EngineError(BenchError):
     """An engine could not be started, asked or stopped."""
+
+
+class LeftBehindError(EngineError):
+    """Something of an engine could not be ended: nothing can be measured beside it."""
+
+
+class InterruptedRunError(BenchError):
+    """The user ended a run that can be finished later."""
+
+    exit_code = 130

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
@@ -15,7 +16,7 @@ class Cell:
     """One measurement: an engine at a scale.
 
     `index` is its number in the run. `load_seed` is that of its prompts, which every engine gets alike at the
-    same scale and repeat and which come in no other cell.
+    same scale and repeat and which come in no other scale or repeat.
     """
 
     index: int
@@ -49,16 +50,19 @@ def plan(settings: OnlineSettings, contenders: list[Contender]) -> list[Block]:
     if settings.interleave and settings.repeats > 1:
         orders = [rng.permutation(len(contenders)) for _ in range(settings.repeats)]
         pairs = [(contenders[int(i)], repeat) for repeat, order in enumerate(orders) for i in order]
-    blocks: list[Block] = []
-    for contender, repeat in pairs:
-        first = sum(len(block.cells) for block in blocks)
-        cells = [
-            Cell(first + i, contender, scale, repeat, _load_seed(settings.seed, repeat, i))
-            for i, scale in enumerate(scales)
-        ]
-        blocks.append(Block(contender, tuple(cells)))
-    return blocks
+    index = count()
+    return [
+        Block(
+            contender,
+            tuple(
+                Cell(next(index), contender, scale, repeat, _load_seed(settings.seed, repeat, position))
+                for position, scale in enumerate(scales)
+            ),
+        )
+        for contender, repeat in pairs
+    ]
 
 
 def _load_seed(seed: int, repeat: int, scale_index: int) -> int:
-    return int(np.random.SeedSequence([seed, repeat, scale_index]).generate_state(1)[0])
+    """64 bits, so that no two loads of a run have the same prompts."""
+    return int(np.random.SeedSequence([seed, repeat, scale_index]).generate_state(1, np.uint64)[0])

@@ -13,10 +13,11 @@ from harness.spec.results import OnlineSummary, Skipped
 
 @dataclass(frozen=True)
 class Started:
-    """The run has its folder and its number of cells."""
+    """The run has its folder and its number of cells, of which `done` were measured before."""
 
     folder: Path
     cells: int
+    done: int = 0
 
 
 @dataclass(frozen=True)

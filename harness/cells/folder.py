@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -43,6 +46,30 @@ def make_folder(parent: Path | None, kind: Literal["online", "offline"]) -> Path
             f"{parent} cannot be written to: {os.strerror(error.errno or 0)}", "choose another --out"
         ) from None
     raise UsageError(f"{parent} holds too many runs of this second", "choose another --out")
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Nobody else may go on with the run in `folder` inside.
+
+    Raises:
+        UsageError: Somebody does, or there is no such folder.
+    """
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise UsageError(
+            f"{folder} holds no run: {os.strerror(error.errno or 0)}", "name the folder of a run"
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise UsageError(f"the run in {folder} is still going on", "wait for its end") from None
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def write_json(path: Path, content: BaseModel) -> None:

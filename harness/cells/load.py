@@ -21,6 +21,10 @@ from harness.workload import PlannedRequest, closed_loop, open_loop, warmup
 WARMUP_WINDOW_S = 2.0
 MAX_WARMUP_BATCH = 32
 WARMUP_OUTPUT_TOKENS = 8
+#: Of two requests of a wave that follow each other, the first is asked for this many tokens more.
+WARMUP_STAGGER = 2
+#: Above this size a wave's longest answer does not grow any more.
+MAX_STAGGERED = 64
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Workload:
 
     settings: OnlineSettings
     vocab_size: int
+    max_model_len: int
     trace: Trace | None
     record: TraceRecord
 
@@ -42,7 +47,7 @@ class Workload:
         if settings.concurrency is None:
             fitted = fit(load(settings.trace), settings.fit, max_model_len, settings.max_output_len)
             fitted = fitted.head(settings.n)
-            return cls(settings, vocab_size, fitted.trace, fitted.record())
+            return cls(settings, vocab_size, max_model_len, fitted.trace, fitted.record())
         total = settings.input_len + settings.output_len
         if total > max_model_len:
             raise UsageError(
@@ -58,7 +63,7 @@ class Workload:
             input_tokens=settings.n * settings.input_len,
             output_tokens=settings.n * settings.output_len,
         )
-        return cls(settings, vocab_size, None, record)
+        return cls(settings, vocab_size, max_model_len, None, record)
 
     def requests(self, scale: float, seed: int) -> list[PlannedRequest]:
         """One cell's requests."""
@@ -70,8 +75,9 @@ class Workload:
     def warmup_waves(self, seed: int) -> list[list[PlannedRequest]]:
         """Requests to send before measuring, a wave at a time, all of a wave at once.
 
-        `auto` makes waves of 1, 2, 4, … requests up to the load's concurrency, so that every batch size on
-        the way down is met, their prompts as long as the load's at evenly spaced quantiles.
+        `auto` makes waves of 1, 2, 4, … requests up to the load's concurrency. Prompts are as long as the
+        load's at evenly spaced quantiles. Answers are so long that no two end in the same step, at whatever
+        rate the engine takes prompts in: every batch size is met on the way up or down.
         """
         if self.settings.warmup == 0:
             return []
@@ -96,7 +102,14 @@ class Workload:
         else:
             quantiles = (np.arange(size) + 0.5) / size
             inputs = np.quantile(self.trace.input_tokens, quantiles, method="nearest").tolist()
-        return warmup([(length, WARMUP_OUTPUT_TOKENS) for length in inputs], self.vocab_size, seed)
+        lengths = [self._lengths(length, i, size) for i, length in enumerate(inputs)]
+        return warmup(lengths, self.vocab_size, seed)
+
+    def _lengths(self, input_tokens: int, position: int, size: int) -> tuple[int, int]:
+        """Input and output of one request of a wave; the context is kept, at the cost of the input."""
+        behind = (size - 1 - position) * min(size, MAX_STAGGERED) // size
+        output = min(WARMUP_OUTPUT_TOKENS + WARMUP_STAGGER * behind, self.max_model_len - 1)
+        return min(input_tokens, self.max_model_len - output), output
 
 
 def model_context(settings: OnlineSettings, model: ModelFolder | None) -> tuple[int, int]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.cells.load import Workload, model_context
 from harness.engines.base import Contender, Engine, EngineSettings, Installation, Missing
 from harness.engines.cores import CpuSplit, physical_cores, split
+from harness.engines.local import LocalEngine
 from harness.engines.registry import contender, get_engine
 from harness.engines.resolve import resolve_device, resolve_dtype
-from harness.errors import UsageError
+from harness.errors import EngineError, UsageError
 from harness.models.folder import ModelFolder, resolve
 from harness.spec.results import Skipped
 from harness.spec.settings import CommonSettings, OnlineSettings
@@ -61,7 +63,7 @@ def resolve_online(settings: OnlineSettings) -> Resolved:
     Raises:
         UsageError: A setting cannot work here, or no engine that was asked for is there.
     """
-    contenders = [contender(ref) for ref in settings.engines]
+    contenders = make_contenders(settings)
     engines = {c.label: get_engine(c.ref.name, settings.base_url, settings.api_key_env) for c in contenders}
     found, missing = find_engines(contenders, engines)
     if len(missing) == len(contenders):
@@ -86,7 +88,34 @@ def resolve_online(settings: OnlineSettings) -> Resolved:
             "clients": _clients(settings, workload, cpus),
         }
     )
-    return Resolved(settings, model, workload, contenders, engines, found, missing, cpus)
+    resolved = Resolved(settings, model, workload, contenders, engines, found, missing, cpus)
+    for who in contenders:
+        _check_command(engines[who.label], resolved.engine_settings(who))
+    return resolved
+
+
+def make_contenders(settings: CommonSettings) -> list[Contender]:
+    """The engines and variants that were asked for, each with a label of its own.
+
+    Raises:
+        UsageError: Unknown engine or variant, or two that would be drawn alike.
+    """
+    by_label: dict[str, Contender] = {}
+    for who in map(contender, settings.engines):
+        if other := by_label.get(who.label):
+            raise UsageError(
+                f"{other.ref} and {who.ref} are both drawn as {who.label!r}",
+                f"give one another label in configs/engines/{who.ref.name}.yaml",
+            )
+        by_label[who.label] = who
+    return list(by_label.values())
+
+
+def _check_command(engine: Engine, settings: EngineSettings) -> None:
+    """Raises UsageError when the installed version has no such option; other faults show at the start."""
+    if isinstance(engine, LocalEngine):
+        with suppress(EngineError):
+            engine.server(engine.installed(), settings, port=0)
 
 
 def find_engines(

@@ -1,40 +1,41 @@
-"""The `bench` command."""
+"""The `bench` command: what a user can mend is one line, and an exit code."""
 
 from __future__ import annotations
 
 import sys
 
-import typer
-
-from harness.cli import engines, offline, online, report, schema, traces
 from harness.errors import BenchError
-
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Compare LLM serving engines on real request traces.",
-)
-app.command("online")(online.online)
-app.command("offline")(offline.offline)
-app.command("report")(report.report)
-app.command("schema")(schema.schema)
-app.add_typer(engines.app, name="engines")
-app.add_typer(traces.app, name="traces")
 
 INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run a command. What a user can mend is one line on stderr and the error's exit code."""
+    """Run a command and exit with its code."""
     try:
-        app()
+        code = _run()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("bench: interrupted; finished cells are kept", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+    if code == INTERRUPTED:
+        print("bench: interrupted", file=sys.stderr)
+    sys.exit(code)
+
+
+def _run() -> int:
+    """The imports take a second, in which a user may already press Ctrl-C."""
+    import typer
+
+    from harness.cli.commands import app
+
+    try:
+        code: int | None = app(standalone_mode=False)
+    except typer.TyperException as error:
+        if message := error.format_message():
+            print(f"bench: {message}\n  mend: see `bench --help`, of the command too", file=sys.stderr)
+        return error.exit_code
+    return code or 0
 
 
 if __name__ == "__main__":

@@ -2,42 +2,61 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from harness.cells.events import Event, Started
 from harness.cells.online import resume_online, run_online
 from harness.cli.options import with_settings
+from harness.cli.outcome import Json, Open, Quiet, conclude
 from harness.cli.progress import make_display
+from harness.errors import BenchError, InterruptedRunError
 from harness.reporting.report import write_run_outputs
 from harness.spec.settings import OnlineSettings
 
-FAILED = 3
+Resume = Annotated[Path | None, typer.Option(help="finish this run; it has its settings", metavar="RUN")]
 
 
-@with_settings(OnlineSettings)
+@with_settings(OnlineSettings, instead="resume")
 def online(
-    settings: OnlineSettings,
-    resume: Annotated[
-        Path | None, typer.Option(help="finish this run; other settings are its own", metavar="RUN")
-    ] = None,
-    open_report: Annotated[bool, typer.Option("--open", help="open the report in a browser")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but the report's path")] = False,
+    settings: OnlineSettings | None,
+    resume: Resume = None,
+    open_report: Open = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Replay a trace at several scales against each engine's server, one engine at a time."""
+    folder: Path | None = None
     with make_display(quiet) as display:
-        if resume is None:
-            folder, results = run_online(settings, ["bench", *sys.argv[1:]], display.show)
-        else:
-            folder, results = resume_online(resume, display.show)
-        report = write_run_outputs(folder)
+
+        def show(event: Event) -> None:
+            nonlocal folder
+            if isinstance(event, Started):
+                folder = event.folder
+            display.show(event)
+
+        try:
+            if settings is not None:
+                run, results = run_online(settings, ["bench", *sys.argv[1:]], show)
+            else:
+                assert resume is not None
+                run, results = resume_online(resume, show)
+            report = write_run_outputs(run)
+        except KeyboardInterrupt:
+            if folder is None:
+                raise
+            raise InterruptedRunError("interrupted; what is measured is saved", _finish(folder)) from None
+        except BenchError as error:
+            if folder is not None:
+                error.mend = "; then ".join(filter(None, (error.mend, _finish(folder))))
+            raise
     display.tables(results)
-    print(report)
-    if open_report:
-        webbrowser.open(report.resolve().as_uri())
-    faulty = [skipped for skipped in results.skipped if skipped.scale is not None]
-    if faulty or any(summary.num_error for summary in results.summaries):
-        raise typer.Exit(FAILED)
+    conclude(results, report, as_json=as_json, open_report=open_report)
+
+
+def _finish(folder: Path) -> str:
+    return f"finish the run with `bench online --resume {shlex.quote(str(folder))}`"

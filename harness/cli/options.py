@@ -12,6 +12,7 @@ import typer
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from harness.errors import UsageError
 from harness.spec.loader import build
 from harness.spec.settings import CommonSettings
 
@@ -20,10 +21,16 @@ Settings = TypeVar("Settings", bound=CommonSettings)
 _SHORTER = {"list": "LIST", "EngineRef": "NAME[@VARIANT],…", "Slo": "METRIC=MS,…"}
 
 
-def with_settings(kind: type[CommonSettings]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_settings(
+    kind: type[CommonSettings], instead: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command `--config` and an option for each field of `kind`; its first argument is the result.
 
     Options keep the text they were given: pydantic alone decides what it means, for YAML and CLI alike.
+
+    Args:
+        instead: An option of the command that stands for all settings. Where it is given, the first argument
+            is None, and a setting beside it is a UsageError.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -31,9 +38,17 @@ def with_settings(kind: type[CommonSettings]) -> Callable[[Callable[..., None]],
         options = [_config(), *_options(kind)]
 
         def run(config: Path | None, **values: Any) -> None:
-            given = {name: values.pop(name) for name in list(values) if name in kind.model_fields}
-            settings = build(kind, config, {name: v for name, v in given.items() if v is not None})
-            command(settings, **values)
+            texts = {name: values.pop(name) for name in list(values) if name in kind.model_fields}
+            given = {name: text for name, text in texts.items() if text is not None}
+            if instead is None or values[instead] is None:
+                command(build(kind, config, given), **values)
+                return
+            if beside := [*given, *(["config"] if config else [])]:
+                options = ", ".join("--" + name.replace("_", "-") for name in beside)
+                raise UsageError(
+                    f"--{instead} goes with the run's own settings, not {options}", "leave it out"
+                )
+            command(None, **values)
 
         run.__doc__, run.__name__ = command.__doc__, command.__name__
         run.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]

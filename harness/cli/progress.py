@@ -19,9 +19,17 @@ from harness.cells.events import (
     Reporting,
     Started,
 )
+from harness.offline.run import Measuring
 from harness.reporting import tables
 from harness.reporting.table import Table
-from harness.spec.results import Distribution, OfflineResults, OnlineResults, OnlineSummary
+from harness.spec.results import (
+    Distribution,
+    OfflineResult,
+    OfflineResults,
+    OnlineResults,
+    OnlineSummary,
+    Skipped,
+)
 
 PLAIN_WIDTH = 160
 
@@ -35,17 +43,19 @@ class Display:
         self._cells = 0
         self._current = -1
 
-    def show(self, event: Event) -> None:
+    def show(self, event: Event | Measuring | OfflineResult | Skipped) -> None:
         """Print `event`."""
         if self._quiet:
             return
         match event:
-            case Started(folder, cells):
+            case Started(folder, cells, done):
                 self._cells = cells
-                self._line(f"run {folder}: {cells} cells")
-            case EngineSkipped(skipped):
-                where = "" if skipped.scale is None else f", scale {skipped.scale:g}, repeat {skipped.repeat}"
-                self._line(f"skipped {skipped.label}{where}: {skipped.reason}", skipped.mend)
+                before = f", {done} measured before" if done else ""
+                self._line(f"run {folder}: {cells} cells{before}")
+            case EngineSkipped(skipped) | (Skipped() as skipped):
+                scale = "" if skipped.scale is None else f", scale {skipped.scale:g}"
+                repeat = "" if skipped.repeat is None else f", repeat {skipped.repeat}"
+                self._line(f"skipped {skipped.label}{scale}{repeat}: {skipped.reason}", skipped.mend)
             case EngineStarting(label, _):
                 self._live(f"{label}: starting", None)
             case EngineWarming(label, ready_s, requests):
@@ -65,13 +75,14 @@ class Display:
                 )
             case CellDone(cell, summary):
                 self._line(f"[{cell.index + 1}/{self._cells}] {cell}: {_summary(summary)}")
+            case Measuring(label, repeat, index, total, log):
+                self._line(f"[{index + 1}/{total}] {label}, repeat {repeat}; log: {log}")
+                self._live(f"[{index + 1}/{total}] {label}, repeat {repeat}", None)
+            case OfflineResult():
+                rate = f"{event.output_tok_per_s:,.0f} output tok/s in {event.total_s:.3f} s"
+                self._line(f"{event.label}, repeat {event.repeat}: {rate}")
             case Reporting():
                 self._live("making tables, figures and report", None)
-
-    def note(self, text: str) -> None:
-        """Print a line that is no event."""
-        if not self._quiet:
-            self._line(text)
 
     def tables(self, results: OnlineResults | OfflineResults) -> None:
         """Print the results' first tables."""

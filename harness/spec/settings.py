@@ -70,14 +70,18 @@ Scales = Annotated[list[Annotated[float, Field(gt=0)]], BeforeValidator(_split),
 class CommonSettings(Strict):
     """What every benchmark shares."""
 
-    model: str = Field("auto", description="hub id, local folder, random:gpt2, random:gpt2-tiny or smollm2-135m")
+    model: str = Field(
+        "auto", description="hub id, local folder, random:gpt2, random:gpt2-tiny or smollm2-135m"
+    )
     device: Device = Field("auto", description="where the engines run")
     dtype: Dtype = Field("auto", description="weights and activations; auto is bf16 on a CPU, fp16 on a GPU")
     engines: Engines = Field(
         default_factory=lambda: [EngineRef(name=name) for name in DEFAULT_ENGINES],
         description="NAME or NAME@VARIANT, comma separated",
     )
-    max_model_len: int | None = Field(None, ge=2, description="context in tokens; the model's own if not given")
+    max_model_len: int | None = Field(
+        None, ge=2, description="context in tokens; the model's own if not given"
+    )
     vocab_size: int = Field(32_000, ge=2, description="of prompts, where the model's own is unknown")
     seed: int = Field(0, ge=0, description="of prompts, order and sampling")
     repeats: int = Field(1, ge=1, description="measure everything this many times")
@@ -88,6 +92,10 @@ class CommonSettings(Strict):
     prefix_cache: bool = Field(False, description="let engines reuse the KV cache of shared prefixes")
     ignore_eos: bool = Field(True, description="every answer has exactly the length asked for")
     out: Path | None = Field(None, description="where runs are kept; default outputs/benchmarks/serving")
+
+    def idle(self) -> dict[str, str]:
+        """Fields that have no effect beside the others, each with what they belong to."""
+        return {}
 
     @field_validator("engines")
     @classmethod
@@ -108,11 +116,34 @@ class OnlineSettings(CommonSettings):
     max_output_len: int | None = Field(None, ge=1, description="upper limit of output tokens with --fit clip")
     scales: Scales = Field([1.0], description="factors on the time between arrivals; smaller is heavier")
     n: int = Field(200, ge=1, description="requests taken from the head of the trace")
-    concurrency: int | None = Field(None, ge=1, description="closed loop: requests in flight, instead of a trace")
+    concurrency: int | None = Field(
+        None, ge=1, description="closed loop: requests in flight, instead of a trace"
+    )
     input_len: int = Field(128, ge=1, description="prompt tokens in the closed loop")
     output_len: int = Field(64, ge=1, description="output tokens in the closed loop")
     clients: Literal["auto"] | Annotated[int, Field(ge=1)] = Field("auto", description="client processes")
     slo: Slo | None = Field(None, description="service level for goodput, e.g. ttft_ms=200,tpot_ms=50")
+
+    def idle(self) -> dict[str, str]:
+        if self.concurrency is not None:
+            idle = dict.fromkeys(
+                ("trace", "fit", "max_output_len", "scales"), "a trace, not to --concurrency"
+            )
+        else:
+            idle = dict.fromkeys(("input_len", "output_len"), "--concurrency")
+            if self.fit != "clip":
+                idle["max_output_len"] = "--fit clip"
+        if all(engine.name != "openai" for engine in self.engines):
+            idle |= dict.fromkeys(("base_url", "api_key_env"), "engine openai")
+        return idle
+
+    @model_validator(mode="before")
+    @classmethod
+    def _running_server(cls, given: object) -> object:
+        """An address alone means the server at that address."""
+        if isinstance(given, dict) and given.get("base_url") is not None and "engines" not in given:
+            return given | {"engines": ["openai"]}
+        return given
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 from pydantic import JsonValue
 
-from harness.errors import EngineError
+from harness.errors import LeftBehindError
 
 #: Share of a GPU's memory that may still differ after an engine has gone.
 TOLERANCE = 0.01
@@ -100,14 +100,14 @@ def memory_restored(label: str) -> Iterator[None]:
     """Inside, an engine runs; after it, every GPU holds what it held before, within 1 % of its memory.
 
     Raises:
-        EngineError: it does not, 20 seconds later; the message names the PIDs that hold memory.
+        LeftBehindError: it does not, 20 seconds later; the message names the PIDs that hold memory.
     """
     before = _memory()
     yield
     deadline = time.monotonic() + PATIENCE_S
     while held := _held(before, _memory()):
         if time.monotonic() > deadline:
-            raise EngineError(f"after {label} had ended, {'; '.join(held)}", "end the processes named")
+            raise LeftBehindError(f"after {label} had ended, {'; '.join(held)}", "end the processes named")
         time.sleep(0.2)
 
 

@@ -1,0 +1,140 @@
+"""Measures a block: one server, warmed up, and the cells that it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from harness.cells.cell import Block, Cell
+from harness.cells.events import (
+    CellDone,
+    CellProgress,
+    EngineSkipped,
+    EngineStarting,
+    EngineWarming,
+    Notify,
+)
+from harness.cells.folder import now
+from harness.cells.resolve import Resolved
+from harness.cells.run import Run
+from harness.engines.base import Asking, Encoder, Server
+from harness.errors import BenchError, EngineError, LeftBehindError
+from harness.load.plan import LoadPlan, LoadResult, Progress, WireRequest
+from harness.load.run import run_load
+from harness.metrics.summary import summarize
+from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
+from harness.records.journal import JournalEntry
+from harness.records.store import write_cell
+from harness.spec.results import Skipped
+from harness.workload import PlannedRequest
+
+
+def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) -> None:
+    """Measure the cells of `block` that are not in the journal.
+
+    What goes wrong is noted as a fault of every cell that is left, and the run can go on.
+
+    Raises:
+        LeftBehindError: The engine could not be ended. Nothing can be measured beside it.
+    """
+    left = [cell for cell in block.cells if cell.index not in run.done]
+    if not left:
+        return
+    who = block.contender
+    engine = resolved.engines[who.label]
+    log = run.folder / "logs" / f"{str(who.ref).replace('@', '.')}.server.log"
+    notify(EngineStarting(who.label, log))
+    try:
+        with engine.open(resolved.engine_settings(who), log) as server:
+            run.launched(server.record)
+            model = resolved.model.path if resolved.model else Path()
+            asking = Asking(model, server.served_name, resolved.settings.ignore_eos, resolved.settings.seed)
+            measuring = _Measuring(run, resolved, notify, server, engine.encoder(asking))
+            measuring.warm_up(left[0])
+            while left:
+                measuring.measure(left[0])
+                left.pop(0)
+    except LeftBehindError:
+        raise
+    except BenchError as error:
+        for cell in left:
+            fault = Skipped(
+                engine=who.ref.name, variant=who.ref.variant, label=who.label,
+                scale=cell.scale, repeat=cell.repeat, reason=error.message, mend=error.mend,
+            )  # fmt: skip
+            run.skip(fault)
+            notify(EngineSkipped(fault))
+
+
+@dataclass(frozen=True)
+class _Measuring:
+    """A server that is asked."""
+
+    run: Run
+    resolved: Resolved
+    notify: Notify
+    server: Server
+    encode: Encoder
+
+    def warm_up(self, cell: Cell) -> None:
+        """Send the warm-up's waves. Raises EngineError when none of a wave's requests succeeds."""
+        waves = self.resolved.workload.warmup_waves(cell.load_seed)
+        self.notify(
+            EngineWarming(cell.contender.label, self.server.record.ready_s, sum(len(wave) for wave in waves))
+        )
+        for wave in waves:
+            records = self._read(self._send(wave, concurrency=len(wave)), wave, cell)
+            self.server.check()
+            if records.requests["error"].notna().all():
+                first = records.requests.iloc[0]
+                raise EngineError(
+                    f"no request of the warm-up succeeded: {first['error']}: {first['error_detail']}",
+                    "see the engine's log in the run's folder",
+                )
+
+    def measure(self, cell: Cell) -> None:
+        """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""
+        requests = self.resolved.workload.requests(cell.scale, cell.load_seed)
+
+        def progress(progress: Progress) -> None:
+            self.notify(CellProgress(cell, len(requests), progress))
+
+        progress(Progress(0, 0, 0))
+        result = self._send(requests, self.resolved.settings.concurrency, progress)
+        self.server.check()
+        records = self._read(result, requests, cell)
+        write_cell(self.run.folder, cell.index, records)
+        ref = cell.contender.ref
+        entry = JournalEntry(
+            cell=cell.index, engine=ref.name, variant=ref.variant, label=cell.contender.label,
+            scale=cell.scale, repeat=cell.repeat, finished=now(), requests=len(requests),
+            failed=int(records.requests["error"].notna().sum()),
+            detail={"clients": [msgspec.structs.asdict(usage) for usage in result.usage]},
+        )  # fmt: skip
+        self.run.finish(entry)
+        [summary, *_] = summarize(records.requests, records.chunks, self.resolved.settings.slo)
+        self.notify(CellDone(cell, summary))
+
+    def _send(
+        self,
+        requests: list[PlannedRequest],
+        concurrency: int | None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> LoadResult:
+        wire = [
+            WireRequest(one.index, one.t_sched_s, self.encode(one.prompt.tolist(), one.output_tokens))
+            for one in requests
+        ]
+        load = LoadPlan(self.server.target, wire, concurrency)
+        return run_load(
+            load, clients=self.resolved.clients, cpus=self.resolved.cpus.client, progress=progress
+        )
+
+    def _read(self, result: LoadResult, requests: list[PlannedRequest], cell: Cell) -> CellRecords:
+        expected = [Expected(len(one.prompt), one.output_tokens) for one in requests]
+        ref, label = cell.contender.ref, cell.contender.label
+        identity = CellIdentity(cell.index, ref.name, ref.variant, label, cell.scale, cell.repeat)
+        return read_cell(result, expected, identity, exact_length=self.resolved.settings.ignore_eos)

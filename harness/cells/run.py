@@ -1,0 +1,130 @@
+"""A run on disk: what it was asked, what of it is measured, and what was left out."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from harness.cells.cell import Block, plan
+from harness.cells.folder import write_json
+from harness.cells.resolve import make_contenders
+from harness.errors import UsageError
+from harness.files import write_whole
+from harness.records.journal import JournalEntry, append_journal, read_journal
+from harness.spec.results import LaunchRecord, RunInfo, Skipped
+from harness.spec.settings import OnlineSettings
+
+RUN, RESULTS, JOURNAL, SKIPPED = "run.json", "online_results.json", "journal.jsonl", "skipped.json"
+
+_SKIPPED = TypeAdapter(list[Skipped])
+
+
+@dataclass
+class Run:
+    """A run of `bench online` and its folder. Every change is on disk before the method returns.
+
+    `skipped` holds the engines that were not there when the run began (no scale), which stay left out, and
+    every cell that failed, in whichever part of the run; `done` the cells in the journal.
+    """
+
+    folder: Path
+    info: RunInfo
+    skipped: list[Skipped] = field(default_factory=list)
+    done: set[int] = field(default_factory=set)
+
+    @classmethod
+    def create(cls, folder: Path, info: RunInfo, missing: list[Skipped]) -> Self:
+        """A run that begins in an empty folder."""
+        run = cls(folder, info, list(missing))
+        write_json(folder / RUN, info)
+        run._keep_skipped()
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """A run that was begun before.
+
+        Raises:
+            UsageError: There is none, it is not an online run, or its files do not belong together.
+        """
+        mend = "name the folder of a run of `bench online`"
+        try:
+            info = RunInfo.model_validate_json((folder / RUN).read_bytes())
+            kept = (folder / SKIPPED).read_bytes() if (folder / SKIPPED).exists() else b"[]"
+            run = cls(folder, info, _SKIPPED.validate_json(kept))
+            if info.kind == "online":
+                OnlineSettings.model_validate(info.settings)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise UsageError(f"{folder} holds no run: {RUN}: {reason}", mend) from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise UsageError(
+                f"{folder} holds no run of this version: {where}: {first['msg']}", "start a new run"
+            ) from None
+        if info.kind != "online":
+            raise UsageError(f"{folder} is an {info.kind} run, which cannot be resumed", mend)
+        run._read_journal()
+        return run
+
+    @property
+    def settings(self) -> OnlineSettings:
+        """As resolved when the run began."""
+        return OnlineSettings.model_validate(self.info.settings)
+
+    def blocks(self) -> list[Block]:
+        """Every block of the run, measured or not: the same whenever it is asked."""
+        missing = {one.label for one in self.skipped if one.scale is None}
+        there = [who for who in make_contenders(self.settings) if who.label not in missing]
+        return plan(self.settings, there)
+
+    def launched(self, record: LaunchRecord) -> None:
+        """Keep what an engine was started with; the first start counts."""
+        if all(record.label != known.label for known in self.info.launches):
+            self.info.launches.append(record)
+            write_json(self.folder / RUN, self.info)
+
+    def finish(self, entry: JournalEntry) -> None:
+        """A cell is measured, and its records are written."""
+        append_journal(self.folder / JOURNAL, entry)
+        self.done.add(entry.cell)
+
+    def skip(self, fault: Skipped) -> None:
+        """A cell failed."""
+        self.skipped = [one for one in self.skipped if _place(one) != _place(fault)]
+        self.skipped.append(fault)
+        self._keep_skipped()
+
+    def left_out(self) -> list[Skipped]:
+        """What is not in the results; a cell that failed at first and was measured later is."""
+        done = {
+            (cell.contender.label, cell.scale, cell.repeat)
+            for block in self.blocks()
+            for cell in block.cells
+            if cell.index in self.done
+        }
+        return [one for one in self.skipped if _place(one) not in done]
+
+    def _keep_skipped(self) -> None:
+        write_whole(self.folder / SKIPPED, _SKIPPED.dump_json(self.skipped, indent=2) + b"\n")
+
+    def _read_journal(self) -> None:
+        cells = {cell.index: cell for block in self.blocks() for cell in block.cells}
+        for entry in read_journal(self.folder / JOURNAL):
+            cell = cells.get(entry.cell)
+            measured = (entry.label, entry.scale, entry.repeat)
+            if cell is None or measured != (cell.contender.label, cell.scale, cell.repeat):
+                raise UsageError(
+                    f"cell {entry.cell} of {self.folder / JOURNAL} is not one of the run's settings",
+                    "restore run.json and the variants in configs/engines, or start a new run",
+                )
+            self.done.add(entry.cell)
+
+
+def _place(skipped: Skipped) -> tuple[str, float | None, int | None]:
+    return skipped.label, skipped.scale, skipped.repeat

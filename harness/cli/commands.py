@@ -1,0 +1,20 @@
+"""Every command of `bench`."""
+
+from __future__ import annotations
+
+import typer
+
+from harness.cli import engines, offline, online, report, schema, traces
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Compare LLM serving engines on real request traces.",
+)
+app.command("online")(online.online)
+app.command("offline")(offline.offline)
+app.command("report")(report.report)
+app.command("schema")(schema.schema)
+app.add_typer(engines.app, name="engines")
+app.add_typer(traces.app, name="traces")

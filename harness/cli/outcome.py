@@ -1,0 +1,36 @@
+"""How a benchmark ends: what goes to stdout, and the exit code."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.spec.results import OfflineResults, OnlineResults
+
+FAILED = 3
+
+Open = Annotated[bool, typer.Option("--open", help="open the report in a browser")]
+Json = Annotated[bool, typer.Option("--json", help="print the results as JSON instead of the report's path")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the report's path")]
+
+
+def conclude(
+    results: OnlineResults | OfflineResults, report: Path, *, as_json: bool, open_report: bool
+) -> None:
+    """Print the report's path or the results, alone, to stdout. Exits with 3 when something failed."""
+    print(results.model_dump_json(indent=2) if as_json else report)
+    if open_report:
+        webbrowser.open(report.resolve().as_uri())
+    if _failed(results):
+        raise typer.Exit(FAILED)
+
+
+def _failed(results: OnlineResults | OfflineResults) -> bool:
+    """Whether something that was begun failed. An engine that is not installed did not begin."""
+    faults = any(skipped.repeat is not None for skipped in results.skipped)
+    return faults or (
+        isinstance(results, OnlineResults) and any(summary.num_error for summary in results.summaries)
+    )
