@@ -34,9 +34,9 @@ def build(kind: type[Settings], config: Path | None, given: dict[str, Any]) -> S
         settings = kind.model_validate(from_file | given)
     except ValidationError as error:
         raise UsageError("; ".join(_problems(error, name)), HELP) from None
-    if idle := {key: owner for key, owner in settings.idle().items() if key in from_file | given}:
-        problems = [f"{name(key)} belongs to {owner}" for key, owner in idle.items()]
-        raise UsageError("; ".join(problems), "leave it out, or give what it belongs to")
+    if idle := {key: reason for key, reason in settings.idle().items() if key in from_file | given}:
+        problems = [f"{name(key)} {reason}" for key, reason in idle.items()]
+        raise UsageError("; ".join(problems), HELP)
     return settings
 
 

@@ -94,7 +94,7 @@ class CommonSettings(Strict):
     out: Path | None = Field(None, description="where runs are kept; default outputs/benchmarks/serving")
 
     def idle(self) -> dict[str, str]:
-        """Fields that have no effect beside the others, each with what they belong to."""
+        """Fields that have no effect beside the others, each with the reason."""
         return {}
 
     @field_validator("engines")
@@ -126,15 +126,13 @@ class OnlineSettings(CommonSettings):
 
     def idle(self) -> dict[str, str]:
         if self.concurrency is not None:
-            idle = dict.fromkeys(
-                ("trace", "fit", "max_output_len", "scales"), "a trace, not to --concurrency"
-            )
+            idle = dict.fromkeys(("trace", "fit", "max_output_len", "scales"), "excludes --concurrency")
         else:
-            idle = dict.fromkeys(("input_len", "output_len"), "--concurrency")
+            idle = dict.fromkeys(("input_len", "output_len"), "needs --concurrency")
             if self.fit != "clip":
-                idle["max_output_len"] = "--fit clip"
+                idle["max_output_len"] = "needs --fit clip"
         if all(engine.name != "openai" for engine in self.engines):
-            idle |= dict.fromkeys(("base_url", "api_key_env"), "engine openai")
+            idle |= dict.fromkeys(("base_url", "api_key_env"), "needs engine openai")
         return idle
 
     @model_validator(mode="before")

@@ -1,0 +1,206 @@
+"""Every setting can be given on the command line and in a file, and means the same in both."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from harness.cli.options import with_settings
+from harness.errors import UsageError
+from harness.spec.settings import CommonSettings, EngineRef, OfflineSettings, OnlineSettings, Slo
+
+#: For each setting: the text of its option, what it means, and the settings that it needs beside it.
+COMMON: dict[str, tuple[str, Any]] = {
+    "model": ("random:gpt2", "random:gpt2"),
+    "device": ("cpu", "cpu"),
+    "dtype": ("fp32", "fp32"),
+    "engines": (
+        "vllm,roseinfer@prefix-cache",
+        [EngineRef(name="vllm"), EngineRef(name="roseinfer", variant="prefix-cache")],
+    ),
+    "max_model_len": ("512", 512),
+    "vocab_size": ("100", 100),
+    "seed": ("7", 7),
+    "repeats": ("3", 3),
+    "interleave": ("no", False),
+    "warmup": ("5", 5),
+    "prefix_cache": ("yes", True),
+    "ignore_eos": ("no", False),
+    "out": ("runs", Path("runs")),
+}
+ONLINE = COMMON | {
+    "base_url": ("http://127.0.0.1:9", "http://127.0.0.1:9"),
+    "api_key_env": ("KEY", "KEY"),
+    "trace": ("some.csv", "some.csv"),
+    "fit": ("scale", "scale"),
+    "max_output_len": ("9", 9),
+    "scales": ("0.4,2", [0.4, 2.0]),
+    "n": ("12", 12),
+    "concurrency": ("4", 4),
+    "input_len": ("10", 10),
+    "output_len": ("11", 11),
+    "clients": ("2", 2),
+    "slo": ("ttft_ms=200,tpot_ms=50", Slo(ttft_ms=200, tpot_ms=50)),
+}
+OFFLINE = COMMON | {
+    "num_prompts": ("2", 2),
+    "input_len": ("10", 10),
+    "output_len": ("11", 11),
+}
+BESIDE: dict[str, dict[str, str]] = {
+    "api_key_env": {"base_url": "http://h"},
+    "max_output_len": {"fit": "clip"},
+    "input_len": {"concurrency": "2"},
+    "output_len": {"concurrency": "2"},
+}
+CASES = [
+    (kind, name) for kind, texts in ((OnlineSettings, ONLINE), (OfflineSettings, OFFLINE)) for name in texts
+]
+
+
+def parse(kind: type[CommonSettings], arguments: list[str]) -> CommonSettings:
+    """What a command with these settings gets."""
+    got: list[CommonSettings] = []
+    app = typer.Typer()
+
+    @app.command()
+    @with_settings(kind)
+    def command(settings: CommonSettings) -> None:
+        got.append(settings)
+
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return got[0]
+
+
+def option(name: str, text: str) -> list[str]:
+    flag = name.replace("_", "-")
+    return {"yes": [f"--{flag}"], "no": [f"--no-{flag}"]}.get(text, [f"--{flag}", text])
+
+
+def beside(kind: type[CommonSettings], name: str) -> dict[str, str]:
+    return BESIDE.get(name, {}) if kind is OnlineSettings else {}
+
+
+def test_the_cases_cover_every_setting() -> None:
+    assert set(ONLINE) == set(OnlineSettings.model_fields)
+    assert set(OFFLINE) == set(OfflineSettings.model_fields)
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_a_setting_on_the_command_line(kind: type[CommonSettings], name: str) -> None:
+    text, meaning = (ONLINE if kind is OnlineSettings else OFFLINE)[name]
+    needed = [word for pair in beside(kind, name).items() for word in option(*pair)]
+    assert getattr(parse(kind, []), name) != meaning
+    assert getattr(parse(kind, [*option(name, text), *needed]), name) == meaning
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_the_same_setting_in_a_file(kind: type[CommonSettings], name: str, tmp_path: Path) -> None:
+    text, meaning = (ONLINE if kind is OnlineSettings else OFFLINE)[name]
+    content = {"yes": True, "no": False}.get(text, text)
+    for key in (name, name.replace("_", "-")):
+        file = tmp_path / f"{key}.yaml"
+        file.write_text(yaml.safe_dump({key: content, **beside(kind, name)}))
+        assert getattr(parse(kind, ["--config", str(file)]), name) == meaning
+
+
+def test_lists_and_tables_of_yaml(tmp_path: Path) -> None:
+    file = tmp_path / "bench.yaml"
+    file.write_text("engines: [vllm, roseinfer]\nscales: [0.5, 1]\nslo: {ttft_ms: 9}\nwarmup: 3\n")
+    settings = parse(OnlineSettings, ["--config", str(file)])
+    assert isinstance(settings, OnlineSettings)
+    assert list(map(str, settings.engines)) == ["vllm", "roseinfer"]
+    assert (settings.scales, settings.slo, settings.warmup) == ([0.5, 1.0], Slo(ttft_ms=9), 3)
+
+
+def test_the_command_line_wins(tmp_path: Path) -> None:
+    file = tmp_path / "bench.yaml"
+    file.write_text("n: 5\nseed: 6\nprefix_cache: true\ninterleave: false\n")
+    settings = parse(OnlineSettings, ["--config", str(file), "--n", "7", "--no-prefix-cache", "--interleave"])
+    assert isinstance(settings, OnlineSettings)
+    assert (settings.n, settings.seed, settings.prefix_cache, settings.interleave) == (7, 6, False, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--n", "many"], "--n: 'many' should be a valid integer"),
+        (["--n", "0"], "--n: '0' should be greater than or equal to 1"),
+        (["--warmup", "some"], "--warmup: 'some' should be 'auto' or a valid integer"),
+        (["--scales", "1,x"], "--scales: 'x' should be a valid number"),
+        (["--scales", "1,-1"], "--scales: '-1' should be greater than 0"),
+        (["--scales", "1,nan"], "--scales: 'nan' should be a finite number"),
+        (["--scales", ""], "at least 1 item"),
+        (["--scales", "1,1.0"], "a scale is given twice"),
+        (["--engines", "vlm"], "--engines: 'vlm' should be 'roseinfer', 'vllm', "),
+        (["--engines", "a b"], "--engines: 'a b' is not NAME or NAME@VARIANT"),
+        (["--engines", "vllm,vllm"], "--engines: named twice: vllm"),
+        (["--engines", "openai"], "engine openai needs --base-url"),
+        (["--slo", "ttft"], "--slo: 'ttft' is not like ttft_ms=200"),
+        (["--slo", "speed=3"], "--slo: there is no speed"),
+        (["--device", "tpu"], "--device: 'tpu' should be 'auto', 'cuda' or 'cpu'"),
+        (["--concurrency", "2", "--scales", "1"], "--scales excludes --concurrency"),
+        (["--concurrency", "2", "--trace", "x"], "--trace excludes --concurrency"),
+        (["--input-len", "2"], "--input-len needs --concurrency"),
+        (["--max-output-len", "2"], "--max-output-len needs --fit clip"),
+        (["--engines", "vllm", "--base-url", "http://h"], "--base-url needs engine openai"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse(OnlineSettings, arguments)
+    assert message in raised.value.message
+    assert "\n" not in raised.value.message and raised.value.mend
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("n: many", r"n in .*\.yaml: 'many' should be a valid integer"),
+        ("nn: 1", r"nn in .*\.yaml is not a setting of this command"),
+        ("resume: x", r"resume in .*\.yaml is not a setting"),
+        ("concurrency: 2\nscales: [1]", r"scales in .*\.yaml excludes --concurrency"),
+        ("- n", "holds no settings by name"),
+        ("n: [1", "is not YAML"),
+        ("\xff", "is not YAML"),
+    ],
+)
+def test_a_wrong_file_is_named(content: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "bench.yaml"
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(UsageError, match=message) as raised:
+        parse(OnlineSettings, ["--config", str(file)])
+    assert "\n" not in raised.value.message
+
+
+def test_a_wrong_value_of_a_file_does_not_count_where_the_command_line_wins(tmp_path: Path) -> None:
+    file = tmp_path / "bench.yaml"
+    file.write_text("n: many\n")
+    settings = parse(OnlineSettings, ["--config", str(file), "--n", "3"])
+    assert isinstance(settings, OnlineSettings) and settings.n == 3
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        parse(OnlineSettings, ["--config", str(tmp_path / "absent.yaml")])
+
+
+def test_an_address_alone_is_the_engine_at_that_address() -> None:
+    settings = parse(OnlineSettings, ["--base-url", "http://h:1"])
+    assert list(map(str, settings.engines)) == ["openai"]
+    both = parse(OnlineSettings, ["--base-url", "http://h:1", "--engines", "vllm,openai"])
+    assert list(map(str, both.engines)) == ["vllm", "openai"]
+
+
+def test_a_command_keeps_its_own_options() -> None:
+    @with_settings(OfflineSettings)
+    def command(settings: OfflineSettings, quiet: bool = False) -> None: ...
+
+    assert {"quiet", "config", *OfflineSettings.model_fields} == set(inspect.signature(command).parameters)
