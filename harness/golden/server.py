@@ -38,12 +38,13 @@ class _Body(msgspec.Struct):
 class _Answer:
     """A request that is being answered."""
 
-    __slots__ = ("connection", "deed", "position", "script", "start")
+    __slots__ = ("connection", "deed", "number", "position", "script", "start")
 
     def __init__(self, connection: Connection, script: Script, deed: Deed) -> None:
-        self.connection = connection
+        self.connection: Connection | None = connection
         self.script = script
         self.deed = deed
+        self.number = deed.request
         self.position = 0
         self.start = 0.0
 
@@ -136,6 +137,7 @@ class GoldenServer:
         answer = self._answers.pop(connection, None)
         if answer is None:
             return
+        answer.connection = None
         if answer.deed.outcome != "stalled":
             answer.deed.outcome = "aborted"
         self._record(answer.deed)
@@ -178,40 +180,43 @@ class GoldenServer:
     def _start(self, answer: _Answer, now: float) -> None:
         self._running += 1
         answer.start = answer.deed.t_started = now
-        self._plan(answer)
-
-    def _plan(self, answer: _Answer) -> None:
-        due = answer.start + answer.script.steps[answer.position].after_s
-        heapq.heappush(self._due, (due, answer.deed.request, answer))
+        heapq.heappush(self._due, (now + answer.script.steps[0].after_s, answer.number, answer))
 
     def _write_due(self) -> None:
         due = self._due
         for _ in range(_BATCH):
-            if not due or due[0][0] > monotonic():
+            if not due:
                 return
-            answer = heapq.heappop(due)[2]
-            if self._answers.get(answer.connection) is answer:
-                self._step(answer)
+            when, _, answer = due[0]
+            now = monotonic()
+            if when > now:
+                return
+            connection, steps = answer.connection, answer.script.steps
+            step = steps[answer.position]
+            answer.position += 1
+            if connection is None:
+                heapq.heappop(due)
+                continue
+            if step.tokens:
+                answer.deed.writes.append((now, step.tokens))
+            if answer.position == len(steps):
+                heapq.heappop(due)
+                self._end(answer, connection, step.data, now)
+                continue
+            self._write(connection, step.data)
+            heapq.heapreplace(due, (answer.start + steps[answer.position].after_s, answer.number, answer))
 
-    def _step(self, answer: _Answer) -> None:
-        script, deed, connection = answer.script, answer.deed, answer.connection
-        step = script.steps[answer.position]
-        answer.position += 1
-        if step.tokens:
-            deed.writes.append((monotonic(), step.tokens))
-        if answer.position < len(script.steps):
-            self._write(connection, step.data)
-            self._plan(answer)
+    def _end(self, answer: _Answer, connection: Connection, data: bytes, now: float) -> None:
+        """Write the last bytes of an answer."""
+        answer.deed.t_end = now
+        answer.deed.outcome = answer.script.outcome
+        if answer.script.outcome == "stalled":  # it keeps its slot until the client leaves
+            self._write(connection, data)
             return
-        deed.t_end = monotonic()
-        deed.outcome = script.outcome
-        if script.outcome == "stalled":  # it keeps its slot until the client leaves
-            self._write(connection, step.data)
-            return
-        self._record(deed)  # first, so that whoever has the answer finds the deed
+        self._record(answer.deed)  # first, so that whoever has the answer finds the deed
         del self._answers[connection]
-        self._write(connection, step.data)
-        if script.close or script.outcome == "cut":
+        self._write(connection, data)
+        if answer.script.close or answer.script.outcome == "cut":
             connection.closing = True
             if not connection.unsent:
                 self._drop(connection)
