@@ -46,14 +46,15 @@ class Connection(asyncio.Protocol):
         peer without our knowing yet.
         """
         self._fresh = fresh
-        self._since = monotonic()
         self._end = ResponseEnd()
         self.response = response
         response.reused = self._served > 0
         self._served += 1
+        # Stamped before, not after: the write wakes the server, which may take this very core at once.
+        self._since = monotonic()
         self.transport.write(request)
         if self.transport.get_write_buffer_size() == 0:
-            response.t_sent = monotonic()
+            response.t_sent = self._since
 
     def resume_writing(self) -> None:
         if self.response is not None and self.response.t_sent is None:
