@@ -18,7 +18,7 @@ from harness.spec.settings import CommonSettings
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 
-_SHORTER = {"list": "LIST", "EngineRef": "NAME[@VARIANT],…", "Slo": "METRIC=MS,…"}
+_SHORTER = {"list": "LIST", "EngineRef": "NAME[@VARIANT],…", "Slo": "METRIC=MS,…", "Window": "START,END"}
 
 
 def with_settings(

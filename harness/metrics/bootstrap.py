@@ -1,11 +1,8 @@
-"""95 % percentile bootstrap intervals of means and percentiles.
+"""Bootstrap resamples of means and percentiles.
 
-What is drawn again is what was drawn when measuring. A run draws repeats, and each repeat draws requests, so
-a resample takes as many repeats with replacement and, in each, as many requests with replacement: the
-two-stage bootstrap of Davison and Hinkley (Bootstrap Methods and their Application, 1997, section 3.8), used
-for benchmarks by Kalibera and Jones (Quantifying Performance Changes with Effect Size Confidence Intervals,
-2012). With one repeat it is the plain bootstrap over requests. All samples of a request (its tokens) stay
-together, since they are not independent (cluster bootstrap; Field and Welsh, JRSS B 69, 2007).
+What is drawn again is what was drawn when measuring: of several repeats, whole repeats; of one repeat, its
+requests. All samples of a request (its tokens) stay together, since they are not independent (cluster
+bootstrap; Field and Welsh, JRSS B 69, 2007). `intervals.py` makes intervals of the resamples.
 
 Two approximations keep a resample cheap, neither touched by small runs. Beyond `MAX_UNITS` requests, random
 groups of requests are drawn instead of requests (Wolter, Introduction to Variance Estimation, chapter 2),
@@ -49,27 +46,25 @@ class Resampling:
     Attributes:
         unit: (U,) unit of each request, below G.
         draws: (B, G) how often each resample holds each unit.
+        repeats: R of the requests' repeats.
     """
 
     unit: Ints
     draws: npt.NDArray[np.float32]
+    repeats: int
 
     @classmethod
     def plan(cls, repeat_of: Ints, rng: np.random.Generator) -> Resampling:
         """Resamples for requests of which `repeat_of` (U,) names the repeat."""
-        repeats, sizes = np.unique(repeat_of, return_counts=True)
-        unit = np.zeros(len(repeat_of), dtype=np.int64)
-        if not len(repeats):
-            return cls(unit, np.zeros((RESAMPLES, 0), np.float32))
-        times = rng.multinomial(len(repeats), np.full(len(repeats), 1 / len(repeats)), RESAMPLES)
-        draws = []
-        start = 0
-        for position, (repeat, size) in enumerate(zip(repeats, sizes, strict=True)):
-            units = min(int(size), max(1, MAX_UNITS // len(repeats)))
-            unit[repeat_of == repeat] = start + rng.permutation(size) % units
-            draws.append(rng.multinomial(times[:, position] * units, np.full(units, 1 / units)))
-            start += units
-        return cls(unit, np.concatenate(draws, axis=1, dtype=np.float32))
+        repeats, unit = np.unique(repeat_of, return_inverse=True)
+        units = len(repeats)
+        if units == 1:
+            units = min(len(unit), MAX_UNITS)
+            unit = rng.permutation(len(unit)) % units
+        if not units:
+            return cls(unit, np.zeros((RESAMPLES, 0), np.float32), 0)
+        draws = rng.multinomial(units, np.full(units, 1 / units), RESAMPLES)
+        return cls(unit, draws.astype(np.float32), len(repeats))
 
     def replicates(self, sample: Sample, qs: Sequence[float]) -> Floats:
         """(len(qs), B) the percentiles `qs` of `sample` in every resample; NaN where a resample is empty."""
@@ -106,23 +101,6 @@ class Resampling:
         units = self.draws.shape[1]
         held = np.bincount(unit * len(values) + level, sample.weights, minlength=units * len(values))
         return self.draws @ np.cumsum(held.reshape(units, -1), axis=1, dtype=np.float32), values
-
-
-def interval(replicates: Floats) -> tuple[float, float] | None:
-    """The percentile interval of (B,) replicates; None unless all of them are finite."""
-    if not np.all(np.isfinite(replicates)):
-        return None
-    tail = 50 * (1 - CONFIDENCE)
-    low, high = np.percentile(replicates, (tail, 100 - tail))
-    return float(low), float(high)
-
-
-def intervals(sample: Sample, resampling: Resampling, qs: Sequence[int]) -> dict[str, tuple[float, float]]:
-    """Intervals of the mean and of the percentiles `qs`, by statistic name."""
-    replicates = {"mean": resampling.means(sample)}
-    replicates |= {f"p{q}": row for q, row in zip(qs, resampling.replicates(sample, qs), strict=True)}
-    found = {name: interval(row) for name, row in replicates.items()}
-    return {name: ends for name, ends in found.items() if ends is not None}
 
 
 def _bin(sample: Sample) -> tuple[Ints, Floats]:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from harness.metrics.bootstrap import Resampling, intervals
+from harness.metrics.bootstrap import Resampling
+from harness.metrics.intervals import Estimate, own
 from harness.metrics.samples import Sample
 from harness.spec.results import PERCENTILES, Distribution, Source
 
@@ -41,7 +42,7 @@ def percentiles(
 def distribution(
     sample: Sample, resampling: Resampling | None = None, source: Source = "measured"
 ) -> Distribution:
-    """A sample as mean, percentiles and maximum, with bootstrap intervals where a resampling is given.
+    """A sample as mean, percentiles and maximum, with intervals where a resampling is given.
 
     A percentile that the sample cannot support (see `needed`) has no interval.
     """
@@ -49,11 +50,20 @@ def distribution(
         return Distribution(source=source)
     n = sample.values.size if sample.weights is None else int(sample.weights.sum())
     levels = percentiles(sample.values, sample.weights, PERCENTILES)
-    supported = [q for q in PERCENTILES if n >= needed(q)]
-    ci = intervals(sample, resampling, supported) if resampling is not None else {}
+    mean = float(np.average(sample.values, weights=sample.weights))
+    values = {f"p{q}": float(level) for q, level in zip(PERCENTILES, levels, strict=True)}
+    ci: dict[str, tuple[float, float]] = {}
+    if resampling is not None:
+        supported = [q for q in PERCENTILES if n >= needed(q)]
+        rows = {
+            f"p{q}": row for q, row in zip(supported, resampling.replicates(sample, supported), strict=True)
+        }
+        rows["mean"] = resampling.means(sample)
+        found = {k: own(Estimate((values | {"mean": mean})[k], rows[k], resampling.repeats)) for k in rows}
+        ci = {name: ends for name, ends in found.items() if ends is not None}
     return Distribution(
-        mean=float(np.average(sample.values, weights=sample.weights)),
-        **{f"p{q}": float(level) for q, level in zip(PERCENTILES, levels, strict=True)},
+        mean=mean,
+        **values,
         max=float(sample.values.max()),
         n=n,
         ci=ci,

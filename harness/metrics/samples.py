@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -18,6 +18,8 @@ from harness.metrics.definitions import (
     request_metrics,
     succeeded,
 )
+from harness.metrics.window import Cut, find_window, inside, scheduled
+from harness.spec.settings import Window
 
 _IDENTITY = ["engine", "variant", "label", "scale", "repeat"]
 
@@ -46,6 +48,8 @@ class Group:
         metrics: per-request metrics of the U successes, in their order in `requests`.
         repeat_of: (U,) repeat of each success.
         gaps: of the successes, `request` below U.
+        window: the time measured, of one repeat; None: all. The requests are those sent in it.
+        whole: the repeat before it was cut to the window.
     """
 
     engine: str
@@ -57,6 +61,8 @@ class Group:
     metrics: pd.DataFrame
     repeat_of: npt.NDArray[np.int64]
     gaps: Gaps
+    window: Window | None = None
+    whole: Group | None = None
 
     def sample(self, metric: str) -> Sample:
         """The samples of a metric: one a request, one a gap (`icl_ms`), or one a token (`itl_ms`)."""
@@ -69,28 +75,39 @@ class Group:
         return Sample(values[request], None, request)
 
 
-def split(requests: pd.DataFrame, chunks: pd.DataFrame) -> list[Group]:
-    """One group per engine, scale and repeat: engines as they first appear, scales and repeats ascending."""
+def split(requests: pd.DataFrame, chunks: pd.DataFrame, cut: Cut | None = None) -> list[Group]:
+    """One group per engine, scale and repeat: engines as they first appear, scales and repeats ascending.
+
+    With a cut, of each only the requests sent in its window.
+    """
     gaps = chunk_gaps(chunks)
     rank = {label: position for position, label in enumerate(requests["label"].unique())}
     groups = []
     for _, rows in requests.groupby(["label", "scale", "repeat"], observed=True):
-        good = rows[succeeded(rows)]
-        engine, variant, label, scale, repeat = rows[_IDENTITY].iloc[0]
-        groups.append(
-            Group(
-                engine=str(engine),
-                variant=None if pd.isna(variant) else str(variant),
-                label=str(label),
-                scale=float(scale),
-                repeat=int(repeat),
-                requests=rows,
-                metrics=request_metrics(good)[list(REQUEST_METRICS)],
-                repeat_of=np.full(len(good), int(repeat), dtype=np.int64),
-                gaps=gaps.of(request_keys(good)),
-            )
-        )
+        group = _group(rows, gaps)
+        if cut is not None:
+            window = find_window(rows, cut)
+            kept = rows[inside(rows["t_sent"].fillna(scheduled(rows)), window)]
+            group = replace(_group(kept, gaps, rows), window=window, whole=group)
+        groups.append(group)
     return sorted(groups, key=lambda group: (rank[group.label], group.scale, group.repeat))
+
+
+def _group(rows: pd.DataFrame, gaps: Gaps, named: pd.DataFrame | None = None) -> Group:
+    """One repeat's requests; `named` are rows that say whose, where `rows` may be none."""
+    good = rows[succeeded(rows)]
+    engine, variant, label, scale, repeat = (rows if named is None else named)[_IDENTITY].iloc[0]
+    return Group(
+        engine=str(engine),
+        variant=None if pd.isna(variant) else str(variant),
+        label=str(label),
+        scale=float(scale),
+        repeat=int(repeat),
+        requests=rows,
+        metrics=request_metrics(good)[list(REQUEST_METRICS)],
+        repeat_of=np.full(len(good), int(repeat), dtype=np.int64),
+        gaps=gaps.of(request_keys(good)),
+    )
 
 
 def by_scale(groups: Sequence[Group]) -> Iterator[list[Group]]:

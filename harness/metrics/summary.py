@@ -6,12 +6,13 @@ import zlib
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.bootstrap import Resampling
 from harness.metrics.percentiles import distribution
+from harness.metrics.rates import Flow, flow, total
 from harness.metrics.samples import Group, by_scale, pool, split
+from harness.metrics.window import Cut, scheduled
 from harness.spec.results import LATENCY_METRICS, Distribution, OnlineSummary, Source
 from harness.spec.settings import Slo
 
@@ -21,7 +22,11 @@ LAG_LIMIT_OF_TTFT = 0.05
 
 
 def summarize(
-    requests: pd.DataFrame, chunks: pd.DataFrame, slo: Slo | None = None, seed: int = 0
+    requests: pd.DataFrame,
+    chunks: pd.DataFrame,
+    slo: Slo | None = None,
+    seed: int = 0,
+    cut: Cut | None = None,
 ) -> list[OnlineSummary]:
     """Summarize the two tables of records/schema.py.
 
@@ -30,13 +35,14 @@ def summarize(
         chunks: One row a token-carrying chunk of those requests.
         slo: The service level that a request of the goodput meets; without it goodput is None.
         seed: Of the bootstrap. The same tables and seed give the same summaries.
+        cut: The part of each cell that is measured; None: all.
 
     Returns:
         For each engine as it first appears and each scale ascending: its repeats, then all of them pooled
         (`repeat` None).
     """
     summaries = []
-    for repeats in by_scale(split(requests, chunks)):
+    for repeats in by_scale(split(requests, chunks, cut)):
         each = [_summary(group, [group], slo, seed) for group in repeats]
         if len(each) == 1:
             pooled = each[0].model_copy(update={"repeat": None})
@@ -54,25 +60,17 @@ def generator(seed: int, group: Group) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
-def duration_s(requests: pd.DataFrame) -> float:
-    """First scheduled arrival (first send without a schedule) to the last end of a stream; 0 without one."""
-    end = requests["t_end"].max()
-    start = _scheduled(requests).min()
-    return max(0.0, float(end - start)) if np.isfinite(end) and np.isfinite(start) else 0.0
-
-
 def _summary(group: Group, repeats: Sequence[Group], slo: Slo | None, seed: int) -> OnlineSummary:
-    requests, metrics = group.requests, group.metrics
+    requests = group.requests
     good = requests[requests["error"].isna()]
     errors = requests["error"].dropna().astype(str).value_counts()
-    duration = sum(duration_s(one.requests) for one in repeats)
-    prompt_tokens = int(good["prompt_tokens"].fillna(good["input_tokens"]).sum())
-    completion_tokens = int(good["completion_tokens"].sum())
+    passed = total([flow(one, slo) for one in repeats])
     resampling = Resampling.plan(group.repeat_of, generator(seed, group))
     latencies = {
         name: distribution(group.sample(name), resampling, _source(group, name)) for name in LATENCY_METRICS
     }
-    reasons = _invalid_reasons(len(good), len(requests), latencies)
+    everything = pd.concat([(one.whole or one).requests for one in repeats])
+    reasons = _invalid_reasons(len(good), everything["error"], latencies)
     return OnlineSummary(
         engine=group.engine,
         variant=group.variant,
@@ -83,36 +81,28 @@ def _summary(group: Group, repeats: Sequence[Group], slo: Slo | None, seed: int)
         num_success=len(good),
         num_error=len(requests) - len(good),
         errors={str(kind): int(count) for kind, count in sorted(errors.items())},
-        duration_s=duration,
-        offered_req_per_s=_offered(repeats, duration),
-        req_per_s=_rate(len(good), duration),
-        output_tok_per_s=_rate(completion_tokens, duration),
-        total_tok_per_s=_rate(prompt_tokens + completion_tokens, duration),
-        goodput_req_per_s=None if slo is None else _rate(int(meets(metrics, group, slo).sum()), duration),
-        prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
+        duration_s=passed.seconds,
+        offered_req_per_s=_offered(repeats, passed),
+        req_per_s=passed.per_s(passed.ended),
+        output_tok_per_s=passed.per_s(passed.output_tokens),
+        total_tok_per_s=passed.per_s(passed.prompt_tokens + passed.output_tokens),
+        goodput_req_per_s=None if passed.good is None else passed.per_s(passed.good),
+        prompt_tokens=passed.prompt_tokens,
+        completion_tokens=passed.output_tokens,
         chunks=int(good["chunks"].sum()),
         valid=not reasons,
         invalid_reasons=reasons,
+        window_s=None if group.window is None else (group.window.start_s, group.window.end_s),
+        left_out=len(everything) - len(requests),
         **latencies,
     )
 
 
-def meets(metrics: pd.DataFrame, group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
-    """(U,) which successes meet every limit. `itl_ms` limits every token; no value is no breach."""
-    good = np.ones(len(metrics), dtype=bool)
-    for name, limit in slo.model_dump(exclude_none=True).items():
-        sample = group.sample(name)
-        good[sample.request[sample.values > limit]] = False
-    return good
-
-
-def _invalid_reasons(successes: int, requests: int, latencies: dict[str, Distribution]) -> list[str]:
-    reasons = []
-    if not successes:
-        reasons.append("no request succeeded")
-    elif successes < requests:
-        reasons.append(f"{requests - successes} of {requests} requests failed")
+def _invalid_reasons(successes: int, errors: pd.Series[str], latencies: dict[str, Distribution]) -> list[str]:
+    """`errors` are those of all requests, in the window or not."""
+    reasons = [] if successes else ["no request succeeded"]
+    if successes and errors.notna().any():
+        reasons.append(f"{errors.notna().sum()} of {len(errors)} requests failed")
     lag, ttft = latencies["submit_lag_ms"].p99, latencies["ttft_ms"].p50
     if lag is not None and ttft is not None:
         limit = max(LAG_LIMIT_MS, LAG_LIMIT_OF_TTFT * ttft)
@@ -127,18 +117,10 @@ def _source(group: Group, metric: str) -> Source:
     return "measured" if told else "unknown"
 
 
-def _offered(repeats: Sequence[Group], duration: float) -> float:
+def _offered(repeats: Sequence[Group], passed: Flow) -> float:
     """Arrivals a second by the schedule: intervals over their length, or requests over duration."""
-    spans = [_scheduled(group.requests) for group in repeats]
+    spans = [scheduled(group.requests) for group in repeats if len(group.requests)]
     length = float(sum(span.max() - span.min() for span in spans))
     if np.isfinite(length) and length > 0:
         return sum(len(span) - 1 for span in spans) / length
-    return _rate(sum(len(span) for span in spans), duration)
-
-
-def _scheduled(requests: pd.DataFrame) -> pd.Series[float]:
-    return requests["t_sched"].fillna(requests["t_sent"])
-
-
-def _rate(count: int, seconds: float) -> float:
-    return count / seconds if seconds > 0 else 0.0
+    return passed.per_s(sum(len(span) for span in spans))

@@ -38,7 +38,7 @@ class Distribution(Strict):
     max: float | None = None
     n: int = 0
     ci: dict[str, tuple[float, float]] = Field(
-        default_factory=dict, description="95 % bootstrap interval by statistic name"
+        default_factory=dict, description="95 % interval by statistic name"
     )
     source: Source = "measured"
 
@@ -66,6 +66,10 @@ class OnlineSummary(Strict):
     chunks: int
     valid: bool = True
     invalid_reasons: list[str] = Field(default_factory=list)
+    window_s: tuple[float, float] | None = Field(
+        None, description="the time measured, since the cell's start; null: all of it, or several repeats"
+    )
+    left_out: int = Field(0, description="requests sent outside the window; not among num_requests")
     ttft_ms: Distribution
     tpot_ms: Distribution
     itl_ms: Distribution
@@ -90,6 +94,9 @@ class Skipped(Strict):
     mend: str = ""
 
 
+Verdict = Literal["better", "worse", "no difference", "not enough data"]
+
+
 class Comparison(Strict):
     """A statistic of two engines at one scale, and the ratio `a / b` with its 95 % interval."""
 
@@ -103,6 +110,17 @@ class Comparison(Strict):
     ratio: float
     ci: tuple[float, float] | None = None
     difference: bool | None = Field(None, description="whether the interval excludes 1; null without one")
+    adjusted_p: float | None = Field(
+        None, description="two-sided p-value of no difference, by Holm for all comparisons of the pair"
+    )
+    comparisons: int = Field(1, description="how many of the pair were made at once")
+    verdict: Verdict = Field(
+        "not enough data", description="of `a` against `b`, at 5 % for all comparisons of the pair together"
+    )
+    spread: float | None = Field(
+        None, description="standard deviation of the logarithm from repeat to repeat; null if there was one"
+    )
+    repeats: tuple[int, int] = Field((1, 1), description="of `a` and of `b`")
 
 
 class Versions(Strict):

@@ -63,6 +63,29 @@ class Slo(Strict):
         return {key.strip(): limit.strip() for key, _, limit in pairs}
 
 
+class Window(Strict):
+    """A part of a cell, in seconds since its first scheduled arrival: `START,END`."""
+
+    start_s: float = Field(ge=0)
+    end_s: float = Field(ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parse(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        start, comma, end = value.partition(",")
+        if not comma:
+            raise ValueError(f"{value!r} is not START,END in seconds")
+        return {"start_s": start.strip(), "end_s": end.strip()}
+
+    @model_validator(mode="after")
+    def _forward(self) -> Self:
+        if self.end_s < self.start_s:
+            raise ValueError(f"{self.end_s:g} s is before {self.start_s:g} s")
+        return self
+
+
 Engines = Annotated[list[EngineRef], BeforeValidator(_split), Field(min_length=1)]
 Scales = Annotated[list[Annotated[float, Field(gt=0)]], BeforeValidator(_split), Field(min_length=1)]
 
@@ -143,8 +166,21 @@ class OnlineSettings(CommonSettings):
             return given | {"engines": ["openai"]}
         return given
 
+    window: Window | None = Field(None, description="measure only from START to END seconds of each cell")
+    steady_state: bool = Field(False, description="measure each cell without its ramp-up and ramp-down")
+    aa: bool = Field(False, description="measure every engine as two: the difference found is the noise")
+
+    @property
+    def cut(self) -> Window | Literal["steady"] | None:
+        """The part of each cell that is measured; None: all."""
+        return "steady" if self.steady_state else self.window
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.window is not None and self.steady_state:
+            raise ValueError("--window and --steady-state are two answers to one question: give one of them")
+        if self.aa and self.repeats < 2:
+            raise ValueError("--aa needs repeats to see how they differ: give --repeats 2 or more, best 5")
         if any(engine.name == "openai" for engine in self.engines) and self.base_url is None:
             raise ValueError("engine openai needs --base-url, the address of the running server")
         if len(set(self.scales)) != len(self.scales):

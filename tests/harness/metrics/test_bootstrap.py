@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.metrics import bootstrap
-from harness.metrics.bootstrap import RESAMPLES, Resampling, interval, intervals
+from harness.metrics.bootstrap import RESAMPLES, Resampling
+from harness.metrics.intervals import Estimate, own
 from harness.metrics.percentiles import percentiles
 from harness.metrics.samples import Sample
 
@@ -19,6 +20,14 @@ def sample(values, weights=None, request=None):
 
 def plan(repeat_of, seed=0):
     return Resampling.plan(np.asarray(repeat_of), np.random.default_rng(seed))
+
+
+def intervals(given, resampling, qs):
+    rows = resampling.replicates(given, qs)
+    values = percentiles(given.values, given.weights, qs)
+    return {
+        f"p{q}": own(Estimate(v, row, resampling.repeats)) for q, v, row in zip(qs, values, rows, strict=True)
+    }
 
 
 def width(ends):
@@ -43,8 +52,7 @@ def test_every_replicate_is_the_percentile_of_the_tokens_it_drew(rows):
 
 
 def test_a_resample_holds_as_many_requests_as_there_are():
-    resampling = plan([0] * 30 + [1] * 30 + [2] * 30)
-    assert (resampling.draws.sum(axis=1) == 90).all()
+    assert (plan([0] * 90).draws.sum(axis=1) == 90).all()
 
 
 def test_the_interval_is_that_of_a_plain_bootstrap_over_requests():
@@ -74,6 +82,14 @@ def test_tokens_of_a_request_are_drawn_together():
     together = intervals(sample(alike, request=request), plan(np.zeros(60, int)), (50,))["p50"]
     apart = intervals(sample(alike), plan(np.zeros(1200, int)), (50,))["p50"]
     assert width(together) > 2.5 * width(apart)
+
+
+def test_of_several_repeats_whole_ones_are_drawn():
+    resampling = plan(np.repeat([3, 7], [10, 20]))
+    assert resampling.repeats == 2
+    assert resampling.draws.shape == (RESAMPLES, 2)
+    assert (resampling.draws.sum(axis=1) == 2).all()
+    assert list(resampling.unit) == [0] * 10 + [1] * 20
 
 
 def test_repeats_that_differ_widen_the_interval():
@@ -108,5 +124,6 @@ def test_the_seed_decides():
 
 
 def test_no_interval_from_replicates_that_are_not_finite():
-    assert interval(np.array([1.0, np.nan])) is None
-    assert interval(np.array([1.0, np.inf])) is None
+    for bad in (np.nan, np.inf):
+        assert own(Estimate(1.0, np.array([1.0, bad]), 1)) is None
+        assert own(Estimate(1.0, np.array([1.0, bad]), 3)) is None

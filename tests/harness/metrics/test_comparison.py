@@ -20,20 +20,42 @@ def found(comparisons, metric, statistic):
     return one
 
 
+def several(label, cells, **how):
+    return [row for repeat, cell in enumerate(cells) for row in engine(label, cell, repeat=repeat, **how)]
+
+
 def test_the_same_engine_twice_shows_no_difference(tables):
-    comparisons = compare(*tables(engine("a", 0) + engine("b", 1)))
-    latencies = [one for one in comparisons if one.metric != "output_tok_per_s"]
-    assert len(latencies) == 12
-    assert sum(bool(one.difference) for one in latencies) <= 1
+    comparisons = compare(*tables(several("a", (0, 1, 2)) + several("b", (3, 4, 5))))
+    assert len(comparisons) == 13
+    assert {one.verdict for one in comparisons} == {"no difference"}
+    assert {one.comparisons for one in comparisons} == {13}
 
 
 def test_a_slower_engine_is_found_with_its_ratio_in_the_interval(tables):
-    comparisons = compare(*tables(engine("a", 0, slower=1.3) + engine("b", 1)))
+    rows = several("a", (0, 1, 2, 3), slower=1.3) + several("b", (4, 5, 6, 7))
+    comparisons = compare(*tables(rows))
     for metric in ("ttft_ms", "tpot_ms", "itl_ms"):
         one = found(comparisons, metric, "p50")
-        assert one.difference
+        assert one.difference and one.verdict == "worse"
         assert one.ratio == pytest.approx(one.value_a / one.value_b)
         assert one.ci[0] < 1.3 < one.ci[1]
+    assert found(compare(*tables(rows), baseline="a"), "ttft_ms", "p50").verdict == "better"
+
+
+@pytest.mark.parametrize(("slower", "verdict"), [(1.1, "no difference"), (3.0, "worse")])
+def test_of_one_repeat_only_what_is_plain_is_claimed(tables, slower, verdict):
+    comparisons = compare(*tables(engine("a", 0, slower=slower) + engine("b", 1)))
+    assert found(comparisons, "tpot_ms", "p50").verdict == verdict
+    assert all(one.spread is None for one in comparisons)
+
+
+def test_repeats_that_differ_hide_what_their_requests_would_show(tables):
+    """Tokens 20 % apart, the same from one repeat to the next of each engine, or of neither."""
+    apart = several("a", (0, 1), slower=1.2) + several("b", (2, 3))
+    mixed = engine("a", 0, slower=1.2) + engine("a", 1, repeat=1)
+    mixed += engine("b", 2) + engine("b", 3, repeat=1, slower=1.01)
+    assert found(compare(*tables(apart)), "tpot_ms", "p50").ci[0] > 1
+    assert not found(compare(*tables(mixed)), "tpot_ms", "p50").difference
 
 
 def test_engines_are_resampled_independently(tables):
@@ -49,17 +71,14 @@ def test_engines_are_resampled_independently(tables):
 def test_p99_of_few_requests_has_a_ratio_and_no_verdict(tables):
     one = found(compare(*tables(engine("a", 0, n=99) + engine("b", 1, n=99))), "ttft_ms", "p99")
     assert one.ratio > 0
-    assert one.ci is None and one.difference is None
+    assert one.ci is None and one.difference is None and one.verdict == "not enough data"
 
 
-@pytest.mark.parametrize("repeats", [2, 3])
-def test_a_rate_is_judged_from_three_repeats_on(tables, repeats):
-    rows = []
-    for repeat in range(repeats):
-        rows += engine("a", 2 * repeat, repeat=repeat, n=40)
-        rows += engine("b", 2 * repeat + 1, repeat=repeat, n=40)
-    one = found(compare(*tables(rows)), "output_tok_per_s", "output_tok_per_s")
-    assert (one.ci is not None) == (repeats == 3)
+def test_a_rate_of_one_repeat_has_the_interval_of_the_assumed_spread(tables):
+    one = found(compare(*tables(engine("a", 0) + engine("b", 1))), "output_tok_per_s", "output_tok_per_s")
+    assert one.ci == pytest.approx(
+        [one.ratio * np.exp(sign * 1.96 * 0.1 * 2**0.5) for sign in (-1, 1)], rel=1e-3
+    )
 
 
 def test_pairs_scale_by_scale_and_against_a_baseline(tables):

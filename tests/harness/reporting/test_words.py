@@ -100,7 +100,8 @@ def test_the_best_rate_is_the_highest(run):
     assert list(found.values()) == ["SGLang"]
 
 
-def test_the_verdict_claims_real_differences_and_names_what_is_level(run):
+def test_the_verdict_claims_real_differences_and_names_what_is_level(tmp_path):
+    run = load_run(make_online(tmp_path / "run", engines=[ENGINES[0], *ENGINES[2:]], scales=[0.4], repeats=6))
     first, second = verdict(run)
     assert first.startswith("At scale 0.4, the heaviest load, roseinfer's TTFT p99 is")
     assert "lower than SGLang's (95 % interval" in first

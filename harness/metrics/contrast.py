@@ -1,0 +1,97 @@
+"""Two engines at one scale, statistic by statistic: how far apart, how surely, what more it would take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from harness.metrics.estimates import HEADLINE, Key
+from harness.metrics.glossary import GLOSSARY
+from harness.metrics.holm import holm
+from harness.metrics.intervals import LEVEL, Effect, Estimate, difference, ratio
+from harness.metrics.power import needed_repeats, upper_spread
+from harness.spec.results import Verdict
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One statistic of two engines at one scale. `ratio` is a / b, `delta` is a − b.
+
+    Attributes:
+        adjusted_p: the p-value of the ratio, corrected for all comparisons made at once.
+        comparisons: how many those are.
+    """
+
+    scale: float
+    metric: str
+    statistic: str
+    a: Estimate
+    b: Estimate
+    ratio: Effect
+    delta: Effect
+    adjusted_p: float | None = None
+    comparisons: int = 1
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of `a` against `b`, at 5 % for all comparisons made at once."""
+        if self.adjusted_p is None:
+            return "not enough data"
+        if self.adjusted_p > LEVEL:
+            return "no difference"
+        return "better" if (self.ratio.value < 1) == GLOSSARY[self.metric].lower_is_better else "worse"
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation of the logarithm from repeat to repeat, of both; None if one was seen once."""
+        if not (self.a.has_log and self.b.has_log) or self.missing:
+            return None
+        found = [(one.spread(log=True), one.repeats - 1) for one in (self.a, self.b)]
+        known = [(spread, freedom) for spread, freedom in found if spread is not None]
+        if len(known) < 2:
+            return None
+        return math.sqrt(sum(s * s * n for s, n in known) / sum(n for _, n in known))
+
+    @property
+    def missing(self) -> int:
+        """Requests or tokens that the poorer sample lacks to support the statistic."""
+        return max(self.a.missing, self.b.missing)
+
+    def needed_repeats(self, effect: float, comparisons: int | None = None) -> int | None:
+        """Repeats of each engine that find a relative difference with the verdict's level, at 90 % chance.
+
+        Args:
+            effect: 0.1 for 10 %.
+            comparisons: made at once; those of the verdict if not given.
+
+        Returns:
+            None where the spread between repeats was not seen, or more are needed than anybody would measure.
+        """
+        spread, freedom = self.spread, self.a.repeats + self.b.repeats - 2
+        if spread is None:
+            return None
+        return needed_repeats(
+            effect, upper_spread(spread, freedom), LEVEL / (comparisons or self.comparisons)
+        )
+
+
+def contrast(
+    scale: float, a: Mapping[Key, Estimate], b: Mapping[Key, Estimate], keys: Iterable[Key] = HEADLINE
+) -> list[Contrast]:
+    """The statistics that both engines have, `b`'s not being 0."""
+    return [
+        Contrast(scale, *key, a[key], b[key], ratio(a[key], b[key]), difference(a[key], b[key]))
+        for key in keys
+        if key in a and key in b and b[key].value > 0
+    ]
+
+
+def judged(contrasts: Sequence[Contrast]) -> list[Contrast]:
+    """The same, their p-values corrected for all of them: a chance of 5 % at most of any false difference."""
+    adjusted = holm([one.ratio.p for one in contrasts])
+    count = sum(p is not None for p in adjusted)
+    return [
+        replace(one, adjusted_p=p, comparisons=max(1, count))
+        for one, p in zip(contrasts, adjusted, strict=True)
+    ]

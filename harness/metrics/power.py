@@ -1,0 +1,58 @@
+"""How many repeats it takes to find a difference: a power calculation on the spread between repeats."""
+
+from __future__ import annotations
+
+import math
+
+from scipy import stats
+
+from harness.metrics.intervals import LEVEL
+
+POWER = 0.9
+MAX_REPEATS = 1000
+
+#: The spread of few repeats may be small by chance: its upper limit at this confidence is planned with.
+SPREAD_CONFIDENCE = 0.8
+
+
+def needed_repeats(effect: float, spread: float, level: float = LEVEL, power: float = POWER) -> int | None:
+    """Repeats of each engine with which a two-sided two-sample t-test finds `effect` with chance `power`.
+
+    The test's statistic has a noncentral t distribution (Cohen, Statistical Power Analysis for the Behavioral
+    Sciences, 1988, chapter 2; on log ratios as in Julious, Sample Sizes for Clinical Trials, 2010).
+
+    Args:
+        effect: relative difference, 0.1 for 10 %; above −1 and not 0.
+        spread: standard deviation of the logarithm of the statistic from repeat to repeat, alike for both.
+        level: of the test; divide it by the number of comparisons made at once.
+
+    Returns:
+        At least 2; None where more than `MAX_REPEATS` are needed.
+    """
+    distance = abs(math.log1p(effect))
+    low, high = 1, 2
+    while _power(high, distance, spread, level) < power:
+        if high >= MAX_REPEATS:
+            return None
+        low, high = high, min(2 * high, MAX_REPEATS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _power(middle, distance, spread, level) >= power else (middle, high)
+    return high
+
+
+def upper_spread(spread: float, freedom: int) -> float:
+    """The upper confidence limit of a spread seen with `freedom` degrees of freedom.
+
+    Browne, On the Use of a Pilot Sample for Sample Size Determination (Statistics in Medicine 14, 1995).
+    """
+    return spread * math.sqrt(freedom / float(stats.chi2.ppf(1 - SPREAD_CONFIDENCE, freedom)))
+
+
+def _power(repeats: int, distance: float, spread: float, level: float) -> float:
+    """The chance that the difference is found on its own side."""
+    freedom = 2 * (repeats - 1)
+    error = spread * math.sqrt(2 / repeats)
+    if error * 1e6 < distance:
+        return 1.0
+    return float(stats.nct.sf(stats.t.ppf(1 - level / 2, freedom), freedom, distance / error))

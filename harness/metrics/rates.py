@@ -1,0 +1,103 @@
+"""What passed through an engine, and in how much time: all that rates are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from harness.metrics.definitions import MS, succeeded
+from harness.metrics.samples import Group
+from harness.metrics.window import inside, scheduled
+from harness.spec.settings import Slo
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Sums over the measured time of one repeat, or of several.
+
+    Attributes:
+        seconds: from the first scheduled arrival to the last end of a stream, or of the window.
+        ended: successful requests that ended in it.
+        good: those of them that meet the service level; None without one.
+        prompt_tokens: theirs.
+        output_tokens: that arrived in it, of successful requests.
+    """
+
+    seconds: float
+    ended: int
+    good: int | None
+    prompt_tokens: int
+    output_tokens: int
+
+    def per_s(self, count: int) -> float:
+        """A rate; 0 where no time passed."""
+        return count / self.seconds if self.seconds > 0 else 0.0
+
+
+def flow(group: Group, slo: Slo | None) -> Flow:
+    """The sums of one repeat.
+
+    With a window, requests and tokens count when they end or arrive inside it, whenever they were sent: a
+    server that falls behind does not look as fast as its load.
+    """
+    whole = group.whole or group
+    good = whole.requests[succeeded(whole.requests)]
+    ended = np.ones(len(good), dtype=bool)
+    tokens, seconds = int(good["completion_tokens"].sum()), duration_s(whole.requests)
+    if group.window is not None:
+        seconds = group.window.end_s - group.window.start_s
+        ended = inside(good["t_end"], group.window).to_numpy(dtype=bool)
+        times, carried = _arrivals(whole, good)
+        tokens = int(carried[inside(times, group.window)].sum())
+    prompts = good["prompt_tokens"].fillna(good["input_tokens"]).to_numpy(np.int64)
+    return Flow(
+        seconds=seconds,
+        ended=int(ended.sum()),
+        good=None if slo is None else int((meets(whole, slo) & ended).sum()),
+        prompt_tokens=int(prompts[ended].sum()),
+        output_tokens=tokens,
+    )
+
+
+def total(flows: Sequence[Flow]) -> Flow:
+    """The sums of several repeats."""
+    goods = [one.good for one in flows if one.good is not None]
+    return Flow(
+        seconds=sum(one.seconds for one in flows),
+        ended=sum(one.ended for one in flows),
+        good=sum(goods) if len(goods) == len(flows) else None,
+        prompt_tokens=sum(one.prompt_tokens for one in flows),
+        output_tokens=sum(one.output_tokens for one in flows),
+    )
+
+
+def duration_s(requests: pd.DataFrame) -> float:
+    """First scheduled arrival (first send without a schedule) to the last end of a stream; 0 without one."""
+    end, start = requests["t_end"].max(), scheduled(requests).min()
+    return max(0.0, float(end - start)) if np.isfinite(end) and np.isfinite(start) else 0.0
+
+
+def meets(group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
+    """(U,) which successes meet every limit. `itl_ms` limits every token; no value is no breach."""
+    good = np.ones(len(group.metrics), dtype=bool)
+    for name, limit in slo.model_dump(exclude_none=True).items():
+        sample = group.sample(name)
+        good[sample.request[sample.values > limit]] = False
+    return good
+
+
+def _arrivals(group: Group, good: pd.DataFrame) -> tuple[pd.Series[float], npt.NDArray[np.int64]]:
+    """When each chunk of the successes came, in s, and the tokens it carried."""
+    gaps, first = group.gaps, good["t_first"].to_numpy(np.float64)
+    elapsed = np.cumsum(gaps.gap_ms)
+    starts = np.flatnonzero(np.diff(gaps.request, prepend=-1))
+    before = np.repeat(elapsed[starts] - gaps.gap_ms[starts], np.diff(starts, append=gaps.request.size))
+    later = first[gaps.request] + (elapsed - before) / MS
+    in_first = good["completion_tokens"].to_numpy(np.int64) - np.bincount(
+        gaps.request, gaps.tokens, len(good)
+    ).astype(np.int64)
+    return pd.Series(np.concatenate([first, later])), np.concatenate([in_first, gaps.tokens])

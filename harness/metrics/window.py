@@ -1,0 +1,65 @@
+"""The part of a cell that is measured: all of it, a given time, or its steady state."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from harness.spec.settings import Window
+
+#: A given window, or that of the steady state, found in each cell by itself.
+Cut = Window | Literal["steady"]
+
+
+def find_window(requests: pd.DataFrame, cut: Cut) -> Window:
+    """The window of one cell, within the time from its first scheduled arrival to its last end of a stream.
+
+    The steady state begins when as many requests are in flight as in the middle of the cell, and ends when
+    they were for the last time: before is the ramp-up, after it the ramp-down. That level is the median over
+    the middle half of the cell's time.
+    """
+    sent, ended = requests["t_sent"].dropna().to_numpy(np.float64), _ends(requests)
+    if not (sent.size and ended.size):
+        return Window(start_s=0, end_s=0)
+    first, last = max(0.0, float(scheduled(requests).min())), float(ended.max())
+    if isinstance(cut, Window):
+        return Window(start_s=min(cut.start_s, last), end_s=min(cut.end_s, last))
+    times = np.concatenate([sent, ended])
+    order = np.lexsort((np.repeat([0, 1], [sent.size, ended.size]), times))
+    at, count = times[order], np.cumsum(np.repeat([1, -1], [sent.size, ended.size])[order])
+    lasting = np.diff(np.append(at, at[-1]))
+    quarter = (last - first) / 4
+    middle = np.clip(at + lasting, first + quarter, last - quarter) - np.clip(
+        at, first + quarter, last - quarter
+    )
+    level = _median(count, middle)
+    reached = np.flatnonzero((count >= level) & (lasting > 0))
+    if level == 0 or not reached.size:
+        return Window(start_s=first, end_s=last)
+    begin, end = at[reached[0]], at[reached[-1]] + lasting[reached[-1]]
+    return Window(start_s=max(0.0, float(begin)), end_s=float(end))
+
+
+def inside(times: pd.Series[float], window: Window) -> pd.Series[bool]:
+    """Which times are in the window; its end, where the cell ends, belongs to it."""
+    return (times >= window.start_s) & (times <= window.end_s)
+
+
+def scheduled(requests: pd.DataFrame) -> pd.Series[float]:
+    """When each request was to be sent, or without a schedule was."""
+    return requests["t_sched"].fillna(requests["t_sent"])
+
+
+def _ends(requests: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """When requests that were sent ended."""
+    return np.asarray(requests.loc[requests["t_sent"].notna(), "t_end"].dropna(), dtype=np.float64)
+
+
+def _median(
+    values: np.ndarray[tuple[int], np.dtype[np.int64]], weights: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> int:
+    order = np.argsort(values, kind="stable")
+    cumulative = np.cumsum(weights[order])
+    return int(values[order][np.searchsorted(cumulative, cumulative[-1] / 2)])
