@@ -115,7 +115,8 @@ class _Measuring:
             detail={"clients": [msgspec.structs.asdict(usage) for usage in result.usage]},
         )  # fmt: skip
         self.run.finish(entry)
-        [summary, *_] = summarize(records.requests, records.chunks, self.resolved.settings.slo)
+        settings = self.resolved.settings
+        [summary, *_] = summarize(records.requests, records.chunks, settings.slo, cut=settings.cut)
         self.notify(CellDone(cell, summary))
 
     def _send(

@@ -110,8 +110,8 @@ def _write_results(run: Run) -> OnlineResults:
     requests = records.requests.sort_values("label", key=lambda label: label.map(rank), kind="stable")
     results = OnlineResults(
         meta=run.info,
-        summaries=summarize(requests, records.chunks, settings.slo, settings.seed),
-        comparisons=compare(requests, records.chunks, seed=settings.seed),
+        summaries=summarize(requests, records.chunks, settings.slo, settings.seed, settings.cut),
+        comparisons=compare(requests, records.chunks, seed=settings.seed, cut=settings.cut),
         skipped=run.left_out(),
     )
     assemble(run.folder, run.done)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.cells.load import Workload, model_context
@@ -95,7 +95,7 @@ def resolve_online(settings: OnlineSettings) -> Resolved:
 
 
 def make_contenders(settings: CommonSettings) -> list[Contender]:
-    """The engines and variants that were asked for, each with a label of its own.
+    """The engines and variants that were asked for, each with a label of its own; with `aa`, each as two.
 
     Raises:
         UsageError: Unknown engine or variant, or two that would be drawn alike.
@@ -108,6 +108,8 @@ def make_contenders(settings: CommonSettings) -> list[Contender]:
                 f"give one another label in configs/engines/{who.ref.name}.yaml",
             )
         by_label[who.label] = who
+    if isinstance(settings, OnlineSettings) and settings.aa:
+        return [replace(who, label=f"{label} ({side})") for label, who in by_label.items() for side in "AB"]
     return list(by_label.values())
 
 

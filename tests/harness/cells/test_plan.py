@@ -122,3 +122,14 @@ def test_two_that_would_be_drawn_alike_are_refused(monkeypatch: pytest.MonkeyPat
             make_contenders(OnlineSettings(engines=pair))
         assert all(name in raised.value.message for name in pair.split(","))
     assert len(make_contenders(OnlineSettings(engines="roseinfer,roseinfer@b"))) == 2
+
+
+def test_with_aa_every_engine_is_two_in_the_same_blocks() -> None:
+    settings = OnlineSettings(engines=["roseinfer", "vllm"], aa=True, repeats=4, scales=[1.0, 2.0])
+    contenders = make_contenders(settings)
+    assert [who.label for who in contenders] == ["roseinfer (A)", "roseinfer (B)", "vLLM (A)", "vLLM (B)"]
+    assert contenders[0].ref == contenders[1].ref
+    blocks = plan(settings, contenders)
+    orders = [[block.contender.label for block in blocks[i : i + 4]] for i in range(0, 16, 4)]
+    assert all(sorted(order) == sorted(orders[0]) for order in orders)
+    assert len({tuple(order) for order in orders}) > 1
