@@ -57,6 +57,9 @@ def main() -> None:
     except (ConfigError, RequestError) as error:
         print(f"roseinfer: {error}", file=sys.stderr)
         sys.exit(2)
+    except MemoryError as error:
+        print(f"roseinfer: not enough memory: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from math import inf
 
 import msgspec
 import numpy as np
@@ -75,6 +76,10 @@ def check_request(info: EngineInfo, prompt: NDArray[np.int32], params: SamplingP
         raise RequestError("max_tokens must be at least 1")
     if not 0 <= params.min_tokens <= params.max_tokens:
         raise RequestError("min_tokens must be from 0 to max_tokens")
+    if not 0 <= params.temperature < inf:
+        raise RequestError("temperature must be 0 or more")
+    if not 0 < params.top_p <= 1:
+        raise RequestError("top_p must be above 0 and at most 1")
     total = len(prompt) + params.max_tokens
     if total > info.max_model_len:
         raise RequestError(

@@ -66,7 +66,7 @@ class Attention(ABC):
         Args:
             layer: which layer's cache.
             q: `[T, heads, head_dim]`.
-            k, v: `[T, kv heads, head_dim]`.
+            k, v: `[T, kv heads, head_dim]`. Of all three, a token's row is contiguous.
 
         Returns:
             `[T, heads · head_dim]`.

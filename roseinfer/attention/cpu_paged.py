@@ -15,7 +15,7 @@ from roseinfer.models.config import ModelConfig
 _KERNELS = {torch.float32: "paged_decode_fp32", torch.bfloat16: "paged_decode_bf16"}
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 _ARGUMENTS = (
-    [_POINTER] * 3 + [_LONG] + [_POINTER] * 5 + [_LONG, _POINTER, _LONG] + [_INT] * 4 + [ctypes.c_float]
+    [_POINTER] * 3 + [_LONG] * 3 + [_POINTER] * 5 + [_LONG, _POINTER, _LONG] + [_INT] * 4 + [ctypes.c_float]
 )
 
 
@@ -45,7 +45,8 @@ class CpuPagedAttention(TorchPagedAttention):
     def _decode(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
         slots, blocks, lengths = self._decode_arrays
         self._kernel(
-            q.data_ptr(), k.data_ptr(), v.data_ptr(), q.stride(0), keys.data_ptr(), values.data_ptr(),
-            out.data_ptr(), slots.ctypes.data, blocks.ctypes.data, blocks.shape[1], lengths.ctypes.data,
-            len(lengths), *self._shape, self._scale,
+            q.data_ptr(), k.data_ptr(), v.data_ptr(), q.stride(0), k.stride(0), v.stride(0),
+            keys.data_ptr(), values.data_ptr(), out.data_ptr(), slots.ctypes.data,
+            blocks.ctypes.data, blocks.shape[1], lengths.ctypes.data, len(lengths),
+            *self._shape, self._scale,
         )  # fmt: skip

@@ -16,6 +16,7 @@ import threading
 
 import msgspec
 import numpy as np
+import torch
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
@@ -32,8 +33,11 @@ def run(config: EngineConfig, sock: socket.socket) -> None:
     channel: BlockingChannel[ToEngine] = BlockingChannel(sock, ToEngine)  # type: ignore[arg-type]
     try:
         engine = Engine(config)
-    except (ConfigError, MemoryError, RuntimeError) as error:
-        channel.send(Failed(str(error) or type(error).__name__))
+    except ConfigError as error:
+        channel.send(Failed(str(error)))
+        return
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        channel.send(Failed(f"not enough memory: {error}"))
         return
     gc.collect()
     gc.freeze()

@@ -33,16 +33,15 @@ def sample(logits: Tensor, how: SamplingBatch) -> Tensor:
         return logits.argmax(-1)
     device = logits.device
     temperature = torch.from_numpy(np.where(greedy, 1, how.temperature)).to(device)
-    probabilities = torch.softmax(logits.float() / temperature[:, None], -1)
+    below_best = logits.float() - logits.amax(-1, keepdim=True)  # 0 over any temperature stays 0
+    probabilities = torch.softmax(below_best / temperature[:, None], -1)
     if (how.top_k > 0).any() or (how.top_p < 1).any():
-        choices, order = probabilities.sort(dim=-1, descending=True, stable=True)
-        choices = _cut(choices, how)
-    else:
-        choices, order = probabilities, None
-    cumulative = choices.double().cumsum(-1)
+        likeliest, order = probabilities.sort(dim=-1, descending=True, stable=True)
+        # Back in the order of the vocabulary, where tokens of nearly equal probability keep their places.
+        probabilities = torch.zeros_like(probabilities).scatter_(-1, order, _cut(likeliest, how))
+    cumulative = probabilities.double().cumsum(-1)
     mark = torch.from_numpy(_uniform(how.seed, how.position)).to(device)[:, None] * cumulative[:, -1:]
-    index = torch.searchsorted(cumulative, mark, right=True).clamp_(max=logits.shape[-1] - 1)
-    tokens = (index if order is None else order.gather(-1, index)).squeeze(-1)
+    tokens = torch.searchsorted(cumulative, mark, right=True).clamp_(max=logits.shape[-1] - 1).squeeze(-1)
     return torch.where(torch.from_numpy(greedy).to(device), logits.argmax(-1), tokens)
 
 
@@ -54,7 +53,7 @@ def _cut(sorted_probabilities: Tensor, how: SamplingBatch) -> Tensor:
     kept = sorted_probabilities * (torch.arange(vocab, device=device) < top_k)
     total = kept.sum(-1, keepdim=True)
     top_p = torch.from_numpy(how.top_p).to(device)[:, None]
-    before = kept.cumsum(-1) - kept
+    before = kept.cumsum(-1, dtype=torch.float64) - kept
     keep = (before < top_p * total) | (top_p >= 1)
     keep[:, 0] = True
     return kept * keep

@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from roseinfer.config import ConfigError
 from roseinfer.models.config import ModelConfig
 
 
 class KVPool:
     """Keys and values of `num_blocks` blocks of `block_size` tokens, for every layer.
+
+    Raises ConfigError when the device has no room for them.
 
     Layout `[layers, 2, num_blocks · block_size, kv heads, head_dim]`: a token's row is contiguous.
     """
@@ -18,10 +21,14 @@ class KVPool:
         self, config: ModelConfig, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
     ) -> None:
         self.num_blocks, self.block_size, self.device = num_blocks, block_size, device
-        self._memory = torch.zeros(
-            config.layers, 2, num_blocks * block_size, config.kv_heads, config.head_dim,
-            device=device, dtype=dtype,
-        )  # fmt: skip
+        shape = (config.layers, 2, num_blocks * block_size, config.kv_heads, config.head_dim)
+        try:
+            self._memory = torch.zeros(shape, device=device, dtype=dtype)
+        except RuntimeError as error:  # PyTorch's word for a full memory
+            size = num_blocks * block_size * bytes_per_token(config, dtype) / 2**30
+            raise ConfigError(
+                f"no memory for a KV cache of {size:,.1f} GiB; give fewer --kv-tokens"
+            ) from error
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer, each `[rows, kv heads, head_dim]`."""

@@ -52,6 +52,8 @@ def parse(raw: dict[str, Any]) -> ModelConfig:
     if raw.get("scale_attn_by_inverse_layer_idx"):
         raise ConfigError("scale_attn_by_inverse_layer_idx is not supported")
     width, heads = raw.get("n_embd", 768), raw.get("n_head", 12)
+    if width % heads:
+        raise ConfigError(f"n_embd {width} is not a multiple of n_head {heads}")
     eos = raw.get("eos_token_id", 50256)
     return ModelConfig(
         family="gpt2",
@@ -72,7 +74,11 @@ def read(model: str) -> tuple[ModelConfig, Path | None]:
     """The shape of `model`, and its folder of weights (None for `random:NAME`)."""
     folder = model_folder(model)
     if folder is not None:
-        return parse(json.loads((folder / "config.json").read_text())), folder
+        file = folder / "config.json"
+        try:
+            return parse(json.loads(file.read_text())), folder
+        except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+            raise ConfigError(f"{file} is not a model's config: {error}") from error
     shape = RANDOM_SHAPES.get(model.removeprefix(RANDOM))
     if shape is None:
         names = ", ".join(RANDOM + name for name in RANDOM_SHAPES)

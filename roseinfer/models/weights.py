@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from roseinfer.config import ConfigError
 
@@ -24,11 +26,14 @@ class Weights:
     def _index(folder: Path) -> Iterator[tuple[str, Path]]:
         index = folder / "model.safetensors.index.json"
         if index.is_file():
-            for name, file in json.loads(index.read_text())["weight_map"].items():
-                yield name, folder / file
+            try:
+                files = dict(json.loads(index.read_text())["weight_map"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise ConfigError(f"{index} is not an index of safetensors files: {error}") from error
+            yield from ((name, folder / file) for name, file in files.items())
             return
         for file in sorted(folder.glob("*.safetensors")):
-            with safe_open(file, framework="pt") as tensors:
+            with _open(file) as tensors:
                 for name in tensors.keys():  # noqa: SIM118 (not a mapping)
                     yield name, file
 
@@ -39,11 +44,20 @@ class Weights:
         """The tensor `name`. Raises ConfigError when it is missing or of another shape."""
         if name not in self._file_of:
             raise ConfigError(f"the checkpoint has no tensor {name}")
-        with safe_open(self._file_of[name], framework="pt") as tensors:
+        with _open(self._file_of[name]) as tensors:
             tensor: torch.Tensor = tensors.get_tensor(name)
         if tuple(tensor.shape) != shape:
             raise ConfigError(f"{name} has shape {tuple(tensor.shape)}, the config says {shape}")
         return tensor
+
+
+@contextmanager
+def _open(file: Path) -> Iterator[Any]:
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            yield tensors
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
 
 
 class RandomWeights:

@@ -33,6 +33,7 @@ class _Answer:
     engine_id: int
     text: Detokenizer | None
     stops: StopStrings
+    min_tokens: int  # stop strings are looked for in the text behind these
     tokens: int = 0
     done: bool = False
 
@@ -59,7 +60,7 @@ class Answers:
                 index = len(self._answers)
                 id = engine.submit(prompt, _with_seed(work.params, index), self._mailbox, index)
                 text = tokenizer.detokenizer() if tokenizer else None
-                self._answers.append(_Answer(id, text, StopStrings(work.stops)))
+                self._answers.append(_Answer(id, text, StopStrings(work.stops), work.params.min_tokens))
 
     async def changes(self) -> AsyncIterator[list[Choice]]:
         """What each wake-up adds to the choices, until all have ended. Raises EngineDeadError."""
@@ -80,7 +81,9 @@ class Answers:
         if self._request.return_token_ids:
             choice.token_ids = [*(choice.token_ids or ()), token]
         if answer.text is not None:
-            choice.text += answer.stops.push(answer.text.push(token))
+            text = answer.text.push(token)
+            searched = answer.tokens > answer.min_tokens
+            choice.text += answer.stops.push(text) if searched else text
             if finished is not None and not answer.stops.found:
                 choice.text += answer.stops.push(answer.text.finish()) + answer.stops.finish()
         if answer.stops.found:

@@ -100,7 +100,7 @@ class Server:
     def _authorize(self, request: Request) -> None:
         if self._api_key is not None:
             given = request.headers.get("authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), self._api_key.encode()):
+            if not hmac.compare_digest(given.encode("latin-1"), self._api_key.encode()):
                 raise HTTPException(401, "the API key is missing or wrong")
 
     async def _submit(self, body: CompletionRequest, work: Work) -> Answers:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from roseinfer.params import SamplingParams
 
 MAX_CHOICES = 128
+MAX_STOPS = 64
 
 
 class BadRequestError(Exception):
@@ -54,6 +55,7 @@ class CompletionRequest(msgspec.Struct, frozen=True):
     best_of: int | None = None
     presence_penalty: float | None = 0.0
     frequency_penalty: float | None = 0.0
+    logit_bias: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def parse(body: bytes) -> CompletionRequest:
     """The request in `body`. Raises BadRequestError."""
     try:
         return _decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(f"the body is not a valid request: {error}") from None
 
 
@@ -86,6 +88,7 @@ def check(request: CompletionRequest) -> Work:
         ("best_of", request.best_of in (None, request.n)),
         ("presence_penalty", not request.presence_penalty),
         ("frequency_penalty", not request.frequency_penalty),
+        ("logit_bias", not request.logit_bias),
     ):
         if not off:
             raise BadRequestError(f"{name} is not supported", name)
@@ -101,6 +104,8 @@ def check(request: CompletionRequest) -> Work:
     top_k = max(request.top_k or 0, 0)
     _within("top_k", top_k, 0, 2**31 - 1)
     stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
+    if len(stops) > MAX_STOPS:
+        raise BadRequestError(f"more than {MAX_STOPS} stop strings", "stop")
     if "" in stops:
         raise BadRequestError("a stop string is empty", "stop")
     seed = secrets.randbits(64) if request.seed is None else request.seed % 2**64

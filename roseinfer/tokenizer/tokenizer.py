@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
+from roseinfer.config import ConfigError
 from roseinfer.folder import model_folder
 from roseinfer.tokenizer.detokenizer import ByteDetokenizer, Detokenizer, StreamDetokenizer
 
@@ -25,12 +26,18 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer | None:
-        """From tokenizer.json, or GPT-2's vocab.json and merges.txt; None if the folder has neither."""
-        if (folder / "tokenizer.json").is_file():
-            return cls(FastTokenizer.from_file(str(folder / "tokenizer.json")))
-        vocab, merges = folder / "vocab.json", folder / "merges.txt"
-        if vocab.is_file() and merges.is_file():
-            return cls(_gpt2(vocab, merges))
+        """From tokenizer.json, or GPT-2's vocab.json and merges.txt; None if the folder has neither.
+
+        Raises ConfigError when they cannot be read.
+        """
+        whole, vocab, merges = (folder / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
+        try:
+            if whole.is_file():
+                return cls(FastTokenizer.from_file(str(whole)))
+            if vocab.is_file() and merges.is_file():
+                return cls(_gpt2(vocab, merges))
+        except Exception as error:  # the library raises plain Exception
+            raise ConfigError(f"the tokenizer in {folder} cannot be read: {error}") from error
         return None
 
     def encode(self, text: str) -> NDArray[np.int32]:

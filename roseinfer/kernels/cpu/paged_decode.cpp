@@ -60,9 +60,10 @@ int heads_per_job(int64_t requests, int kv_heads) {
 }
 
 template <typename T>
-void decode(const T* q, const T* k, const T* v, int64_t row_stride, T* keys, T* values, T* out,
-            const int64_t* slots, const int64_t* blocks, int64_t blocks_stride, const int64_t* lengths,
-            int64_t requests, int heads, int kv_heads, int dim, int block_size, float scale) {
+void decode(const T* q, const T* k, const T* v, int64_t q_stride, int64_t k_stride, int64_t v_stride, T* keys,
+            T* values, T* out, const int64_t* slots, const int64_t* blocks, int64_t blocks_stride,
+            const int64_t* lengths, int64_t requests, int heads, int kv_heads, int dim, int block_size,
+            float scale) {
     const int group = heads / kv_heads;  // query heads that share a key
     const int kv_part = heads_per_job(requests, kv_heads);
     const int parts = kv_heads / kv_part;
@@ -79,11 +80,11 @@ void decode(const T* q, const T* k, const T* v, int64_t row_stride, T* keys, T* 
             const int64_t kv = job % parts * kv_part;
             const int64_t length = lengths[r];
             const int64_t* table = blocks + r * blocks_stride;
-            std::memcpy(keys + slots[r] * token + kv * dim, k + r * row_stride + kv * dim,
+            std::memcpy(keys + slots[r] * token + kv * dim, k + r * k_stride + kv * dim,
                         kv_part * dim * sizeof(T));
-            std::memcpy(values + slots[r] * token + kv * dim, v + r * row_stride + kv * dim,
+            std::memcpy(values + slots[r] * token + kv * dim, v + r * v_stride + kv * dim,
                         kv_part * dim * sizeof(T));
-            const T* source = q + r * row_stride + kv * group * dim;
+            const T* source = q + r * q_stride + kv * group * dim;
             for (int i = 0; i < part * dim; i += W) {
                 const vec scaled = load(source + i) * scale;
                 std::memcpy(&query[i], &scaled, sizeof scaled);
@@ -126,13 +127,14 @@ void decode(const T* q, const T* k, const T* v, int64_t row_stride, T* keys, T* 
 }  // namespace
 
 #define EXPORT(NAME, T)                                                                                     \
-    extern "C" void NAME(const void* q, const void* k, const void* v, int64_t row_stride, void* keys,       \
-                         void* values, void* out, const int64_t* slots, const int64_t* blocks,              \
-                         int64_t blocks_stride, const int64_t* lengths, int64_t requests, int32_t heads,    \
-                         int32_t kv_heads, int32_t dim, int32_t block_size, float scale) {                  \
-        decode(static_cast<const T*>(q), static_cast<const T*>(k), static_cast<const T*>(v), row_stride,    \
-               static_cast<T*>(keys), static_cast<T*>(values), static_cast<T*>(out), slots, blocks,         \
-               blocks_stride, lengths, requests, heads, kv_heads, dim, block_size, scale);                  \
+    extern "C" void NAME(const void* q, const void* k, const void* v, int64_t q_stride, int64_t k_stride,   \
+                         int64_t v_stride, void* keys, void* values, void* out, const int64_t* slots,       \
+                         const int64_t* blocks, int64_t blocks_stride, const int64_t* lengths,              \
+                         int64_t requests, int32_t heads, int32_t kv_heads, int32_t dim,                    \
+                         int32_t block_size, float scale) {                                                 \
+        decode(static_cast<const T*>(q), static_cast<const T*>(k), static_cast<const T*>(v), q_stride,      \
+               k_stride, v_stride, static_cast<T*>(keys), static_cast<T*>(values), static_cast<T*>(out),    \
+               slots, blocks, blocks_stride, lengths, requests, heads, kv_heads, dim, block_size, scale);   \
     }
 
 EXPORT(paged_decode_fp32, float)
