@@ -1,0 +1,149 @@
+"""A real `roseinfer serve` over real sockets, and a small client."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+import pytest
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def events(self) -> list[Any]:
+        """A stream's chunks; it must end with [DONE]."""
+        assert self.headers["content-type"].startswith("text/event-stream")
+        lines = [line for line in self.body.split(b"\n\n") if line]
+        assert all(line.startswith(b"data: ") for line in lines)
+        assert lines[-1] == b"data: [DONE]"
+        return [json.loads(line.removeprefix(b"data: ")) for line in lines[:-1]]
+
+
+@dataclass
+class Serving:
+    """A server's process, the processes below it, and its log."""
+
+    process: subprocess.Popen[str]
+    port: int = 0
+    log: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+            if listening := re.search(r"listening on http://127.0.0.1:(\d+)", line):
+                self.port = int(listening[1])
+                break
+        else:
+            raise AssertionError("".join(self.log))
+        (self.engine,) = psutil.Process(self.process.pid).children()
+        self._drain = threading.Thread(target=lambda: self.log.extend(self.process.stderr or ()))
+        self._drain.start()
+
+    def request(
+        self, path: str, body: Any = None, method: str | None = None, headers: dict[str, str] | None = None
+    ) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request(method or ("GET" if body is None else "POST"), path, data, headers or {})
+            response = connection.getresponse()
+            return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+
+    def complete(self, prompt: Any, **settings: Any) -> Reply:
+        """Greedy unless told otherwise."""
+        return self.request("/v1/completions", {"prompt": prompt, "temperature": 0} | settings)
+
+    def load(self) -> dict[str, Any]:
+        load: dict[str, Any] = self.request("/server_info").json["load"]
+        return load
+
+    def becomes_idle(self, seconds: float = 20) -> bool:
+        """Whether the engine gets rid of every request and every block."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            load = self.load()
+            if not any(load[key] for key in ("running", "waiting", "kv_usage", "inflight")):
+                return True
+        return False
+
+    def ended(self, seconds: float = 5) -> bool:
+        """Whether server and engine are gone in time."""
+        try:
+            self.process.wait(seconds)
+            self.engine.wait(seconds)
+        except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
+            return False
+        return True
+
+    def close(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        if not self.ended():
+            self.process.kill()
+            self.engine.kill()
+        self._drain.join()
+
+
+Serve = Callable[..., Serving]
+
+
+def start(model: str, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "roseinfer.cli", "serve", "--model", model, "--port", "0"]
+    command += ["--device", "cpu", "--dtype", "fp32", "--threads", "1", "--no-warmup", *options]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="session")
+def serving(text_model: Any) -> Iterator[Serving]:
+    """One server for all tests that leave it alive."""
+    server = Serving(start(str(text_model.folder), "--served-model-name", "tiny"))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def serve(text_model: Any) -> Iterator[Serve]:
+    """Start a server of one's own; it is gone after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def run(*options: str) -> Serving:
+            server = Serving(start(str(text_model.folder), *options))
+            stack.callback(server.close)
+            return server
+
+        yield run
+
+
+@pytest.fixture
+def launch(text_model: Any) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Start a server's process and do not wait for it."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def run() -> subprocess.Popen[str]:
+        processes.append(start(str(text_model.folder)))
+        return processes[-1]
+
+    yield run
+    for process in processes:
+        process.kill()
+        process.communicate()

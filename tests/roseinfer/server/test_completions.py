@@ -1,0 +1,184 @@
+"""Answers of a real server against the same engine in this process."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+NEW = 24
+
+
+def tokens_of(choices: list[Any]) -> list[int]:
+    return [token for choice in choices for token in choice.get("token_ids", ())]
+
+
+def test_whole_answer(serving: Any, text_model: Any) -> None:
+    reply = serving.complete(text_model.prompt, max_tokens=NEW, ignore_eos=True, return_token_ids=True)
+    body = reply.json
+    (choice,) = body["choices"]
+    assert (reply.status, body["object"], body["model"]) == (200, "text_completion", "tiny")
+    assert choice["token_ids"] == text_model.answer
+    assert choice["text"] == text_model.text(text_model.answer)
+    assert (choice["index"], choice["finish_reason"]) == (0, "length")
+    assert body["usage"] == {"prompt_tokens": 20, "completion_tokens": NEW, "total_tokens": 20 + NEW}
+
+
+def test_token_ids_and_metrics_only_when_asked_for(serving: Any, text_model: Any) -> None:
+    (choice,) = serving.complete(text_model.prompt).json["choices"]
+    assert set(choice) == {"index", "text", "logprobs", "finish_reason"}
+
+
+def test_text_prompt(serving: Any, text_model: Any) -> None:
+    text = "The quick brown fox — été"
+    ids = text_model.llm.tokenizer.encode(text).tolist()
+    (expected,) = text_model.greedy([ids], 8)
+    body = serving.complete(text, max_tokens=8, ignore_eos=True, return_token_ids=True).json
+    assert body["choices"][0]["token_ids"] == expected
+    assert body["usage"]["prompt_tokens"] == len(ids)
+
+
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": True}, {"continuous_usage_stats": True}])
+def test_stream(serving: Any, text_model: Any, options: dict[str, bool] | None) -> None:
+    reply = serving.complete(
+        text_model.prompt, max_tokens=NEW, ignore_eos=True, return_token_ids=True,
+        stream=True, stream_options=options,
+    )  # fmt: skip
+    chunks = reply.events
+    if options == {"include_usage": True}:
+        last = chunks.pop()
+        assert last["choices"] == []
+        assert last["usage"] == {"prompt_tokens": 20, "completion_tokens": NEW, "total_tokens": 20 + NEW}
+        assert all(chunk["usage"] is None for chunk in chunks)
+    elif options == {"continuous_usage_stats": True}:
+        seen = 0
+        for chunk in chunks:
+            seen += len(chunk["choices"][0]["token_ids"])
+            assert chunk["usage"]["completion_tokens"] == seen
+    else:
+        assert not any("usage" in chunk for chunk in chunks)
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    assert tokens_of(choices) == text_model.answer
+    assert "".join(choice["text"] for choice in choices) == text_model.text(text_model.answer)
+    assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - 1) + ["length"]
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert len(chunks) > NEW / 2, "tokens leave as they are made"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_metrics(serving: Any, text_model: Any, stream: bool) -> None:
+    reply = serving.complete(text_model.prompt, max_tokens=4, return_metrics=True, stream=stream)
+    choices = reply.events[-1]["choices"] if stream else reply.json["choices"]
+    metrics = choices[0]["metrics"]
+    assert metrics["queue_wait_ms"] >= 0 and metrics["prefill_ms"] > 0 and metrics["generation_time_ms"] > 0
+    assert math.isclose(
+        metrics["time_to_first_token_ms"], metrics["queue_wait_ms"] + metrics["prefill_ms"], abs_tol=1e-6
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_prompts_and_answers_of_each(serving: Any, text_model: Any, stream: bool) -> None:
+    prompts = [text_model.prompt, text_model.prompt[:7], text_model.prompt[3:4]]
+    expected = [answer for answer in text_model.greedy(prompts, 6) for _ in range(2)]
+    reply = serving.complete(
+        prompts, n=2, max_tokens=6, ignore_eos=True, return_token_ids=True, stream=stream,
+        stream_options={"include_usage": True},
+    )  # fmt: skip
+    if stream:
+        *chunks, last = reply.events
+        choices = [choice for chunk in chunks for choice in chunk["choices"]]
+        usage = last["usage"]
+    else:
+        choices, usage = reply.json["choices"], reply.json["usage"]
+        assert [choice["index"] for choice in choices] == list(range(6))
+    for index in range(6):
+        assert tokens_of([choice for choice in choices if choice["index"] == index]) == expected[index]
+    assert usage == {"prompt_tokens": 28, "completion_tokens": 36, "total_tokens": 64}
+
+
+def test_answers_of_one_sampled_prompt_differ(serving: Any, text_model: Any) -> None:
+    body = serving.complete(text_model.prompt, n=4, seed=1, temperature=1, return_token_ids=True).json
+    assert len({tuple(choice["token_ids"]) for choice in body["choices"]}) == 4
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_strings(serving: Any, text_model: Any, stream: bool) -> None:
+    """The text ends before the first stop string, wherever tokens begin; the engine lets go."""
+    text = text_model.text(text_model.answer)
+    stop = text[len(text) // 2 :][:3]
+    settings = {"max_tokens": 900, "ignore_eos": True, "stream": stream}
+    reply = serving.complete(text_model.prompt, stop=["never met \x00", stop], **settings)
+    choices = (
+        [choice for chunk in reply.events for choice in chunk["choices"]] if stream else reply.json["choices"]
+    )
+    assert "".join(choice["text"] for choice in choices) == text[: text.index(stop)]
+    assert choices[-1]["finish_reason"] == "stop"
+    assert serving.becomes_idle()
+
+
+def test_stop_strings_do_not_count_before_min_tokens(serving: Any, text_model: Any) -> None:
+    first = text_model.text(text_model.answer[:1])
+    settings = {"max_tokens": 8, "ignore_eos": True, "stop": first}
+    (stopped,) = serving.complete(text_model.prompt, **settings).json["choices"]
+    assert stopped["text"] == "" and stopped["finish_reason"] == "stop"
+    (longer,) = serving.complete(text_model.prompt, min_tokens=3, **settings).json["choices"]
+    assert longer["text"].startswith(text_model.text(text_model.answer[:3]))
+
+
+def test_end_of_text_and_min_tokens(serving: Any, text_model: Any) -> None:
+    def run(**settings: Any) -> tuple[list[int], str]:
+        body = serving.complete(text_model.prompt, max_tokens=NEW, return_token_ids=True, **settings).json
+        assert body["usage"]["completion_tokens"] == len(body["choices"][0]["token_ids"])
+        return body["choices"][0]["token_ids"], body["choices"][0]["finish_reason"]
+
+    at = text_model.eos_at
+    assert run() == (text_model.answer[: at + 1], "stop")
+    assert run(ignore_eos=True) == (text_model.answer, "length")
+    assert len(run(min_tokens=at + 2)[0]) >= at + 2
+
+
+def test_same_seed_same_tokens_whatever_else_runs(serving: Any, text_model: Any) -> None:
+    settings = {"temperature": 1.0, "max_tokens": 12, "ignore_eos": True}
+
+    def sample(seed: int | None) -> tuple[int, ...]:
+        body = serving.complete(text_model.prompt, seed=seed, return_token_ids=True, **settings).json
+        return tuple(body["choices"][0]["token_ids"])
+
+    alone = {seed: sample(seed) for seed in (0, 1, -1, 2**63)}
+    assert len(set(alone.values())) == 4
+    with ThreadPoolExecutor(24) as pool:
+        together = list(pool.map(sample, [None, 0, None, 1, None, -1, None, 2**63] * 3))
+    same = sum(a == b for a, b in zip(together[1::2], list(alone.values()) * 3, strict=True))
+    assert same >= 10, "of 12: the rounding of sums depends on the batch, and may tip a draw"
+    assert len(set(together[0::2])) > 9, "without a seed, every answer is another"
+
+
+def test_64_clients_each_get_their_own_tokens(serving: Any, text_model: Any) -> None:
+    rng = np.random.default_rng(11)
+    prompts = [rng.integers(0, 50257, rng.integers(1, 200)).tolist() for _ in range(64)]
+    expected = text_model.greedy(prompts, 16)
+    assert len({tuple(answer) for answer in expected}) > 32
+
+    def client(index: int) -> list[int]:
+        stream = index % 2 == 0
+        reply = serving.complete(
+            prompts[index], max_tokens=16, ignore_eos=True, return_token_ids=True, stream=stream
+        )
+        chunks = reply.events if stream else [reply.json]
+        return tokens_of([choice for chunk in chunks for choice in chunk["choices"]])
+
+    with ThreadPoolExecutor(64) as pool:
+        assert list(pool.map(client, range(64))) == expected
+    assert serving.becomes_idle()
+
+
+def test_models_and_server_info(serving: Any, text_model: Any) -> None:
+    (card,) = serving.request("/v1/models").json["data"]
+    assert (card["id"], card["max_model_len"]) == ("tiny", 1024)
+    info = serving.request("/server_info").json
+    assert info["settings"]["dtype"] == "float32" and info["settings"]["model"] == str(text_model.folder)
+    assert info["load"].keys() == {"running", "waiting", "kv_usage", "preemptions", "inflight"}
+    assert serving.request("/health").status == 200

@@ -1,0 +1,114 @@
+"""Clients that leave, and ends of processes: nothing is held, nothing is left."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psutil
+import pytest
+
+LONG = {"max_tokens": 900, "ignore_eos": True, "temperature": 0}
+
+
+def connect(server: Any, index: int, *, stream: bool = True) -> socket.socket:
+    """A client that has asked for a long answer."""
+    body = json.dumps(LONG | {"prompt": [index + 1] * 20, "stream": stream}).encode()
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    client.sendall(
+        b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    )
+    return client
+
+
+def first_chunk(client: socket.socket) -> None:
+    """Read until a token has come."""
+    data = b""
+    while b"data: " not in data:
+        data += (more := client.recv(4096))
+        assert more
+
+
+def leave(server: Any, index: int) -> None:
+    """Ask, and go: before or after the first chunks, with or without a reset, streaming or not."""
+    client = connect(server, index, stream=index % 4 != 0)
+    if index % 4 in (1, 2):
+        first_chunk(client)
+    if index % 3 == 0:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def test_hundreds_of_clients_leave(serving: Any, text_model: Any) -> None:
+    """Answered in full they would be 270,000 tokens."""
+    with ThreadPoolExecutor(50) as pool:
+        list(pool.map(lambda index: leave(serving, index), range(300)))
+    assert serving.becomes_idle()
+    body = serving.complete(text_model.prompt, max_tokens=6, ignore_eos=True, return_token_ids=True).json
+    assert body["choices"][0]["token_ids"] == text_model.answer[:6]
+
+
+def test_load_shows_what_runs(serving: Any) -> None:
+    clients = [connect(serving, index) for index in range(3)]
+    for client in clients:
+        first_chunk(client)
+    load = serving.load()
+    assert load["running"] == 3 and load["waiting"] == 0 and load["inflight"] == 3
+    assert 0 < load["kv_usage"] < 1
+    for client in clients:
+        client.close()
+    assert serving.becomes_idle()
+
+
+def test_engine_killed(serve: Any) -> None:
+    """Answers under way end with an error, the server ends by itself, and says why."""
+    server = serve()
+    stream, whole = connect(server, 0), connect(server, 1, stream=False)
+    first_chunk(stream)
+    server.engine.kill()
+    rest = stream.makefile("rb").read()
+    assert b'"code":503' in rest and b"[DONE]" in rest
+    head, _, body = whole.makefile("rb").read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert json.loads(body)["error"]["type"] == "server_error"
+    assert server.ended()
+    assert server.process.returncode == 1
+    server._drain.join()
+    assert "SIGKILL" in server.log[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_stop(serve: Any, number: signal.Signals) -> None:
+    """With answers under way; the engine, which Ctrl-C does not reach, ends too."""
+    server = serve()
+    clients = [connect(server, index) for index in range(4)]
+    first_chunk(clients[0])
+    server.process.send_signal(number)
+    assert server.ended(5)
+    assert server.process.returncode == 0
+    server._drain.join()
+    assert not [line for line in server.log if "Traceback" in line]
+
+
+def test_server_killed(serve: Any) -> None:
+    server = serve()
+    client = connect(server, 0)
+    first_chunk(client)
+    server.process.kill()
+    assert server.ended(5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_ended_while_starting(launch: Any, number: signal.Signals) -> None:
+    process = launch()
+    parent = psutil.Process(process.pid)
+    while not (children := parent.children()):
+        assert process.poll() is None
+    process.send_signal(number)
+    process.wait(5)
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
