@@ -31,6 +31,10 @@ from harness.records.store import write_cell
 from harness.spec.results import Skipped
 from harness.workload import PlannedRequest
 
+#: From "every client is ready" to the first request: connections are opened in it.
+MEASURED_DELAY_S = 0.5
+WARMUP_DELAY_S = 0.1
+
 
 def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) -> None:
     """Measure the cells of `block` that are not in the journal.
@@ -86,7 +90,8 @@ class _Measuring:
             EngineWarming(cell.contender.label, self.server.record.ready_s, sum(len(wave) for wave in waves))
         )
         for wave in waves:
-            records = self._read(self._send(wave, concurrency=len(wave)), wave, cell)
+            result = self._send(wave, len(wave), start_delay_s=WARMUP_DELAY_S)
+            records = self._read(result, wave, cell)
             self.server.check()
             if records.requests["error"].notna().all():
                 first = records.requests.iloc[0]
@@ -124,6 +129,7 @@ class _Measuring:
         requests: list[PlannedRequest],
         concurrency: int | None,
         progress: Callable[[Progress], None] | None = None,
+        start_delay_s: float = MEASURED_DELAY_S,
     ) -> LoadResult:
         wire = [
             WireRequest(one.index, one.t_sched_s, self.encode(one.prompt.tolist(), one.output_tokens))
@@ -131,7 +137,11 @@ class _Measuring:
         ]
         load = LoadPlan(self.server.target, wire, concurrency)
         return run_load(
-            load, clients=self.resolved.clients, cpus=self.resolved.cpus.client, progress=progress
+            load,
+            clients=self.resolved.clients,
+            cpus=self.resolved.cpus.client,
+            progress=progress,
+            start_delay_s=start_delay_s,
         )
 
     def _read(self, result: LoadResult, requests: list[PlannedRequest], cell: Cell) -> CellRecords:

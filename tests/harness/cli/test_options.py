@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from harness.cli.options import with_settings
 from harness.errors import UsageError
-from harness.spec.settings import CommonSettings, EngineRef, OfflineSettings, OnlineSettings, Slo
+from harness.spec.settings import CommonSettings, EngineRef, OfflineSettings, OnlineSettings, Slo, Window
 
 #: For each setting: the text of its option, what it means, and the settings that it needs beside it.
 COMMON: dict[str, tuple[str, Any]] = {
@@ -46,6 +46,9 @@ ONLINE = COMMON | {
     "input_len": ("10", 10),
     "output_len": ("11", 11),
     "clients": ("2", 2),
+    "window": ("1,2.5", Window(start_s=1, end_s=2.5)),
+    "steady_state": ("yes", True),
+    "aa": ("yes", True),
     "slo": ("ttft_ms=200,tpot_ms=50", Slo(ttft_ms=200, tpot_ms=50)),
 }
 OFFLINE = COMMON | {
@@ -54,6 +57,7 @@ OFFLINE = COMMON | {
     "output_len": ("11", 11),
 }
 BESIDE: dict[str, dict[str, str]] = {
+    "aa": {"repeats": "2"},
     "api_key_env": {"base_url": "http://h"},
     "max_output_len": {"fit": "clip"},
     "input_len": {"concurrency": "2"},
