@@ -9,6 +9,7 @@ import typer
 from pydantic import BaseModel
 
 from harness.errors import UsageError
+from harness.spec.calibration import Calibration
 from harness.spec.results import OfflineResults, OnlineResults, RunInfo
 from harness.spec.settings import OfflineSettings, OnlineSettings
 
@@ -18,6 +19,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "run": RunInfo,
     "online-results": OnlineResults,
     "offline-results": OfflineResults,
+    "calibration": Calibration,
 }
 
 

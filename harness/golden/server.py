@@ -53,7 +53,8 @@ class GoldenServer:
     """Answers as it is told, at the times it is told, and writes down the times that it truly kept.
 
     A request's time is the kernel's stamp of its arrival, a chunk's is taken when its bytes are handed to the
-    kernel. Due times are absolute: a late write delays none after it.
+    kernel. Due times are absolute, so that a late write delays none after it, unless `keep_gaps` is set: then
+    no two chunks of a stream are ever closer than they should be, however late the server is.
 
     Args:
         behaviours: Given to requests in turn, in the order of arrival; a request's own `golden` wins.
@@ -61,10 +62,18 @@ class GoldenServer:
         log_fd: Where the deeds go as JSON lines, each when its request is over.
     """
 
-    def __init__(self, behaviours: Sequence[Behaviour], slots: int | None, log_fd: int | None) -> None:
+    def __init__(
+        self,
+        behaviours: Sequence[Behaviour],
+        slots: int | None,
+        log_fd: int | None,
+        *,
+        keep_gaps: bool = False,
+    ) -> None:
         self._behaviours = behaviours
         self._slots = slots
         self._log_fd = log_fd
+        self._keep_gaps = keep_gaps
         self._arrived = 0
         self._running = 0
         self._queue: deque[_Answer] = deque()
@@ -204,6 +213,8 @@ class GoldenServer:
                 self._end(answer, connection, step.data, now)
                 continue
             self._write(connection, step.data)
+            if self._keep_gaps:
+                answer.start += now - when
             heapq.heapreplace(due, (answer.start + steps[answer.position].after_s, answer.number, answer))
 
     def _end(self, answer: _Answer, connection: Connection, data: bytes, now: float) -> None:

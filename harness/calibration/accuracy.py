@@ -1,0 +1,99 @@
+"""How well the client times: what it measured beside what the golden server did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from harness.calibration.golden import ask, golden_server
+from harness.engines.cores import CpuSplit
+from harness.errors import BenchError
+from harness.golden.behaviour import Deed
+from harness.load.plan import LoadPlan, RawResponse
+from harness.load.run import run_load
+from harness.records.request import read_request
+from harness.spec.calibration import Spread, TimingError
+
+BEHAVIOUR: Mapping[str, object] = {"ttft_ms": 40.0, "itl_ms": 5.0, "empty_first": True}
+UNPINNED = CpuSplit(None, None)
+
+
+@dataclass
+class Times:
+    """Metrics of all requests, in ms: TTFT, TPOT and E2E one a request, ITL one a token after the first."""
+
+    ttft: list[float] = field(default_factory=list)
+    tpot: list[float] = field(default_factory=list)
+    itl: list[float] = field(default_factory=list)
+    e2e: list[float] = field(default_factory=list)
+
+    def add(self, begin: float, chunks: list[tuple[float, int]]) -> None:
+        """A request that began at `begin` and whose chunks are (time, tokens)."""
+        first, last = chunks[0][0], chunks[-1][0]
+        self.ttft.append((first - begin) * 1e3)
+        self.e2e.append((last - begin) * 1e3)
+        self.tpot.append((last - first) * 1e3 / max(1, sum(tokens for _, tokens in chunks) - 1))
+        for (before, _), (now, tokens) in pairwise(chunks):
+            self.itl += [(now - before) * 1e3 / tokens] * tokens
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """A load as measured and as it was: the samples of both stand in the same order."""
+
+    measured: Times
+    true: Times
+    submit_lag: list[float]
+
+    def error(self, processes: int, concurrency: int) -> TimingError:
+        """The differences, sample by sample."""
+        return TimingError(
+            processes=processes,
+            concurrency=concurrency,
+            requests=len(self.submit_lag),
+            ttft_error_ms=_spread(np.subtract(self.measured.ttft, self.true.ttft)),
+            itl_error_ms=_spread(np.subtract(self.measured.itl, self.true.itl)),
+            submit_lag_ms=_spread(np.asarray(self.submit_lag)),
+        )
+
+
+def measure_accuracy(
+    *,
+    processes: int,
+    concurrency: int,
+    requests: int,
+    tokens: int,
+    behaviour: Mapping[str, object] = BEHAVIOUR,
+    cpus: CpuSplit = UNPINNED,
+) -> Accuracy:
+    """Hold `concurrency` requests in flight and compare the clocks of both sides.
+
+    Raises:
+        BenchError: A request failed.
+    """
+    with golden_server(cpus=cpus.engine) as golden:
+        wire = [ask(index, tokens, behaviour, None) for index in range(requests)]
+        plan = LoadPlan(golden.target, wire, concurrency)
+        result = run_load(plan, clients=processes, cpus=cpus.client)
+        deeds = golden.deeds()
+    accuracy = Accuracy(Times(), Times(), [])
+    for response in result.responses:
+        _add(accuracy, response, deeds[response.index], tokens)
+    return accuracy
+
+
+def _add(accuracy: Accuracy, response: RawResponse, deed: Deed, tokens: int) -> None:
+    record = read_request(response, tokens)
+    if record.error is not None or response.t_sent is None:
+        raise BenchError(f"a request to the golden server failed: {record.error}: {record.detail}")
+    accuracy.measured.add(response.t_sent, record.chunks)
+    accuracy.true.add(deed.t_received, deed.writes)
+    accuracy.submit_lag.append((response.t_sent - response.t_sched) * 1e3)
+
+
+def _spread(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Spread:
+    p50, p99 = np.percentile(values, [50, 99])
+    return Spread(p50=round(float(p50), 4), p99=round(float(p99), 4))

@@ -1,0 +1,79 @@
+"""The whole calibration: ceilings and timing errors, for one client process and for several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from harness.calibration.accuracy import measure_accuracy
+from harness.calibration.ceiling import measure_ceiling
+from harness.calibration.store import load, save, this_machine
+from harness.engines.cores import CpuSplit, physical_cores, split
+from harness.spec.calibration import Calibration, ClientCeiling, TimingError
+
+FIRST_CHUNKS_PER_S, FIRST_REQUESTS_PER_S = 40_000.0, 1_000.0
+#: Client processes of the second measurement where the client has no cores of its own.
+SEVERAL = 2
+
+Tell = Callable[[str], None]
+
+
+def calibrate(*, quick: bool, tell: Tell) -> Calibration:
+    """Measure the client on this machine and store what was found.
+
+    Args:
+        quick: One client process and short trials: about ten seconds instead of about fifty.
+        tell: Is told what is being measured.
+
+    Raises:
+        BenchError: The machine is too busy, or the client failed.
+    """
+    cpus = split(physical_cores())
+    several = len(cpus.client) if cpus.client else SEVERAL
+    counts = [1] if quick else sorted({1, several})
+    ceilings: list[ClientCeiling] = []
+    errors: list[TimingError] = []
+    for processes in counts:
+        tell(f"ceiling of {processes} client {'process' if processes == 1 else 'processes'}")
+        ceilings.append(_ceiling(processes, quick, cpus, ceilings))
+        for concurrency in [8] if quick else [8, 32]:
+            tell(f"timing error of {processes}, {concurrency} requests in flight")
+            errors.append(_error(processes, concurrency, quick, cpus))
+    found = Calibration(
+        machine=this_machine(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        quick=quick,
+        ceilings=ceilings,
+        errors=errors,
+    )
+    save(found)
+    return found
+
+
+def of_this_machine(tell: Tell) -> Calibration:
+    """The stored calibration of this machine, or a quick one made now."""
+    return load() or calibrate(quick=True, tell=tell)
+
+
+def _ceiling(processes: int, quick: bool, cpus: CpuSplit, before: list[ClientCeiling]) -> ClientCeiling:
+    start = (FIRST_CHUNKS_PER_S, FIRST_REQUESTS_PER_S)
+    if before:
+        start = (before[-1].chunks_per_s / 2, before[-1].requests_per_s / 2)
+    return measure_ceiling(
+        processes=processes,
+        seconds=0.6 if quick else 1.0,
+        refinements=0 if quick else 2,
+        cpus=cpus,
+        start=start,
+    )
+
+
+def _error(processes: int, concurrency: int, quick: bool, cpus: CpuSplit) -> TimingError:
+    accuracy = measure_accuracy(
+        processes=processes,
+        concurrency=concurrency,
+        requests=64 if quick else 200,
+        tokens=16 if quick else 32,
+        cpus=cpus,
+    )
+    return accuracy.error(processes, concurrency)

@@ -1,0 +1,42 @@
+"""The calibration of this machine on disk: one, replaced when the machine or its software changes."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import uvloop
+from pydantic import ValidationError
+
+from harness import PROJECT_ROOT
+from harness.files import write_whole
+from harness.spec.calibration import Calibration, MachineKey
+from harness.telemetry.machine import cpu
+
+PATH = PROJECT_ROOT / ".cache" / "calibration.json"
+
+
+def this_machine() -> MachineKey:
+    """The machine and software that this process runs on."""
+    return MachineKey(
+        cpu=str(cpu()["model"]),
+        cores=len(os.sched_getaffinity(0)),
+        kernel=platform.release(),
+        python=platform.python_version(),
+        uvloop=uvloop.__version__,
+    )
+
+
+def load(path: Path = PATH) -> Calibration | None:
+    """The stored calibration, if there is one and it is of this machine."""
+    try:
+        found = Calibration.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return found if found.machine == this_machine() else None
+
+
+def save(calibration: Calibration, path: Path = PATH) -> None:
+    """Keep `calibration` instead of any stored before."""
+    write_whole(path, calibration.model_dump_json(indent=2).encode() + b"\n")

@@ -1,0 +1,141 @@
+"""One rate tried on the client, and whether it held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from harness.calibration.golden import Golden, ask, golden_server
+from harness.engines.cores import CpuSplit
+from harness.errors import BenchError
+from harness.golden.behaviour import Deed
+from harness.load.plan import LoadPlan, LoadResult
+from harness.load.run import run_load
+
+Limit = Literal["client", "server"]
+
+#: Gap between the chunks of a stream. A chunk that is not read within it is read together with the next.
+CHUNK_GAP_MS = 8.0
+#: Share of chunks that may be read together with another before the client counts as too slow.
+MOST_MERGED = 0.02
+#: Share of the offered rate below which the server counts as too slow.
+LEAST_REACHED = 0.95
+
+REQUEST_TOKENS = 8
+REQUEST_TTFT_MS = 100.0
+REQUEST_GAP_MS = 2.0
+#: The rule for a cell's submit lag (metrics/summary.py) at this TTFT.
+MOST_LAG_S = 0.05 * REQUEST_TTFT_MS / 1e3
+#: Factor on the time an answer should take above which the server counts as too slow.
+MOST_STRETCH = 1.5
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of a rate. All rates are for one client process; `busy` is the share of its time that a
+    process spent on the CPU; `gave_way` is None where the rate held."""
+
+    offered: float
+    reached: float
+    busy: float
+    gave_way: Limit | None
+
+
+def try_chunks(rate: float, seconds: float, processes: int, cpus: CpuSplit) -> Trial:
+    """`processes` clients, each reading `rate` chunks a second from a golden server of its own.
+
+    The streams of a client begin spread over the gap between two chunks, so that chunks come evenly.
+    """
+    streams = max(1, round(rate * CHUNK_GAP_MS / 1e3))
+    tokens = max(2, round(seconds * 1e3 / CHUNK_GAP_MS))
+
+    def plan(golden: Golden) -> LoadPlan:
+        wire = [
+            ask(
+                index,
+                tokens,
+                {
+                    "ttft_ms": CHUNK_GAP_MS * (1 + index / streams),
+                    "itl_ms": CHUNK_GAP_MS,
+                    "usage": "none",
+                    "done": False,
+                },
+                None,
+            )
+            for index in range(streams)
+        ]
+        return LoadPlan(golden.target, wire, concurrency=streams)
+
+    def reached(result: LoadResult, deeds: dict[int, Deed]) -> tuple[float, Limit | None]:
+        first = min(deed.writes[0][0] for deed in deeds.values())
+        last = max(deed.writes[-1][0] for deed in deeds.values())
+        merged = sum(max(0, 1 + tokens - len(response.segments)) for response in result.responses)
+        speed = streams * tokens / (last - first)
+        if merged > MOST_MERGED * streams * tokens:
+            return speed, "client"
+        return speed, "server" if speed < LEAST_REACHED * rate else None
+
+    return _attempt(rate, processes, cpus, plan, reached, "--keep-gaps")
+
+
+def try_requests(rate: float, seconds: float, processes: int, cpus: CpuSplit) -> Trial:
+    """`processes` clients, each sending `rate` requests a second by schedule, REQUEST_TOKENS tokens each."""
+    count = max(2, round(rate * seconds))
+    behaviour = {"ttft_ms": REQUEST_TTFT_MS, "itl_ms": REQUEST_GAP_MS}
+    answer_s = (REQUEST_TTFT_MS + REQUEST_GAP_MS * (REQUEST_TOKENS - 1)) / 1e3
+
+    def plan(golden: Golden) -> LoadPlan:
+        return LoadPlan(
+            golden.target, [ask(i, REQUEST_TOKENS, behaviour, i / rate) for i in range(count)], timeout_s=30.0
+        )
+
+    def reached(result: LoadResult, deeds: dict[int, Deed]) -> tuple[float, Limit | None]:
+        sent = np.array([response.t_sent for response in result.responses], dtype=np.float64)
+        lag = sent - [response.t_sched for response in result.responses]
+        read_late = np.array([r.t_end for r in result.responses], dtype=np.float64) - [
+            deeds[r.index].t_end for r in result.responses
+        ]
+        took = [deed.t_end - deed.t_received for deed in deeds.values()]
+        speed = (count - 1) / float(sent.max() - sent.min())
+        if np.percentile(lag, 99) > MOST_LAG_S or np.median(read_late) > MOST_LAG_S:
+            return speed, "client"
+        return speed, "server" if np.median(took) > MOST_STRETCH * answer_s else None
+
+    return _attempt(rate, processes, cpus, plan, reached)
+
+
+def _attempt(
+    rate: float,
+    processes: int,
+    cpus: CpuSplit,
+    plan: Callable[[Golden], LoadPlan],
+    reached: Callable[[LoadResult, dict[int, Deed]], tuple[float, Limit | None]],
+    *options: str,
+) -> Trial:
+    """Run one client and one golden server for each of `processes`, all at once; the slowest counts."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(golden_server(*options, cpus=cpus.engine)) for _ in range(processes)]
+
+        def run(number: int) -> LoadResult:
+            own = [cpus.client[number % len(cpus.client)]] if cpus.client else None
+            return run_load(plan(servers[number]), cpus=own)
+
+        with ThreadPoolExecutor(processes) as threads:
+            results = list(threads.map(run, range(processes)))
+        for response in (response for result in results for response in result.responses):
+            if response.error is not None:
+                raise BenchError(f"a request to the golden server failed: {response.detail}")
+        found = [reached(result, server.deeds()) for result, server in zip(results, servers, strict=True)]
+    usage = [result.usage[0] for result in results]
+    faults = [fault for _, fault in found if fault is not None]
+    return Trial(
+        offered=rate,
+        reached=min(speed for speed, _ in found),
+        busy=max(one.cpu_s / one.wall_s for one in usage),
+        gave_way=("client" if "client" in faults else "server") if faults else None,
+    )

@@ -1,0 +1,60 @@
+"""`bench calibrate`: the client's own ceiling and timing error on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from harness.calibration.calibrate import calibrate as measure
+from harness.calibration.store import PATH
+from harness.spec.calibration import Calibration
+
+
+def calibrate(
+    quick: Annotated[bool, typer.Option("--quick", help="one client process, ten seconds")] = False,
+) -> None:
+    """Measure the load client itself against a server of known latency; runs are judged by the result."""
+    progress = Console(stderr=True, highlight=False)
+    with progress.status("starting") as status:
+        found = measure(quick=quick, tell=lambda what: status.update(what))
+    _show(found, Console(highlight=False))
+    print(PATH)
+
+
+def _show(found: Calibration, console: Console) -> None:
+    machine = found.machine
+    console.print(
+        f"{machine.cpu}, {machine.cores} cores, Linux {machine.kernel}, Python {machine.python}, "
+        f"uvloop {machine.uvloop}\n",
+        markup=False,
+    )
+    ceilings = Table(
+        "client processes", "chunks/s each", "chunks per CPU s", "requests/s each", "limited by", box=None
+    )
+    for one in found.ceilings:
+        ceilings.add_row(
+            str(one.processes),
+            f"{one.chunks_per_s:,.0f}",
+            f"{one.chunks_per_cpu_s:,.0f}",
+            f"{one.requests_per_s:,.0f}",
+            one.limit,
+        )
+    console.print(ceilings)
+    console.print("\nMeasured minus true, ms:")
+    errors = Table(
+        "client processes", "in flight", "TTFT p50", "TTFT p99", "ITL p50", "ITL p99", "submit lag p99",
+        box=None,
+    )  # fmt: skip
+    for error in found.errors:
+        values = (
+            error.ttft_error_ms.p50,
+            error.ttft_error_ms.p99,
+            error.itl_error_ms.p50,
+            error.itl_error_ms.p99,
+            error.submit_lag_ms.p99,
+        )
+        errors.add_row(str(error.processes), str(error.concurrency), *(f"{value:.3f}" for value in values))
+    console.print(errors)
