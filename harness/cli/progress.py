@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table as RichTable
 
 from harness.cells.events import (
+    Calibrating,
     CellDone,
     CellProgress,
     EngineSkipped,
@@ -48,6 +49,8 @@ class Display:
         if self._quiet:
             return
         match event:
+            case Calibrating(what):
+                self._line(f"measuring the client itself, once for this machine: {what}")
             case Started(folder, cells, done):
                 self._cells = cells
                 before = f", {done} measured before" if done else ""
@@ -97,7 +100,7 @@ class Display:
             self._console.print(rich)
 
     def _line(self, text: str, mend: str = "") -> None:
-        self._console.print(text + (f"\n  mend: {mend}" if mend else ""), markup=False, highlight=False)
+        self._console.print(text + (f"\n  mend: {mend}" if mend else ""))
 
     def _live(self, text: str, total: int | None, done: int = 0) -> None:
         if self._progress is None:
@@ -110,7 +113,7 @@ class Display:
 @contextmanager
 def make_display(quiet: bool) -> Iterator[Display]:
     """A display on stderr, live where that is a terminal."""
-    console = Console(stderr=True, soft_wrap=True)
+    console = Console(stderr=True, soft_wrap=True, markup=False, emoji=False, highlight=False)
     if not console.is_terminal or quiet:
         if not console.is_terminal:
             console.width = PLAIN_WIDTH

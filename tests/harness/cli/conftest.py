@@ -1,0 +1,102 @@
+"""`bench` as a process, and in this one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness.cli.app import main
+
+
+@dataclass
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Runs `bench` in this process."""
+
+    def run(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["bench", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as exit:
+            main()
+        code = exit.value.code
+        out, err = capfd.readouterr()
+        return Done(code if isinstance(code, int) else 0, out, err)
+
+    return run
+
+
+class Bench:
+    """`bench` in a process of its own, whose output is read line by line."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "harness.cli.app", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.heard = ""
+        self.offspring: dict[int, psutil.Process] = {}
+
+    def until(self, words: str) -> str:
+        """Wait for a line of progress that has these words; returns it."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.heard += line
+            if words in line:
+                for child in psutil.Process(self.process.pid).children(recursive=True):
+                    self.offspring[child.pid] = child
+                return line
+        raise AssertionError(f"{words!r} is not in what was heard:\n{self.heard}")
+
+    def end(self) -> Done:
+        """Wait for its end."""
+        out, err = self.process.communicate()
+        return Done(self.process.returncode, out, self.heard + err)
+
+    def left(self) -> list[psutil.Process]:
+        """Processes that it had started and that outlive it, after a while."""
+        return psutil.wait_procs(list(self.offspring.values()), timeout=20)[1]
+
+
+@pytest.fixture
+def start_bench() -> Iterator[Callable[..., Bench]]:
+    """Starts `bench` processes, and ends those that are left."""
+    started: list[Bench] = []
+
+    def start(*arguments: str | os.PathLike[str]) -> Bench:
+        started.append(Bench(*map(os.fspath, arguments)))
+        return started[-1]
+
+    yield start
+    for one in started:
+        for process in (*one.offspring.values(), one.process):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        one.process.wait()
+        for pipe in (one.process.stdout, one.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> list[str]:
+    """Options that make an online run short."""
+    return ["--max-model-len", "1024", "--out", str(tmp_path / "runs"), "--warmup", "0"]

@@ -1,0 +1,69 @@
+"""Whatever is wrong with a command line: one line, what to do about it, exit code 2."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nosuch"], "No such command 'nosuch'."),
+        (["online", "--nosuch"], "No such option: --nosuch"),
+        (["online", "extra"], "Got unexpected extra argument(s) (extra)"),
+        (["online", "--device"], "Option '--device' requires an argument."),
+        (["online", "--n", "x"], "--n: 'x' should be a valid integer"),
+        (["online", "--trace", "no-such-trace"], "there is no trace or file 'no-such-trace'"),
+        (["online", "--model", "random:x", "--engines", "roseinfer"], "there is no random model 'x'"),
+        (["online", "--engines", "roseinfer@x"], "roseinfer has no variant 'x'"),
+        (["online", "--base-url", "http://h", "--model", "auto"], "the running server's context is unknown"),
+        (["online", "--resume", "no-such-run"], "no-such-run holds no run: No such file or directory"),
+        (["online", "--resume", "x", "--n", "3"], "--resume goes with the run's own settings, not --n"),
+        (
+            ["online", "--resume", "x", "--config", "y", "--no-interleave"],
+            "--resume goes with the run's own settings, not --interleave, --config",
+        ),
+        (["offline", "--scales", "1"], "No such option: --scales"),
+        (["report", "no-such-run"], "no-such-run is not a folder"),
+        (["schema", "nosuch"], "there is no schema 'nosuch'"),
+    ],
+)
+def test_a_wrong_command_line(arguments: list[str], message: str, bench: Any) -> None:
+    done = bench(*arguments)
+    assert (done.code, done.out) == (2, "")
+    line, mend = done.err.splitlines()
+    assert line.startswith(f"bench: {message}") and mend.startswith("  mend: ")
+
+
+def test_without_a_command_it_shows_its_help(bench: Any) -> None:
+    done = bench()
+    assert done.code == 2 and "online" in done.out + done.err and "bench:" not in done.err
+    assert bench("--help").code == 0
+
+
+@pytest.mark.parametrize("name", ["online-results", "run", "online-settings", "offline-results"])
+def test_schemas_are_json(name: str, bench: Any) -> None:
+    assert json.loads(bench("schema", name).out)["type"] == "object"
+
+
+def test_the_command_is_there_before_anything_heavy_is_imported() -> None:
+    """Ctrl-C while a second of imports goes on must already find `main`."""
+    code = "import sys, harness.cli.app; print([m for m in ('torch', 'pandas', 'typer') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_interrupted_before_a_run_begins(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def press(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.cells.online.resolve_online", press)
+    done = bench("online", "--out", str(tmp_path / "runs"))
+    assert (done.code, done.out, done.err) == (130, "", "bench: interrupted\n")
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,106 @@
+"""What is shown of a run while it goes on."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.cells.cell import Cell
+from harness.cells.events import (
+    CellProgress,
+    EngineSkipped,
+    EngineStarting,
+    EngineWarming,
+    Event,
+    Reporting,
+    Started,
+)
+from harness.cli.progress import make_display
+from harness.engines.base import Contender
+from harness.engines.variants import Variant
+from harness.load.plan import Progress
+from harness.offline.run import Measuring
+from harness.spec.results import OfflineResult, Skipped
+from harness.spec.settings import EngineRef
+
+WHO = Contender(EngineRef(name="vllm", variant="x"), Variant(), "vLLM ([bold]x[/bold] :smile:)")
+CELL = Cell(2, WHO, 0.4, 1, 0)
+LOST = Skipped(
+    engine="vllm", label="vLLM", scale=0.4, repeat=1, reason="it died:\nlast words", mend="mend it"
+)
+EVENTS: list[Event] = [
+    Started(Path("a/" * 150), 4, 1),
+    EngineSkipped(Skipped(engine="vllm", label="vLLM", reason="not installed", mend="install it")),
+    EngineStarting(WHO.label, Path("log")),
+    EngineWarming(WHO.label, 1.25, 3),
+    CellProgress(CELL, 10, Progress(0, 0, 0)),
+    CellProgress(CELL, 10, Progress(5, 3, 1)),
+    EngineSkipped(LOST),
+    Reporting(),
+]
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Callable[[bool], str]:
+    """What the events print where there is no terminal."""
+
+    def show(quiet: bool) -> str:
+        with make_display(quiet) as display:
+            for event in EVENTS:
+                display.show(event)
+        out, err = capsys.readouterr()
+        assert out == ""
+        return err
+
+    return show
+
+
+def test_plain_lines_where_there_is_no_terminal(shown: Callable[[bool], str]) -> None:
+    assert shown(False).splitlines() == [
+        f"run {Path('a/' * 150)}: 4 cells, 1 measured before",
+        "skipped vLLM: not installed",
+        "  mend: install it",
+        "vLLM ([bold]x[/bold] :smile:): ready after 1.2 s; 3 requests to warm up",
+        "[3/4] vLLM ([bold]x[/bold] :smile:), scale 0.4, repeat 1: 10 requests",
+        "skipped vLLM, scale 0.4, repeat 1: it died:",
+        "last words",
+        "  mend: mend it",
+    ]
+
+
+def test_quiet_shows_nothing(shown: Callable[[bool], str]) -> None:
+    assert shown(True) == ""
+
+
+def test_offline_events(capsys: pytest.CaptureFixture[str]) -> None:
+    row = OfflineResult(
+        engine="vllm", label="vLLM", repeat=0, num_prompts=1, prompt_tokens=2, completion_tokens=3,
+        total_s=0.5, req_per_s=2, output_tok_per_s=6, total_tok_per_s=10,
+    )  # fmt: skip
+    with make_display(quiet=False) as display:
+        display.show(Measuring("vLLM", 0, 0, 2, Path("log")))
+        display.show(row)
+        display.show(Skipped(engine="vllm", label="vLLM", repeat=1, reason="it died"))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "[1/2] vLLM, repeat 0; log: log",
+        "vLLM, repeat 0: 6 output tok/s in 0.500 s",
+        "skipped vLLM, repeat 1: it died",
+    ]
+
+
+def test_a_terminal_gets_a_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = io.StringIO()
+    monkeypatch.setattr("sys.stderr", text)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    with make_display(quiet=False) as display:
+        for event in EVENTS[:6]:
+            display.show(event)
+    assert "2 in flight, 1 failed" in text.getvalue() and "3/10" in text.getvalue()
+    assert "[bold]x[/bold] :smile:" in text.getvalue()
