@@ -12,6 +12,13 @@ from harness.spec.results import OnlineSummary, Skipped
 
 
 @dataclass(frozen=True)
+class Calibrating:
+    """The client itself is being measured, because it never was on this machine."""
+
+    what: str
+
+
+@dataclass(frozen=True)
 class Started:
     """The run has its folder and its number of cells, of which `done` were measured before."""
 
@@ -66,5 +73,14 @@ class Reporting:
     """All cells are saved; tables, figures and report are being made."""
 
 
-Event = Started | EngineSkipped | EngineStarting | EngineWarming | CellProgress | CellDone | Reporting
+Event = (
+    Calibrating
+    | Started
+    | EngineSkipped
+    | EngineStarting
+    | EngineWarming
+    | CellProgress
+    | CellDone
+    | Reporting
+)
 Notify = Callable[[Event], None]
