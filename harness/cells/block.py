@@ -121,7 +121,9 @@ class _Measuring:
         )  # fmt: skip
         self.run.finish(entry)
         settings = self.resolved.settings
-        [summary, *_] = summarize(records.requests, records.chunks, settings.slo, cut=settings.cut)
+        [summary, *_] = summarize(
+            records.requests, records.chunks, settings.slo, cut=settings.cut, ceiling=self.run.ceiling
+        )
         self.notify(CellDone(cell, summary))
 
     def _send(

@@ -21,6 +21,7 @@ from harness.workload import PlannedRequest, closed_loop, open_loop, warmup
 WARMUP_WINDOW_S = 2.0
 MAX_WARMUP_BATCH = 32
 WARMUP_OUTPUT_TOKENS = 8
+STREAM_GAP_S = 0.005
 #: Of two requests of a wave that follow each other, the first is asked for this many tokens more.
 WARMUP_STAGGER = 2
 #: Above this size a wave's longest answer does not grow any more.
@@ -95,6 +96,17 @@ class Workload:
         heaviest = min(self.settings.scales)
         due = [WireRequest(i, t * heaviest, b"") for i, t in enumerate(self.trace.arrival_s.tolist())]
         return min(most_in_flight(due, None, WARMUP_WINDOW_S), MAX_WARMUP_BATCH)
+
+    def tokens_per_s(self) -> float:
+        """Output tokens a second that the heaviest scale asks for, as many chunks at most.
+
+        In a closed loop nobody knows before: every stream is taken to give one each STREAM_GAP_S.
+        """
+        if self.trace is None:
+            return self.concurrency() / STREAM_GAP_S
+        arrival_s = self.trace.arrival_s
+        seconds = float(arrival_s.max() - arrival_s.min()) * min(self.settings.scales)
+        return float(self.trace.output_tokens.sum()) / max(seconds, 1.0)
 
     def _wave(self, size: int, seed: int) -> list[PlannedRequest]:
         if self.trace is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from harness.cells.block import measure_block
 from harness.cells.events import EngineSkipped, Notify, Reporting, Started
 from harness.cells.folder import alone, make_folder, now, write_json
@@ -13,6 +15,7 @@ from harness.errors import BenchError, UsageError
 from harness.metrics.comparison import compare
 from harness.metrics.summary import summarize
 from harness.records.store import assemble, read_records
+from harness.spec.calibration import Calibration
 from harness.spec.results import OnlineResults, RunInfo
 from harness.spec.settings import OnlineSettings
 from harness.telemetry.machine import environment
@@ -33,14 +36,14 @@ def run_online(settings: OnlineSettings, command: list[str], notify: Notify) -> 
         UsageError: A setting cannot work; nothing was started.
         BenchError: No cell could be measured, or an engine could not be ended.
     """
-    resolved = resolve_online(settings)
+    resolved = resolve_online(settings, notify)
     folder = make_folder(settings.out, "online")
     info = RunInfo(
         kind="online",
         created=now(),
         command=command,
         settings=resolved.settings.model_dump(mode="json"),
-        environment=environment(),
+        environment=environment() | {"calibration": _as_json(resolved.calibration)},
         versions=versions(resolved.found),
         trace=resolved.workload.record,
     )
@@ -61,10 +64,16 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
     with alone(folder):
         run = Run.open(folder)
         cells = {cell.index for block in run.blocks() for cell in block.cells}
-        resolved = None if cells == run.done else resolve_online(run.settings)
+        resolved = None if cells == run.done else resolve_online(run.settings, notify)
         if resolved is not None:
             _unchanged(run, resolved)
         return folder, _go(run, resolved, notify)
+
+
+def _as_json(calibration: Calibration | None) -> JsonValue:
+    if calibration is None:
+        return "none: cells are not judged by what the client sustains; `bench calibrate` measures it"
+    return calibration.model_dump(mode="json")
 
 
 def _unchanged(run: Run, resolved: Resolved) -> None:
@@ -110,7 +119,7 @@ def _write_results(run: Run) -> OnlineResults:
     requests = records.requests.sort_values("label", key=lambda label: label.map(rank), kind="stable")
     results = OnlineResults(
         meta=run.info,
-        summaries=summarize(requests, records.chunks, settings.slo, settings.seed, settings.cut),
+        summaries=summarize(requests, records.chunks, settings.slo, settings.seed, settings.cut, run.ceiling),
         comparisons=compare(requests, records.chunks, seed=settings.seed, cut=settings.cut),
         skipped=run.left_out(),
     )

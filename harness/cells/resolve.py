@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 
+from harness.calibration.calibrate import calibrate
+from harness.calibration.store import load as load_calibration
+from harness.cells.events import Calibrating, Notify
 from harness.cells.load import Workload, model_context
 from harness.engines.base import Contender, Engine, EngineSettings, Installation, Missing
 from harness.engines.cores import CpuSplit, physical_cores, split
 from harness.engines.local import LocalEngine
 from harness.engines.registry import contender, get_engine
 from harness.engines.resolve import resolve_device, resolve_dtype
-from harness.errors import EngineError, UsageError
+from harness.errors import BenchError, EngineError, UsageError
 from harness.models.folder import ModelFolder, resolve
+from harness.spec.calibration import Calibration
 from harness.spec.results import Skipped
 from harness.spec.settings import CommonSettings, OnlineSettings
 
-#: In-flight requests that one client process is given before another is started.
+#: A client process is given this share of what it sustains before another is started: half of what would
+#: make a cell invalid.
+CLIENT_SHARE = 0.25
+#: The same where the client was never calibrated, in requests in flight.
 REQUESTS_PER_CLIENT = 64
 
 
@@ -33,6 +41,7 @@ class Resolved:
     found: list[Installation]
     missing: list[Skipped]
     cpus: CpuSplit
+    calibration: Calibration | None = None
 
     @property
     def clients(self) -> int:
@@ -57,8 +66,8 @@ class Resolved:
         )
 
 
-def resolve_online(settings: OnlineSettings) -> Resolved:
-    """Look everything up before anything starts.
+def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
+    """Look everything up before anything starts; calibrates the client where that was never done.
 
     Raises:
         UsageError: A setting cannot work here, or no engine that was asked for is there.
@@ -78,6 +87,7 @@ def resolve_online(settings: OnlineSettings) -> Resolved:
     vocab_size, max_model_len = model_context(settings, model)
     workload = Workload.make(settings, vocab_size, max_model_len)
     cpus = split(physical_cores())
+    calibration = _calibration(settings, notify)
     settings = settings.model_copy(
         update={
             "device": device,
@@ -85,10 +95,10 @@ def resolve_online(settings: OnlineSettings) -> Resolved:
             "model": model.name if model else settings.model,
             "vocab_size": vocab_size,
             "max_model_len": max_model_len,
-            "clients": _clients(settings, workload, cpus),
+            "clients": _clients(settings, workload, cpus, calibration),
         }
     )
-    resolved = Resolved(settings, model, workload, contenders, engines, found, missing, cpus)
+    resolved = Resolved(settings, model, workload, contenders, engines, found, missing, cpus, calibration)
     for who in contenders:
         _check_command(engines[who.label], resolved.engine_settings(who))
     return resolved
@@ -154,10 +164,26 @@ def resolve_model(settings: CommonSettings, device: str, names: list[str]) -> Mo
     return resolve(settings.model)
 
 
-def _clients(settings: OnlineSettings, workload: Workload, cpus: CpuSplit) -> int:
-    """One process, and where it has cores of its own one more for every REQUESTS_PER_CLIENT in flight."""
+def _calibration(settings: OnlineSettings, notify: Notify) -> Calibration | None:
+    """The client's on this machine; None where it cannot be measured, or is not to be."""
+    stored = load_calibration()
+    if stored is not None or not settings.calibrate:
+        return stored
+    with suppress(BenchError):
+        return calibrate(quick=True, tell=lambda what: notify(Calibrating(what)))
+    return None
+
+
+def _clients(
+    settings: OnlineSettings, workload: Workload, cpus: CpuSplit, calibration: Calibration | None
+) -> int:
+    """One process or, where the client has cores of its own, as many of these as the load needs."""
     if settings.clients != "auto":
         return settings.clients
     if cpus.client is None:
         return 1
-    return min(len(cpus.client), 1 + (workload.concurrency() - 1) // REQUESTS_PER_CLIENT)
+    if calibration is None:
+        needed = workload.concurrency() / REQUESTS_PER_CLIENT
+    else:
+        needed = workload.tokens_per_s() / (CLIENT_SHARE * calibration.ceiling(1).chunks_per_s)
+    return min(len(cpus.client), max(1, ceil(needed)))

@@ -15,6 +15,7 @@ from harness.cells.resolve import make_contenders
 from harness.errors import UsageError
 from harness.files import write_whole
 from harness.records.journal import JournalEntry, append_journal, read_journal
+from harness.spec.calibration import Calibration, ClientCeiling
 from harness.spec.results import LaunchRecord, RunInfo, Skipped
 from harness.spec.settings import OnlineSettings
 
@@ -76,6 +77,14 @@ class Run:
     def settings(self) -> OnlineSettings:
         """As resolved when the run began."""
         return OnlineSettings.model_validate(self.info.settings)
+
+    @property
+    def ceiling(self) -> ClientCeiling | None:
+        """What one of the run's client processes sustains; None where that was not measured."""
+        found, clients = self.info.environment.get("calibration"), self.settings.clients
+        if not isinstance(found, dict) or clients == "auto":
+            return None
+        return Calibration.model_validate(found).ceiling(clients)
 
     def blocks(self) -> list[Block]:
         """Every block of the run, measured or not: the same whenever it is asked."""

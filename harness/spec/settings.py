@@ -145,6 +145,9 @@ class OnlineSettings(CommonSettings):
     input_len: int = Field(128, ge=1, description="prompt tokens in the closed loop")
     output_len: int = Field(64, ge=1, description="output tokens in the closed loop")
     clients: Literal["auto"] | Annotated[int, Field(ge=1)] = Field("auto", description="client processes")
+    calibrate: bool = Field(
+        True, description="measure the client itself first where this machine has no calibration: 10 s"
+    )
     slo: Slo | None = Field(None, description="service level for goodput, e.g. ttft_ms=200,tpot_ms=50")
 
     def idle(self) -> dict[str, str]:
