@@ -87,7 +87,6 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
     vocab_size, max_model_len = model_context(settings, model)
     workload = Workload.make(settings, vocab_size, max_model_len)
     cpus = split(physical_cores())
-    calibration = _calibration(settings, notify)
     settings = settings.model_copy(
         update={
             "device": device,
@@ -95,13 +94,15 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
             "model": model.name if model else settings.model,
             "vocab_size": vocab_size,
             "max_model_len": max_model_len,
-            "clients": _clients(settings, workload, cpus, calibration),
         }
     )
-    resolved = Resolved(settings, model, workload, contenders, engines, found, missing, cpus, calibration)
+    resolved = Resolved(settings, model, workload, contenders, engines, found, missing, cpus)
     for who in contenders:
         _check_command(engines[who.label], resolved.engine_settings(who))
-    return resolved
+    calibration = _calibration(settings, notify)
+    clients = _clients(settings, workload, cpus, calibration)
+    settings = settings.model_copy(update={"clients": clients})
+    return replace(resolved, settings=settings, calibration=calibration)
 
 
 def make_contenders(settings: CommonSettings) -> list[Contender]:
