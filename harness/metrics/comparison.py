@@ -83,5 +83,5 @@ def _comparison(a: str, b: str, one: Contrast) -> Comparison:
         comparisons=one.comparisons,
         verdict=one.verdict,
         spread=one.spread,
-        repeats=(one.a.repeats, one.b.repeats),
+        repeats=one.repeats,
     )

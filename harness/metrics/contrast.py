@@ -10,7 +10,6 @@ from harness.metrics.estimates import HEADLINE, Key
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.holm import holm
 from harness.metrics.intervals import LEVEL, Effect, Estimate, difference, ratio
-from harness.metrics.power import needed_repeats, upper_spread
 from harness.spec.results import Verdict
 
 
@@ -54,26 +53,14 @@ class Contrast:
         return math.sqrt(sum(s * s * n for s, n in known) / sum(n for _, n in known))
 
     @property
+    def repeats(self) -> tuple[int, int]:
+        """Of `a` and of `b`."""
+        return self.a.repeats, self.b.repeats
+
+    @property
     def missing(self) -> int:
         """Requests or tokens that the poorer sample lacks to support the statistic."""
         return max(self.a.missing, self.b.missing)
-
-    def needed_repeats(self, effect: float, comparisons: int | None = None) -> int | None:
-        """Repeats of each engine that find a relative difference with the verdict's level, at 90 % chance.
-
-        Args:
-            effect: 0.1 for 10 %.
-            comparisons: made at once; those of the verdict if not given.
-
-        Returns:
-            None where the spread between repeats was not seen, or more are needed than anybody would measure.
-        """
-        spread, freedom = self.spread, self.a.repeats + self.b.repeats - 2
-        if spread is None:
-            return None
-        return needed_repeats(
-            effect, upper_spread(spread, freedom), LEVEL / (comparisons or self.comparisons)
-        )
 
 
 def contrast(

@@ -41,6 +41,17 @@ def needed_repeats(effect: float, spread: float, level: float = LEVEL, power: fl
     return high
 
 
+def repeats_to_find(
+    effect: float, spread: float, repeats: tuple[int, int], comparisons: int = 1
+) -> int | None:
+    """`needed_repeats` planned from a run: two engines' common spread, seen in so many repeats of each.
+
+    Args:
+        comparisons: made at once by the verdict that is to find it.
+    """
+    return needed_repeats(effect, upper_spread(spread, sum(repeats) - 2), LEVEL / comparisons)
+
+
 def upper_spread(spread: float, freedom: int) -> float:
     """The upper confidence limit of a spread seen with `freedom` degrees of freedom.
 

@@ -12,13 +12,14 @@ from harness.metrics.bootstrap import Resampling
 from harness.metrics.percentiles import distribution
 from harness.metrics.rates import Flow, flow, total
 from harness.metrics.samples import Group, by_scale, pool, split
+from harness.metrics.validity import invalid_reasons
 from harness.metrics.window import Cut, scheduled
-from harness.spec.results import LATENCY_METRICS, Distribution, OnlineSummary, Source
+from harness.spec.calibration import ClientCeiling
+from harness.spec.results import LATENCY_METRICS, OnlineSummary, Source
 from harness.spec.settings import Slo
 
-#: A cell is invalid when the client sent later than this at p99, unless TTFT is so long that it is nothing.
-LAG_LIMIT_MS = 1.0
-LAG_LIMIT_OF_TTFT = 0.05
+#: Shorter than any clock can tell.
+NO_TIME_S = 1e-9
 
 
 def summarize(
@@ -27,6 +28,7 @@ def summarize(
     slo: Slo | None = None,
     seed: int = 0,
     cut: Cut | None = None,
+    ceiling: ClientCeiling | None = None,
 ) -> list[OnlineSummary]:
     """Summarize the two tables of records/schema.py.
 
@@ -36,6 +38,7 @@ def summarize(
         slo: The service level that a request of the goodput meets; without it goodput is None.
         seed: Of the bootstrap. The same tables and seed give the same summaries.
         cut: The part of each cell that is measured; None: all.
+        ceiling: What one client process sustains; None: not known, and not judged by.
 
     Returns:
         For each engine as it first appears and each scale ascending: its repeats, then all of them pooled
@@ -43,12 +46,12 @@ def summarize(
     """
     summaries = []
     for repeats in by_scale(split(requests, chunks, cut)):
-        each = [_summary(group, [group], slo, seed) for group in repeats]
+        each = [_summary(group, [group], slo, seed, ceiling) for group in repeats]
         if len(each) == 1:
             pooled = each[0].model_copy(update={"repeat": None})
         else:
             reasons = [f"repeat {one.repeat}: {why}" for one in each for why in one.invalid_reasons]
-            pooled = _summary(pool(repeats), repeats, slo, seed)
+            pooled = _summary(pool(repeats), repeats, slo, seed, None)
             pooled = pooled.model_copy(update={"valid": not reasons, "invalid_reasons": reasons})
         summaries += [*each, pooled]
     return summaries
@@ -60,7 +63,9 @@ def generator(seed: int, group: Group) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
-def _summary(group: Group, repeats: Sequence[Group], slo: Slo | None, seed: int) -> OnlineSummary:
+def _summary(
+    group: Group, repeats: Sequence[Group], slo: Slo | None, seed: int, ceiling: ClientCeiling | None
+) -> OnlineSummary:
     requests = group.requests
     good = requests[requests["error"].isna()]
     errors = requests["error"].dropna().astype(str).value_counts()
@@ -69,8 +74,7 @@ def _summary(group: Group, repeats: Sequence[Group], slo: Slo | None, seed: int)
     latencies = {
         name: distribution(group.sample(name), resampling, _source(group, name)) for name in LATENCY_METRICS
     }
-    everything = pd.concat([(one.whole or one).requests for one in repeats])
-    reasons = _invalid_reasons(len(good), everything["error"], latencies)
+    reasons = invalid_reasons(group, ceiling)
     return OnlineSummary(
         engine=group.engine,
         variant=group.variant,
@@ -93,22 +97,9 @@ def _summary(group: Group, repeats: Sequence[Group], slo: Slo | None, seed: int)
         valid=not reasons,
         invalid_reasons=reasons,
         window_s=None if group.window is None else (group.window.start_s, group.window.end_s),
-        left_out=len(everything) - len(requests),
+        left_out=sum(len((one.whole or one).requests) - len(one.requests) for one in repeats),
         **latencies,
     )
-
-
-def _invalid_reasons(successes: int, errors: pd.Series[str], latencies: dict[str, Distribution]) -> list[str]:
-    """`errors` are those of all requests, in the window or not."""
-    reasons = [] if successes else ["no request succeeded"]
-    if successes and errors.notna().any():
-        reasons.append(f"{errors.notna().sum()} of {len(errors)} requests failed")
-    lag, ttft = latencies["submit_lag_ms"].p99, latencies["ttft_ms"].p50
-    if lag is not None and ttft is not None:
-        limit = max(LAG_LIMIT_MS, LAG_LIMIT_OF_TTFT * ttft)
-        if lag > limit:
-            reasons.append(f"the client sent late: submit lag p99 {lag:.2f} ms, above {limit:.2f} ms")
-    return reasons
 
 
 def _source(group: Group, metric: str) -> Source:
@@ -121,6 +112,6 @@ def _offered(repeats: Sequence[Group], passed: Flow) -> float:
     """Arrivals a second by the schedule: intervals over their length, or requests over duration."""
     spans = [scheduled(group.requests) for group in repeats if len(group.requests)]
     length = float(sum(span.max() - span.min() for span in spans))
-    if np.isfinite(length) and length > 0:
+    if np.isfinite(length) and length > NO_TIME_S:
         return sum(len(span) - 1 for span in spans) / length
     return passed.per_s(sum(len(span) for span in spans))

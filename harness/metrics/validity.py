@@ -1,0 +1,57 @@
+"""Whether a cell can be believed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from harness.metrics.rates import duration_s
+from harness.metrics.samples import Group
+from harness.spec.calibration import ClientCeiling
+
+#: A cell is invalid when the client sent later than this at p99, unless TTFT is so long that it is nothing.
+LAG_LIMIT_MS = 1.0
+LAG_LIMIT_OF_TTFT = 0.05
+
+#: A cell is invalid when a client process did more than this share of what it can.
+CEILING_SHARE = 0.5
+
+
+def invalid_reasons(group: Group, ceiling: ClientCeiling | None = None) -> list[str]:
+    """Why one repeat is not to be believed; nothing where it is.
+
+    Failures and the client's load count over the whole cell, lag and TTFT in its window.
+
+    Args:
+        ceiling: What one client process sustains; None: not known, and not judged by.
+    """
+    everything = (group.whole or group).requests
+    failed = int(everything["error"].notna().sum())
+    above = [] if ceiling is None else _above_ceiling(everything, ceiling)
+    if group.metrics.empty:
+        return ["no request succeeded", *above]
+    reasons = [f"{failed} of {len(everything)} requests failed"] if failed else []
+    lag, ttft = group.sample("submit_lag_ms").values, group.sample("ttft_ms").values
+    if lag.size and ttft.size:
+        late = float(np.percentile(lag, 99))
+        limit = max(LAG_LIMIT_MS, LAG_LIMIT_OF_TTFT * float(np.median(ttft)))
+        if late > limit:
+            reasons.append(f"the client sent late: submit lag p99 {late:.2f} ms, above {limit:.2f} ms")
+    return reasons + above
+
+
+def _above_ceiling(requests: pd.DataFrame, ceiling: ClientCeiling) -> list[str]:
+    """By the busiest client process, over the whole cell."""
+    seconds = duration_s(requests)
+    if not seconds:
+        return []
+    chunks = requests.groupby("client")["chunks"].agg(["sum", "size"]).max() / seconds
+    rates = (
+        ("chunks", chunks["sum"], ceiling.chunks_per_s),
+        ("requests", chunks["size"], ceiling.requests_per_s),
+    )
+    return [
+        f"a client process took {rate:,.0f} {what}/s, above half of the {most:,.0f} that it can"
+        for what, rate, most in rates
+        if rate > CEILING_SHARE * most
+    ]
