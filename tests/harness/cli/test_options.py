@@ -49,6 +49,7 @@ ONLINE = COMMON | {
     "window": ("1,2.5", Window(start_s=1, end_s=2.5)),
     "steady_state": ("yes", True),
     "aa": ("yes", True),
+    "calibrate": ("no", False),
     "slo": ("ttft_ms=200,tpot_ms=50", Slo(ttft_ms=200, tpot_ms=50)),
 }
 OFFLINE = COMMON | {

@@ -1,0 +1,61 @@
+"""`bench offline` as a user runs it, with the real engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.offline.measured import Measured
+from harness.spec.results import OfflineResults
+
+QUICK = [
+    "offline", "--model", "random:gpt2-tiny", "--device", "cpu", "--max-model-len", "64", "--warmup", "0",
+    "--num-prompts", "2", "--input-len", "8", "--output-len", "3",
+]  # fmt: skip
+
+
+def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
+    done = bench(*QUICK, "--engines", "roseinfer,openai", "--out", str(tmp_path))
+    assert done.code == 0, done.err
+    [folder] = tmp_path.iterdir()
+    assert done.out == f"{folder / 'report.html'}\n"
+    assert {path.name for path in folder.iterdir()} == {
+        "run.json", "offline_results.json", "summary.md", "report.html", "figures", "logs",
+    }  # fmt: skip
+    results = json.loads((folder / "offline_results.json").read_text())
+    OfflineResults.model_validate(results)
+    assert [one["label"] for one in results["results"]] == ["roseinfer", "roseinfer (in-process)"]
+    for row in results["results"]:
+        assert (row["prompt_tokens"], row["completion_tokens"]) == (16, 6)
+        assert row["req_per_s"] == pytest.approx(2 / row["total_s"])
+        assert row["output_tok_per_s"] == pytest.approx(6 / row["total_s"])
+        assert row["total_tok_per_s"] == pytest.approx(22 / row["total_s"])
+        assert row["label"] in (folder / "summary.md").read_text()
+    assert {path.suffix for path in (folder / "figures").iterdir()} == {".svg"}
+    lines = done.err.splitlines()
+    assert lines[0].startswith("skipped openai: it has no in-process API here")
+    assert lines[2].startswith("[1/2] roseinfer, repeat 0; log: ")
+    heads = ["engine", "req/s", "output tok/s", "total tok/s", "total latency (s)"]
+    assert any([cell.strip() for cell in line.strip("┃").split("┃")] == heads for line in lines)
+
+
+def test_an_engine_that_fails(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The in-process run gives a token too few, then its server as well."""
+
+    def short(*_: object) -> Any:
+        return Measured(1.0, (3, 2)), None
+
+    monkeypatch.setattr("harness.offline.run.through_worker", short)
+    done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "one"), "--json")
+    assert done.code == 3
+    results = json.loads(done.out)
+    assert [one["label"] for one in results["results"]] == ["roseinfer"]
+    assert [(one["label"], one["repeat"]) for one in results["skipped"]] == [("roseinfer (in-process)", 0)]
+
+    monkeypatch.setattr("harness.offline.run.through_server", short)
+    done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "all"))
+    assert (done.code, done.out) == (3, "")
+    assert done.err.splitlines()[-2].startswith("bench: nothing could be measured")
