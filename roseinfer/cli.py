@@ -37,6 +37,8 @@ def generate_command(
     """Generate one answer and print it as it comes."""
     from roseinfer.llm import LLM
 
+    if any("\ud800" <= character <= "\udfff" for character in prompt):
+        raise ConfigError("the prompt is not UTF-8")
     llm = LLM(engine)
     tokenizer = llm.tokenizer
     if tokenizer is None:

@@ -49,3 +49,5 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1")
+        if not 0 <= self.seed < 2**64:
+            raise ConfigError("seed must be from 0 to 2^64 - 1")

@@ -80,6 +80,8 @@ def check_request(info: EngineInfo, prompt: NDArray[np.int32], params: SamplingP
         raise RequestError("temperature must be 0 or more")
     if not 0 < params.top_p <= 1:
         raise RequestError("top_p must be above 0 and at most 1")
+    if not 0 <= params.seed < 2**64:
+        raise RequestError("seed must be from 0 to 2^64 - 1")
     total = len(prompt) + params.max_tokens
     if total > info.max_model_len:
         raise RequestError(
