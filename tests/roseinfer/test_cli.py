@@ -1,0 +1,171 @@
+"""The command: options made from settings, and one line for what cannot work."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from roseinfer.cli import app, main
+from roseinfer.config import EngineConfig
+from roseinfer.server.config import ServerConfig
+
+
+@pytest.fixture
+def broken(text_model: Any, tmp_path: Path) -> Callable[[str], Path]:
+    """The model's folder with something wrong in it."""
+
+    def make(what: str) -> Path:
+        folder = shutil.copytree(text_model.folder, tmp_path / "model")
+        config, weights = folder / "config.json", folder / "model.safetensors"
+        shape, tensors = json.loads(config.read_text()), load_file(weights)
+        match what:
+            case "no config":
+                config.unlink()
+            case "no JSON":
+                config.write_text("{")
+            case "no object":
+                config.write_text("[1]")
+            case "other family":
+                config.write_text(json.dumps(shape | {"model_type": "mamba"}))
+            case "odd heads":
+                config.write_text(json.dumps(shape | {"n_head": 3}))
+            case "no heads":
+                config.write_text(json.dumps(shape | {"n_head": 0}))
+            case "text for a number":
+                config.write_text(json.dumps(shape | {"n_embd": "wide"}))
+            case "no weights":
+                weights.unlink()
+            case "cut weights":
+                weights.write_bytes(weights.read_bytes()[:5000])
+            case "no safetensors":
+                weights.write_bytes(b"not weights")
+            case "missing tensor":
+                del tensors["transformer.h.1.ln_1.bias"]
+                save_file(tensors, weights)
+            case "wrong shape":
+                save_file(tensors | {"transformer.wpe.weight": torch.zeros(2, 2)}, weights)
+            case "bad index":
+                (folder / "model.safetensors.index.json").write_text("{}")
+            case "missing shard":
+                index = {"weight_map": dict.fromkeys(tensors, "model-2.safetensors")}
+                (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+            case "bad tokenizer":
+                (folder / "tokenizer.json").write_text("{}")
+            case "no tokenizer":
+                (folder / "vocab.json").unlink()
+        return folder
+
+    return make
+
+
+def one_line(text: str, *words: str) -> None:
+    (line,) = text.strip().splitlines()
+    assert line.startswith("roseinfer: ")
+    for word in words:
+        assert word in line
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("no config", ["config.json"]),
+        ("no JSON", ["config.json"]),
+        ("no object", ["config.json"]),
+        ("other family", ["mamba", "gpt2"]),
+        ("odd heads", ["n_head 3"]),
+        ("no heads", ["config.json"]),
+        ("text for a number", ["config.json"]),
+        ("no weights", [".safetensors"]),
+        ("cut weights", ["model.safetensors"]),
+        ("no safetensors", ["model.safetensors"]),
+        ("missing tensor", ["h.1.ln_1.bias"]),
+        ("wrong shape", ["wpe.weight", "(2, 2)"]),
+        ("bad index", ["index.json", "weight_map"]),
+        ("missing shard", ["model-2.safetensors"]),
+        ("bad tokenizer", ["tokenizer"]),
+        ("no tokenizer", ["token ids"]),
+    ],
+)
+def test_generate_from_a_broken_folder(
+    broken: Callable[[str], Path],
+    what: str,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = ["--model", str(broken(what)), "--prompt", "a", "--max-tokens", "1", "--no-warmup"]
+    monkeypatch.setattr(sys, "argv", ["roseinfer", "generate", *options])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    one_line(capsys.readouterr().err, *words)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "roseinfer.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--threads", "0"], ["threads"]),
+        (["--model", "no/such folder"], ["no/such folder"]),
+        (["--model", "random:nothing"], ["random:nothing", "random:gpt2"]),
+        (["--port", "70000"], ["port"]),
+        (["--host", "nowhere.invalid"], ["nowhere.invalid"]),
+    ],
+)
+def test_serve_with_settings_that_cannot_work(options: list[str], words: list[str]) -> None:
+    done = run("serve", "--no-warmup", "--port", "0", *options)
+    assert done.returncode == 2
+    one_line(done.stderr, *words)
+
+
+def test_serve_on_a_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = run("serve", "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 2
+    one_line(done.stderr, "in use")
+
+
+def test_serve_says_what_the_engine_says(broken: Callable[[str], Path]) -> None:
+    """A folder that only the engine process finds broken."""
+    done = run("serve", "--port", "0", "--no-warmup", "--model", str(broken("cut weights")))
+    assert done.returncode == 2
+    one_line(done.stderr, "model.safetensors")
+
+
+def test_generate(text_model: Any) -> None:
+    prompt = "The quick brown fox"
+    tokens = text_model.greedy([text_model.llm.tokenizer.encode(prompt).tolist()], 6)[0]
+    options = ["--dtype", "fp32", "--device", "cpu", "--no-warmup", "--max-tokens", "6", "--prompt", prompt]
+    done = run("generate", "--model", str(text_model.folder), *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == text_model.text(tokens) + "\n"
+
+
+def test_every_setting_is_an_option() -> None:
+    shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200"}).stdout
+    for kind in (EngineConfig, ServerConfig):
+        for field in dataclasses.fields(kind):
+            assert f"--{field.name.replace('_', '-')}" in shown
+            assert field.metadata["help"]
+
+
+def test_the_front_end_does_without_torch() -> None:
+    """Importing it takes as long as everything else together, and the engine process needs the time."""
+    code = "import sys, roseinfer.cli, roseinfer.server.serve; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

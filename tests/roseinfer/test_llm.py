@@ -1,0 +1,74 @@
+"""The engine in this process: order, parameters, refusals."""
+
+from __future__ import annotations
+
+from math import inf, nan
+from pathlib import Path
+
+import pytest
+
+from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.llm import LLM
+from roseinfer.params import RequestError, SamplingParams
+
+PROMPTS = [[5, 6, 7], [9] * 40, [11]]
+
+
+@pytest.fixture(scope="module")
+def llm(gpt2_folder: Path) -> LLM:
+    return LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", kv_tokens=512, warmup=False))
+
+
+def test_answers_stand_in_the_order_of_prompts(llm: LLM) -> None:
+    params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in (9, 1, 4)]
+    answers = llm.generate(PROMPTS, params)
+    assert [len(answer) for answer in answers] == [9, 1, 4]
+    assert answers == [llm.generate([p], how)[0] for p, how in zip(PROMPTS, params, strict=True)]
+    assert llm.generate([], SamplingParams(max_tokens=1)) == []
+    llm.engine.check_idle()
+
+
+def test_one_seed_counts_up_over_prompts(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=12, temperature=1.0, seed=8, ignore_eos=True)
+    answers = llm.generate([PROMPTS[0]] * 4, params)
+    assert len({tuple(answer) for answer in answers}) == 4
+    assert answers == llm.generate([PROMPTS[0]] * 4, params)
+    assert llm.generate(
+        [PROMPTS[0]], SamplingParams(max_tokens=12, temperature=1.0, seed=10, ignore_eos=True)
+    ) == [answers[2]]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params"),
+    [
+        ([], SamplingParams(1)),
+        ([1] * 1000, SamplingParams(100)),
+        ([1] * 400, SamplingParams(200)),  # fits the context, not the cache
+        ([5003], SamplingParams(1)),
+        ([-1], SamplingParams(1)),
+        ([1], SamplingParams(0)),
+        ([1], SamplingParams(2, min_tokens=3)),
+        ([1], SamplingParams(1, temperature=-1)),
+        ([1], SamplingParams(1, temperature=inf)),
+        ([1], SamplingParams(1, temperature=nan)),
+        ([1], SamplingParams(1, top_p=0)),
+        ([1], SamplingParams(1, top_p=nan)),
+    ],
+)
+def test_a_refused_prompt_leaves_nothing_behind(llm: LLM, prompt: list[int], params: SamplingParams) -> None:
+    with pytest.raises(RequestError):
+        llm.generate([PROMPTS[0], prompt], [SamplingParams(5), params])
+    assert not llm.engine.has_work
+    llm.engine.check_idle()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_model_len": 1025}, {"kv_tokens": 20}, {"kv_tokens": 10**14}, {"block_size": 0}, {"threads": 0},
+        {"max_active_requests": 0}, {"prefill_max_tokens": 0},
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_work(gpt2_folder: Path, settings: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", warmup=False, **settings))

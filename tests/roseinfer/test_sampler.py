@@ -1,0 +1,95 @@
+"""Sampling against its definition written out in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roseinfer.engine.sampler import SamplingBatch, sample
+
+VOCAB = 23
+
+
+def how(rows: list[tuple[float, int, float, int]]) -> SamplingBatch:
+    """Rows of temperature, top_k, top_p and seed; the position counts up."""
+    temperature, top_k, top_p, seed = zip(*rows, strict=True)
+    return SamplingBatch(
+        np.array(temperature, np.float32), np.array(top_k, np.int64), np.array(top_p, np.float32),
+        np.array(seed, np.uint64), np.arange(len(rows)),
+    )  # fmt: skip
+
+
+def distribution(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:
+    """Softmax, cut to the top_k likeliest, then to the smallest set that holds top_p of what is left."""
+    scaled = logits.astype(np.float64) / temperature
+    p = np.exp(scaled - scaled.max())
+    order = np.argsort(-p, kind="stable")[: top_k or None]
+    mass = np.cumsum(p[order]) / p[order].sum()
+    kept = order[: np.searchsorted(mass, top_p) + 1]
+    out = np.zeros_like(p)
+    out[kept] = p[kept]
+    return out / out.sum()
+
+
+ROW = st.tuples(
+    st.sampled_from([0.0, 1e-40, 0.3, 1.0, 5.0]),
+    st.integers(0, VOCAB + 2),
+    st.sampled_from([1e-9, 0.2, 0.5, 0.9, 1.0]),
+    st.integers(0, 2**64 - 1),
+)
+
+
+@settings(deadline=None)
+@given(rows=st.lists(ROW, min_size=1, max_size=8), seed=st.integers(0, 99), dtype=st.booleans())
+def test_only_allowed_tokens_and_each_row_alone(
+    rows: list[tuple[float, int, float, int]], seed: int, dtype: bool
+) -> None:
+    """A row's token is one its own settings allow, and the same whatever else is in the batch."""
+    logits = torch.randn(len(rows), VOCAB, generator=torch.Generator().manual_seed(seed)) * 4
+    logits = logits.to(torch.bfloat16 if dtype else torch.float32)
+    batch = how(rows)
+    tokens = sample(logits, batch).tolist()
+    for i, (temperature, top_k, top_p, _) in enumerate(rows):
+        row = logits[i].float().numpy()
+        if temperature < 1e-30:
+            best = np.flatnonzero(row == row.max())
+            assert tokens[i] == best[0] if temperature == 0 else tokens[i] in best
+        else:
+            # A hair more, for sums that rounding puts on the other side of top_p.
+            assert distribution(row, temperature, top_k, min(top_p + 1e-5, 1))[tokens[i]] > 0
+        alone = SamplingBatch(
+            batch.temperature[[i]], batch.top_k[[i]], batch.top_p[[i]], batch.seed[[i]], batch.position[[i]]
+        )
+        assert sample(logits[[i]], alone).tolist() == [tokens[i]]
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"),
+    [(1.0, 0, 1.0), (0.5, 0, 1.0), (2.0, 5, 1.0), (1.0, 0, 0.7), (1.5, 9, 0.8)],
+)
+@pytest.mark.parametrize("over", ["seeds", "positions"])
+def test_frequencies_are_the_distribution(temperature: float, top_k: int, top_p: float, over: str) -> None:
+    """20,000 draws over seeds, or over the positions of one seed: chi-squared below its 1 - 1e-6 quantile."""
+    draws = 20_000
+    logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(3)) * 1.5
+    counted = np.arange(draws)
+    batch = SamplingBatch(
+        np.full(draws, temperature, np.float32), np.full(draws, top_k), np.full(draws, top_p, np.float32),
+        (counted if over == "seeds" else np.full(draws, 7)).astype(np.uint64),
+        np.full(draws, 5) if over == "seeds" else counted,
+    )  # fmt: skip
+    counts = np.bincount(sample(logits.expand(draws, -1), batch).numpy(), minlength=VOCAB)
+    expected = distribution(logits.numpy(), temperature, top_k, top_p) * draws
+    assert counts[expected == 0].sum() == 0
+    possible = expected > 0
+    chi_squared = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
+    freedom = possible.sum() - 1
+    assert chi_squared < freedom + 5 * np.sqrt(2 * freedom) + 25
+
+
+def test_first_of_equal_logits() -> None:
+    logits = torch.zeros(3, VOCAB)
+    assert sample(logits, how([(0, 0, 1, 1)] * 3)).tolist() == [0, 0, 0]
