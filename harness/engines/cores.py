@@ -3,7 +3,7 @@
 The rule: with four physical cores or more, the client has a quarter of them (at least one, at most eight)
 with all their threads to itself and the engine has the rest, so that neither takes time from the other or
 shares a core's units with it. With fewer, nothing is pinned: a core of its own for the client would cost the
-engine more than sharing does.
+engine more than sharing does. Every engine then runs at a lower priority than the client (guard.py).
 """
 
 from __future__ import annotations
