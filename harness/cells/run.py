@@ -81,10 +81,7 @@ class Run:
     @property
     def ceiling(self) -> ClientCeiling | None:
         """What one of the run's client processes sustains; None where that was not measured."""
-        found, clients = self.info.environment.get("calibration"), self.settings.clients
-        if not isinstance(found, dict) or clients == "auto":
-            return None
-        return Calibration.model_validate(found).ceiling(clients)
+        return client_ceiling(self.info)
 
     def blocks(self) -> list[Block]:
         """Every block of the run, measured or not: the same whenever it is asked."""
@@ -133,6 +130,14 @@ class Run:
                     "restore run.json and the variants in configs/engines, or start a new run",
                 )
             self.done.add(entry.cell)
+
+
+def client_ceiling(info: RunInfo) -> ClientCeiling | None:
+    """What one client process of the run `info` sustains; None where that was not measured."""
+    found, clients = info.environment.get("calibration"), info.settings.get("clients")
+    if not isinstance(found, dict) or not isinstance(clients, int):
+        return None
+    return Calibration.model_validate(found).ceiling(clients)
 
 
 def _place(skipped: Skipped) -> tuple[str, float | None, int | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from harness.cli import calibrate, engines, offline, online, report, schema, traces
+from harness.cli import calibrate, compare, engines, offline, online, report, schema, traces
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -14,6 +14,7 @@ app = typer.Typer(
 )
 app.command("online")(online.online)
 app.command("offline")(offline.offline)
+app.command("compare")(compare.compare)
 app.command("calibrate")(calibrate.calibrate)
 app.command("report")(report.report)
 app.command("schema")(schema.schema)

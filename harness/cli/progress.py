@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from harness.cells.events import (
     Calibrating,
@@ -20,6 +21,7 @@ from harness.cells.events import (
     Reporting,
     Started,
 )
+from harness.compare.tables import noise
 from harness.offline.run import Measuring
 from harness.reporting import tables
 from harness.reporting.table import Table
@@ -92,12 +94,7 @@ class Display:
         if self._quiet:
             return
         for table in _tables(results):
-            rich = RichTable(title=table.title, title_justify="left")
-            for header in table.headers:
-                rich.add_column(header)
-            for line in table.lines:
-                rich.add_row(*line)
-            self._console.print(rich)
+            self._console.print(rich_table(table))
 
     def _line(self, text: str, mend: str = "") -> None:
         self._console.print(text + (f"\n  mend: {mend}" if mend else ""))
@@ -129,12 +126,23 @@ def make_display(quiet: bool) -> Iterator[Display]:
         yield Display(console, progress, quiet)
 
 
+def rich_table(table: Table) -> RichTable:
+    """A table for a terminal. Text from outside is not read as markup."""
+    rich = RichTable(title=Text(table.title), title_justify="left")
+    for column, head in zip(table.columns, table.headers, strict=True):
+        rich.add_column(Text(head), justify="right" if column.numeric else "left")
+    for line in table.lines:
+        rich.add_row(*map(Text, line))
+    return rich
+
+
 def _tables(results: OnlineResults | OfflineResults) -> list[Table]:
     if isinstance(results, OfflineResults):
         return [tables.offline(results.results)]
     pooled = [summary for summary in results.summaries if summary.repeat is None]
     metrics = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
-    return [*(tables.latency(pooled, metric) for metric in metrics), tables.throughput(pooled)]
+    found = [*(tables.latency(pooled, metric) for metric in metrics), tables.throughput(pooled)]
+    return found + noise(results.comparisons) if results.meta.settings.get("aa") else found
 
 
 def _summary(summary: OnlineSummary) -> str:

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from harness.errors import UsageError
 from harness.spec.calibration import Calibration
+from harness.spec.compare import CompareResults
 from harness.spec.results import OfflineResults, OnlineResults, RunInfo
 from harness.spec.settings import OfflineSettings, OnlineSettings
 
@@ -19,6 +20,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "run": RunInfo,
     "online-results": OnlineResults,
     "offline-results": OfflineResults,
+    "compare-results": CompareResults,
     "calibration": Calibration,
 }
 

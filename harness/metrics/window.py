@@ -25,7 +25,7 @@ def find_window(requests: pd.DataFrame, cut: Cut) -> Window:
         return Window(start_s=0, end_s=0)
     first, last = max(0.0, float(scheduled(requests).min())), float(ended.max())
     if isinstance(cut, Window):
-        return Window(start_s=min(cut.start_s, last), end_s=min(cut.end_s, last))
+        return Window(start_s=cut.start_s, end_s=max(cut.start_s, min(cut.end_s, last)))
     times = np.concatenate([sent, ended])
     order = np.lexsort((np.repeat([0, 1], [sent.size, ended.size]), times))
     at, count = times[order], np.cumsum(np.repeat([1, -1], [sent.size, ended.size])[order])

@@ -1,0 +1,72 @@
+"""`bench compare A B`: how run B differs from run A, and whether gates hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from harness.cli.progress import PLAIN_WIDTH, rich_table
+from harness.compare import tables
+from harness.compare.comparable import NAMES
+from harness.compare.compare import compare_runs
+from harness.spec.compare import CompareResults
+from harness.spec.gates import parse_gate
+
+#: Exit code by outcome. Code 2 is also that of a wrong command line, which says so on stderr.
+CODES = {"pass": 0, "no gate": 0, "regression": 1, "inconclusive": 2, "not comparable": 3}
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", help="folder of the run to measure against")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="folder of the run that is judged")],
+    gate: Annotated[
+        str | None,
+        typer.Option(
+            help="limits, e.g. 'ttft_p99<=+10%, output_tok_per_s>=-3%, e2e_p50<=2s'", metavar="EXPR"
+        ),
+    ] = None,
+    engine_a: Annotated[
+        str | None, typer.Option(help="compare only this engine of A", metavar="NAME")
+    ] = None,
+    engine_b: Annotated[str | None, typer.Option(help="with this engine of B", metavar="NAME")] = None,
+    allow_different: Annotated[
+        str, typer.Option(help=f"what may differ, of {', '.join(NAMES)}", metavar="NAME,…")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
+) -> None:
+    """Compare two runs by their raw times.
+
+    Exits with 0 (pass), 1 (regression), 2 (inconclusive) or 3 (not comparable).
+    """
+    gates = parse_gate(gate) if gate is not None else []
+    allowed = [name.strip() for name in allow_different.split(",") if name.strip()]
+    results = compare_runs(a, b, gates, engine_a, engine_b, allowed)
+    if as_json:
+        print(results.model_dump_json(indent=2))
+    else:
+        _show(results)
+    raise typer.Exit(CODES[results.outcome])
+
+
+def _show(results: CompareResults) -> None:
+    console = Console(soft_wrap=True, markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    console.print(f"A: {results.a}\nB: {results.b}")
+    for one in results.obstacles:
+        console.print(f"{'allowed' if one.allowed else 'not comparable'} ({one.name}): {one.reason}")
+    for table in tables.differences(results):
+        console.print(rich_table(table))
+    if results.differences:
+        for line in tables.caveats(results):
+            console.print(line)
+    if results.gates:
+        console.print(rich_table(tables.gates(results)))
+    if results.outcome != "no gate":
+        console.print(f"verdict: {results.outcome}")
+    if results.outcome == "not comparable":
+        names = ",".join(dict.fromkeys(one.name for one in results.obstacles if not one.allowed))
+        console.print(f"  mend: measure both alike, or add to --allow-different {names}")

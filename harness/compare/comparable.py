@@ -1,0 +1,80 @@
+"""Whether two runs measured the same thing, in all but what is compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from harness.compare.runs import StoredRun
+from harness.spec.compare import Obstacle
+
+#: What must be alike, by the name that --allow-different takes. Cells and engines are checked apart.
+ALIKE: dict[str, Callable[[StoredRun], object]] = {
+    "model": lambda run: run.settings.model,
+    "dtype": lambda run: run.settings.dtype,
+    "hardware": lambda run: hardware(run.settings.device, run.info.environment),
+    "trace": lambda run: _trace(run, "sha256") or [_trace(run, "name"), _trace(run, "origin")],
+    "requests": lambda run: _trace(run, "requests"),
+    "fit": lambda run: _trace(run, "fit"),
+    "lengths": lambda run: [
+        _trace(run, "input_tokens"),
+        _trace(run, "output_tokens"),
+        run.settings.max_model_len,
+        run.settings.ignore_eos,
+    ],
+    "concurrency": lambda run: run.settings.concurrency,
+    "prefix-cache": lambda run: run.settings.prefix_cache,
+    "warmup": lambda run: run.settings.warmup,
+    "slo": lambda run: run.settings.slo and run.settings.slo.model_dump(exclude_none=True),
+    "window": lambda run: run.settings.steady_state or (run.settings.window and str(run.settings.window)),
+}
+#: What else --allow-different takes.
+NAMES = (*ALIKE, "scales", "engines", "invalid")
+
+
+def obstacles(
+    a: StoredRun, b: StoredRun, pairs: Sequence[tuple[str, str]], allowed: Sequence[str], every: bool
+) -> list[Obstacle]:
+    """Every way in which the runs do not measure the same; those named in `allowed` are marked.
+
+    Where the runs have no engine in common, nothing allows them.
+
+    Args:
+        pairs: Labels in A and in B of the engines that are compared; empty where the runs share none.
+        every: All engines are meant to be compared: one that only one run has is an obstacle.
+    """
+    found = [
+        (name, f"{name} differs: A has {_text(of_a)}, B has {_text(of_b)}")
+        for name, value in ALIKE.items()
+        if (of_a := value(a)) != (of_b := value(b))
+    ]
+    if every and list(a.cells) != list(b.cells):
+        only = [f"only A has {label}" for label in a.cells if label not in b.cells]
+        only += [f"only B has {label}" for label in b.cells if label not in a.cells]
+        found += [("engines", reason) for reason in only]
+    for of_a, of_b in pairs:
+        scales_a, scales_b = sorted(a.cells[of_a]), sorted(b.cells[of_b])
+        if scales_a != scales_b:
+            found.append(("scales", f"{of_a} has scales {scales_a} in A, {of_b} has {scales_b} in B"))
+        found += [("invalid", f"A: {reason}") for reason in a.invalid(of_a)]
+        found += [("invalid", f"B: {reason}") for reason in b.invalid(of_b)]
+    return [
+        Obstacle(name=name, reason=reason, allowed=name in allowed and bool(pairs)) for name, reason in found
+    ]
+
+
+def hardware(device: str, environment: Mapping[str, Any]) -> list[object]:
+    """The GPUs by name, or on a CPU its model and the cores used; and the processor of the GPUs' host."""
+    cpu = environment.get("cpu") or {}
+    host = [cpu.get("model"), cpu.get("usable_cores")]
+    gpus = [gpu.get("name") for gpu in environment.get("gpus") or []]
+    return [device, *host, *(gpus if device == "cuda" else [])]
+
+
+def _trace(run: StoredRun, field: str) -> object:
+    return None if run.info.trace is None else getattr(run.info.trace, field)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

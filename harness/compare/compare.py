@@ -1,0 +1,141 @@
+"""Run B against run A, engine by engine and scale by scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from harness.compare.comparable import NAMES, obstacles
+from harness.compare.gates import judge, judge_errors
+from harness.compare.runs import StoredRun
+from harness.errors import UsageError
+from harness.metrics.contrast import Contrast, contrast, judged
+from harness.metrics.estimates import HEADLINE, Key, estimates
+from harness.metrics.intervals import LEVEL
+from harness.metrics.power import repeats_to_find
+from harness.spec.compare import EFFECTS, CompareResults, Difference, Gated
+from harness.spec.gates import ERROR_RATE, GateTerm
+
+Pair = tuple[str, str]
+
+
+def compare_runs(
+    a: Path,
+    b: Path,
+    gates: Sequence[GateTerm] = (),
+    engine_a: str | None = None,
+    engine_b: str | None = None,
+    allowed: Sequence[str] = (),
+) -> CompareResults:
+    """Compare the raw times of two runs.
+
+    Args:
+        gates: All must hold, for every engine and scale.
+        engine_a: Compare only this engine of A, a label or `NAME[@VARIANT]`; without it, every engine whose
+            label is in both runs.
+        engine_b: The engine of B to compare it with; without it, the one of the same label.
+        allowed: Names of what may differ, of `comparable.NAMES`.
+
+    Raises:
+        UsageError: A folder holds no run, an engine is not in it, a name is unknown, or a gate asks for what
+            was not measured.
+    """
+    if unknown := [name for name in allowed if name not in NAMES]:
+        raise UsageError(f"nothing is called {unknown[0]!r} that could differ", f"known: {', '.join(NAMES)}")
+    runs = StoredRun.read(a), StoredRun.read(b)
+    pairs = _pairs(*runs, engine_a, engine_b)
+    found = obstacles(*runs, pairs, allowed, every=engine_a is None and engine_b is None)
+    differences: list[Difference] = []
+    gated: list[Gated] = []
+    comparable = bool(pairs) and all(one.allowed for one in found)
+    if comparable:
+        for pair in pairs:
+            contrasts = _contrasts(*runs, pair, gates)
+            differences += [_difference(pair, one) for one in contrasts]
+            gated += _judge(runs[1], pair, contrasts, gates)
+    return CompareResults(
+        a=str(a),
+        b=str(b),
+        outcome=_outcome(gated) if comparable else "not comparable",
+        level=LEVEL,
+        comparisons=sum(one.adjusted_p is not None for one in differences),
+        obstacles=found,
+        differences=differences,
+        gates=gated,
+    )
+
+
+def _pairs(a: StoredRun, b: StoredRun, engine_a: str | None, engine_b: str | None) -> list[Pair]:
+    if engine_a is None and engine_b is None:
+        if a.path.resolve() == b.path.resolve():
+            raise UsageError(
+                f"A and B are both {a.path}", "name two engines: --engine-a NAME --engine-b NAME"
+            )
+        return [(label, label) for label in a.cells if label in b.cells]
+    of_a = a.label(engine_a or engine_b or "")
+    return [(of_a, b.label(engine_b) if engine_b else b.label(of_a))]
+
+
+def _contrasts(a: StoredRun, b: StoredRun, pair: Pair, gates: Sequence[GateTerm]) -> list[Contrast]:
+    """What is compared by default and what gates ask for, at the scales of both."""
+    rates: list[Key] = [("goodput_req_per_s", "goodput_req_per_s")] if a.settings.slo else []
+    asked = [(gate.metric, gate.statistic) for gate in gates]
+    keys = list(dict.fromkeys([*HEADLINE, *rates, *asked]))
+    if ("goodput_req_per_s", "goodput_req_per_s") in asked and not (a.settings.slo and b.settings.slo):
+        raise UsageError("a gate on goodput needs a service level", "measure both runs with --slo")
+    of_a, of_b = a.cells[pair[0]], b.cells[pair[1]]
+    found = []
+    for scale in sorted(set(of_a) & set(of_b)):
+        # Of the same engine in both runs the seeds differ, so that resamples do not move together.
+        base = estimates(of_a[scale], a.settings.slo, seed=0)
+        new = estimates(of_b[scale], b.settings.slo, seed=1)
+        found += contrast(scale, new, base, keys)
+    return judged(found)
+
+
+def _judge(b: StoredRun, pair: Pair, contrasts: Sequence[Contrast], gates: Sequence[GateTerm]) -> list[Gated]:
+    known = {(one.scale, one.metric, one.statistic): one for one in contrasts}
+    found = []
+    for gate in gates:
+        for scale in sorted({one.scale for one in contrasts}):
+            if gate.metric == ERROR_RATE:
+                found.append(judge_errors(gate, pair, scale, b.cells[pair[1]][scale]))
+            else:
+                found.append(judge(gate, pair, scale, known.get((scale, gate.metric, gate.statistic))))
+    return found
+
+
+def _outcome(gated: Sequence[Gated]) -> Literal["pass", "regression", "inconclusive", "no gate"]:
+    outcomes = {one.outcome for one in gated}
+    for worst in ("regression", "inconclusive", "pass"):
+        if worst in outcomes:
+            return worst
+    return "no gate"
+
+
+def _difference(pair: Pair, one: Contrast) -> Difference:
+    spread = one.spread
+    return Difference(
+        engine_a=pair[0],
+        engine_b=pair[1],
+        scale=one.scale,
+        metric=one.metric,
+        statistic=one.statistic,
+        value_a=one.b.value,
+        value_b=one.a.value,
+        difference=one.delta.value,
+        difference_ci=one.delta.ci,
+        ratio=one.ratio.value,
+        ratio_ci=one.ratio.ci,
+        adjusted_p=one.adjusted_p,
+        verdict=one.verdict,
+        repeats_a=one.b.repeats,
+        repeats_b=one.a.repeats,
+        missing_samples=one.missing,
+        spread=spread,
+        repeats_to_find={
+            name: None if spread is None else repeats_to_find(effect, spread, one.repeats, one.comparisons)
+            for name, effect in EFFECTS.items()
+        },
+    )

@@ -1,0 +1,79 @@
+"""Whether a limit holds: only where the whole interval is on one side is it known."""
+
+from __future__ import annotations
+
+from scipy import stats
+
+from harness.metrics.contrast import Contrast
+from harness.metrics.intervals import LEVEL, Ends, level
+from harness.metrics.power import repeats_to_find
+from harness.metrics.samples import Group
+from harness.spec.compare import Gated, Outcome
+from harness.spec.gates import GateTerm
+
+
+def outcome(term: GateTerm, bound: float, ci: Ends | None) -> Outcome:
+    """Pass where the interval is wholly within `bound`, a regression where it is wholly beyond."""
+    if ci is None:
+        return "inconclusive"
+    low, high = ci if term.at_most else (-ci[1], -ci[0])
+    bound = bound if term.at_most else -bound
+    return "pass" if high <= bound else "regression" if low > bound else "inconclusive"
+
+
+def judge(term: GateTerm, engines: tuple[str, str], scale: float, found: Contrast | None) -> Gated:
+    """A gate on a latency or a rate. `found` is None where an engine has no such statistic at that scale."""
+    bound = 1 + term.limit if term.relative else term.limit
+    if found is None:
+        reason = "A or B has no such value, or A's is 0"
+        return _gated(term, engines, scale, None, None, bound, reason)
+    value, ci = (found.ratio.value, found.ratio.ci) if term.relative else (found.a.value, level(found.a))
+    gated = _gated(term, engines, scale, value, ci, bound)
+    if gated.outcome != "inconclusive":
+        return gated
+    if found.missing:
+        what = "tokens" if term.metric == "itl_ms" else "requests"
+        reason = f"{term.statistic} is withheld: it needs {found.missing} more {what}"
+        return gated.model_copy(update={"reason": reason})
+    if found.spread is None:
+        reason = "one repeat does not show how repeats differ: measure 2 or more of each"
+        return gated.model_copy(update={"reason": reason})
+    more = repeats_to_find(bound / value - 1, found.spread, found.repeats) if bound != value else None
+    reason = "the interval holds the limit; " + (
+        f"about {more} repeats of each would decide" if more else "no number of repeats is likely to decide"
+    )
+    return gated.model_copy(update={"reason": reason, "needed_repeats": more})
+
+
+def judge_errors(term: GateTerm, engines: tuple[str, str], scale: float, repeats: list[Group]) -> Gated:
+    """A gate on run B's share of failed requests, with the exact interval (Clopper and Pearson, 1934)."""
+    every = [(group.whole or group).requests["error"] for group in repeats]
+    failed, count = sum(int(one.notna().sum()) for one in every), sum(len(one) for one in every)
+    ci = stats.binomtest(failed, count).proportion_ci(1 - LEVEL)
+    ends = (float(ci.low), float(ci.high))
+    gated = _gated(term, engines, scale, failed / count, ends, term.limit)
+    reason = f"{failed} of {count} requests failed, which does not decide it: measure more requests"
+    return gated.model_copy(update={"reason": reason}) if gated.outcome == "inconclusive" else gated
+
+
+def _gated(
+    term: GateTerm,
+    engines: tuple[str, str],
+    scale: float,
+    value: float | None,
+    ci: Ends | None,
+    bound: float,
+    reason: str = "",
+) -> Gated:
+    return Gated(
+        gate=term.text,
+        relative=term.relative,
+        engine_a=engines[0],
+        engine_b=engines[1],
+        scale=scale,
+        value=value,
+        ci=ci,
+        limit=bound,
+        outcome=outcome(term, bound, ci),
+        reason=reason,
+    )

@@ -1,0 +1,82 @@
+"""A run as it is compared: from its raw tables, never from its results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.cells.run import client_ceiling
+from harness.errors import UsageError
+from harness.metrics.samples import Group, by_scale, split
+from harness.metrics.validity import invalid_reasons
+from harness.records.store import read_records
+from harness.spec.results import RunInfo
+from harness.spec.settings import OnlineSettings
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run of `bench online`. `cells` holds the repeats of each engine at each scale."""
+
+    path: Path
+    info: RunInfo
+    settings: OnlineSettings
+    cells: dict[str, dict[float, list[Group]]]
+
+    @classmethod
+    def read(cls, path: Path) -> StoredRun:
+        """Read the run in the folder `path`.
+
+        Raises:
+            UsageError: It holds no finished online run of this version.
+        """
+        mend = "name the folder of a finished run of bench online"
+        try:
+            info = RunInfo.model_validate_json((path / "run.json").read_bytes())
+            if info.kind != "online":
+                raise UsageError(f"{path} is an {info.kind} run; only online runs are compared", mend)
+            settings = OnlineSettings.model_validate(info.settings)
+        except OSError as error:
+            raise UsageError(f"{path} holds no run: run.json: {error.strerror}", mend) from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UsageError(f"{path} is not a run of this version: {where}: {first['msg']}", mend) from None
+        if not (path / "requests.parquet").is_file():
+            raise UsageError(f"the run in {path} is not finished", f"finish it: bench online --resume {path}")
+        records = read_records(path)
+        cells: dict[str, dict[float, list[Group]]] = {}
+        for repeats in by_scale(split(records.requests, records.chunks, settings.cut)):
+            cells.setdefault(repeats[0].label, {})[repeats[0].scale] = repeats
+        return cls(path, info, settings, cells)
+
+    def label(self, name: str) -> str:
+        """The label that `name` means: itself, or the one of `ENGINE` or `ENGINE@VARIANT`.
+
+        Raises:
+            UsageError: The run has no such engine.
+        """
+        if name in self.cells:
+            return name
+        found = [label for label in self.cells if self._reference(label) == name]
+        if len(found) != 1:
+            known = ", ".join(repr(label) for label in self.cells)
+            raise UsageError(f"{self.path} has no engine {name!r}", f"it has {known}")
+        return found[0]
+
+    def invalid(self, label: str) -> list[str]:
+        """Why cells of an engine are not to be believed."""
+        ceiling = client_ceiling(self.info)
+        return [
+            f"{label} at scale {scale:g}, repeat {group.repeat}: {reason}"
+            for scale, repeats in self.cells[label].items()
+            for group in repeats
+            for reason in invalid_reasons(group, ceiling)
+        ]
+
+    def _reference(self, label: str) -> str:
+        """`ENGINE` or `ENGINE@VARIANT` of a label."""
+        group = next(iter(self.cells[label].values()))[0]
+        return group.engine if group.variant is None else f"{group.engine}@{group.variant}"

@@ -1,0 +1,164 @@
+"""What `bench compare` and `bench online --aa` show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.metrics.glossary import GLOSSARY
+from harness.metrics.intervals import ASSUMED_SPREAD, LEVEL, Ends
+from harness.metrics.power import MAX_REPEATS, POWER, repeats_to_find
+from harness.reporting.numbers import DASH, decimals, number, plural
+from harness.reporting.table import Cell, Column, Table
+from harness.spec.compare import EFFECTS, CompareResults, Difference, Gated
+from harness.spec.results import Comparison
+
+_COLUMNS = [
+    Column("statistic", numeric=False),
+    Column("A"),
+    Column("B"),
+    Column("change"),
+    Column("95 % interval", numeric=False),
+    Column("verdict on B", numeric=False),
+    Column(f"repeats to find {' / '.join(EFFECTS)}"),
+]
+
+
+def differences(results: CompareResults) -> list[Table]:
+    """One table an engine and scale: every statistic of A and B, the change, and what is known of it."""
+    places = dict.fromkeys((one.engine_a, one.engine_b, one.scale) for one in results.differences)
+    return [
+        Table(
+            "difference",
+            f"{a if a == b else f'{b} (B) against {a} (A)'}, scale {scale:g}",
+            _COLUMNS,
+            [
+                _row(one)
+                for one in results.differences
+                if (one.engine_a, one.engine_b, one.scale) == (a, b, scale)
+            ],
+        )
+        for a, b, scale in places
+    ]
+
+
+def gates(results: CompareResults) -> Table:
+    """One line a gate, engine and scale."""
+    heads = ("gate", "engine", "scale", "found", "95 % interval", "outcome", "why")
+    columns = [Column(head, numeric=head in ("scale", "found")) for head in heads]
+    return Table("gates", "Gates", columns, [_gate(one) for one in results.gates])
+
+
+def caveats(results: CompareResults) -> list[str]:
+    """What must be known to read the tables."""
+    pairs = len({(one.engine_a, one.engine_b) for one in results.differences}) or 1
+    count = results.comparisons
+    said = [
+        f"{plural(count, 'comparison')}. The verdicts on {'each engine' if pairs > 1 else 'the engine'} hold "
+        f"together: a chance of {LEVEL:.0%} at most that any of them finds a difference that is none (Holm). "
+        f"Each interval holds alone: where nothing differs, about {LEVEL * count:.0f} of {count} exclude 0.",
+        f"Repeats to find a difference: of each run, for a verdict with {POWER:.0%} chance.",
+    ]
+    if any(min(one.repeats_a, one.repeats_b) == 1 for one in results.differences):
+        said.append(
+            f"One repeat does not show how repeats differ: a spread of {ASSUMED_SPREAD:.0%} is assumed."
+        )
+    return said
+
+
+def noise(comparisons: Sequence[Comparison]) -> list[Table]:
+    """The noise floor of an A/A run: one table an engine, a row a scale and statistic."""
+    heads = [
+        "scale",
+        "statistic",
+        "A",
+        "B",
+        "noise",
+        "A against B",
+        *(f"repeats to find {e}" for e in EFFECTS),
+    ]
+    columns = [Column(head, numeric=head not in ("statistic", "A against B")) for head in heads]
+    by_engine: dict[str, list[Comparison]] = {}
+    for one in comparisons:
+        if one.a.endswith(" (A)") and one.b == f"{one.a.removesuffix(' (A)')} (B)":
+            by_engine.setdefault(one.a.removesuffix(" (A)"), []).append(one)
+    return [
+        Table("noise", f"{engine} against itself: {_found(found)}", columns, [_noise(one) for one in found])
+        for engine, found in by_engine.items()
+    ]
+
+
+def _found(comparisons: Sequence[Comparison]) -> str:
+    """The verdict of one A/A run."""
+    wrong = sum(one.verdict in ("better", "worse") for one in comparisons)
+    known = sum(one.verdict != "not enough data" for one in comparisons)
+    said = f"a difference in {wrong}" if wrong else "no difference"
+    return f"{said} of {plural(known, 'comparison')}, at {LEVEL:.0%} for all together"
+
+
+def _noise(one: Comparison) -> list[Cell]:
+    half = None if one.ci is None else (one.ci[1] / one.ci[0]) ** 0.5 - 1
+    places = decimals([one.value_a, one.value_b])
+    return [
+        Cell(f"{one.scale:g}"),
+        Cell(_name(one.metric, one.statistic)),
+        Cell(number(one.value_a, places), one.value_a),
+        Cell(number(one.value_b, places), one.value_b),
+        Cell(DASH if half is None else f"±{half:.1%}", half),
+        Cell(one.verdict),
+        *(Cell(_repeats(one, effect)) for effect in EFFECTS.values()),
+    ]
+
+
+def _repeats(one: Comparison, effect: float) -> str:
+    if one.spread is None:
+        return DASH
+    return _many(repeats_to_find(effect, one.spread, one.repeats, one.comparisons))
+
+
+def _row(one: Difference) -> list[Cell]:
+    places = decimals([one.value_a, one.value_b])
+    verdict: str = one.verdict
+    if one.missing_samples:
+        what = "token" if one.metric == "itl_ms" else "request"
+        verdict += f": {plural(one.missing_samples, what)} more needed"
+    known = [DASH if one.spread is None else _many(count) for count in one.repeats_to_find.values()]
+    return [
+        Cell(_name(one.metric, one.statistic)),
+        Cell(number(one.value_a, places), one.value_a),
+        Cell(number(one.value_b, places), one.value_b),
+        Cell(_change(one.ratio), one.ratio),
+        Cell(_ends(one.ratio_ci)),
+        Cell(verdict),
+        Cell(" / ".join(known)),
+    ]
+
+
+def _gate(one: Gated) -> list[Cell]:
+    if one.value is None:
+        value, ends = DASH, DASH
+    elif one.relative:
+        value, ends = _change(one.value), _ends(one.ci)
+    else:
+        places = 4 if "error" in one.gate else decimals([one.value])
+        value = number(one.value, places)
+        ends = DASH if one.ci is None else " to ".join(number(end, places) for end in one.ci)
+    engine = one.engine_b if one.engine_a == one.engine_b else f"{one.engine_b} against {one.engine_a}"
+    texts = (one.gate, engine, f"{one.scale:g}", value, ends, one.outcome, one.reason)
+    return [Cell(text) for text in texts]
+
+
+def _name(metric: str, statistic: str) -> str:
+    term = GLOSSARY[metric]
+    return term.short if statistic == metric else f"{term.short} {statistic}, {term.unit}"
+
+
+def _many(repeats: int | None) -> str:
+    return f"over {MAX_REPEATS:,}" if repeats is None else str(repeats)
+
+
+def _change(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f} %"
+
+
+def _ends(ci: Ends | None) -> str:
+    return DASH if ci is None else f"{_change(ci[0])} to {_change(ci[1])}"

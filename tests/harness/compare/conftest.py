@@ -1,0 +1,89 @@
+"""Run folders of made-up speed, as `bench online` leaves them, without its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from harness.records.schema import CHUNKS, REQUESTS
+from harness.spec.results import RunInfo, TraceRecord, Versions
+from harness.spec.settings import OnlineSettings
+
+LABELS = {"roseinfer": "roseinfer", "vllm": "vLLM"}
+Make = Callable[..., Path]
+
+
+def cell(
+    number: int, engine: str, scale: float, repeat: int, n: int, factor: float, seed: int, failed: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    rng = np.random.default_rng([seed, number])
+    sent = np.arange(n) * 0.1 * scale
+    first = sent + 0.05 * factor * rng.lognormal(0, 0.1, n)
+    last = first + 0.04 * factor * rng.lognormal(0, 0.1, n)
+    error = [None if i >= failed else "timeout" for i in range(n)]
+    requests: dict[str, Any] = dict.fromkeys(REQUESTS.names, [None] * n)
+    requests |= {
+        "cell": [number] * n, "engine": [engine] * n, "label": [LABELS[engine]] * n, "scale": [scale] * n,
+        "repeat": [repeat] * n, "request": np.arange(n), "input_tokens": [10] * n, "output_tokens": [5] * n,
+        "t_sched": sent, "t_sent": sent, "t_first": first, "t_last": last, "t_end": last,
+        "completion_tokens": [5] * n, "chunks": [2] * n, "error": error, "client": [0] * n,
+    }  # fmt: skip
+    both = np.column_stack([first, last]).ravel()
+    chunks = {
+        "cell": [number] * 2 * n, "request": np.repeat(np.arange(n), 2), "t": both, "tokens": [1, 4] * n,
+    }  # fmt: skip
+    return requests, chunks
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """make(name, slower=1.0, spread=0.0, repeats=3, …) writes a run folder and returns it."""
+
+    def run(
+        name: str,
+        *,
+        slower: float = 1.0,
+        spread: float = 0.01,
+        repeats: int = 3,
+        n: int = 120,
+        scales: tuple[float, ...] = (1.0,),
+        engines: tuple[str, ...] = ("vllm",),
+        failed: int = 0,
+        trace: dict[str, Any] | None = None,
+        environment: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        seed = sum(map(ord, name))
+        noise = np.random.default_rng(seed)
+        identities = [(e, s, r) for r in range(repeats) for e in engines for s in scales]
+        tables = [
+            cell(i, *identity, n, slower * noise.lognormal(0, spread), seed, failed)
+            for i, identity in enumerate(identities)
+        ]
+        for schema, position, file in ((REQUESTS, 0, "requests"), (CHUNKS, 1, "chunks")):
+            table = pa.concat_tables(pa.table(both[position], schema=schema) for both in tables)
+            pq.write_table(table, folder / f"{file}.parquet")
+        given = {"model": "random:gpt2", "device": "cpu", "dtype": "bf16", "engines": list(engines)}
+        given |= {"scales": list(scales), "repeats": repeats, "max_model_len": 1024, "clients": 1, "n": n}
+        record = {"name": "made-up", "origin": "here", "requests": n, "fit": "drop"}
+        info = RunInfo(
+            kind="online",
+            created="2025-01-01T00:00:00+00:00",
+            command=["bench", "online"],
+            settings=OnlineSettings.model_validate(given | settings).model_dump(mode="json"),
+            environment=environment or {"cpu": {"model": "a CPU", "usable_cores": 2}},
+            versions=Versions(rosebench="0", python="3.12"),
+            trace=TraceRecord.model_validate(record | (trace or {})),
+        )
+        (folder / "run.json").write_text(info.model_dump_json())
+        return folder
+
+    return run

@@ -1,0 +1,182 @@
+"""Two runs, from their folders to the exit code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.cli.commands import app
+from harness.compare.compare import compare_runs
+from harness.errors import UsageError
+from harness.spec.compare import CompareResults
+from harness.spec.gates import parse_gate
+
+GATE = "ttft_p99<=+10%, output_tok_per_s>=-3%"
+
+
+def bench(*arguments):
+    return CliRunner().invoke(app, ["compare", *map(str, arguments)])
+
+
+def by_statistic(results):
+    return {(one.scale, one.metric, one.statistic): one for one in results.differences}
+
+
+def test_alike_runs_pass_and_show_no_difference(make):
+    a, b = make("a", repeats=5), make("b", repeats=5)
+    results = compare_runs(a, b, parse_gate(GATE))
+    assert results.outcome == "pass"
+    assert results.comparisons == len(results.differences) == 13
+    assert {one.verdict for one in results.differences} == {"no difference"}
+    found = bench(a, b, "--gate", GATE)
+    assert found.exit_code == 0
+    assert "verdict: pass" in found.stdout
+
+
+def test_a_slower_run_is_a_regression(make):
+    a, b = make("a", repeats=4), make("b", repeats=4, slower=1.3)
+    results = compare_runs(a, b, parse_gate(GATE))
+    one = by_statistic(results)[1.0, "ttft_ms", "p50"]
+    assert one.verdict == "worse"
+    assert one.ratio == pytest.approx(one.value_b / one.value_a) == pytest.approx(1.3, rel=0.05)
+    assert one.difference == pytest.approx(one.value_b - one.value_a)
+    assert one.ratio_ci[0] < 1.3 < one.ratio_ci[1]
+    assert one.difference_ci[0] < one.difference < one.difference_ci[1]
+    assert [one.outcome for one in results.gates] == ["regression", "pass"]
+    assert bench(a, b, "--gate", GATE).exit_code == 1
+    assert bench(b, a, "--gate", GATE).exit_code == 0
+
+
+def test_what_repeats_hide_is_inconclusive_and_says_how_many_it_needs(make):
+    a, b = make("a", spread=0.08), make("b", spread=0.08)
+    results = compare_runs(a, b, parse_gate("tpot_p50<=+10%"))
+    [gated] = results.gates
+    assert gated.outcome == results.outcome == "inconclusive"
+    assert gated.needed_repeats > 3
+    assert f"about {gated.needed_repeats} repeats" in gated.reason
+    found = bench(a, b, "--gate", "tpot_p50<=+10%")
+    assert found.exit_code == 2
+    assert "verdict: inconclusive" in found.stdout
+    assert not found.stderr
+
+
+def test_one_repeat_decides_only_what_is_plain(make):
+    a, b, slow = make("a", repeats=1), make("b", repeats=1), make("slow", repeats=1, slower=3)
+    [close] = compare_runs(a, b, parse_gate("tpot_p50<=+10%")).gates
+    assert close.outcome == "inconclusive"
+    assert "measure 2 or more" in close.reason
+    assert compare_runs(a, slow, parse_gate("tpot_p50<=+10%")).outcome == "regression"
+
+
+def test_a_withheld_percentile_says_how_many_requests_it_needs(make):
+    a, b = make("a", n=30), make("b", n=30)
+    results = compare_runs(a, b, parse_gate("ttft_p99<=+10%"))
+    assert results.outcome == "inconclusive"
+    assert results.gates[0].reason == "p99 is withheld: it needs 10 more requests"
+    one = by_statistic(results)[1.0, "ttft_ms", "p99"]
+    assert (one.verdict, one.ratio_ci, one.missing_samples) == ("not enough data", None, 10)
+    assert "10 requests more needed" in bench(a, b).stdout
+
+
+def test_an_absolute_gate_judges_b_alone(make):
+    a, b = make("a", slower=9), make("b", repeats=5)
+    assert compare_runs(a, b, parse_gate("ttft_p50<=60ms, req_per_s>=5")).outcome == "pass"
+    assert compare_runs(a, b, parse_gate("ttft_p50<=0.04s")).outcome == "regression"
+
+
+def test_failures_make_runs_incomparable_and_can_be_limited_when_allowed(make):
+    a, b = make("a"), make("b", failed=30)
+    refused = bench(a, b, "--gate", "error_rate<=1%")
+    assert refused.exit_code == 3
+    assert (
+        "not comparable (invalid): B: vLLM at scale 1, repeat 0: 30 of 120 requests failed" in refused.stdout
+    )
+    assert bench(a, b, "--gate", "error_rate<=1%", "--allow-different", "invalid").exit_code == 1
+    assert bench(a, b, "--gate", "error_rate<=40%", "--allow-different", "invalid").exit_code == 0
+
+
+def test_no_failures_are_not_proof_of_none(make):
+    a, b = make("a", n=50), make("b", n=50)
+    [gated] = compare_runs(a, b, parse_gate("error_rate<=1%")).gates
+    assert (gated.value, gated.outcome) == (0, "inconclusive")
+    assert gated.ci[1] == pytest.approx(1 - 0.025 ** (1 / 150))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("model", {"model": "other"}),
+        ("dtype", {"dtype": "fp32"}),
+        ("hardware", {"environment": {"cpu": {"model": "another", "usable_cores": 2}}}),
+        ("trace", {"trace": {"sha256": "0" * 64}}),
+        ("fit", {"trace": {"fit": "clip"}}),
+        ("lengths", {"trace": {"output_tokens": 7}}),
+        ("requests", {"n": 130}),
+        ("scales", {"scales": (1.0, 2.0)}),
+        ("engines", {"engines": ("vllm", "roseinfer")}),
+        ("prefix-cache", {"prefix_cache": True}),
+        ("window", {"steady_state": True}),
+    ],
+)
+def test_what_differs_is_named_and_can_be_allowed(make, name, change):
+    a, b = make("a"), make("b", **change)
+    results = compare_runs(a, b)
+    assert results.outcome == "not comparable"
+    assert not results.differences
+    assert [one.name for one in results.obstacles] == [name]
+    found = bench(a, b)
+    assert found.exit_code == 3
+    assert f"not comparable ({name}): " in found.stdout and f"--allow-different {name}" in found.stdout
+    allowed = compare_runs(a, b, allowed=[name])
+    assert allowed.outcome == "no gate"
+    assert {one.scale for one in allowed.differences} == {1.0}
+
+
+def test_runs_without_a_common_engine_are_compared_only_by_name(make):
+    a, b = make("a", engines=("vllm",)), make("b", engines=("roseinfer",), slower=2)
+    assert compare_runs(a, b, allowed=["engines"]).outcome == "not comparable"
+    results = compare_runs(a, b, parse_gate("tpot_p50<=+10%"), engine_a="vLLM", engine_b="roseinfer")
+    assert results.outcome == "regression"
+    assert {(one.engine_a, one.engine_b) for one in results.differences} == {("vLLM", "roseinfer")}
+
+
+def test_two_engines_of_one_run(make):
+    run = make("a", engines=("vllm", "roseinfer"), scales=(1.0, 2.0))
+    with pytest.raises(UsageError, match="A and B are both"):
+        compare_runs(run, run)
+    results = compare_runs(run, run, engine_a="vllm", engine_b="roseinfer")
+    assert {one.scale for one in results.differences} == {1.0, 2.0}
+    assert results.comparisons == 26
+    with pytest.raises(UsageError, match="has no engine 'sglang'"):
+        compare_runs(run, run, engine_a="vllm", engine_b="sglang")
+
+
+def test_goodput_is_compared_where_there_is_a_service_level(make):
+    a, b = make("a", slo="ttft_ms=60"), make("b", slo="ttft_ms=60", slower=1.2)
+    one = by_statistic(compare_runs(a, b))[1.0, "goodput_req_per_s", "goodput_req_per_s"]
+    assert (one.verdict, one.ratio < 0.6) == ("worse", True)
+    plain = make("c"), make("d")
+    with pytest.raises(UsageError, match="needs a service level"):
+        compare_runs(*plain, parse_gate("goodput_req_per_s>=-5%"))
+
+
+def test_the_json_is_what_its_schema_says(make):
+    a, b = make("a"), make("b")
+    found = bench(a, b, "--json", "--gate", GATE)
+    results = CompareResults.model_validate_json(found.stdout)
+    assert results.outcome == json.loads(found.stdout)["outcome"]
+    assert set(results.differences[0].repeats_to_find) == {"5 %", "10 %"}
+    assert results == compare_runs(a, b, parse_gate(GATE))
+
+
+def test_what_is_no_run_is_said(make, tmp_path):
+    a = make("a")
+    with pytest.raises(UsageError, match="holds no run"):
+        compare_runs(a, tmp_path / "absent")
+    (a / "requests.parquet").unlink()
+    with pytest.raises(UsageError, match="not finished"):
+        compare_runs(a, make("b"))
+    with pytest.raises(UsageError, match="nothing is called 'weather'"):
+        compare_runs(a, a, allowed=["weather"])

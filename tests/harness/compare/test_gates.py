@@ -1,0 +1,85 @@
+"""What a gate means, and when it is known to hold."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.compare.gates import outcome
+from harness.errors import UsageError
+from harness.spec.gates import parse_gate
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "statistic", "at_most", "limit", "relative"),
+    [
+        ("ttft_p99<=+10%", "ttft_ms", "p99", True, 0.1, True),
+        ("tpot_mean <= -5%", "tpot_ms", "mean", True, -0.05, True),
+        ("output_tok_per_s>=-3%", "output_tok_per_s", "output_tok_per_s", False, -0.03, True),
+        ("itl_p50<=+0.5 %", "itl_ms", "p50", True, 0.005, True),
+        ("ttft_p99<=200ms", "ttft_ms", "p99", True, 200, False),
+        ("e2e_p90<=1.5s", "e2e_ms", "p90", True, 1500, False),
+        ("req_per_s>=12.5", "req_per_s", "req_per_s", False, 12.5, False),
+        ("error_rate<=1%", "error_rate", "error_rate", True, 0.01, False),
+        ("error_rate<=0.02", "error_rate", "error_rate", True, 0.02, False),
+    ],
+)
+def test_a_gate_is_read(text, metric, statistic, at_most, limit, relative):
+    [term] = parse_gate(text)
+    assert (term.metric, term.statistic, term.at_most, term.relative) == (
+        metric,
+        statistic,
+        at_most,
+        relative,
+    )
+    assert term.limit == pytest.approx(limit)
+
+
+def test_gates_stand_between_commas():
+    assert [term.text for term in parse_gate("ttft_p99<=+10%, output_tok_per_s>=-3%")] == [
+        "ttft_p99<=+10%",
+        "output_tok_per_s>=-3%",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is not a gate"),
+        ("ttft_p99<+10%", "is not a gate"),
+        ("ttft_p99<=+10%,", "is not a gate"),
+        ("ttft_p99<=ten", "is not a gate"),
+        ("ttft_p98<=+10%", "no 'ttft_p98' to set a gate on"),
+        ("ttft<=+10%", "no 'ttft' to set a gate on"),
+        ("ttft_p99<=10%", "does not say whether more or less"),
+        ("ttft_p99<=200", "needs a limit in ms or s"),
+        ("ttft_p99<=+200ms", "not a share of run A"),
+        ("req_per_s>=5ms", "needs a limit in a plain number"),
+        ("error_rate<=+10%", "ratio of error rates"),
+        ("ttft_p99>=-100%", "less than nothing"),
+    ],
+)
+def test_what_is_no_gate_is_refused_with_the_reason(text, why):
+    with pytest.raises(UsageError, match=why) as found:
+        parse_gate(text)
+    assert found.value.mend
+
+
+@given(st.floats(-5, 5), st.floats(-5, 5), st.floats(-5, 5), st.booleans())
+def test_only_an_interval_wholly_on_one_side_decides(one, other, bound, at_most):
+    low, high = sorted((one, other))
+    [term] = parse_gate("ttft_p99<=+10%" if at_most else "ttft_p99>=+10%")
+    found = outcome(term, bound, (low, high))
+    inside = [end <= bound if at_most else end >= bound for end in (low, high)]
+    if all(inside):
+        assert found == "pass"
+    elif any(inside):
+        assert found == "inconclusive"
+    else:
+        assert found == "regression"
+
+
+def test_without_an_interval_nothing_is_known():
+    [term] = parse_gate("ttft_p99<=+10%")
+    assert outcome(term, 1.1, None) == "inconclusive"
