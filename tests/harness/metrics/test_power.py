@@ -1,0 +1,106 @@
+"""How many repeats: monotone as it must be, and enough in truth."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from harness.metrics.holm import holm
+from harness.metrics.power import MAX_REPEATS, needed_repeats, repeats_to_find, upper_spread
+
+effects = st.floats(0.005, 2)
+spreads = st.floats(0, 0.5)
+levels = st.floats(1e-4, 0.2)
+
+
+def count(*given):
+    found = needed_repeats(*given)
+    return MAX_REPEATS + 1 if found is None else found
+
+
+@settings(max_examples=150, deadline=None)
+@given(effects, effects, spreads, levels)
+def test_a_larger_effect_never_needs_more(one, other, spread, level):
+    small, large = sorted((one, other))
+    assert 2 <= count(large, spread, level) <= count(small, spread, level)
+
+
+@settings(max_examples=150, deadline=None)
+@given(effects, spreads, spreads, levels)
+def test_a_larger_spread_never_needs_fewer(effect, one, other, level):
+    small, large = sorted((one, other))
+    assert count(effect, small, level) <= count(effect, large, level)
+
+
+@settings(max_examples=150, deadline=None)
+@given(effects, spreads, levels, levels)
+def test_a_stricter_level_never_needs_fewer(effect, spread, one, other):
+    strict, loose = sorted((one, other))
+    assert count(effect, spread, loose) <= count(effect, spread, strict)
+
+
+@given(effects, spreads)
+def test_faster_and_slower_by_the_same_factor_need_the_same(effect, spread):
+    assert count(effect, spread) == pytest.approx(count(1 / (1 + effect) - 1, spread), abs=1)
+
+
+@pytest.mark.parametrize(("effect", "spread"), [(0.1, 0.03), (0.1, 0.1), (0.05, 0.02), (0.5, 0.2)])
+def test_so_many_repeats_find_it_nine_times_in_ten_and_one_fewer_does_not(effect, spread):
+    repeats = needed_repeats(effect, spread)
+    rng = np.random.default_rng(7)
+
+    def found(count):
+        a = rng.normal(np.log1p(effect), spread, (4000, count))
+        b = rng.normal(0, spread, (4000, count))
+        return np.mean(stats.ttest_ind(a, b, axis=1).pvalue < 0.05)
+
+    assert found(repeats) > 0.885
+    assert repeats == 2 or found(repeats - 1) < 0.905
+
+
+def test_without_spread_two_repeats_show_everything_and_too_many_are_none():
+    assert needed_repeats(0.001, 0.0) == 2
+    assert needed_repeats(0.001, 1.0) is None
+
+
+def test_a_spread_of_few_repeats_is_not_trusted():
+    assert upper_spread(0.02, 2) > upper_spread(0.02, 8) > upper_spread(0.02, 100) > 0.02
+    assert upper_spread(0.02, 10_000) == pytest.approx(0.02, rel=0.02)
+    drawn = np.random.default_rng(8).normal(0, 1, (5000, 5)).std(axis=1, ddof=1)
+    assert np.mean([upper_spread(one, 4) > 1 for one in drawn]) == pytest.approx(0.8, abs=0.02)
+
+
+def test_more_comparisons_at_once_need_more():
+    assert repeats_to_find(0.1, 0.03, (3, 3), 13) > repeats_to_find(0.1, 0.03, (3, 3), 1)
+
+
+p_values = st.lists(st.none() | st.floats(0, 1), max_size=30)
+
+
+@given(p_values)
+def test_holm_keeps_the_order_and_is_between_no_correction_and_bonferroni(given_p):
+    adjusted = holm(given_p)
+    known = [(p, q) for p, q in zip(given_p, adjusted, strict=True) if p is not None]
+    assert [p is None for p in given_p] == [q is None for q in adjusted]
+    assert all(p <= q <= min(1, p * len(known)) for p, q in known)
+    assert [q for _, q in sorted(known)] == sorted(q for _, q in known)
+    if known:
+        assert min(q for _, q in known) == min(1, min(known)[0] * len(known))
+
+
+@given(p_values, st.randoms())
+def test_holm_does_not_depend_on_the_order(given_p, random):
+    order = list(range(len(given_p)))
+    random.shuffle(order)
+    assert holm([given_p[i] for i in order]) == [holm(given_p)[i] for i in order]
+
+
+def test_holm_as_worked_out_by_hand():
+    assert holm([0.01, 0.04, None, 0.03, 0.005]) == pytest.approx([0.03, 0.06, None, 0.06, 0.02])
+
+
+def test_without_a_difference_holm_finds_one_in_one_of_twenty_families_at_most():
+    families = np.random.default_rng(9).random((3000, 13))
+    wrong = np.mean([min(holm(list(family))) <= 0.05 for family in families])
+    assert wrong == pytest.approx(0.05, abs=0.012)

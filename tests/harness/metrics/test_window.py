@@ -1,0 +1,147 @@
+"""The steady state of a cell, and what is counted in a window."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.metrics.comparison import compare
+from harness.metrics.summary import summarize
+from harness.metrics.window import find_window
+from harness.spec.settings import Slo, Window
+
+from .conftest import build
+
+
+def request(start, first, last, tokens=5, **columns):
+    chunks = [(first, 1), (last, tokens - 1)] if tokens > 1 else [(first, 1)]
+    return {"t_sched": start, "t_sent": start, "chunks": chunks, "t_end": last} | columns
+
+
+def ramp():
+    """One request more every second up to 5 in flight, 5 until second 20, then one fewer every second."""
+    rows = []
+    for lane in range(5):
+        begins = np.arange(lane, 20 + lane, 4.0) if lane else np.arange(0, 20, 4.0)
+        rows += [request(t, t + 1, t + 4) for t in begins]
+    return rows
+
+
+def steady(rows):
+    found = find_window(build(rows)[0], "steady")
+    return found.start_s, found.end_s
+
+
+def test_the_steady_state_is_without_the_ramps():
+    assert steady(ramp()) == (4, 20)
+
+
+def test_a_closed_loop_is_steady_from_the_first_full_moment_to_the_last():
+    rows = [request(t, t + 0.5, t + 1) for t in range(50)] + [request(0.25, 1, 49.5)]
+    start, end = steady(rows)
+    assert (start, end) == (0.25, 49.5)
+
+
+def test_a_load_that_is_never_two_at_once_is_steady_throughout():
+    assert steady([request(t, t + 0.1, t + 0.2) for t in range(10)])[1] == 9.2
+
+
+def test_a_cell_without_answers_has_no_window():
+    rows = [{"t_sent": None, "error": "connect"}, {"t_sent": None, "error": "connect"}]
+    [one, _] = summarize(*build(rows), cut="steady")
+    assert (one.num_success, one.valid, one.duration_s) == (0, False, 0)
+
+
+def test_latencies_are_of_requests_sent_inside_and_rates_of_what_came_inside():
+    rows = [
+        request(0, 1, 3, request=0),  # sent before, ends inside
+        request(2.5, 4, 6, request=1),  # sent and ended inside
+        request(7, 8, 12, request=2),  # sent inside, ends after
+        request(11, 12, 13, request=3),  # sent after
+    ]
+    [one, _] = summarize(*build(rows), slo=Slo(e2e_ms=3200), cut=Window(start_s=2, end_s=10))
+    assert (one.window_s, one.duration_s) == ((2, 10), 8)
+    assert (one.num_requests, one.left_out) == (2, 2)
+    assert one.ttft_ms.n == 2 and one.ttft_ms.mean == pytest.approx(1250)
+    assert one.req_per_s == 2 / 8
+    assert one.completion_tokens == 4 + 5 + 1
+    assert one.output_tok_per_s == 10 / 8
+    assert one.prompt_tokens == 20
+    assert one.goodput_req_per_s == 1 / 8
+
+
+def test_a_failure_outside_the_window_makes_the_cell_invalid_all_the_same():
+    rows = [*ramp(), request(30, 31, 32, error="timeout", request=99)]
+    [one, pooled] = summarize(*build(rows), cut=Window(start_s=4, end_s=20))
+    assert one.num_error == 0 and not one.valid and not pooled.valid
+    assert one.invalid_reasons == ["1 of 26 requests failed"]
+
+
+streams = st.lists(
+    st.tuples(st.floats(0, 20), st.floats(0.001, 3), st.floats(0.001, 3), st.integers(1, 6), st.booleans()),
+    min_size=1,
+    max_size=25,
+)
+
+
+def rows_of(drawn):
+    rows = [
+        request(start, start + first, start + first + rest, tokens, **({"error": "timeout"} if bad else {}))
+        for start, first, rest, tokens, bad in drawn
+    ]
+    for row, one in zip(rows, drawn, strict=True):
+        if one[3] == 1:
+            row["t_end"] = row["chunks"][-1][0]
+    return rows
+
+
+@settings(max_examples=60, deadline=None)
+@given(streams)
+def test_a_window_around_everything_changes_nothing(drawn):
+    tables = build(rows_of(drawn))
+    start = min(one[0] for one in drawn)
+    [whole, _] = summarize(*tables, slo=Slo(ttft_ms=500))
+    [cut, _] = summarize(*tables, slo=Slo(ttft_ms=500), cut=Window(start_s=start, end_s=1e6))
+    assert cut.window_s is not None and cut.left_out == 0
+    plain = whole.model_dump(exclude={"window_s"})
+    for name, value in cut.model_dump(exclude={"window_s"}).items():
+        assert value == (pytest.approx(plain[name]) if isinstance(value, float) else plain[name]), name
+
+
+@settings(max_examples=60, deadline=None)
+@given(streams, st.lists(st.floats(0, 25), max_size=3))
+def test_windows_side_by_side_hold_every_token_and_request_once(drawn, cuts):
+    rows = [row | {"request": i} for i, row in enumerate(rows_of(drawn))]
+    tables = build(rows)
+    times = {t for row in rows for t in (row["t_sent"], row["t_end"], *(t for t, _ in row["chunks"]))}
+    edges = [0, *sorted(edge for edge in set(cuts) if edge not in times and edge > 0), 1e6]
+    found = [summarize(*tables, cut=Window(start_s=a, end_s=b))[0] for a, b in pairwise(edges)]
+    [whole, _] = summarize(*tables)
+    for name in ("num_requests", "num_success", "completion_tokens", "prompt_tokens"):
+        assert sum(getattr(one, name) for one in found) == getattr(whole, name), name
+    assert all(one.num_requests + one.left_out == len(rows) for one in found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(streams)
+def test_the_steady_state_lies_inside_the_cell(drawn):
+    rows = rows_of(drawn)
+    start, end = steady(rows)
+    first, last = min(one[0] for one in drawn), max(row["t_end"] for row in rows)
+    assert first - 1e-9 <= start <= end <= last + 1e-9
+
+
+def test_comparisons_are_of_the_window_too():
+    rows = []
+    for cell, label in enumerate("ab"):
+        for i in range(120):
+            slow = 3.0 if i < 20 and label == "a" else 1.0
+            columns = {"cell": cell, "label": label, "engine": label, "request": i}
+            rows.append(request(i, i + 0.1 * slow, i + 0.5, **columns))
+    whole = compare(*build(rows))
+    cut = compare(*build(rows), cut=Window(start_s=20, end_s=200))
+    by = [{(one.metric, one.statistic): one.ratio for one in found} for found in (whole, cut)]
+    assert by[0]["ttft_ms", "p90"] > 2
+    assert by[1]["ttft_ms", "p90"] == pytest.approx(1)
