@@ -1,0 +1,55 @@
+"""`bench online --aa` and `bench compare` as a user runs them, against a server of known speed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from harness.spec.compare import CompareResults
+
+
+def test_an_engine_against_itself_and_then_a_slower_one(
+    serve_golden: Any, start_bench: Any, bench: Any, quick: list[str]
+) -> None:
+    golden, slow = serve_golden("--ttft-ms", "20"), serve_golden("--ttft-ms", "60")
+    load = [*quick, "--n", "8", "--scales", "0.01", "--repeats", "3"]
+    done = start_bench("online", "--base-url", golden.url, *load, "--aa").end()
+    assert done.code == 0, done.err
+    run = Path(done.out.strip()).parent
+    results = json.loads((run / "online_results.json").read_text())
+    assert {(one["a"], one["b"]) for one in results["comparisons"]} == {("openai (A)", "openai (B)")}
+    assert all(one["repeats"] == [3, 3] for one in results["comparisons"])
+    journal = [json.loads(line)["label"] for line in (run / "journal.jsonl").read_text().splitlines()]
+    assert sorted(journal) == ["openai (A)"] * 3 + ["openai (B)"] * 3
+    assert "openai against itself: " in done.err and "repeats to find 10 %" in done.err
+
+    other = start_bench("online", "--base-url", slow.url, *load).end()
+    assert other.code == 0, other.err
+    worse = Path(other.out.strip()).parent
+    # A busy machine makes the client late, which is not what is tested here.
+    anyhow = ("--gate", "ttft_p50<=+50%", "--allow-different", "invalid")
+    gated = bench(
+        "compare", str(run), str(worse), *anyhow, "--engine-a", "openai (A)", "--engine-b", "openai"
+    )
+    assert gated.code == 1, gated.out
+    assert gated.out.splitlines()[-1] == "verdict: regression"
+    same = bench(
+        "compare",
+        str(run),
+        str(run),
+        *anyhow,
+        "--engine-a",
+        "openai (A)",
+        "--engine-b",
+        "openai (B)",
+        "--json",
+    )
+    assert same.code in (0, 2), same.out
+    assert CompareResults.model_validate_json(same.out).gates[0].engine_b == "openai (B)"
+
+
+def test_a_gate_that_cannot_be_read_is_a_usage_error_on_stderr(bench: Any, tmp_path: Path) -> None:
+    done = bench("compare", str(tmp_path), str(tmp_path), "--gate", "ttft_p99<=10%")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("bench: the gate 'ttft_p99<=10%' does not say whether more or less")
