@@ -8,8 +8,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
 
+from harness.load.arrival import ArrivalClock
 from harness.load.connection import Connection
+from harness.load.plain import PlainConnection
 from harness.load.plan import ErrorKind, RawResponse, Target
+from harness.load.readiness import ReadySet
+from harness.load.tls import TlsConnection
 
 
 class Client:
@@ -43,6 +47,8 @@ class Client:
         self._active: set[Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
         self._spares_opening = 0
+        self._ready = ReadySet(self._loop)
+        self._clock = ArrivalClock()
         self.submitted = 0
         self._sweep()
 
@@ -52,7 +58,7 @@ class Client:
         response = RawResponse(index, t_sched, None, None, [])
         while self._idle:
             connection = self._idle.pop()
-            if not connection.transport.is_closing():
+            if not connection.closed:
                 self._send(connection, response, fresh=False)
                 return
         self._open(response)
@@ -67,12 +73,13 @@ class Client:
         """Close every connection."""
         self._sweeper.cancel()
         for connection in (*self._idle, *self._active):
-            connection.transport.abort()
+            connection.close()
+        self._ready.close()
 
     def ended(self, connection: Connection, response: RawResponse) -> None:
         """A connection reports the end of its response."""
         self._active.discard(connection)
-        if not connection.transport.is_closing():
+        if not connection.closed:
             self._idle.append(connection)
         self._on_end(response)
 
@@ -119,13 +126,7 @@ class Client:
     async def _connect(self) -> Connection:
         for position, address in enumerate(self._addresses):
             try:
-                _, connection = await self._loop.create_connection(
-                    lambda: Connection(self),
-                    address,
-                    self._target.port,
-                    ssl=self._tls,
-                    server_hostname=self._target.host if self._tls else None,
-                )
+                connection = await self._connect_to(address)
             except OSError:
                 if position == len(self._addresses) - 1:
                     raise
@@ -135,8 +136,15 @@ class Client:
                 return connection
         raise OSError(f"{self._target.host} has no address")
 
+    async def _connect_to(self, address: str) -> Connection:
+        host, port = self._target.host, self._target.port
+        if self._tls is None:
+            return await PlainConnection.open(self, self._ready, self._clock, address, port)
+        return await TlsConnection.open(self, address, port, self._tls, host)
+
     def _sweep(self) -> None:
-        """End the responses that have been silent for too long."""
+        """End the responses that have been silent for too long; see whether the time of day was set."""
+        self._clock.refresh()
         now = monotonic()
         for connection in [c for c in self._active if c.silent_for(now) > self._timeout_s]:
             connection.fail("timeout", f"no byte for {self._timeout_s:g} s")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
+from abc import ABC, abstractmethod
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import httptools
 
@@ -16,11 +15,12 @@ if TYPE_CHECKING:
     from harness.load.client import Client
 
 
-class Connection(asyncio.Protocol):
-    """A kept connection that carries one request at a time.
+class Connection(ABC):
+    """A kept connection that carries one request at a time; below it, bytes are moved by `PlainConnection` or
+    `TlsConnection`.
 
-    While a response arrives, a read costs one clock reading, one append and the parser's look at the framing;
-    nothing is decoded.
+    While a response arrives, a read costs its stamp, one append and the parser's look at the framing; nothing
+    is decoded.
     """
 
     def __init__(self, client: Client) -> None:
@@ -30,14 +30,19 @@ class Connection(asyncio.Protocol):
         self._fresh = True
         self._since = 0.0
         self.response: RawResponse | None = None
-        self.transport: asyncio.Transport
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)
-        # Every write goes to the kernel at once, and resume_writing means that all of it is there.
-        self.transport.set_write_buffer_limits(high=0)
-        sock = self.transport.get_extra_info("socket")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether nothing more can be sent."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it at once; nothing is reported any more."""
+
+    @abstractmethod
+    def write(self, data: bytes) -> bool:
+        """Give `data` to the kernel; False when some has to wait, and `written` follows. Raises nothing."""
 
     def send(self, response: RawResponse, request: bytes, *, fresh: bool) -> None:
         """Send `request` and gather what comes back in `response`.
@@ -52,21 +57,22 @@ class Connection(asyncio.Protocol):
         self._served += 1
         # Stamped before, not after: the write wakes the server, which may take this very core at once.
         self._since = monotonic()
-        self.transport.write(request)
-        if self.transport.get_write_buffer_size() == 0:
+        if self.write(request):
             response.t_sent = self._since
 
-    def resume_writing(self) -> None:
+    def written(self) -> None:
+        """All of the request is with the kernel, which did not take it at once."""
         if self.response is not None and self.response.t_sent is None:
             self.response.t_sent = monotonic()
 
-    def data_received(self, data: bytes) -> None:
-        now = monotonic()
+    def received(self, at: float, data: bytes) -> None:
+        """`data` arrived `at` (CLOCK_MONOTONIC seconds)."""
         response = self.response
         if response is None:  # nobody asked: whatever this is, the next answer must not begin with it
-            self.transport.abort()
+            self.close()
+            self._client.dropped(self)
             return
-        response.segments.append((now, data))
+        response.segments.append((at, data))
         try:
             self._end.feed(data)
         except httptools.HttpParserError as error:
@@ -74,22 +80,26 @@ class Connection(asyncio.Protocol):
             return
         if self._end.complete:
             self.response = None
-            response.t_end = now
+            response.t_end = at
             if not self._end.keep_alive:
-                self.transport.close()
+                self.close()
             self._client.ended(self, response)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def lost(self, error: Exception | None) -> None:
+        """The peer closed the connection, properly where `error` is None."""
         response, self.response = self.response, None
+        self.close()
         if response is None:
             self._client.dropped(self)
         elif not response.segments and not self._fresh:
             self._client.retry(self, response)
         else:
             response.t_end = monotonic()
-            if exc is not None or not self._end.closed():
+            if error is not None or not self._end.closed():
                 response.error = "disconnected"
-                response.detail = str(exc) if exc else "the server closed the connection within the response"
+                response.detail = (
+                    str(error) if error else "the server closed the connection within the response"
+                )
             self._client.ended(self, response)
 
     def silent_for(self, now: float) -> float:
@@ -100,7 +110,7 @@ class Connection(asyncio.Protocol):
     def fail(self, kind: ErrorKind, detail: str) -> None:
         """End the response under way as an error and close the connection."""
         response, self.response = self.response, None
-        self.transport.abort()
+        self.close()
         if response is not None:
             response.t_end = monotonic()
             response.error = kind

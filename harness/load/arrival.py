@@ -1,0 +1,45 @@
+"""When bytes arrived, by the kernel's own word."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from time import monotonic, time
+
+#: socket(7) on Linux: recvmsg then tells the CLOCK_REALTIME at which the last of what it reads came in.
+_SO_TIMESTAMPNS = 35
+_TIMESPEC = struct.Struct("qq")
+NOTE_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
+#: A stamp farther back than this is not believed.
+_LONGEST_WAIT_S = 10.0
+
+
+def ask_for_stamps(sock: socket.socket) -> None:
+    """Let reads of `sock` carry stamps, where the kernel can."""
+    if sys.platform == "linux":
+        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+
+
+class ArrivalClock:
+    """Turns the kernel's stamps into CLOCK_MONOTONIC seconds.
+
+    Both clocks are slewed alike; setting the time of day moves one of them, so `refresh` has to be called now
+    and then.
+    """
+
+    def __init__(self) -> None:
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at how far the two clocks are apart, by the two readings of several that lay closest."""
+        pairs = [(monotonic(), time(), monotonic()) for _ in range(16)]
+        before, epoch, after = min(pairs, key=lambda pair: pair[2] - pair[0])
+        self._apart = epoch - (before + after) / 2
+
+    def stamp(self, note: bytes) -> float:
+        """When what was just read had arrived; now, where `note` cannot be right."""
+        now = monotonic()
+        seconds, nanoseconds = _TIMESPEC.unpack(note)
+        arrived: float = seconds + nanoseconds * 1e-9 - self._apart
+        return arrived if now - _LONGEST_WAIT_S < arrived < now else now
