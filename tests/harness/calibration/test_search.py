@@ -1,0 +1,50 @@
+"""The search for the highest rate that holds, over clients whose limit is known."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.calibration.ceiling import search
+from harness.calibration.trials import Trial
+from harness.errors import BenchError
+
+
+class Machine:
+    """A client that takes `client` a second and a server that gives `server` a second."""
+
+    def __init__(self, client: float, server: float = 1e9) -> None:
+        self.client, self.server = client, server
+        self.tried: list[float] = []
+
+    def __call__(self, rate: float) -> Trial:
+        self.tried.append(rate)
+        reached = min(rate, self.server)
+        if reached > self.client:
+            return Trial(rate, self.client, 1.0, "client")
+        return Trial(rate, reached, reached / self.client, "server" if rate > self.server else None)
+
+
+@given(client=st.floats(100, 1e6), start=st.floats(100, 1e5))
+def test_what_is_found_holds_and_is_near_the_limit(client: float, start: float) -> None:
+    machine = Machine(client)
+    best, limit = search(machine, start, refinements=4)
+    assert limit == "client"
+    assert 0.75 * client <= best.reached <= client
+    assert len(machine.tried) <= 12 + 4
+
+
+def test_where_the_server_gives_way_the_client_is_credited_with_what_came() -> None:
+    best, limit = search(Machine(client=1e6, server=5e4), 2e4, refinements=3)
+    assert (best.reached, limit) == (5e4, "server")
+
+
+def test_more_refinements_come_nearer() -> None:
+    found = [search(Machine(1e5), 3e4, refinements)[0].reached for refinements in (0, 2, 6)]
+    assert found == sorted(found) and found[-1] > 0.98e5
+
+
+def test_a_client_that_keeps_up_with_nothing_is_an_error() -> None:
+    with pytest.raises(BenchError, match="keeps up with no rate"):
+        search(lambda rate: Trial(rate, 0.0, 1.0, "client"), 1e4, refinements=2)
