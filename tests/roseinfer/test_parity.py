@@ -44,7 +44,11 @@ def greedy(model: GPT2LMHeadModel, prompt: list[int], new_tokens: int) -> list[i
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"cpu_kernels": False, "packed_weights": False}, {"kv_tokens": 930, "block_size": 2, "prefill_max_tokens": 4096}],
+    [
+        {},
+        {"cpu_kernels": False, "packed_weights": False},
+        {"kv_tokens": 930, "block_size": 2, "prefill_max_tokens": 4096},
+    ],
     ids=["kernels", "plain", "preempting"],
 )
 def test_greedy_tokens_equal_transformers(
@@ -61,7 +65,9 @@ def test_greedy_tokens_equal_transformers(
         expected = greedy(reference, prompt, count)
         assert eos not in expected, "transformers forbids EOS under min_new_tokens; choose another seed"
         assert tokens == expected
-    assert len({token for tokens in outputs for token in tokens}) > 100, "answers are too uniform to prove much"
+    assert len({token for tokens in outputs for token in tokens}) > 100, (
+        "answers are too uniform to prove much"
+    )
     if "kv_tokens" in settings:
         assert llm.engine.preemptions > 0
 

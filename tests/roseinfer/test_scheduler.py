@@ -29,7 +29,9 @@ def make(num_blocks: int, rows: int, budget: int) -> tuple[Scheduler, Running, B
 
 
 Traffic = st.lists(
-    st.tuples(st.integers(1, 20), st.integers(1, 20), st.integers(0, 6), st.booleans()), min_size=1, max_size=30
+    st.tuples(st.integers(1, 20), st.integers(1, 20), st.integers(0, 6), st.booleans()),
+    min_size=1,
+    max_size=30,
 )
 
 
