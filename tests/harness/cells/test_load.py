@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.cells.load import MAX_STAGGERED, MAX_WARMUP_BATCH, Workload, model_context
@@ -44,6 +44,7 @@ def test_auto_meets_every_batch_size_up_to_the_loads(concurrency: int, rate: int
     assert met >= set(range(1, concurrency + 1))
 
 
+@settings(max_examples=20)
 @given(st.integers(MAX_STAGGERED + 1, 600))
 def test_a_large_load_is_reached_without_long_answers(concurrency: int) -> None:
     waves = closed(concurrency).warmup_waves(seed=1)
@@ -51,7 +52,8 @@ def test_a_large_load_is_reached_without_long_answers(concurrency: int) -> None:
     assert max(one.output_tokens for wave in waves for one in wave) <= 8 + 2 * MAX_STAGGERED
 
 
-@given(st.integers(1, 400), st.integers(1, 400))
+@settings(max_examples=20)
+@given(st.integers(1, 200), st.integers(1, 200))
 def test_no_more_than_the_load_is_warmed_up(concurrency: int, n: int) -> None:
     load = closed(concurrency, n=n)
     assert load.concurrency() == min(concurrency, n)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.offline.measured import Measured
-from harness.spec.results import OfflineResults
+from harness.spec.results import LaunchRecord, OfflineResults
 
 QUICK = [
     "offline", "--model", "random:gpt2-tiny", "--device", "cpu", "--max-model-len", "64", "--warmup", "0",
@@ -43,19 +44,20 @@ def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
 
 
 def test_an_engine_that_fails(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The in-process run gives a token too few, then its server as well."""
+    """The in-process run gives a token too few, then the server as well."""
 
-    def short(*_: object) -> Any:
-        return Measured(1.0, (3, 2)), None
+    def gives(*tokens: int) -> Callable[..., tuple[Measured, LaunchRecord]]:
+        return lambda *_: (Measured(1.0, tokens), LaunchRecord(engine="roseinfer", label="roseinfer"))
 
-    monkeypatch.setattr("harness.offline.run.through_worker", short)
+    monkeypatch.setattr("harness.offline.run.through_server", gives(3, 3))
+    monkeypatch.setattr("harness.offline.run.through_worker", gives(3, 2))
     done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "one"), "--json")
     assert done.code == 3
     results = json.loads(done.out)
     assert [one["label"] for one in results["results"]] == ["roseinfer"]
     assert [(one["label"], one["repeat"]) for one in results["skipped"]] == [("roseinfer (in-process)", 0)]
 
-    monkeypatch.setattr("harness.offline.run.through_server", short)
+    monkeypatch.setattr("harness.offline.run.through_server", gives(2, 3))
     done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "all"))
     assert (done.code, done.out) == (3, "")
     assert done.err.splitlines()[-2].startswith("bench: nothing could be measured")
