@@ -152,6 +152,8 @@ def _summary(summary: OnlineSummary) -> str:
     parts.append(f"{summary.output_tok_per_s:.0f} tok/s")
     if summary.num_error:
         parts.append(f"{summary.num_error} failed {summary.errors}")
+    if summary.left_out:
+        parts.append(f"{summary.left_out} requests outside the window left out")
     parts += [f"INVALID: {reason}" for reason in summary.invalid_reasons]
     return ", ".join(parts)
 

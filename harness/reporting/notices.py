@@ -19,14 +19,14 @@ class Notice:
 
 
 def notices(run: Run) -> list[Notice]:
-    """Invalid cells first, then engines that are absent, then what fitting did to the load."""
+    """Invalid cells first, then engines that are absent, then what was done to the load."""
     found = _invalid(run) if isinstance(run, OnlineRun) else []
     for one in run.results.skipped:
         where = "" if one.scale is None else f" at scale {one.scale:g}"
         where += "" if one.repeat is None else f", repeat {one.repeat}"
         mend = f" To include it: {_sentence(one.mend)}" if one.mend else ""
         found.append(Notice("skipped", f"{one.label} was skipped{where}:", f"{_sentence(one.reason)}{mend}"))
-    return found + _fitting(run)
+    return found + _fitting(run) + (_window(run) if isinstance(run, OnlineRun) else [])
 
 
 def _invalid(run: OnlineRun) -> list[Notice]:
@@ -63,6 +63,18 @@ def _fitting(run: Run) -> list[Notice]:
             f"With --fit {trace.fit}: {', '.join(parts)}.",
         )
     ]
+
+
+def _window(run: OnlineRun) -> list[Notice]:
+    """What a window left out."""
+    cut = [summary for summary in run.repeats if summary.window_s is not None]
+    if not cut:
+        return []
+    kind = "the steady state" if run.meta.settings.get("steady_state") else "a window"
+    sent, left_out = sum(one.num_requests for one in cut), sum(one.left_out for one in cut)
+    share = f"{left_out:,} of {sent + left_out:,} requests ({percent(left_out, sent + left_out)})"
+    detail = f"{share} were sent before or after it and are not in the latencies."
+    return [Notice("load", f"Only {kind} of each cell is measured.", detail)]
 
 
 def _sentence(text: str) -> str:

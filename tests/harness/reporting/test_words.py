@@ -174,3 +174,15 @@ def test_markdown_cells_hold_hostile_text():
     hostile = Table("t", "t", [Column("a|b")], [[Cell("x|y\n| <b>`*_[z](u)")]])
     line = table(hostile).splitlines()[4]
     assert line == r"| x\|y \| &lt;b>\`\*\_\[z\](u) |"
+
+
+def test_what_a_window_left_out_is_said(run):
+    assert "measured" not in " ".join(one.title for one in notices(run))
+    summaries = [
+        one.model_copy(update={"window_s": (1, 2), "left_out": 50, "num_requests": 150})
+        for one in run.results.summaries
+    ]
+    changed = run.results.model_copy(update={"summaries": summaries})
+    last = notices(type(run)(run.path, changed, run.requests, run.chunks))[-1]
+    assert last.title == "Only a window of each cell is measured."
+    assert last.detail.startswith("1,200 of 4,800 requests (25 %) were sent before or after it")
