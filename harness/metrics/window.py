@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from harness.spec.settings import Window
@@ -31,10 +32,8 @@ def find_window(requests: pd.DataFrame, cut: Cut) -> Window:
     at, count = times[order], np.cumsum(np.repeat([1, -1], [sent.size, ended.size])[order])
     lasting = np.diff(np.append(at, at[-1]))
     quarter = (last - first) / 4
-    middle = np.clip(at + lasting, first + quarter, last - quarter) - np.clip(
-        at, first + quarter, last - quarter
-    )
-    level = _median(count, middle)
+    begins, ends = (np.clip(edge, first + quarter, last - quarter) for edge in (at, at + lasting))
+    level = _median(count, ends - begins)
     reached = np.flatnonzero((count >= level) & (lasting > 0))
     if level == 0 or not reached.size:
         return Window(start_s=first, end_s=last)
@@ -52,14 +51,12 @@ def scheduled(requests: pd.DataFrame) -> pd.Series[float]:
     return requests["t_sched"].fillna(requests["t_sent"])
 
 
-def _ends(requests: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _ends(requests: pd.DataFrame) -> npt.NDArray[np.float64]:
     """When requests that were sent ended."""
     return np.asarray(requests.loc[requests["t_sent"].notna(), "t_end"].dropna(), dtype=np.float64)
 
 
-def _median(
-    values: np.ndarray[tuple[int], np.dtype[np.int64]], weights: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> int:
+def _median(values: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]) -> int:
     order = np.argsort(values, kind="stable")
     cumulative = np.cumsum(weights[order])
     return int(values[order][np.searchsorted(cumulative, cumulative[-1] / 2)])
