@@ -61,7 +61,7 @@ def _ceiling(processes: int, quick: bool, cpus: CpuSplit, before: list[ClientCei
         start = (before[-1].chunks_per_s / 2, before[-1].requests_per_s / 2)
     return measure_ceiling(
         processes=processes,
-        seconds=0.6 if quick else 1.0,
+        seconds=0.5 if quick else 1.0,
         refinements=0 if quick else 2,
         cpus=cpus,
         start=start,

@@ -31,6 +31,8 @@ REQUEST_TTFT_MS = 100.0
 REQUEST_GAP_MS = 2.0
 #: The rule for a cell's submit lag (metrics/summary.py) at this TTFT.
 MOST_LAG_S = 0.05 * REQUEST_TTFT_MS / 1e3
+#: Within it connections are opened, at most a thousand or two.
+START_DELAY_S = 0.3
 #: Factor on the time an answer should take above which the server counts as too slow.
 MOST_STRETCH = 1.5
 
@@ -123,7 +125,7 @@ def _attempt(
 
         def run(number: int) -> LoadResult:
             own = [cpus.client[number % len(cpus.client)]] if cpus.client else None
-            return run_load(plan(servers[number]), cpus=own)
+            return run_load(plan(servers[number]), cpus=own, start_delay_s=START_DELAY_S)
 
         with ThreadPoolExecutor(processes) as threads:
             results = list(threads.map(run, range(processes)))
