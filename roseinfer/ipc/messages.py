@@ -32,7 +32,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The engine cannot start, or cannot go on."""
+    """The engine cannot start."""
 
     reason: str
 
