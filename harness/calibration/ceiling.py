@@ -47,7 +47,7 @@ def search(attempt: Callable[[float], Trial], start: float, refinements: int) ->
     A rate that does not hold is tried once more: other work on the machine may have come between.
 
     Raises:
-        BenchError: It kept up with none of MOST_TRIALS and more.
+        BenchError: It kept up with none of the rates.
     """
     best: Trial | None = None
     too_much: Trial | None = None
