@@ -19,6 +19,7 @@ import uvloop
 
 from harness.load.client import Client
 from harness.load.http import request_bytes, request_head
+from harness.load.latency import ask_for_short_slices
 from harness.load.limits import raise_open_files
 from harness.load.pacing import ClosedLoop, OpenLoop
 from harness.load.plan import ClientUsage, LoadPlan, RawResponse
@@ -112,6 +113,7 @@ def main(plan_file: str, out_file: str) -> int:
     work = msgspec.msgpack.decode(Path(plan_file).read_bytes(), type=WorkerPlan)
     if work.cpu is not None:
         os.sched_setaffinity(0, {work.cpu})
+    ask_for_short_slices()
     raise_open_files()
     head = request_head(work.plan.target)
     requests = {request.index: request_bytes(head, request.body) for request in work.plan.requests}
