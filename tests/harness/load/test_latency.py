@@ -11,7 +11,7 @@ from harness.load import latency
 latency.ask_for_short_slices()
 read = latency._SchedAttr()
 known = ctypes.CDLL(None).syscall(ctypes.c_long(NUMBER + 1), 0, ctypes.byref(read), ctypes.sizeof(read), 0) == 0
-print(known, read.policy, read.nice, read.runtime)
+print(known, read.policy, read.nice)
 """
 
 
@@ -19,7 +19,4 @@ def test_policy_and_priority_stay_as_they_are() -> None:
     """Whatever the kernel makes of the wish, the process stays an ordinary one."""
     code = ASK_AND_READ.replace("NUMBER", "latency._SCHED_SETATTR[__import__('platform').machine()]")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    known, policy, nice, slice_ns = done.stdout.split()
-    assert known == "True"
-    assert (policy, nice) == ("0", "0")
-    assert int(slice_ns) > 0
+    assert done.stdout.split() == ["True", "0", "0"]
