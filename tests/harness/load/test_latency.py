@@ -10,7 +10,8 @@ import ctypes
 from harness.load import latency
 latency.ask_for_short_slices()
 read = latency._SchedAttr()
-known = ctypes.CDLL(None).syscall(ctypes.c_long(NUMBER + 1), 0, ctypes.byref(read), ctypes.sizeof(read), 0) == 0
+size = ctypes.sizeof(read)
+known = ctypes.CDLL(None).syscall(ctypes.c_long(NUMBER + 1), 0, ctypes.byref(read), size, 0) == 0
 print(known, read.policy, read.nice)
 """
 
