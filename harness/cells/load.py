@@ -22,8 +22,6 @@ WARMUP_WINDOW_S = 2.0
 MAX_WARMUP_BATCH = 32
 WARMUP_OUTPUT_TOKENS = 8
 STREAM_GAP_S = 0.005
-#: Of two requests of a wave that follow each other, the first is asked for this many tokens more.
-WARMUP_STAGGER = 2
 #: Above this size a wave's longest answer does not grow any more.
 MAX_STAGGERED = 64
 
@@ -77,8 +75,8 @@ class Workload:
         """Requests to send before measuring, a wave at a time, all of a wave at once.
 
         `auto` makes waves of 1, 2, 4, … requests up to the load's concurrency. Prompts are as long as the
-        load's at evenly spaced quantiles. Answers are so long that no two end in the same step, at whatever
-        rate the engine takes prompts in: every batch size is met on the way up or down.
+        load's at evenly spaced quantiles. Each answer is a token shorter than the one before, so that at
+        whatever rate the engine takes prompts in, every batch size is met on the way up or down.
         """
         if self.settings.warmup == 0:
             return []
@@ -120,7 +118,7 @@ class Workload:
     def _lengths(self, input_tokens: int, position: int, size: int) -> tuple[int, int]:
         """Input and output of one request of a wave; the context is kept, at the cost of the input."""
         behind = (size - 1 - position) * min(size, MAX_STAGGERED) // size
-        output = min(WARMUP_OUTPUT_TOKENS + WARMUP_STAGGER * behind, self.max_model_len - 1)
+        output = min(WARMUP_OUTPUT_TOKENS + behind, self.max_model_len - 1)
         return min(input_tokens, self.max_model_len - output), output
 
 

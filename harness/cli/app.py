@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from harness.errors import BenchError
@@ -11,15 +12,18 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run a command and exit with its code."""
+    said = ""
     try:
         code = _run()
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BenchError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        code, said = error.exit_code, str(error)
     if code == INTERRUPTED:
-        print("bench: interrupted", file=sys.stderr)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # pressed again, it would break off the way out
+        said = said or "interrupted"
+    if said:
+        print(f"bench: {said}", file=sys.stderr)
     sys.exit(code)
 
 

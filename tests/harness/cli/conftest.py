@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -31,9 +32,11 @@ def bench(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) ->
 
     def run(*arguments: str) -> Done:
         monkeypatch.setattr(sys, "argv", ["bench", *arguments])
+        handler = signal.getsignal(signal.SIGINT)
         capfd.readouterr()
         with pytest.raises(SystemExit) as exit:
             main()
+        signal.signal(signal.SIGINT, handler)
         code = exit.value.code
         out, err = capfd.readouterr()
         return Done(code if isinstance(code, int) else 0, out, err)
