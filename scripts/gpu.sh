@@ -6,8 +6,9 @@ cd "$(dirname "$0")/.."
 out=$1 wheels=${2:-}
 export PYTHONUNBUFFERED=1
 if [ -n "$wheels" ]; then
-    python3 -m pip install -q --no-index --no-deps --no-compile --upgrade --target /tmp/rosebench-site "$wheels"/*.whl
-    export PYTHONPATH=/tmp/rosebench-site
+    site=$(mktemp -d)
+    python3 -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$site" "$wheels"/*.whl
+    export PYTHONPATH=$site
     python3 -m pip install -q --no-index --no-deps --no-build-isolation -e . || exit 1
 fi
 python3 -m pytest -p no:cacheprovider tests/gpu 2>&1 | tee "$out/tests_gpu.log" | tail -n 5
