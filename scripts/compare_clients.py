@@ -134,22 +134,15 @@ def aiperf(golden: Golden, load: Load) -> Reported:
     return Reported((ttft["p50"], ttft["p99"]), (itl["p50"], itl["p99"]), itl_per_request=True)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How a client is loaded: requests in flight that are tried, and requests in all of each shape."""
-
-    client: Client
-    concurrency: Sequence[int]
-    chunks_requests: int
-    requests_requests: int
-
-
-PLANS = {
-    "rosebench": Plan(rosebench, (128, 512, 768), 4_000, 20_000),
-    "vllm": Plan(vllm, (32, 128), 400, 2_000),
-    "guidellm": Plan(guidellm, (32, 128), 400, 2_000),
-    "aiperf": Plan(aiperf, (32, 128), 400, 2_000),
+#: Each client, and how many requests in flight are tried.
+CLIENTS: dict[str, tuple[Client, Sequence[int]]] = {
+    "rosebench": (rosebench, (128, 512, 768)),
+    "vllm": (vllm, (32, 128)),
+    "guidellm": (guidellm, (32, 128)),
+    "aiperf": (aiperf, (32, 128)),
 }
+#: Requests one after the other in each place: what waits unread in a socket is soon a small part.
+ROUNDS = 10
 
 
 @dataclass(frozen=True)
@@ -165,23 +158,23 @@ class Row:
 
 def measure(name: str, timed: Sequence[int]) -> Row:
     """Everything about one client."""
-    plan = PLANS[name]
+    client, levels = CLIENTS[name]
 
-    def best(requests: int, tokens: int, rate: Callable[[list[Deed]], float]) -> float:
+    def best(tokens: int, rate: Callable[[list[Deed]], float]) -> float:
         found = []
-        for concurrency in plan.concurrency:
+        for concurrency in levels:
             with golden_server(*FAST) as golden:
-                plan.client(golden, Load(requests, concurrency, tokens))
-                found.append(rate(_answers(golden, requests)))
+                client(golden, Load(ROUNDS * concurrency, concurrency, tokens))
+                found.append(rate(_answers(golden, ROUNDS * concurrency)))
             _say(f"{name}: {concurrency} in flight, {tokens} chunks each: {found[-1]:,.0f}/s")
         return max(found)
 
-    requests_per_s = best(plan.requests_requests, REQUESTS_TOKENS, _request_rate)
-    chunks_per_s = best(plan.chunks_requests, CHUNKS_TOKENS, _chunk_rate)
+    requests_per_s = best(REQUESTS_TOKENS, _request_rate)
+    chunks_per_s = best(CHUNKS_TOKENS, _chunk_rate)
     ttft_error, itl_error = {}, {}
     for concurrency in timed:
         with golden_server("--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS)) as golden:
-            seen = plan.client(golden, Load(TIMED_REQUESTS, concurrency, TIMED_TOKENS))
+            seen = client(golden, Load(TIMED_REQUESTS, concurrency, TIMED_TOKENS))
             deeds = _answers(golden, TIMED_REQUESTS)
         ttft_error[concurrency] = _difference(seen.ttft, [_ttft(deed) for deed in deeds])
         gaps = [_gaps(deed) for deed in deeds]
@@ -276,7 +269,7 @@ def _table(rows: list[Row], timed: Sequence[int]) -> str:
 def main() -> None:
     """Measure the clients one after the other, print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--tools", default=",".join(PLANS), help="which clients")
+    parser.add_argument("--tools", default=",".join(CLIENTS), help="which clients")
     parser.add_argument("--timed", default="8,32", help="requests in flight while times are compared")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
