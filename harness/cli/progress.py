@@ -22,8 +22,10 @@ from harness.cells.events import (
     Started,
 )
 from harness.compare.tables import noise
+from harness.metrics.percentiles import missing
 from harness.offline.run import Measuring
 from harness.reporting import tables
+from harness.reporting.numbers import DASH
 from harness.reporting.table import Table
 from harness.spec.results import (
     Distribution,
@@ -159,6 +161,7 @@ def _summary(summary: OnlineSummary) -> str:
 
 
 def _pair(distribution: Distribution) -> str:
-    if distribution.p50 is None or distribution.p99 is None:
-        return "–"
-    return f"p50 {distribution.p50:.1f} p99 {distribution.p99:.1f}"
+    """p50 and p99, or as far up as the sample supports."""
+    known = [q for q in (50, 90, 99) if distribution.n and not missing(q, distribution.n)]
+    shown = dict.fromkeys([*known[:1], *known[-1:]])
+    return " ".join(f"p{q} {getattr(distribution, f'p{q}'):.1f}" for q in shown) or DASH

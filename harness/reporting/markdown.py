@@ -12,7 +12,7 @@ from harness.reporting.table import Table
 from harness.reporting.verdict import verdict
 from harness.reporting.winners import winners
 
-_STAR = "\\* best, where the 95 % interval of its ratio to every other engine excludes 1.\n"
+_STAR = "\\* better than every other valid engine, at 5 % for all comparisons of a pair together.\n"
 
 
 def summary(run: Run) -> str:

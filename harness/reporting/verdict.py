@@ -1,4 +1,4 @@
-"""The result in two sentences, claiming only differences whose 95 % interval excludes none."""
+"""The result in two sentences, claiming only differences that hold for all comparisons of a pair together."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing
 from harness.reporting.numbers import decimals, number, several
 from harness.reporting.run import OfflineRun, OnlineRun, Run
+from harness.reporting.winners import differs
 from harness.spec.results import Comparison, OnlineSummary
 
 #: From this factor on a ratio reads better than a percentage.
@@ -51,7 +52,7 @@ def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], 
         if one.scale == ranked[0].scale and one.metric == metric and one.statistic == f"p{q}"
     }
     against = [(label, pairs[pair]) for label in others if (pair := frozenset((lowest, label))) in pairs]
-    level = [label for label, one in takewhile(lambda item: not item[1].difference, against)]
+    level = [label for label, one in takewhile(lambda item: not differs(item[1]), against)]
     if len(level) == len(against):
         return f"no difference is shown in {short} p{q} between {several([lowest, *level])}{_ratio(against)}."
     loser, one = against[len(level)]
@@ -65,7 +66,8 @@ def _ratio(against: Sequence[tuple[str, Comparison]]) -> str:
     if not against or (one := against[0][1]).ci is None:
         return ""
     low, high = one.ci
-    return f" (ratio {one.a} / {one.b} {one.ratio:.2f}, 95 % interval {low:.2f} to {high:.2f})"
+    corrected = "" if low <= 1 <= high else f", which does not hold for {one.comparisons} comparisons at once"
+    return f" (ratio {one.a} / {one.b} {one.ratio:.2f}, 95 % interval {low:.2f} to {high:.2f}{corrected})"
 
 
 def _size(one: Comparison) -> tuple[str, str]:

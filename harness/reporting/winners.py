@@ -13,7 +13,7 @@ Winners = dict[tuple[float, str, str], str]
 
 
 def winners(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) -> Winners:
-    """The label whose every comparison with another valid engine at that scale is a difference to its good.
+    """The label whose verdict against every other valid engine at that scale is a difference to its good.
 
     An invalid cell neither wins nor is beaten.
     """
@@ -23,7 +23,7 @@ def winners(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) 
             valid[summary.scale].add(summary.label)
     wins: defaultdict[tuple[float, str, str], list[str]] = defaultdict(list)
     for one in comparisons:
-        if one.scale is not None and {one.a, one.b} <= valid[one.scale] and one.difference:
+        if one.scale is not None and {one.a, one.b} <= valid[one.scale] and differs(one):
             wins[one.scale, one.metric, one.statistic].append(better(one))
     return {
         key: label
@@ -31,6 +31,11 @@ def winners(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) 
         for label in set(labels)
         if labels.count(label) == len(valid[key[0]]) - 1
     }
+
+
+def differs(comparison: Comparison) -> bool:
+    """Whether the verdict, which holds for all comparisons of the pair together, is a difference."""
+    return comparison.verdict in ("better", "worse")
 
 
 def better(comparison: Comparison) -> str:

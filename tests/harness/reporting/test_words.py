@@ -25,11 +25,14 @@ def small(tmp_path_factory):
     return load_run(make_online(folder, engines=ENGINES[:1], scales=[1.0], repeats=1, n=60, faults=False))
 
 
-def comparison(a, b, ratio, ci, scale=0.4, metric="ttft_ms", statistic="p90"):
+def comparison(a, b, ratio, ci, scale=0.4, metric="ttft_ms", statistic="p90", chance=False):
     low_high = None if ci is None else not ci[0] <= 1 <= ci[1]
+    verdict = "not enough data" if ci is None else "no difference"
+    if low_high and not chance:
+        verdict = "better" if (ratio < 1) == (metric != "output_tok_per_s") else "worse"
     return Comparison(
         a=a, b=b, scale=scale, metric=metric, statistic=statistic,
-        value_a=ratio, value_b=1, ratio=ratio, ci=ci, difference=low_high,
+        value_a=ratio, value_b=1, ratio=ratio, ci=ci, difference=low_high, verdict=verdict, comparisons=39,
     )  # fmt: skip
 
 
@@ -80,6 +83,8 @@ def test_the_best_is_marked_only_where_it_differs_from_every_other_valid_engine(
     assert winners(pooled, clear[:1]) == {}
     level = [clear[0], comparison(roseinfer, sglang, 0.9, (0.7, 1.1))]
     assert winners(pooled, level) == {}
+    by_itself = [clear[0], comparison(roseinfer, sglang, 0.9, (0.85, 0.98), chance=True)]
+    assert winners(pooled, by_itself) == {}
 
 
 def test_a_winner_whose_number_reads_like_another_s_is_not_marked(run):
@@ -119,6 +124,15 @@ def test_the_verdict_without_a_difference(run):
     for sentence in verdict(type(run)(run.path, changed, run.requests, run.chunks)):
         assert "no difference is shown" in sentence
         assert "95 % interval 0.90 to 1.30" in sentence
+
+
+def test_an_interval_that_excludes_one_by_itself_is_no_claim(run):
+    pooled = [s for s in run.results.summaries if s.label in ("roseinfer", "SGLang")]
+    one = comparison("roseinfer", "SGLang", 0.9, (0.85, 0.98), statistic="p99", chance=True)
+    changed = run.results.model_copy(update={"summaries": pooled, "comparisons": [one]})
+    said = verdict(type(run)(run.path, changed, run.requests, run.chunks))[0]
+    assert "no difference is shown" in said and "lower" not in said
+    assert "95 % interval 0.85 to 0.98, which does not hold for 39 comparisons at once" in said
 
 
 @pytest.mark.parametrize(("ratio", "ci", "words"), [
