@@ -38,14 +38,15 @@ class _Body(msgspec.Struct):
 class _Answer:
     """A request that is being answered."""
 
-    __slots__ = ("connection", "deed", "number", "position", "script", "start")
+    __slots__ = ("connection", "deed", "script", "start", "step", "steps", "writes")
 
     def __init__(self, connection: Connection, script: Script, deed: Deed) -> None:
         self.connection: Connection | None = connection
         self.script = script
         self.deed = deed
-        self.number = deed.request
-        self.position = 0
+        self.writes = deed.writes
+        self.steps = iter(script.steps)
+        self.step = next(self.steps)
         self.start = 0.0
 
 
@@ -189,33 +190,34 @@ class GoldenServer:
     def _start(self, answer: _Answer, now: float) -> None:
         self._running += 1
         answer.start = answer.deed.t_started = now
-        heapq.heappush(self._due, (now + answer.script.steps[0].after_s, answer.number, answer))
+        heapq.heappush(self._due, (now + answer.step.after_s, answer.deed.request, answer))
 
     def _write_due(self) -> None:
-        due = self._due
+        due, keep_gaps, replace = self._due, self._keep_gaps, heapq.heapreplace
         for _ in range(_BATCH):
             if not due:
                 return
-            when, _, answer = due[0]
+            when, number, answer = due[0]
             now = monotonic()
             if when > now:
                 return
-            connection, steps = answer.connection, answer.script.steps
-            step = steps[answer.position]
-            answer.position += 1
+            connection = answer.connection
             if connection is None:
                 heapq.heappop(due)
                 continue
+            step, following = answer.step, next(answer.steps, None)
             if step.tokens:
-                answer.deed.writes.append((now, step.tokens))
-            if answer.position == len(steps):
+                answer.writes.append((now, step.tokens))
+            if following is None:
                 heapq.heappop(due)
                 self._end(answer, connection, step.data, now)
                 continue
-            self._write(connection, step.data)
-            if self._keep_gaps:
+            if not connection.write(step.data):
+                self._epoll.modify(connection.sock, select.EPOLLIN | select.EPOLLOUT)
+            if keep_gaps:
                 answer.start += now - when
-            heapq.heapreplace(due, (answer.start + steps[answer.position].after_s, answer.number, answer))
+            answer.step = following
+            replace(due, (answer.start + following.after_s, number, answer))
 
     def _end(self, answer: _Answer, connection: Connection, data: bytes, now: float) -> None:
         """Write the last bytes of an answer."""
