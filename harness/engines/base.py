@@ -118,6 +118,9 @@ class Engine(ABC):
 
     name: ClassVar[EngineName]
     display: ClassVar[str]
+    #: Its Prometheus histograms of seconds, for the metrics that its streams do not tell (`queue_wait_ms`,
+    #: `prefill_ms`): names with the labels that choose a series, `sglang:queue_time_seconds`.
+    histograms: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def find(self) -> Installation | Missing:

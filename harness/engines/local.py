@@ -17,8 +17,10 @@ from pydantic import JsonValue
 from harness.engines.base import Engine, EngineSettings, Installation, Missing, Server
 from harness.engines.find import find
 from harness.engines.flags import supported_flags
+from harness.engines.selfreport import SelfReport
 from harness.engines.server import EngineServer, Launch
 from harness.errors import EngineError, UsageError
+from harness.spec.fairness import Fact
 from harness.spec.results import LaunchRecord
 from harness.telemetry.gpu import memory_restored
 
@@ -45,6 +47,8 @@ class LocalEngine(Engine):
     install: ClassVar[str]
     #: What `bench engines doctor` imports to see whether it runs.
     module: ClassVar[str]
+    #: Pages on which the server tells its settings, read once when it is ready.
+    pages: ClassVar[tuple[str, ...]] = ()
 
     def find(self) -> Installation | Missing:
         return find(self.name, self.distributions, self.install, self.needs)
@@ -70,6 +74,10 @@ class LocalEngine(Engine):
 
     def reported(self, log: str) -> dict[str, str]:
         """Settings that the server printed about itself while it started."""
+        return {}
+
+    def facts(self, told: SelfReport) -> dict[str, Fact]:
+        """The resolved settings that the server tells, by the keys of `harness.fairness.ledger.SETTINGS`."""
         return {}
 
     def server(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:

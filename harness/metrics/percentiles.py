@@ -11,7 +11,8 @@ import numpy.typing as npt
 from harness.metrics.bootstrap import Resampling
 from harness.metrics.intervals import Estimate, own
 from harness.metrics.samples import Sample
-from harness.spec.results import PERCENTILES, Distribution, Source
+from harness.spec.fairness import Source
+from harness.spec.results import PERCENTILES, Distribution
 
 
 def needed(q: float) -> int:

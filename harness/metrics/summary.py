@@ -15,7 +15,8 @@ from harness.metrics.samples import Group, by_scale, pool, split
 from harness.metrics.validity import invalid_reasons
 from harness.metrics.window import Cut, scheduled
 from harness.spec.calibration import ClientCeiling
-from harness.spec.results import LATENCY_METRICS, OnlineSummary, Source
+from harness.spec.fairness import Source
+from harness.spec.results import LATENCY_METRICS, OnlineSummary
 from harness.spec.settings import Slo
 
 #: Shorter than any clock can tell.

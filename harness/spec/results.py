@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue
 
 from harness.spec.base import Strict
+from harness.spec.fairness import AnswerChecks, Fact, Ledger, Source, Waterfall
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -24,7 +25,6 @@ LATENCY_METRICS = (
     "prefill_ms",
 )
 PERCENTILES = (50, 90, 95, 99)
-Source = Literal["measured", "inferred", "unknown"]
 
 
 class Distribution(Strict):
@@ -80,6 +80,7 @@ class OnlineSummary(Strict):
     e2e_from_schedule_ms: Distribution
     queue_wait_ms: Distribution
     prefill_ms: Distribution
+    waterfall: Waterfall | None = Field(None, description="null where no request succeeded")
 
 
 class Skipped(Strict):
@@ -148,6 +149,7 @@ class LaunchRecord(Strict):
     env: dict[str, str] = Field(default_factory=dict, description="set on top of the inherited environment")
     settings: dict[str, JsonValue] = Field(default_factory=dict, description="as the engine reports them")
     ready_s: float | None = None
+    facts: dict[str, Fact] = Field(default_factory=dict, description="what the engine says it runs with")
 
 
 class TraceRecord(Strict):
@@ -188,6 +190,8 @@ class OnlineResults(Strict):
     summaries: list[OnlineSummary]
     comparisons: list[Comparison] = Field(default_factory=list)
     skipped: list[Skipped] = Field(default_factory=list)
+    ledger: Ledger | None = None
+    answers: AnswerChecks | None = None
 
 
 class OfflineResult(Strict):

@@ -1,0 +1,74 @@
+"""What a started server says of itself, and how settings are found in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from harness.spec.fairness import Fact
+
+LOG = "start-up log"
+ARGV = "command line"
+
+_DTYPES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}
+_WORDS: dict[str, JsonValue] = {"true": True, "false": False, "none": None, "null": None}
+
+
+@dataclass(frozen=True)
+class SelfReport:
+    """The log up to readiness, the bodies of pages that answered 200 by path, and the command line."""
+
+    log: str = ""
+    pages: Mapping[str, str] = field(default_factory=dict)
+    argv: Sequence[str] = ()
+
+    def logged(self, key: str, pattern: str) -> dict[str, Fact]:
+        """`key` with the first group of the pattern's last match in the log; nothing without a match."""
+        matches = re.findall(pattern, self.log)
+        return {key: Fact(value=plain(matches[-1]), source=LOG)} if matches else {}
+
+    def page(self, path: str) -> JsonValue:
+        """The page's JSON; null where it did not answer, or with something else."""
+        try:
+            content: JsonValue = json.loads(self.pages.get(path, ""))
+        except ValueError:
+            return None
+        return content
+
+    def paged(self, path: str, places: Mapping[str, str]) -> dict[str, Fact]:
+        """Settings by the places at which they stand in the page's JSON, such as `settings.kv_tokens`."""
+        found = {key: at(self.page(path), place) for key, place in places.items()}
+        source = f"GET {path.partition('?')[0]}"
+        return {
+            key: Fact(value=plain(value), source=source) for key, value in found.items() if value is not None
+        }
+
+    def argument(self, key: str, option: str) -> dict[str, Fact]:
+        """`key` with what the command line gives the option: what was asked for, where no page tells."""
+        values = [b for a, b in zip(self.argv, self.argv[1:], strict=False) if a == option]
+        return {key: Fact(value=plain(values[-1]), source=ARGV)} if values else {}
+
+
+def at(content: JsonValue, place: str) -> JsonValue:
+    """What stands at `a.b.c`; null where that is nothing."""
+    for name in place.split("."):
+        if not isinstance(content, dict):
+            return None
+        content = content.get(name)
+    return content
+
+
+def plain(value: JsonValue) -> JsonValue:
+    """The word that all engines share: numbers as numbers, `torch.bfloat16` as `bfloat16`, `True` as true."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip().removeprefix("torch.")
+    if re.fullmatch(r"\d[\d,]*", text):
+        return int(text.replace(",", ""))
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    return _DTYPES.get(text, text)

@@ -1,0 +1,1 @@
+"""Whether a comparison is fair: settings side by side, and the same answers."""

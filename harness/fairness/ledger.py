@@ -1,0 +1,62 @@
+"""The resolved settings of all engines side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.spec.fairness import Agreement, Fact, Ledger, LedgerRow
+from harness.spec.results import LaunchRecord
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting that engines tell. `comparable`: engines that differ in it do not run alike."""
+
+    key: str
+    name: str
+    comparable: bool = True
+
+
+SETTINGS = (
+    Setting("device", "device"),
+    Setting("threads", "compute threads"),
+    Setting("cpus", "logical CPUs it is confined to"),
+    Setting("dtype", "dtype"),
+    Setting("kv_dtype", "KV cache dtype"),
+    Setting("kv_tokens", "KV cache, tokens"),
+    Setting("block_size", "KV cache block, tokens", comparable=False),
+    Setting("context", "context, tokens"),
+    Setting("max_batch", "most requests in a batch"),
+    Setting("max_batched_tokens", "most tokens in a step"),
+    Setting("chunked_prefill", "chunked prefill"),
+    Setting("prefix_cache", "prefix cache"),
+    Setting("graphs", "CUDA graphs"),
+    Setting("graph_sizes", "CUDA graphs of batch sizes"),
+    Setting("compiled", "compiled by torch.compile", comparable=False),
+    Setting("attention", "attention backend", comparable=False),
+    Setting("sampler", "sampler", comparable=False),
+    Setting("overlap", "scheduling overlaps computing", comparable=False),
+)
+
+
+def ledger(launches: Sequence[LaunchRecord]) -> Ledger:
+    """One row for each setting that any engine tells, in the order of SETTINGS."""
+    rows = []
+    for setting in SETTINGS:
+        facts = {launch.label: launch.facts.get(setting.key) for launch in launches}
+        if any(facts.values()):
+            rows.append(
+                LedgerRow(key=setting.key, name=setting.name, facts=facts, agreement=_agree(setting, facts))
+            )
+    return Ledger(labels=[launch.label for launch in launches], rows=rows)
+
+
+def _agree(setting: Setting, facts: dict[str, Fact | None]) -> Agreement:
+    if not setting.comparable:
+        return "own"
+    told = [json.dumps(fact.value, sort_keys=True) for fact in facts.values() if fact is not None]
+    if len(set(told)) > 1:
+        return "differs"
+    return "equal" if len(told) > 1 else "unknown"
