@@ -1,0 +1,132 @@
+"""Does `bench` claim what is not there, and find what is? Trials with a real engine on this machine.
+
+    python scripts/aa_trials.py alike [--trials 20]    # one engine as two: how often is there no difference?
+    python scripts/aa_trials.py slowed                 # against itself, every step 10 % longer: is it found?
+
+`slowed` measures both with few repeats, reads from `bench compare` how many repeats of each it asks for to
+find such a difference in TPOT p50, measures both anew with that many and reads the verdict. What follows `--`
+goes to every `bench online`. A machine that does something else meanwhile answers another question.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from math import ceil
+from pathlib import Path
+
+import yaml
+
+from harness import PROJECT_ROOT
+from harness.spec.compare import CompareResults, Difference
+from harness.spec.results import OnlineResults
+
+BENCH = [sys.executable, "-m", "harness.cli.app"]
+LOAD = [
+    *("--engines", "roseinfer", "--model", "random:gpt2-tiny", "--device", "cpu"),
+    *("--max-model-len", "256", "--fit", "clip", "--max-output-len", "32", "--n", "60", "--scales", "0.5"),
+]
+#: What a trial of `slowed` looks at: every step of the engine is in it, and little else.
+WATCHED = ("tpot_ms", "p50")
+PILOT_REPEATS = 3
+MOST_REPEATS = 30
+
+
+class FailedRunError(Exception):
+    """A run in which something failed says nothing here."""
+
+
+def measure(out: Path, options: Sequence[str], env: Mapping[str, str] | None = None) -> Path:
+    """Run `bench online`; the folder of its run. Raises FailedRunError when a cell failed."""
+    command = [*BENCH, "online", *LOAD, "--out", str(out), "--quiet", *options]
+    done = subprocess.run(command, env=os.environ | (env or {}), text=True, capture_output=True, check=False)
+    if done.returncode:
+        raise FailedRunError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr}{done.stdout}")
+    return Path(done.stdout.strip()).parent
+
+
+def alike(trials: int, repeats: int, out: Path, options: Sequence[str]) -> bool:
+    """Independent A/A runs; whether at least 19 of 20 found no difference."""
+    without = 0
+    for trial in range(trials):
+        begin = time.monotonic()
+        try:
+            run = measure(out, ["--aa", "--repeats", str(repeats), "--seed", str(trial), *options])
+        except FailedRunError as error:
+            print(f"trial {trial + 1}: {error}", flush=True)
+            continue
+        results = OnlineResults.model_validate_json((run / "online_results.json").read_bytes())
+        known = [one for one in results.comparisons if one.verdict != "not enough data"]
+        wrong = [one for one in known if one.verdict != "no difference"]
+        found = ", ".join(f"{one.metric} {one.statistic} {one.ratio:.3f}" for one in wrong)
+        invalid = sum(not one.valid for one in results.summaries if one.repeat is not None)
+        without += bool(known) and not wrong
+        print(
+            f"trial {trial + 1}: {f'a difference: {found}' if wrong else 'no difference'}, {len(known)} "
+            f"comparisons, {invalid} invalid cells, {time.monotonic() - begin:.0f} s; {run}",
+            flush=True,
+        )
+    print(f"no difference in {without} of {trials} trials (each at 5 % for all its comparisons)")
+    return without >= ceil(0.95 * trials)
+
+
+def slowed(out: Path, options: Sequence[str]) -> bool:
+    """Whether a slowdown of 10 % is found with the repeats that the tool asks for."""
+    engines = out / "slowed.yaml"
+    out.mkdir(parents=True, exist_ok=True)
+    path = {"PYTHONPATH": str(PROJECT_ROOT / "scripts" / "slowed"), "SLOWED_BY": "0.1"}
+    engines.write_text(yaml.safe_dump({"roseinfer": {"python": sys.executable, "env": path}}))
+
+    def compare(repeats: int) -> Difference:
+        asked = ["--repeats", str(repeats), *options]
+        a, b = measure(out, asked), measure(out, asked, {"BENCH_ENGINES": str(engines)})
+        done = subprocess.run(
+            [*BENCH, "compare", str(a), str(b), "--json"], text=True, capture_output=True, check=False
+        )
+        results = CompareResults.model_validate_json(done.stdout)
+        for obstacle in results.obstacles:
+            print(f"  {obstacle.name}: {obstacle.reason}")
+        for one in results.differences:
+            ends = "" if one.ratio_ci is None else f" ({one.ratio_ci[0]:.3f} to {one.ratio_ci[1]:.3f})"
+            print(f"  {one.metric} {one.statistic}: {one.ratio:.3f}{ends}, {one.verdict}")
+        return next(one for one in results.differences if (one.metric, one.statistic) == WATCHED)
+
+    print(f"{PILOT_REPEATS} repeats of each:", flush=True)
+    asked = compare(PILOT_REPEATS).repeats_to_find["10 %"]
+    if asked is None or asked > MOST_REPEATS:
+        print(f"the tool asks for {asked or 'too many'} repeats: this machine is too noisy now")
+        return False
+    print(f"the tool asks for {asked} repeats of each to find 10 % in {' '.join(WATCHED)}:", flush=True)
+    verdict = compare(asked).verdict
+    print(f"the slower engine is {'found' if verdict == 'worse' else f'not found ({verdict})'}")
+    return verdict == "worse"
+
+
+def main() -> int:
+    """0 when `bench` was right."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["alike", "slowed"])
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=3, help="of each side of a trial of `alike`")
+    parser.add_argument("--out", type=Path, default=PROJECT_ROOT / "outputs" / "trials")
+    parser.add_argument("options", nargs="*", help="more options of bench online, behind --")
+    given = parser.parse_args()
+    try:
+        if given.what == "alike":
+            right = alike(given.trials, given.repeats, given.out, given.options)
+        else:
+            right = slowed(given.out, given.options)
+    except FailedRunError as error:
+        print(error)
+        return 1
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
