@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes | memoryview) -> None:
-    """Write beside `path`, sync, rename; the folder is made where it is missing."""
+    """Write beside `path`, sync, rename; the folder is made where it is missing.
+
+    Raises OSError, with nothing left beside `path`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 

@@ -134,7 +134,9 @@ class _Measuring:
         start_delay_s: float = MEASURED_DELAY_S,
     ) -> LoadResult:
         wire = [
-            WireRequest(one.index, one.t_sched_s, self.encode(one.prompt.tolist(), one.output_tokens))
+            WireRequest(
+                one.index, one.t_sched_s, self.encode(one.prompt.tolist(), one.output_tokens), one.after
+            )
             for one in requests
         ]
         load = LoadPlan(self.server.target, wire, concurrency)

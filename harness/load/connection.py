@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import httptools
 
 from harness.load.http import ResponseEnd
 from harness.load.plan import ErrorKind, RawResponse
 
-if TYPE_CHECKING:
-    from harness.load.client import Client
+
+class Owner(Protocol):
+    """Whom a connection tells what became of it."""
+
+    def ended(self, connection: Connection, response: RawResponse) -> None:
+        """Its response is over."""
+
+    def retry(self, connection: Connection, response: RawResponse) -> None:
+        """It was kept, and broke under a request before any byte of the response."""
+
+    def dropped(self, connection: Connection) -> None:
+        """The peer closed it while it was not in use."""
 
 
 class Connection(ABC):
@@ -23,8 +33,8 @@ class Connection(ABC):
     is decoded.
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
         self._end = ResponseEnd()
         self._served = 0
         self._fresh = True
@@ -70,7 +80,7 @@ class Connection(ABC):
         response = self.response
         if response is None:  # nobody asked: whatever this is, the next answer must not begin with it
             self.close()
-            self._client.dropped(self)
+            self._owner.dropped(self)
             return
         response.segments.append((at, data))
         try:
@@ -83,16 +93,16 @@ class Connection(ABC):
             response.t_end = at
             if not self._end.keep_alive:
                 self.close()
-            self._client.ended(self, response)
+            self._owner.ended(self, response)
 
     def lost(self, error: Exception | None) -> None:
         """The peer closed the connection, properly where `error` is None."""
         response, self.response = self.response, None
         self.close()
         if response is None:
-            self._client.dropped(self)
+            self._owner.dropped(self)
         elif not response.segments and not self._fresh:
-            self._client.retry(self, response)
+            self._owner.retry(self, response)
         else:
             response.t_end = monotonic()
             if error is not None or not self._end.closed():
@@ -100,7 +110,7 @@ class Connection(ABC):
                 response.detail = (
                     str(error) if error else "the server closed the connection within the response"
                 )
-            self._client.ended(self, response)
+            self._owner.ended(self, response)
 
     def silent_for(self, now: float) -> float:
         """Seconds since the request was begun or, later, since anything was read."""
@@ -115,4 +125,4 @@ class Connection(ABC):
             response.t_end = monotonic()
             response.error = kind
             response.detail = detail
-            self._client.ended(self, response)
+            self._owner.ended(self, response)

@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from harness.load.arrival import NOTE_BYTES, ArrivalClock, ask_for_stamps
-from harness.load.connection import Connection
+from harness.load.connection import Connection, Owner
 from harness.load.readiness import ReadySet
-
-if TYPE_CHECKING:
-    from harness.load.client import Client
 
 _READ_BYTES = 1 << 16
 
@@ -25,8 +21,8 @@ class PlainConnection(Connection):
     the read.
     """
 
-    def __init__(self, client: Client, ready: ReadySet, clock: ArrivalClock, sock: socket.socket) -> None:
-        super().__init__(client)
+    def __init__(self, owner: Owner, ready: ReadySet, clock: ArrivalClock, sock: socket.socket) -> None:
+        super().__init__(owner)
         self._ready = ready
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -37,7 +33,7 @@ class PlainConnection(Connection):
 
     @classmethod
     async def open(
-        cls, client: Client, ready: ReadySet, clock: ArrivalClock, address: str, port: int
+        cls, owner: Owner, ready: ReadySet, clock: ArrivalClock, address: str, port: int
     ) -> PlainConnection:
         """Connect to a numeric address. Raises OSError."""
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -49,7 +45,7 @@ class PlainConnection(Connection):
         except BaseException:
             sock.close()
             raise
-        connection = cls(client, ready, clock, sock)
+        connection = cls(owner, ready, clock, sock)
         ready.add(connection._fd, connection._readable)
         return connection
 

@@ -10,11 +10,16 @@ ErrorKind = Literal["connect", "disconnected", "timeout", "protocol", "aborted"]
 
 
 class WireRequest(msgspec.Struct, frozen=True, array_like=True):
-    """One request: `t_sched_s` seconds after the load's start (None in a closed loop), and its HTTP body."""
+    """One request: `t_sched_s` seconds after the load's start (None in a closed loop), and its HTTP body.
+
+    In an open loop it is not sent before the response to request `after` has ended, well or not. That one
+    stands before it in the load, and no other request names it.
+    """
 
     index: int
     t_sched_s: float | None
     body: bytes
+    after: int | None = None
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -41,7 +46,8 @@ class LoadPlan(msgspec.Struct, frozen=True):
 
 class RawResponse(msgspec.Struct, array_like=True):
     """What was seen of one request. Times are CLOCK_MONOTONIC seconds; `segments` are reads from the socket,
-    the response head included, each with the time at which it was read."""
+    the response head included, each with the time at which it was read. `held_s` is by how much `t_sched` is
+    behind the request's own time, because the response before it had not ended; None where there is none."""
 
     index: int
     t_sched: float
@@ -52,6 +58,7 @@ class RawResponse(msgspec.Struct, array_like=True):
     detail: str = ""
     reused: bool = False
     client: int = 0
+    held_s: float | None = None
 
 
 class ClientUsage(msgspec.Struct, array_like=True):

@@ -6,29 +6,26 @@ import asyncio
 import socket
 import ssl
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from harness.load.connection import Connection
-
-if TYPE_CHECKING:
-    from harness.load.client import Client
+from harness.load.connection import Connection, Owner
 
 
 class TlsConnection(Connection, asyncio.Protocol):
     """The loop's own transport reads, writes and encrypts."""
 
-    def __init__(self, client: Client) -> None:
-        super().__init__(client)
+    def __init__(self, owner: Owner) -> None:
+        super().__init__(owner)
         self._transport: asyncio.Transport
 
     @classmethod
     async def open(
-        cls, client: Client, address: str, port: int, tls: ssl.SSLContext, host: str
+        cls, owner: Owner, address: str, port: int, tls: ssl.SSLContext, host: str
     ) -> TlsConnection:
         """Connect to a numeric address and check that its certificate is for `host`. Raises OSError."""
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda: cls(client), address, port, ssl=tls, server_hostname=host
+            lambda: cls(owner), address, port, ssl=tls, server_hostname=host
         )
         return connection
 

@@ -81,7 +81,7 @@ class _Run:
         response.client = self._client_id
         self._responses.append(response)
         self._failed += response.error is not None
-        self._pacing.ended()
+        self._pacing.ended(response)
         if len(self._responses) == len(self._plan.requests):
             self._finished.set()
 

@@ -69,6 +69,7 @@ def read_cell(
             "output_tokens": asked.output_tokens,
             "t_sched": raw.t_sched - t0,
             "t_sent": since_start(raw.t_sent),
+            "t_head": since_start(record.t_head),
             "t_first": record.chunks[0][0] - t0 if record.chunks else None,
             "t_last": record.chunks[-1][0] - t0 if record.chunks else None,
             "t_end": since_start(raw.t_end),
@@ -84,6 +85,7 @@ def read_cell(
             "prefill_ms": record.prefill_ms,
             "client": raw.client,
             "connection_reused": raw.reused,
+            "held_s": raw.held_s,
         }
         for name, column in requests.items():
             column.append(row[name])

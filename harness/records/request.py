@@ -27,6 +27,7 @@ class RequestRecord:
     prompt_tokens: int | None
     token_source: TokenSource | None
     status: int | None
+    t_head: float | None
     error: str | None
     detail: str | None
     finish_reason: str | None
@@ -48,6 +49,7 @@ def read_request(raw: RawResponse, exact_tokens: int | None) -> RequestRecord:
         prompt_tokens=stream.prompt_tokens,
         token_source=count.source,
         status=wire.status,
+        t_head=wire.t_head,
         error=error,
         detail=detail,
         finish_reason=stream.finish_reason,

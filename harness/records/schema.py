@@ -19,6 +19,7 @@ REQUESTS = pa.schema(
         ("output_tokens", pa.int32()),  # asked for
         ("t_sched", pa.float64()),  # when the schedule wanted it sent
         ("t_sent", pa.float64()),  # its last byte was written
+        ("t_head", pa.float64()),  # the head of its response was there
         ("t_first", pa.float64()),  # first chunk that carries a token
         ("t_last", pa.float64()),  # last chunk that carries a token
         ("t_end", pa.float64()),  # the stream was closed
@@ -34,6 +35,9 @@ REQUESTS = pa.schema(
         ("prefill_ms", pa.float64()),
         ("client", pa.int32()),  # which client process sent it
         ("connection_reused", pa.bool_()),
+        # A later turn of a session: by how much t_sched is behind its time in the trace, as the answer before
+        # it had not ended; 0 where it was in time, null for every other request.
+        ("held_s", pa.float64()),
     ]
 )
 

@@ -13,10 +13,12 @@ from harness.load.plan import RawResponse
 class WireResponse:
     """A response: header names in lower case, body pieces each with the time of the read that brought it.
 
-    `status` is None when no response head came. `complete` says that the response ended as HTTP wants it.
+    `status` is None when no response head came, `t_head` when it was there. `complete` says that the response
+    ended as HTTP wants it.
     """
 
     status: int | None = None
+    t_head: float | None = None
     headers: dict[str, str] = field(default_factory=dict)
     body: list[tuple[float, bytes]] = field(default_factory=list)
     complete: bool = False
@@ -42,6 +44,7 @@ class _Parser:
 
     def on_headers_complete(self) -> None:
         self._response.status = self._parser.get_status_code()
+        self._response.t_head = self._now
 
     def on_body(self, data: bytes) -> None:
         self._response.body.append((self._now, data))

@@ -16,19 +16,22 @@ from harness.workload.prompts import PromptSource
 class PlannedRequest:
     """A request: token ids in (int32, one dimension), `output_tokens` out.
 
-    `t_sched_s` is when to send it, in seconds since the start of the load; None in a closed loop.
+    `t_sched_s` is when to send it, in seconds since the start of the load; None in a closed loop. It waits
+    for the end of the answer to request `after`, the turn before it of the same session.
     """
 
     index: int
     t_sched_s: float | None
     prompt: NDArray[np.int32]
     output_tokens: int
+    after: int | None = None
 
 
 def open_loop(trace: Trace, scale: float, vocab_size: int, seed: int) -> list[PlannedRequest]:
     """A trace whose times between arrivals are multiplied by `scale`; smaller is heavier.
 
-    Prompts do not depend on the scale. Requests that share block hashes share those tokens.
+    Prompts do not depend on the scale. Requests that share block hashes share those tokens. A request of a
+    session follows the one before it in the trace.
     """
     source = PromptSource(vocab_size, seed, "trace")
     lengths = trace.input_tokens.tolist()
@@ -43,8 +46,20 @@ def open_loop(trace: Trace, scale: float, vocab_size: int, seed: int) -> list[Pl
     outputs = trace.output_tokens.tolist()
     return [
         PlannedRequest(index, *planned)
-        for index, planned in enumerate(zip(times, prompts, outputs, strict=True))
+        for index, planned in enumerate(zip(times, prompts, outputs, _turns_before(trace), strict=True))
     ]
+
+
+def _turns_before(trace: Trace) -> list[int | None]:
+    """For each request the one before it of its session; None for the first, and without sessions."""
+    if trace.session is None:
+        return [None] * len(trace)
+    last: dict[str, int] = {}
+    before = []
+    for index, session in enumerate(trace.session.tolist()):
+        before.append(last.get(session))
+        last[session] = index
+    return before
 
 
 def closed_loop(n: int, input_len: int, output_len: int, vocab_size: int, seed: int) -> list[PlannedRequest]:

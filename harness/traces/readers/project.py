@@ -7,13 +7,12 @@ and `note`, so that a converted trace still says where it comes from.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
-import os
 from pathlib import Path
 
 from harness.errors import UsageError
+from harness.files import write_whole
 from harness.traces.source import Source
 from harness.traces.table import Table
 from harness.traces.trace import Blocks, Trace
@@ -60,17 +59,9 @@ def dump(trace: Trace) -> bytes:
 
 def write(trace: Trace, path: Path) -> None:
     """Write the project's CSV, whole or not at all. Raises UsageError where it cannot be."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            file.write(dump(trace))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        write_whole(path, dump(trace))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
         raise UsageError(f"{path} cannot be written: {error.strerror}", "name another file") from None
 
 
