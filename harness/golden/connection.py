@@ -12,7 +12,7 @@ import httptools
 #: Linux: socket(7). Each read then comes with the CLOCK_REALTIME at which its last byte arrived.
 SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("qq")
-_READ_BYTES = 1 << 18
+_READ_BYTES = 1 << 16
 
 #: Called with the connection, the path, the body, and when the request had arrived (CLOCK_MONOTONIC).
 OnRequest = Callable[["Connection", str, bytes, float], None]

@@ -36,6 +36,7 @@ class ReadySet:
         self._epoll.close()
 
     def _read(self) -> None:
+        readers = self._readers
         for fd, _ in self._epoll.poll(0, _BATCH):
-            if read := self._readers.get(fd):  # an earlier one of the batch may have closed it
-                read()
+            if fd in readers:  # an earlier one of the batch may have closed it
+                readers[fd]()
