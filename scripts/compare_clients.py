@@ -36,6 +36,8 @@ TTFT_MS, ITL_MS, TIMED_TOKENS, TIMED_REQUESTS = 40.0, 5.0, 64, 200
 #: Of the two loads that are to be sustained: gaps of 5 ms, the first chunk after 5 ms.
 FAST = ("--ttft-ms", "5", "--itl-ms", "5", "--keep-gaps")
 CHUNKS_TOKENS, REQUESTS_TOKENS = 128, 8
+#: The server has a core; the other clients, of several processes, may run where the kernel puts them.
+SERVER_CPUS, CLIENT_CPUS = (0,), (1,)
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,9 @@ Client = Callable[[Golden, Load], Reported]
 
 
 def rosebench(golden: Golden, load: Load) -> Reported:
-    """Our own client, one process."""
+    """Our own client, one process, on the core that the server does not have."""
     wire = [ask(index, load.tokens, {}, None) for index in range(load.requests)]
-    result = run_load(LoadPlan(golden.target, wire, load.concurrency))
+    result = run_load(LoadPlan(golden.target, wire, load.concurrency), cpus=CLIENT_CPUS)
     ttft, itl = [], []
     for response in result.responses:
         chunks = read_request(response, load.tokens).chunks
@@ -137,9 +139,9 @@ def aiperf(golden: Golden, load: Load) -> Reported:
 #: Each client, and how many requests in flight are tried.
 CLIENTS: dict[str, tuple[Client, Sequence[int]]] = {
     "rosebench": (rosebench, (128, 512, 768)),
-    "vllm": (vllm, (32, 128)),
-    "guidellm": (guidellm, (32, 128)),
-    "aiperf": (aiperf, (32, 128)),
+    "vllm": (vllm, (32, 128, 256)),
+    "guidellm": (guidellm, (32, 128, 256)),
+    "aiperf": (aiperf, (32, 128, 256)),
 }
 #: Requests one after the other in each place: what waits unread in a socket is soon a small part.
 ROUNDS = 10
@@ -163,7 +165,7 @@ def measure(name: str, timed: Sequence[int]) -> Row:
     def best(tokens: int, rate: Callable[[list[Deed]], float]) -> float:
         found = []
         for concurrency in levels:
-            with golden_server(*FAST) as golden:
+            with golden_server(*FAST, cpus=SERVER_CPUS) as golden:
                 client(golden, Load(ROUNDS * concurrency, concurrency, tokens))
                 found.append(rate(_answers(golden, ROUNDS * concurrency)))
             _say(f"{name}: {concurrency} in flight, {tokens} chunks each: {found[-1]:,.0f}/s")
@@ -173,7 +175,7 @@ def measure(name: str, timed: Sequence[int]) -> Row:
     chunks_per_s = best(CHUNKS_TOKENS, _chunk_rate)
     ttft_error, itl_error = {}, {}
     for concurrency in timed:
-        with golden_server("--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS)) as golden:
+        with golden_server("--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS), cpus=SERVER_CPUS) as golden:
             seen = client(golden, Load(TIMED_REQUESTS, concurrency, TIMED_TOKENS))
             deeds = _answers(golden, TIMED_REQUESTS)
         ttft_error[concurrency] = _difference(seen.ttft, [_ttft(deed) for deed in deeds])
