@@ -11,7 +11,6 @@ import numpy.typing as npt
 from harness.metrics.bootstrap import Resampling
 from harness.metrics.intervals import Estimate, own
 from harness.metrics.samples import Sample
-from harness.spec.fairness import Source
 from harness.spec.results import PERCENTILES, Distribution
 
 
@@ -40,15 +39,13 @@ def percentiles(
     return np.asarray(low + (high - low) * (position - below), dtype=np.float64)
 
 
-def distribution(
-    sample: Sample, resampling: Resampling | None = None, source: Source = "measured"
-) -> Distribution:
+def distribution(sample: Sample, resampling: Resampling | None = None) -> Distribution:
     """A sample as mean, percentiles and maximum, with intervals where a resampling is given.
 
     A percentile that the sample cannot support (see `needed`) has no interval.
     """
     if not sample.values.size:
-        return Distribution(source=source)
+        return Distribution()
     n = sample.values.size if sample.weights is None else int(sample.weights.sum())
     levels = percentiles(sample.values, sample.weights, PERCENTILES)
     mean = float(np.average(sample.values, weights=sample.weights))
@@ -68,5 +65,4 @@ def distribution(
         max=float(sample.values.max()),
         n=n,
         ci=ci,
-        source=source,
     )

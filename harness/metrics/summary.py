@@ -13,14 +13,16 @@ from harness.metrics.percentiles import distribution
 from harness.metrics.rates import Flow, flow, total
 from harness.metrics.samples import Group, by_scale, pool, split
 from harness.metrics.validity import invalid_reasons
+from harness.metrics.waterfall import Told, told_mean, waterfall
 from harness.metrics.window import Cut, scheduled
 from harness.spec.calibration import ClientCeiling
-from harness.spec.fairness import Source
-from harness.spec.results import LATENCY_METRICS, OnlineSummary
+from harness.spec.results import LATENCY_METRICS, Distribution, OnlineSummary
 from harness.spec.settings import Slo
 
 #: Shorter than any clock can tell.
 NO_TIME_S = 1e-9
+#: Metrics that only the engine can tell.
+ENGINE_METRICS = ("queue_wait_ms", "prefill_ms")
 
 
 def summarize(
@@ -30,6 +32,7 @@ def summarize(
     seed: int = 0,
     cut: Cut | None = None,
     ceiling: ClientCeiling | None = None,
+    told: Told | None = None,
 ) -> list[OnlineSummary]:
     """Summarize the two tables of records/schema.py.
 
@@ -40,19 +43,21 @@ def summarize(
         seed: Of the bootstrap. The same tables and seed give the same summaries.
         cut: The part of each cell that is measured; None: all.
         ceiling: What one client process sustains; None: not known, and not judged by.
+        told: What the engines' histograms say of each cell.
 
     Returns:
         For each engine as it first appears and each scale ascending: its repeats, then all of them pooled
         (`repeat` None).
     """
     summaries = []
+    told = told or {}
     for repeats in by_scale(split(requests, chunks, cut)):
-        each = [_summary(group, [group], slo, seed, ceiling) for group in repeats]
+        each = [_summary(group, [group], slo, seed, ceiling, told) for group in repeats]
         if len(each) == 1:
             pooled = each[0].model_copy(update={"repeat": None})
         else:
             reasons = [f"repeat {one.repeat}: {why}" for one in each for why in one.invalid_reasons]
-            pooled = _summary(pool(repeats), repeats, slo, seed, None)
+            pooled = _summary(pool(repeats), repeats, slo, seed, None, told)
             pooled = pooled.model_copy(update={"valid": not reasons, "invalid_reasons": reasons})
         summaries += [*each, pooled]
     return summaries
@@ -65,16 +70,20 @@ def generator(seed: int, group: Group) -> np.random.Generator:
 
 
 def _summary(
-    group: Group, repeats: Sequence[Group], slo: Slo | None, seed: int, ceiling: ClientCeiling | None
+    group: Group,
+    repeats: Sequence[Group],
+    slo: Slo | None,
+    seed: int,
+    ceiling: ClientCeiling | None,
+    told: Told,
 ) -> OnlineSummary:
     requests = group.requests
     good = requests[requests["error"].isna()]
     errors = requests["error"].dropna().astype(str).value_counts()
     passed = total([flow(one, slo) for one in repeats])
     resampling = Resampling.plan(group.repeat_of, generator(seed, group))
-    latencies = {
-        name: distribution(group.sample(name), resampling, _source(group, name)) for name in LATENCY_METRICS
-    }
+    latencies = {name: distribution(group.sample(name), resampling) for name in LATENCY_METRICS}
+    latencies |= {name: _engine_told(good, name, told) for name in ENGINE_METRICS if not latencies[name].n}
     reasons = invalid_reasons(group, ceiling)
     return OnlineSummary(
         engine=group.engine,
@@ -99,14 +108,17 @@ def _summary(
         invalid_reasons=reasons,
         window_s=None if group.window is None else (group.window.start_s, group.window.end_s),
         left_out=sum(len((one.whole or one).requests) - len(one.requests) for one in repeats),
+        waterfall=waterfall(good, told),
         **latencies,
     )
 
 
-def _source(group: Group, metric: str) -> Source:
-    """Only an engine knows its queue and its prefill: without its word they are unknown."""
-    told = metric not in ("queue_wait_ms", "prefill_ms") or bool(group.metrics[metric].notna().any())
-    return "measured" if told else "unknown"
+def _engine_told(good: pd.DataFrame, metric: str, told: Told) -> Distribution:
+    """Only an engine knows its queue and its prefill: without each request's, the mean by its histograms."""
+    found = told_mean(good, told, metric)
+    if found is None:
+        return Distribution(source="unknown")
+    return Distribution(mean=found.mean_ms, n=found.n, source="inferred")
 
 
 def _offered(repeats: Sequence[Group], passed: Flow) -> float:

@@ -119,3 +119,10 @@ class Waterfall(Strict):
     total_ms: float = Field(description="mean TTFT from the schedule: client lag and TTFT")
     ttft_ms: float = Field(description="mean TTFT")
     parts: list[WaterfallPart]
+
+
+class ToldMean(Strict):
+    """What an engine's histogram says of a metric over one cell."""
+
+    mean_ms: float
+    n: int = Field(description="requests it counted")

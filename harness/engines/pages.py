@@ -1,0 +1,83 @@
+"""Pages of a server beside its API: settings and Prometheus histograms."""
+
+from __future__ import annotations
+
+import http.client
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from harness.load.plan import Target
+from harness.spec.fairness import ToldMean
+
+METRICS = "/metrics"
+TIMEOUT_S = 10.0
+
+_SERIES = re.compile(r"^(?P<name>[\w:]+)(\{(?P<labels>.*)\})?$")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+def get(target: Target, path: str) -> str | None:
+    """The body of `GET path`; None where that does not answer 200."""
+    kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
+    connection = kind(target.host, target.port, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", path, headers=target.headers)
+        response = connection.getresponse()
+        body = response.read()
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    return body.decode(errors="replace") if response.status == 200 else None
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """What a histogram of seconds held at one moment, over all series with the labels asked for."""
+
+    sum_s: float = 0.0
+    count: float = 0.0
+
+
+def histograms(page: str | None, wanted: Mapping[str, str]) -> dict[str, Histogram]:
+    """Histograms of a Prometheus page, by metric; those that are not on it are left out.
+
+    Args:
+        wanted: By metric a name and the labels that choose among its series, like `a:b_seconds{stage="x"}`.
+    """
+    if not page or not wanted:
+        return {}
+    try:
+        samples = [one for family in text_string_to_metric_families(page) for one in family.samples]
+    except ValueError:
+        return {}
+    found = {}
+    for metric, series in wanted.items():
+        match = _SERIES.match(series)
+        assert match is not None, series
+        labels = dict(_LABEL.findall(match["labels"] or ""))
+        held = {
+            end: [
+                one.value
+                for one in samples
+                if one.name == match["name"] + end and labels.items() <= one.labels.items()
+            ]
+            for end in ("_sum", "_count")
+        }
+        if held["_count"]:
+            found[metric] = Histogram(sum(held["_sum"]), sum(held["_count"]))
+    return found
+
+
+def between(before: Mapping[str, Histogram], after: Mapping[str, Histogram]) -> dict[str, ToldMean]:
+    """The means of what was observed between two moments; a histogram without an observation has none."""
+    means = {}
+    for metric, end in after.items():
+        start = before.get(metric, Histogram())
+        count = end.count - start.count
+        if count > 0 and end.sum_s >= start.sum_s:
+            means[metric] = ToldMean(mean_ms=1e3 * (end.sum_s - start.sum_s) / count, n=int(count))
+    return means

@@ -1,0 +1,97 @@
+"""Where the time to first token went: what client and engine tell, added up to the mean TTFT.
+
+Means are taken because they add up; percentiles do not. docs/metrics.md has the definitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from harness.metrics.definitions import MS
+from harness.spec.fairness import Part, Source, ToldMean, Waterfall, WaterfallPart
+
+#: Means by the engine's histograms: metric by cell.
+Told = Mapping[int, Mapping[str, ToldMean]]
+
+Floats = npt.NDArray[np.float64]
+
+
+def waterfall(good: pd.DataFrame, told: Told) -> Waterfall | None:
+    """The mean request of `good`, U successes of any cells (columns of records/schema.py); None for U = 0.
+
+    A request's HTTP part ends with the head of the response. Some servers send the head when the request is
+    with the engine already; what the engine says then bounds it: it was over before the queue began, so it is
+    at most TTFT - queue - prefill. Where the head comes together with the first token it tells nothing.
+    """
+    if good.empty:
+        return None
+    sent, first = _column(good, "t_sent"), _column(good, "t_first")
+    lag, ttft = (sent - _column(good, "t_sched")) * MS, (first - sent) * MS
+    queue, prefill = _column(good, "queue_wait_ms"), _column(good, "prefill_ms")
+    head = _column(good, "t_head")
+    began = np.where(head < first, (head - sent) * MS, np.nan)
+    http = np.clip(began, 0, np.maximum(ttft - np.nan_to_num(queue) - np.nan_to_num(prefill), 0))
+    parts = [
+        _part("client lag", lag, "measured", "the client's clock"),
+        _part("http", http, "measured", "the head of the response, as the client saw it"),
+        _engine_part("queue", queue, good, told, "queue_wait_ms"),
+        _engine_part("prefill", prefill, good, told, "prefill_ms"),
+    ]
+    mean_ttft = float(ttft.mean())
+    rest = mean_ttft - sum(part.mean_ms or 0.0 for part in parts[1:])
+    complete = all(part.n == len(good) for part in parts[1:])
+    delivery = max(rest, 0.0) if complete else None
+    parts += [
+        WaterfallPart(
+            part="delivery",
+            mean_ms=delivery,
+            n=len(good) if complete else 0,
+            source="inferred" if complete else "unknown",
+            how="what the parts before leave over" if complete else "nobody tells",
+        ),
+        WaterfallPart(
+            part="unexplained",
+            mean_ms=rest - (delivery or 0.0),
+            n=len(good),
+            source="inferred",
+            how="what the other parts leave over",
+        ),
+    ]
+    total = mean_ttft + (parts[0].mean_ms or 0.0)
+    return Waterfall(n=len(good), total_ms=total, ttft_ms=mean_ttft, parts=parts)
+
+
+def told_mean(requests: pd.DataFrame, told: Told, metric: str) -> ToldMean | None:
+    """The histograms' mean over all cells of `requests`; None where no cell has one."""
+    found = [told[cell][metric] for cell in requests["cell"].unique() if metric in told.get(cell, {})]
+    count = sum(one.n for one in found)
+    if not count:
+        return None
+    return ToldMean(mean_ms=sum(one.mean_ms * one.n for one in found) / count, n=count)
+
+
+def _engine_part(part: Part, values: Floats, good: pd.DataFrame, told: Told, metric: str) -> WaterfallPart:
+    """From each request's own metrics, else the mean of its cell."""
+    measured = np.isfinite(values)
+    if measured.any():
+        return _part(part, values, "measured", "the engine, for each request")
+    means = {cell: means[metric].mean_ms for cell, means in told.items() if metric in means}
+    of_cell = np.array([means.get(cell, np.nan) for cell in good["cell"]], dtype=np.float64)
+    return _part(part, of_cell, "inferred", "the engine's histograms, the mean of all requests of the cell")
+
+
+def _part(part: Part, values: Floats, source: Source, how: str) -> WaterfallPart:
+    """The mean over all, those of which nothing is known counting as 0."""
+    known = int(np.isfinite(values).sum())
+    if not known:
+        return WaterfallPart(part=part, mean_ms=None, n=0, source="unknown", how="nobody tells")
+    mean = float(np.nan_to_num(values).sum() / len(values))
+    return WaterfallPart(part=part, mean_ms=mean, n=known, source=source, how=how)
+
+
+def _column(table: pd.DataFrame, name: str) -> Floats:
+    return table[name].to_numpy(dtype=np.float64, na_value=np.nan)
