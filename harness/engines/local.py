@@ -72,10 +72,6 @@ class LocalEngine(Engine):
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         """The in-process API, without the variant's settings."""
 
-    def reported(self, log: str) -> dict[str, str]:
-        """Settings that the server printed about itself while it started."""
-        return {}
-
     def facts(self, told: SelfReport) -> dict[str, Fact]:
         """The resolved settings that the server tells, by the keys of `harness.fairness.ledger.SETTINGS`."""
         return {}
@@ -134,7 +130,8 @@ class LocalEngine(Engine):
                 log,
                 settings.host,
                 settings.cpus,
-                self.reported,
+                self.pages,
+                self.facts,
             ) as server,
         ):
             yield server

@@ -6,7 +6,26 @@ from pydantic import JsonValue
 
 from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.selfreport import SelfReport
 from harness.engines.server import Launch
+from harness.spec.fairness import Fact
+
+_INFO = "/server_info"
+#: Where `GET /server_info` holds the settings of the ledger.
+_PLACES = {
+    "device": "settings.device",
+    "threads": "settings.threads",
+    "dtype": "settings.dtype",
+    "kv_dtype": "settings.kv_dtype",
+    "kv_tokens": "settings.kv_tokens",
+    "block_size": "settings.block_size",
+    "context": "settings.max_model_len",
+    "max_batch": "settings.max_batch_size",
+    "max_batched_tokens": "settings.prefill_max_tokens",
+    "prefix_cache": "settings.prefix_cache",
+    "attention": "settings.attention",
+    "overlap": "settings.overlap_schedule",
+}
 
 
 class Roseinfer(LocalEngine):
@@ -15,6 +34,7 @@ class Roseinfer(LocalEngine):
     distributions = ("rosebench",)
     install = "pip install -e . in this project"
     module = "roseinfer"
+    pages = (_INFO,)
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         arguments = [
@@ -41,6 +61,9 @@ class Roseinfer(LocalEngine):
 
     def extra_body(self, asking: Asking) -> dict[str, object]:
         return {"return_token_ids": True, "return_metrics": True}
+
+    def facts(self, told: SelfReport) -> dict[str, Fact]:
+        return told.paged(_INFO, _PLACES)
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         arguments: dict[str, JsonValue] = {

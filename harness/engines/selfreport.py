@@ -64,6 +64,8 @@ def at(content: JsonValue, place: str) -> JsonValue:
 
 def plain(value: JsonValue) -> JsonValue:
     """The word that all engines share: numbers as numbers, `torch.bfloat16` as `bfloat16`, `True` as true."""
+    if isinstance(value, list):
+        return few(value)
     if not isinstance(value, str):
         return value
     text = value.strip().removeprefix("torch.")
@@ -72,3 +74,11 @@ def plain(value: JsonValue) -> JsonValue:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     return _DTYPES.get(text, text)
+
+
+def few(values: list[JsonValue]) -> JsonValue:
+    """A list as it is, a long one of numbers as its range: graphs are captured at many sizes."""
+    numbers = [value for value in values if isinstance(value, int)]
+    if len(numbers) <= 8 or len(numbers) < len(values):
+        return values
+    return f"{len(numbers)} sizes from {min(numbers)} to {max(numbers)}"

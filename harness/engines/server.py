@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -16,9 +16,12 @@ from typing import Self
 import psutil
 
 from harness.engines.base import COMPLETIONS
+from harness.engines.pages import get
 from harness.engines.process import Guarded, describe_exit
+from harness.engines.selfreport import SelfReport
 from harness.errors import EngineError
 from harness.load.plan import Target
+from harness.spec.fairness import Fact
 from harness.spec.results import LaunchRecord
 
 POLL_S = 0.1
@@ -83,9 +86,10 @@ class EngineServer:
 
     Args:
         launch: Makes the command for a port.
-        record: What is known before the start; argv, env and ready_s are filled in.
+        record: What is known before the start; argv, env, ready_s and facts are filled in.
         cpus: Logical CPUs the engine is confined to.
-        reported: Reads settings that the engine printed, for the record.
+        pages: Paths on which the engine tells its settings.
+        facts: Reads its settings out of what it says of itself.
 
     Raises (on entering):
         EngineError: it died (with its last lines), was not ready in time, or found no free port.
@@ -102,14 +106,16 @@ class EngineServer:
         log: Path,
         host: str = "127.0.0.1",
         cpus: tuple[int, ...] | None = None,
-        reported: Callable[[str], dict[str, str]] = lambda log: {},
+        pages: Sequence[str] = (),
+        facts: Callable[[SelfReport], dict[str, Fact]] = lambda told: {},
     ) -> None:
         self._launch = launch
         self._label = record.label
         self._host = host
         self._log = log
         self._cpus = cpus
-        self._reported = reported
+        self._pages = pages
+        self._facts = facts
         self._process: Guarded | None = None
         self.record = record
 
@@ -180,16 +186,19 @@ class EngineServer:
                 "argv": list(launch.argv),
                 "env": dict(launch.env),
                 "ready_s": round(time.monotonic() - begin, 3),
-                "settings": self._settings(process),
+                "facts": self._told(process, launch),
             }
         )
         return True
 
-    def _settings(self, process: Guarded) -> dict[str, str]:
-        """What the engine printed about itself, and where it may run."""
-        text = self._log.read_bytes()[process.log_start :].decode(errors="replace")
-        confined = {} if self._cpus is None else {"cpus": ",".join(map(str, self._cpus))}
-        return {**self._reported(text), **confined}
+    def _told(self, process: Guarded, launch: Launch) -> dict[str, Fact]:
+        """The settings that the engine tells, and where it may run."""
+        log = self._log.read_bytes()[process.log_start :].decode(errors="replace")
+        bodies = {path: body for path in self._pages if (body := get(self.target, path)) is not None}
+        facts = self._facts(SelfReport(log, bodies, launch.argv))
+        if self._cpus is not None:
+            facts["cpus"] = Fact(value=list(self._cpus), source="set by this harness")
+        return facts
 
     def _death(self, process: Guarded, code: int, when: str) -> EngineError:
         return EngineError(

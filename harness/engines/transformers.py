@@ -9,9 +9,11 @@ import msgspec
 
 from harness.engines.base import Asking, Encoder, EngineSettings, Installation
 from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.selfreport import ARGV, SelfReport
 from harness.engines.server import Launch
 from harness.engines.text import TextPrompts
 from harness.offline.workers import folder
+from harness.spec.fairness import Fact
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 CB_BLOCK = 32
@@ -76,6 +78,22 @@ class Transformers(LocalEngine):
             return msgspec.json.encode(body)
 
         return encode
+
+    def facts(self, told: SelfReport) -> dict[str, Fact]:
+        """It tells nothing of itself: what it was asked for, where it was asked."""
+        options = {
+            "device": "--device",
+            "dtype": "--dtype",
+            "block_size": "--cb-block-size",
+            "max_batched_tokens": "--cb-max-batch-tokens",
+        }
+        facts = {
+            key: fact for key, option in options.items() for key, fact in told.argument(key, option).items()
+        }
+        blocks = told.argument("blocks", "--cb-num-blocks").get("blocks")
+        if blocks is not None and isinstance(blocks.value, int):
+            facts["kv_tokens"] = Fact(value=blocks.value * CB_BLOCK, source=ARGV)
+        return facts
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         target = f"{folder() / 'transformers_llm.py'}:Transformers"

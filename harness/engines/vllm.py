@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 from pydantic import JsonValue
 
 from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.selfreport import LOG, SelfReport
 from harness.engines.server import Launch
 from harness.errors import EngineError
 from harness.offline.workers import folder
+from harness.spec.fairness import Fact
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 SHIM = Path(__file__).parent / "shims" / "vllm_cli.py"
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+#: Adds the page that tells how every setting was resolved, and nothing else.
+TELLING = {"VLLM_SERVER_DEV_MODE": "1"}
 _PER_REQUEST = "--enable-per-request-metrics"
 
-#: Lines of its log that tell a setting it chose by itself.
-_REPORTED = {
-    "threads": re.compile(r"local_rank=0, core ids=(\[[\d, ]*\])"),
-    "reserved_cpus": re.compile(r"reserved_cpus=(\[[\d, ]*\])"),
-    "kv_cache_tokens": re.compile(r"KV cache size: ([\d,]+) tokens"),
-    "chunked_prefill": re.compile(r"enable_chunked_prefill=(\w+)"),
-    "max_num_batched_tokens": re.compile(r"max_num_batched_tokens=(\d+)"),
-    "prefix_cache": re.compile(r"enable_prefix_caching=(\w+)"),
-    "dtype": re.compile(r"dtype=torch\.(\w+)"),
+_INFO = "/server_info?config_format=json"
+#: Where that page holds the settings of the ledger.
+_PLACES = {
+    "device": "vllm_config.device_config.device",
+    "dtype": "vllm_config.model_config.dtype",
+    "kv_dtype": "vllm_config.cache_config.cache_dtype",
+    "kv_tokens": "vllm_config.cache_config.kv_cache_size_tokens",
+    "block_size": "vllm_config.cache_config.block_size",
+    "context": "vllm_config.model_config.max_model_len",
+    "max_batch": "vllm_config.scheduler_config.max_num_seqs",
+    "max_batched_tokens": "vllm_config.scheduler_config.max_num_batched_tokens",
+    "chunked_prefill": "vllm_config.scheduler_config.enable_chunked_prefill",
+    "prefix_cache": "vllm_config.cache_config.enable_prefix_caching",
+    "graphs": "vllm_config.compilation_config.cudagraph_capture_sizes",
+    "overlap": "vllm_config.scheduler_config.async_scheduling",
 }
+#: Lines of its log that tell what the page does not.
+_LINES = {
+    "kv_tokens": r"KV cache size: ([\d,]+) tokens",
+    "attention": r"Using (\w+) attention backend",
+    "sampler": r"Using (\w+) for top-p & top-k sampling",
+}
+_CORES = re.compile(r"local_rank=0, core ids=\[([\d, ]*)\]")
 
 
 def environment(device: str) -> dict[str, str]:
@@ -63,6 +82,11 @@ class Vllm(LocalEngine):
         "or name one in BENCH_PEERS or engines.yaml"
     )
     module = "vllm"
+    histograms: ClassVar[Mapping[str, str]] = {
+        "queue_wait_ms": "vllm:request_queue_time_seconds",
+        "prefill_ms": "vllm:request_prefill_time_seconds",
+    }
+    pages = (_INFO,)
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         _check_build(installation, settings)
@@ -79,7 +103,7 @@ class Vllm(LocalEngine):
         ]
         if _PER_REQUEST in self.flags(installation):
             arguments.append(_PER_REQUEST)
-        return Launch(tuple(arguments), settings.served_name, environment(settings.device))
+        return Launch(tuple(arguments), settings.served_name, environment(settings.device) | TELLING)
 
     def help_command(self, installation: Installation) -> list[str]:
         return [*self._cli(installation), "serve", "--help=all"]
@@ -92,8 +116,16 @@ class Vllm(LocalEngine):
     def extra_body(self, asking: Asking) -> dict[str, object]:
         return {"return_token_ids": True}
 
-    def reported(self, log: str) -> dict[str, str]:
-        return {name: match[1] for name, line in _REPORTED.items() if (match := line.search(log))}
+    def facts(self, told: SelfReport) -> dict[str, Fact]:
+        facts = told.paged(_INFO, _PLACES)
+        for key, line in _LINES.items():
+            facts |= told.logged(key, line)
+        kv_dtype = facts.get("kv_dtype")
+        if kv_dtype is not None and kv_dtype.value == "auto":
+            facts["kv_dtype"] = kv_dtype.model_copy(update={"value": facts["dtype"].value})
+        if cores := _CORES.search(told.log):
+            facts["threads"] = Fact(value=len(cores[1].split(",")), source=LOG)
+        return facts
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         _check_build(installation, settings)

@@ -52,6 +52,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
+        self.wfile.write(b'{"threads": 3}')
 
 print("max batch: 7", flush=True)
 http.server.HTTPServer.allow_reuse_address = False

@@ -14,22 +14,28 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import psutil
 import pytest
 
+from harness.engines.selfreport import SelfReport
 from harness.engines.server import EngineServer, Launch, answers
 from harness.errors import EngineError
+from harness.spec.fairness import Fact
 from harness.spec.results import LaunchRecord
 
 RECORD = LaunchRecord(engine="vllm", label="vLLM", version="1")
 
 
 def test_is_ready_inside_and_gone_after(fake):
-    with EngineServer(
-        fake.launch(), RECORD, fake.log, reported=lambda log: {"batch": log.split("batch: ")[1].split()[0]}
-    ) as server:
+    def facts(told: SelfReport) -> dict[str, Fact]:
+        return told.logged("max_batch", r"batch: (\d+)") | told.paged("/info", {"threads": "threads"})
+
+    with EngineServer(fake.launch(), RECORD, fake.log, pages=["/info"], facts=facts) as server:
         assert answers(server.target.host, server.target.port, "/health")
         assert sorted(server.pids) == sorted(fake.pids)
         assert len(fake.pids) == 3
         assert server.record.argv[2] == str(server.target.port)
-        assert server.record.settings == {"batch": "7"}
+        assert server.record.facts == {
+            "max_batch": Fact(value=7, source="start-up log"),
+            "threads": Fact(value=3, source="GET /info"),
+        }
         assert server.record.ready_s > 0
         server.check()
     assert fake.left() == []
