@@ -47,7 +47,8 @@ def generate_command(
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=sampling_seed)
     llm.engine.add(0, tokenizer.encode(prompt), params)
     while (step := llm.engine.step()) is not None:
-        print(text.push(int(step.tokens[0])), end="", flush=True)
+        for token in step.tokens.tolist():
+            print(text.push(token), end="", flush=True)
     print(text.finish())
 
 

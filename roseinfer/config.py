@@ -7,6 +7,13 @@ from typing import Any, Literal
 
 Device = Literal["auto", "cuda", "cpu"]
 Dtype = Literal["auto", "fp16", "bf16", "fp32"]
+AdmissionPolicy = Literal["fifo", "pack"]
+
+#: Settings that count something.
+_AT_LEAST_ONE = (
+    "max_model_len", "block_size", "kv_tokens", "max_active_requests", "max_batch_size",
+    "prefill_max_batch_size", "prefill_max_tokens", "chunked_prefill_size", "admission_lookahead", "threads",
+)  # fmt: skip
 
 
 class ConfigError(Exception):
@@ -30,10 +37,28 @@ class EngineConfig:
     max_model_len: int | None = setting(None, "context in tokens; the model's own if not given")
     block_size: int = setting(16, "tokens in a block of the KV cache")
     kv_tokens: int | None = setting(None, "size of the KV cache in tokens; from free memory if not given")
-    max_active_requests: int = setting(256, "requests that run together")
-    prefill_max_batch_size: int = setting(64, "prompts admitted in one step")
+    max_active_requests: int = setting(256, "requests that run together, each with its part of the cache")
+    max_batch_size: int | None = setting(
+        None, "requests that decode in one step, in turns when more are running; all if not given"
+    )
+    prefill_max_batch_size: int = setting(64, "prompts in one step")
     prefill_max_tokens: int | None = setting(
-        None, "prompt tokens admitted in one step (one prompt always is); by device if not given"
+        None, "prompt tokens in one step; a longer prompt is computed alone; by device if not given"
+    )
+    chunked_prefill_size: int | None = setting(
+        None, "tokens of a prompt computed in one step, never above prefill_max_tokens; all if not given"
+    )
+    admission_policy: AdmissionPolicy = setting(
+        "fifo", "fifo: in order of arrival; pack: later requests may go first where the first does not fit"
+    )
+    admission_lookahead: int = setting(
+        16, "pack: requests behind the first that are looked at, and how often the first is passed at most"
+    )
+    decode_first: bool = setting(
+        True, "every step decodes, prompts come along; else steps with prompts compute only prompts"
+    )
+    overlap_schedule: bool | None = setting(
+        None, "launch a step before the tokens of the last one are read; on for a GPU if not given"
     )
     threads: int | None = setting(None, "CPU threads; PyTorch's choice if not given")
     packed_weights: bool = setting(True, "store weights in the layout of the CPU's matrix kernels")
@@ -42,10 +67,7 @@ class EngineConfig:
     seed: int = setting(0, "of random weights")
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "max_active_requests", "prefill_max_batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
-        for name in ("max_model_len", "kv_tokens", "prefill_max_tokens", "threads"):
+        for name in _AT_LEAST_ONE:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1")

@@ -57,8 +57,13 @@ class EngineInfo(msgspec.Struct, frozen=True):
     kv_tokens: int
     block_size: int
     max_active_requests: int
+    max_batch_size: int
     prefill_max_batch_size: int
     prefill_max_tokens: int
+    chunked_prefill_size: int | None
+    admission_policy: str
+    decode_first: bool
+    overlap_schedule: bool
     attention: str
     packed_weights: bool
     threads: int

@@ -8,21 +8,20 @@ import numpy as np
 import psutil
 import torch
 from numpy.typing import NDArray
-from torch.profiler import record_function
 
 from roseinfer import models
 from roseinfer.attention.backends import make_attention
 from roseinfer.config import ConfigError, EngineConfig
-from roseinfer.engine.resolve import resolve_device, resolve_dtype, resolve_prefill_max_tokens
-from roseinfer.engine.runner import Runner
-from roseinfer.engine.sampler import SamplingBatch
+from roseinfer.engine.eager import EagerRunner
+from roseinfer.engine.loop import Loop
+from roseinfer.engine.resolve import resolve_device, resolve_dtype, resolve_policies
 from roseinfer.engine.warmup import warm_up
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.pool import KVPool, bytes_per_token
 from roseinfer.params import EngineInfo, SamplingParams, check_request
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
-from roseinfer.scheduler.scheduler import Limits, Scheduler, StepResult
+from roseinfer.scheduler.scheduler import Scheduler, StepResult
 
 #: Share of the free memory that the cache may take when its size is not given.
 KV_MEMORY_SHARE = {"cuda": 0.8, "cpu": 0.1}
@@ -51,12 +50,13 @@ class Engine:
             raise ConfigError(f"{kv_tokens} tokens of KV cache are too few; give --kv-tokens {max_model_len}")
         pool = KVPool(shape, num_blocks, config.block_size, device, dtype)
         self._allocator = BlockAllocator(num_blocks)
-        self._running = Running(config.max_active_requests, max_model_len, config.block_size)
-        prefill_max_tokens = resolve_prefill_max_tokens(config.prefill_max_tokens, device)
-        limits = Limits(config.prefill_max_batch_size, prefill_max_tokens)
-        self._scheduler = Scheduler(self._running, self._allocator, limits, shape.eos_token_ids)
+        running = Running(config.max_active_requests, max_model_len, config.block_size)
+        policies = resolve_policies(config, device)
+        self._scheduler = Scheduler(running, self._allocator, policies, shape.eos_token_ids)
         attention, attention_name = make_attention(pool, shape, dtype, cpu_kernels=config.cpu_kernels)
-        self._runner = Runner(model, attention, device)
+        runner = EagerRunner(model, attention, pool, config.max_active_requests)
+        overlap = device.type == "cuda" if config.overlap_schedule is None else config.overlap_schedule
+        self._loop = Loop(self._scheduler, running, runner, overlap=overlap)
         self.info = EngineInfo(
             model=config.model,
             device=str(device),
@@ -66,8 +66,13 @@ class Engine:
             kv_tokens=num_blocks * config.block_size,
             block_size=config.block_size,
             max_active_requests=config.max_active_requests,
-            prefill_max_batch_size=config.prefill_max_batch_size,
-            prefill_max_tokens=prefill_max_tokens,
+            max_batch_size=policies.max_batch_size,
+            prefill_max_batch_size=policies.prefill_max_batch_size,
+            prefill_max_tokens=policies.prefill_max_tokens,
+            chunked_prefill_size=config.chunked_prefill_size,
+            admission_policy=config.admission_policy,
+            decode_first=config.decode_first,
+            overlap_schedule=overlap,
             attention=attention_name,
             packed_weights=model.packed,
             threads=torch.get_num_threads(),
@@ -107,21 +112,8 @@ class Engine:
         return self._scheduler.discard(request_id)
 
     def step(self) -> StepResult | None:
-        """Compute one token of every running request; None when there is no work."""
-        with record_function("roseinfer.scheduler.admit"):
-            batch = self._scheduler.prepare()
-        if batch is None:
-            return None
-        running, rows = self._running, batch.requests
-        how = SamplingBatch(
-            running.temperature[rows],
-            running.top_k[rows],
-            running.top_p[rows],
-            running.seed[rows],
-            running.length[rows],
-        )
-        tokens = self._runner.launch(batch, how).cpu().numpy()
-        return self._scheduler.process(batch, tokens)
+        """One token of every running request, or of fewer: see Loop; None when there is no work."""
+        return self._loop.step()
 
     def check_idle(self) -> None:
         """Raise AssertionError unless every block is free. Call it when there is no work."""

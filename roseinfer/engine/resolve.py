@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from roseinfer.config import ConfigError, Device, Dtype
+from roseinfer.config import ConfigError, Device, Dtype, EngineConfig
+from roseinfer.scheduler.admission import Admission, Fifo, Pack
+from roseinfer.scheduler.policies import ChunkedPrompts, Policies, WholePrompts, decode_first, prefill_first
 
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -27,6 +29,18 @@ def resolve_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
 
 
-def resolve_prefill_max_tokens(limit: int | None, device: torch.device) -> int:
-    """A CPU is at its arithmetic peak with one prompt, so that more of them only wait for each other."""
-    return limit or (2048 if device.type == "cuda" else 128)
+def resolve_policies(config: EngineConfig, device: torch.device) -> Policies:
+    """What a step may hold.
+
+    A CPU is at its arithmetic peak with one prompt, so that more of them only wait for each other.
+    """
+    admissions: dict[str, Admission] = {"fifo": Fifo(), "pack": Pack(config.admission_lookahead)}
+    chunk = config.chunked_prefill_size
+    return Policies(
+        max_batch_size=min(config.max_batch_size or config.max_active_requests, config.max_active_requests),
+        prefill_max_batch_size=config.prefill_max_batch_size,
+        prefill_max_tokens=config.prefill_max_tokens or (2048 if device.type == "cuda" else 128),
+        admission=admissions[config.admission_policy],
+        chunking=WholePrompts() if chunk is None else ChunkedPrompts(chunk),
+        composition=decode_first if config.decode_first else prefill_first,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from roseinfer.attention.base import Ints
 from roseinfer.config import ConfigError
 from roseinfer.models.config import ModelConfig
 
@@ -34,6 +35,13 @@ class KVPool:
         """Keys and values of one layer, each `[rows, kv heads, head_dim]`."""
         keys, values = self._memory[index].unbind(0)
         return keys, values
+
+    def copy_blocks(self, sources: Ints, targets: Ints) -> None:
+        """Copy whole blocks in every layer, all of them read before any is written."""
+        layers, sides, _, *row = self._memory.shape
+        blocks = self._memory.view(layers, sides, self.num_blocks, self.block_size, *row)
+        source, target = (torch.from_numpy(side).to(self.device) for side in (sources, targets))
+        blocks[:, :, target] = blocks[:, :, source]
 
 
 def bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:

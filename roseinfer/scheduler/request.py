@@ -12,9 +12,10 @@ from roseinfer.params import SamplingParams
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A prompt `[n]` of token ids, and the monotonic times (s) of what happened to it.
+    """A prompt `[n]` of token ids, and the times (s) of what happened to it.
 
     `tokens` is the prompt with what was generated so far: more than the prompt after a preemption.
+    `passed` counts the requests that came later and were admitted while this one was the first in the queue.
     """
 
     id: int
@@ -24,3 +25,4 @@ class Request:
     tokens: NDArray[np.int32]
     admitted: float = 0.0
     first_token: float = 0.0
+    passed: int = 0

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from roseinfer.attention.base import Ints
+from roseinfer.attention.base import UNKNOWN, Ints
 from roseinfer.scheduler.request import Request
 
 
 class Running:
-    """Rows `0 … capacity − 1`; `order` lists the rows in use, the longest running first.
+    """Rows `0 … capacity − 1`.
 
-    A row's request knows `length` tokens (prompt and generated), of which the keys and values of the first
-    `computed` are cached in its first `blocks` blocks. While it decodes, `computed == length − 1`.
+    `order` lists the rows in use, the first admitted first; `prefilling` those of them whose prompt is not
+    computed yet; `decoding` those that go on token by token, in the order of their turns.
+
+    A row's request has `length` tokens (prompt and generated; those that a launched step is making count, and
+    are UNKNOWN). Its first `blocks` blocks take their keys and values; while it is prefilling, the first
+    `computed` tokens have theirs.
     """
 
     def __init__(self, capacity: int, max_model_len: int, block_size: int) -> None:
         self.block_size = block_size
         self.requests: list[Request | None] = [None] * capacity
         self.order = np.empty(0, dtype=np.int64)
+        self.prefilling: list[int] = []
+        self.decoding = np.empty(0, dtype=np.int64)
+        self.alive = np.zeros(capacity, dtype=np.bool_)
         self.ids = np.zeros(capacity, dtype=np.int64)
         self.tokens = np.zeros((capacity, max_model_len), dtype=np.int32)
         self.length = np.zeros(capacity, dtype=np.int64)
@@ -58,6 +66,8 @@ class Running:
         self.requests[row] = request
         self._row_of[request.id] = row
         self.order = np.append(self.order, row)
+        self.prefilling.append(row)
+        self.alive[row] = True
         self.ids[row] = request.id
         self.tokens[row, :known] = request.tokens
         self.length[row] = known
@@ -73,19 +83,27 @@ class Running:
         self.seed[row] = params.seed
         return row
 
-    def remove(self, row: int) -> tuple[Request, Ints]:
-        """Empty `row`. Returns its request, and the blocks to release."""
-        request, blocks = self.request(row), self.held_blocks(row).copy()
+    def remove(self, rows: Ints) -> None:
+        """`rows` no longer run. They and their blocks stay taken until `vacate`."""
+        self.alive[rows] = False
+        self.order = self.order[self.alive[self.order]]
+        self.decoding = self.decoding[self.alive[self.decoding]]
+        self.prefilling = [row for row in self.prefilling if self.alive[row]]
+        for row in rows:
+            del self._row_of[self.request(row).id]
+
+    def vacate(self, row: int) -> Ints:
+        """Make the row of a removed request free. Returns the blocks to release."""
         self.requests[row] = None
-        del self._row_of[request.id]
-        self.order = self.order[self.order != row]
         self._free_rows.append(row)
-        return request, blocks
+        return self.held_blocks(row).copy()
 
     def held_blocks(self, row: int) -> Ints:
         """The blocks of `row`, in the order of its tokens."""
         return self.block_table[row, : self.blocks[row]]
 
-    def known_tokens(self, row: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-        """Prompt and generated tokens of `row`."""
-        return self.tokens[row, : self.length[row]].copy()
+    def known_tokens(self, row: int) -> NDArray[np.int32]:
+        """Prompt and generated tokens of `row` that the host has seen."""
+        known: NDArray[np.int32] = self.tokens[row, : self.length[row]]
+        known = known[known != UNKNOWN]
+        return known

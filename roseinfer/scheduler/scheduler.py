@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from roseinfer.attention.base import Batch, Ints, Segment
+from roseinfer.attention.base import UNKNOWN, Batch, Ints
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.params import Finished, FinishReason
+from roseinfer.scheduler.assemble import assemble
+from roseinfer.scheduler.policies import Chunk, Policies
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one step may admit."""
-
-    prefill_max_batch_size: int
-    prefill_max_tokens: int
 
 
 @dataclass(frozen=True)
@@ -32,22 +27,38 @@ class StepResult:
     finished: tuple[Finished, ...]
 
 
-class Scheduler:
-    """Requests wait in order of arrival, run together, and leave when done.
+class _MustWaitError(Exception):
+    """Blocks are short, and a launched step has to be processed before any can be taken from a request."""
 
-    Every step computes one token of each running request and the whole prompts of those admitted in it.
-    A request needs blocks only for the tokens it has; when none is left, the request that was admitted
-    last goes back to the head of the queue and is computed again later.
+
+class Scheduler:
+    """Requests wait, run together, and leave when done.
+
+    A step is `prepare`, launch (the caller's), `launched`, `process`. The next step may be prepared before
+    `process`: the tokens that it starts from are then UNKNOWN to the host. A request that ended in the
+    meantime gives its row and blocks back only when the last step launched with it has been processed.
+
+    A request needs blocks only for the tokens it has; when none is left, the request that was admitted last
+    goes back to the head of the queue and is computed again later.
     """
 
     def __init__(
-        self, running: Running, allocator: BlockAllocator, limits: Limits, eos: tuple[int, ...]
+        self,
+        running: Running,
+        allocator: BlockAllocator,
+        policies: Policies,
+        eos: tuple[int, ...],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._waiting: deque[Request] = deque()
+        self._waiting: OrderedDict[int, Request] = OrderedDict()
         self._running = running
         self._allocator = allocator
-        self._limits = limits
-        self._eos = np.array(eos, dtype=np.int64)
+        self._policies = policies
+        self._eos = eos
+        self._clock = clock
+        self._launched = self._processed = 0  # steps
+        self._leaving: deque[tuple[int, int]] = deque()  # (step that frees it, row)
+        self._changed: list[Ints] = []
         self.preemptions = 0
 
     @property
@@ -60,61 +71,84 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting) or len(self._running) > 0
-
-    def add(self, request: Request) -> None:
-        """Queue a request. It must fit the cache alone: see `capacity_tokens`."""
-        self._waiting.append(request)
+        return bool(self._waiting) or len(self._running) > 0 or self._launched > self._processed
 
     @property
     def capacity_tokens(self) -> int:
         """The longest request, prompt and answer, that can ever be served."""
         return self._allocator.num_blocks * self._running.block_size
 
+    def add(self, request: Request) -> None:
+        """Queue a request. It must fit the cache alone: see `capacity_tokens`."""
+        self._waiting[request.id] = request
+
     def discard(self, request_id: int) -> bool:
         """Forget a request whose client went away, at whatever stage. False if it is not known."""
         row = self._running.row_of(request_id)
-        if row is not None:
-            _, blocks = self._running.remove(row)
-            self._allocator.release(blocks)
-            return True
-        for request in self._waiting:
-            if request.id == request_id:
-                self._waiting.remove(request)
-                return True
-        return False
+        if row is None:
+            return self._waiting.pop(request_id, None) is not None
+        self._leave(np.array([row]))
+        return True
 
     def prepare(self) -> Batch | None:
-        """The next step's batch; None when there is nothing to do."""
-        if not self.has_work:
+        """The next step's batch; None when there is none before a launched step has been processed."""
+        self._changed = []
+        try:
+            chunks, decode = self._policies.composition(self._prompts, self._decode)
+        except _MustWaitError:
             return None
-        decode = self._grow()
-        prefill = self._admit()
-        return self._batch(prefill, decode)
+        if not chunks and not len(decode):
+            return None
+        changed = np.concatenate([*self._changed, [chunk.row for chunk in chunks]]).astype(np.int64)
+        return assemble(self._running, chunks, decode, changed, np.empty((2, 0), dtype=np.int64))
+
+    def launched(self, batch: Batch) -> None:
+        """The batch is being computed: each of its requests has one more token, of unknown value."""
+        self._launched += 1
+        running, rows = self._running, batch.requests
+        for segment in batch.segments:
+            running.computed[segment.request] = segment.context + segment.count
+        length = running.length[rows]
+        running.tokens[rows, length] = UNKNOWN
+        length += 1
+        running.length[rows] = length
+        prefilled, decoded = batch.prefill_requests, batch.decode_requests
+        if len(prefilled):
+            running.prefilling = [row for row in running.prefilling if row not in prefilled]
+        others = running.decoding[len(decoded) :]
+        if len(prefilled) or len(others) or (length >= running.last_stop[rows]).any():
+            turns = np.concatenate([others, decoded, prefilled])
+            running.decoding = turns[running.length[turns] < running.last_stop[turns]]
 
     def process(self, batch: Batch, tokens: Ints) -> StepResult:
         """Take in the step's next tokens `[R]` and end the requests that are done."""
+        self._processed += 1
+        now = self._clock()
         running, rows = self._running, batch.requests
-        now = time.monotonic()
-        for row in rows[: len(batch.segments)]:
+        for row in batch.prefill_requests:
             request = running.request(row)
             request.first_token = request.first_token or now
-        length = running.length[rows]
+        length = batch.positions[batch.last_rows] + 1
+        if self._leaving:  # of requests that left after the launch, the tokens are dropped
+            alive = running.alive[rows]
+            rows, tokens, length = rows[alive], tokens[alive], length[alive]
         running.tokens[rows, length] = tokens
-        running.computed[rows] = length
-        running.length[rows] = length = length + 1
+        length += 1
         ids = running.ids[rows]
         stopped = (length >= running.first_stop[rows]) & np.isin(tokens, self._eos)
         ended = stopped | (length >= running.last_stop[rows])
-        finished = tuple(
-            self._finish(row, FinishReason.STOP if stop else FinishReason.LENGTH, now)
-            for row, stop in zip(rows[ended], stopped[ended], strict=True)
-        )
+        finished: tuple[Finished, ...] = ()
+        if ended.any():
+            finished = tuple(
+                self._finished(row, FinishReason.STOP if stop else FinishReason.LENGTH, now)
+                for row, stop in zip(rows[ended], stopped[ended], strict=True)
+            )
+            self._leave(rows[ended])
+        self._vacate()
         return StepResult(ids, tokens, finished)
 
-    def _finish(self, row: int, reason: FinishReason, now: float) -> Finished:
-        request, blocks = self._running.remove(row)
-        self._allocator.release(blocks)
+    def _finished(self, row: int, reason: FinishReason, now: float) -> Finished:
+        request = self._running.request(row)
         return Finished(
             id=request.id,
             reason=reason,
@@ -123,72 +157,80 @@ class Scheduler:
             generation=now - request.first_token,
         )
 
-    def _grow(self) -> Ints:
+    def _decode(self) -> Ints:
         """Rows that decode, each with a block for its next token; preempts where blocks run out."""
-        running = self._running
+        running, most = self._running, self._policies.max_batch_size
         while True:
-            rows = running.order
+            rows = running.decoding if len(running.decoding) <= most else running.decoding[:most]
             short = rows[running.blocks[rows] * running.block_size < running.length[rows]]
             if len(short) <= self._allocator.num_free:
                 break
-            self._preempt(int(rows[-1]))
-        running.block_table[short, running.blocks[short]] = self._allocator.take(len(short))
-        running.blocks[short] += 1
+            if self._launched > self._processed:
+                raise _MustWaitError
+            self._preempt(int(running.order[-1]))
+        if len(short):
+            running.block_table[short, running.blocks[short]] = self._allocator.take(len(short))
+            running.blocks[short] += 1
+            self._changed.append(short)
         return rows
 
     def _preempt(self, row: int) -> None:
-        tokens = self._running.known_tokens(row)
-        request, blocks = self._running.remove(row)
-        self._allocator.release(blocks)
-        self._waiting.appendleft(replace(request, tokens=tokens))
+        request = replace(self._running.request(row), tokens=self._running.known_tokens(row))
+        self._leave(np.array([row]))
+        self._waiting[request.id] = request
+        self._waiting.move_to_end(request.id, last=False)
         self.preemptions += 1
 
-    def _admit(self) -> list[int]:
-        """Move requests from the queue to the batch while rows, blocks and the step's budget last."""
-        running, limits = self._running, self._limits
-        admitted: list[int] = []
-        budget = limits.prefill_max_tokens
-        now = time.monotonic()
-        while self._waiting and not running.full and len(admitted) < limits.prefill_max_batch_size:
-            request = self._waiting[0]
-            known = len(request.tokens)
-            blocks = -(-known // running.block_size)
-            # One block more than needed now, so that what is admitted is not preempted at once.
-            room = self._allocator.num_free - (len(running) > 0)
-            if blocks > room or (admitted and known > budget):
-                break
-            self._waiting.popleft()
-            budget -= known
-            request.admitted = request.admitted or now
-            admitted.append(running.add(request, self._allocator.take(blocks)))
-        return admitted
+    def _leave(self, rows: Ints) -> None:
+        """`rows` run no more, and are vacated when the steps launched so far have been processed."""
+        self._running.remove(rows)
+        self._leaving.extend((self._launched, row) for row in rows.tolist())
+        self._vacate()
 
-    def _batch(self, prefill: list[int], decode: Ints) -> Batch:
-        running, size = self._running, self._running.block_size
-        segments, tokens, positions, slots = [], [], [], []
-        start = 0
-        for row in prefill:
-            count = int(running.length[row])
-            position = np.arange(count)
-            blocks = running.held_blocks(row)
-            segments.append(Segment(start, count, 0, blocks[:0]))
-            tokens.append(running.tokens[row, :count])
-            positions.append(position)
-            slots.append(blocks[position // size] * size + position % size)
-            start += count
-        position = running.length[decode] - 1
-        longest = int(running.blocks[decode].max(initial=0))
-        tokens.append(running.tokens[decode, position])
-        positions.append(position)
-        slots.append(running.block_table[decode, position // size] * size + position % size)
-        ends = np.array([segment.start + segment.count - 1 for segment in segments], dtype=np.int64)
-        return Batch(
-            tokens=np.concatenate(tokens).astype(np.int64),
-            positions=np.concatenate(positions),
-            cache_slots=np.concatenate(slots),
-            segments=tuple(segments),
-            decode_blocks=running.block_table[decode, :longest],
-            decode_lengths=running.length[decode],
-            last_rows=np.concatenate([ends, start + np.arange(len(decode))]),
-            requests=np.concatenate([np.array(prefill, dtype=np.int64), decode]),
-        )
+    def _vacate(self) -> None:
+        while self._leaving and self._leaving[0][0] <= self._processed:
+            self._allocator.release(self._running.vacate(self._leaving.popleft()[1]))
+
+    def _prompts(self) -> list[Chunk]:
+        """Parts of prompts: of those begun, then of newly admitted ones, while the step's budget lasts."""
+        running, policies = self._running, self._policies
+        chunks: list[Chunk] = []
+        budget = policies.prefill_max_tokens
+        begun = iter(tuple(running.prefilling))
+        while len(chunks) < policies.prefill_max_batch_size:
+            row = next(begun, None)
+            if row is None:
+                row = self._admit(budget, first=not chunks)
+            if row is None:
+                break
+            context = int(running.computed[row])
+            rest = int(running.length[row]) - context
+            count = policies.chunking.part(rest, budget, first=not chunks)
+            if not count:
+                break
+            budget -= count
+            chunks.append(Chunk(row, context, count, last=count == rest))
+        return chunks
+
+    def _admit(self, budget: int, *, first: bool) -> int | None:
+        """Give the next waiting request a row and blocks; None if no request fits. Returns the row."""
+        running = self._running
+        if not self._waiting or running.full:
+            return None
+        # One block more than needed now, so that what is admitted is not preempted at once.
+        room = self._allocator.num_free - (len(running) > 0)
+
+        def fits(request: Request) -> bool:
+            known = len(request.tokens)
+            part = self._policies.chunking.part(known, budget, first=first)
+            return part > 0 and self._num_blocks(known) <= room
+
+        request = self._policies.admission.pick(self._waiting.values(), fits)
+        if request is None:
+            return None
+        del self._waiting[request.id]
+        request.admitted = request.admitted or self._clock()
+        return running.add(request, self._allocator.take(self._num_blocks(len(request.tokens))))
+
+    def _num_blocks(self, tokens: int) -> int:
+        return -(-tokens // self._running.block_size)

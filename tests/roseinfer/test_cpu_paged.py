@@ -85,11 +85,12 @@ def run(case: Case, *, cpu_kernels: bool) -> tuple[torch.Tensor, torch.Tensor, A
     keys.normal_(generator=generator)
     values.normal_(generator=generator)
 
-    length, none = np.array(case.lengths), np.empty(0, dtype=np.int64)
+    length, order = np.array(case.lengths), np.arange(len(case.lengths))
     attention.begin(
         Batch(
             tokens=np.zeros_like(length), positions=length - 1, cache_slots=np.array([s[-1] for s in slots]),
-            segments=(), decode_blocks=tables, decode_lengths=length, last_rows=none, requests=none,
+            segments=(), decode_lengths=length, last_rows=order, requests=order, block_table=tables,
+            block_size=case.block_size,
         )
     )  # fmt: skip
     out = attention.attend(1, q, k, v)

@@ -80,8 +80,9 @@ def prompt_logits(folder: Path, dtype: torch.dtype, prompt: list[int]) -> torch.
     count, none = len(prompt), np.empty(0, dtype=np.int64)
     rows = np.arange(count)
     batch = Batch(
-        tokens=np.array(prompt), positions=rows, cache_slots=rows, segments=(Segment(0, count, 0, none),),
-        decode_blocks=none.reshape(0, 0), decode_lengths=none, last_rows=rows[-1:], requests=none,
+        tokens=np.array(prompt), positions=rows, cache_slots=rows, segments=(Segment(0, count, 0, none, 0),),
+        decode_lengths=none, last_rows=rows[-1:], requests=rows[:1], block_table=none.reshape(0, 0),
+        block_size=16,
     )  # fmt: skip
     attention.begin(batch)
     with torch.inference_mode():

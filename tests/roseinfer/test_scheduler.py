@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from roseinfer.kvcache.blocks import BlockAllocator, OutOfBlocksError
 from roseinfer.params import SamplingParams
+from roseinfer.scheduler.policies import Policies
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
-from roseinfer.scheduler.scheduler import Limits, Scheduler
+from roseinfer.scheduler.scheduler import Scheduler
 
 BLOCK, CONTEXT, EOS = 4, 64, 999
 
@@ -25,7 +26,7 @@ def request(id: int, prompt: int, max_tokens: int) -> Request:
 
 def make(num_blocks: int, rows: int, budget: int) -> tuple[Scheduler, Running, BlockAllocator]:
     running, allocator = Running(rows, CONTEXT, BLOCK), BlockAllocator(num_blocks)
-    return Scheduler(running, allocator, Limits(4, budget), (EOS,)), running, allocator
+    return Scheduler(running, allocator, Policies(rows, 4, budget), (EOS,)), running, allocator
 
 
 Traffic = st.lists(
@@ -61,6 +62,7 @@ def test_every_request_is_answered_once_and_no_block_leaks(
         if batch is None:
             continue
         check_batch(batch, running, budget)
+        scheduler.launched(batch)
         ids = running.ids[batch.requests].tolist()
         assert len(set(ids)) == len(ids)
         admitted_first += [id for id in ids[: len(batch.segments)] if not answered[id]]

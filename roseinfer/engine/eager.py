@@ -1,0 +1,54 @@
+"""Runs a step operator by operator: on a CPU, and on a GPU without graphs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.profiler import record_function
+
+from roseinfer.attention.base import Attention, Batch, Ints
+from roseinfer.engine.runner import Pending, Runner
+from roseinfer.engine.sampler import SamplingBatch, sample
+from roseinfer.kvcache.pool import KVPool
+from roseinfer.models.gpt2 import GPT2
+
+
+class EagerPending(Pending):
+    """Sampled tokens `[R]`, on the device."""
+
+    def __init__(self, sampled: Tensor) -> None:
+        self._sampled = sampled
+
+    def tokens(self) -> Ints:
+        tokens: Ints = self._sampled.cpu().numpy()
+        return tokens
+
+
+class EagerRunner(Runner):
+    """The model, its attention and the sampler; `capacity` is the number of running rows."""
+
+    def __init__(self, model: GPT2, attention: Attention, pool: KVPool, capacity: int) -> None:
+        self._model, self._attention, self._pool = model, attention, pool
+        self._last = torch.zeros(capacity, dtype=torch.int64, device=pool.device)
+
+    @torch.inference_mode()
+    def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
+        if batch.copies.shape[1]:
+            self._pool.copy_blocks(*batch.copies)
+        self._attention.begin(batch)
+        requests = self._tensor(batch.requests)
+        name = "roseinfer.prefill_batch.model_forward" if batch.segments else "roseinfer.model.forward.eager"
+        with record_function(name):
+            prompts = self._tensor(batch.tokens[: batch.decode_start])
+            decoded = self._last[requests[len(batch.prefill_requests) :]]
+            hidden = self._model.forward(
+                torch.cat((prompts, decoded)), self._tensor(batch.positions), self._attention
+            )
+            logits = self._model.logits(hidden[self._tensor(batch.last_rows)])
+        with record_function("roseinfer.sampler"):
+            sampled = sample(logits, sampling)
+        self._last[requests] = sampled
+        return EagerPending(sampled)
+
+    def _tensor(self, array: Ints) -> Tensor:
+        return torch.from_numpy(array).to(self._pool.device)

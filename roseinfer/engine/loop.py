@@ -1,0 +1,50 @@
+"""Prepare, launch, process: the engine's loop over steps."""
+
+from __future__ import annotations
+
+from torch.profiler import record_function
+
+from roseinfer.attention.base import Batch
+from roseinfer.engine.runner import Pending, Runner
+from roseinfer.engine.sampler import SamplingBatch
+from roseinfer.scheduler.running import Running
+from roseinfer.scheduler.scheduler import Scheduler, StepResult
+
+
+class Loop:
+    """With `overlap`, the next step is launched before the tokens of the last one are waited for: the host
+    prepares and processes while the device computes. The tokens are the same either way.
+    """
+
+    def __init__(self, scheduler: Scheduler, running: Running, runner: Runner, *, overlap: bool) -> None:
+        self._scheduler, self._running, self._runner = scheduler, running, runner
+        self._overlap = overlap
+        self._in_flight: tuple[Batch, Pending] | None = None
+
+    def step(self) -> StepResult | None:
+        """Process one step, which may have yielded no token; None when there is no work."""
+        in_flight = self._in_flight or self._launch()
+        if in_flight is None:
+            return None
+        self._in_flight = self._launch() if self._overlap else None
+        batch, pending = in_flight
+        return self._scheduler.process(batch, pending.tokens())
+
+    def _launch(self) -> tuple[Batch, Pending] | None:
+        with record_function("roseinfer.scheduler.admit"):
+            batch = self._scheduler.prepare()
+        if batch is None:
+            return None
+        pending = self._runner.launch(batch, self._sampling(batch))
+        self._scheduler.launched(batch)
+        return batch, pending
+
+    def _sampling(self, batch: Batch) -> SamplingBatch:
+        running, rows = self._running, batch.requests
+        return SamplingBatch(
+            running.temperature[rows],
+            running.top_k[rows],
+            running.top_p[rows],
+            running.seed[rows],
+            running.length[rows],
+        )

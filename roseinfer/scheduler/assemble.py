@@ -1,0 +1,70 @@
+"""Chunks of prompts and decode rows, as the arrays that a runner takes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from roseinfer.attention.base import Batch, Ints, Segment
+from roseinfer.scheduler.policies import Chunk
+from roseinfer.scheduler.running import Running
+
+
+def assemble(running: Running, chunks: list[Chunk], decode: Ints, changed: Ints, copies: Ints) -> Batch:
+    """The batch of one step; `changed` and `copies` as in Batch."""
+    if chunks:
+        return _mixed(running, chunks, decode, changed, copies)
+    lengths = running.length[decode]
+    positions = lengths - 1
+    return Batch(
+        tokens=running.tokens[decode, positions].astype(np.int64),
+        positions=positions,
+        cache_slots=_slots(running, decode, positions),
+        segments=(),
+        decode_lengths=lengths,
+        last_rows=np.arange(len(decode)),
+        requests=decode,
+        block_table=running.block_table,
+        block_size=running.block_size,
+        changed=changed,
+        copies=copies,
+    )
+
+
+def _mixed(running: Running, chunks: list[Chunk], decode: Ints, changed: Ints, copies: Ints) -> Batch:
+    counts = np.array([chunk.count for chunk in chunks])
+    ends = counts.cumsum()
+    decode_start = int(ends[-1])
+    segments = tuple(
+        Segment(int(end) - chunk.count, chunk.count, chunk.context, _context(running, chunk), chunk.row)
+        for end, chunk in zip(ends, chunks, strict=True)
+    )
+    last = np.array([chunk.last for chunk in chunks])
+    rows = np.concatenate([np.repeat([chunk.row for chunk in chunks], counts), decode])
+    lengths = running.length[decode]
+    positions = np.concatenate(
+        [*(np.arange(chunk.context, chunk.context + chunk.count) for chunk in chunks), lengths - 1]
+    )
+    return Batch(
+        tokens=running.tokens[rows, positions].astype(np.int64),
+        positions=positions,
+        cache_slots=_slots(running, rows, positions),
+        segments=segments,
+        decode_lengths=lengths,
+        last_rows=np.concatenate([ends[last] - 1, np.arange(decode_start, len(rows))]),
+        requests=np.concatenate([rows[ends[last] - 1], decode]),
+        block_table=running.block_table,
+        block_size=running.block_size,
+        changed=changed,
+        copies=copies,
+    )
+
+
+def _context(running: Running, chunk: Chunk) -> Ints:
+    """The blocks that hold the tokens before the chunk."""
+    return running.block_table[chunk.row, : -(-chunk.context // running.block_size)]
+
+
+def _slots(running: Running, rows: Ints, positions: Ints) -> Ints:
+    block, offset = np.divmod(positions, running.block_size)
+    slots: Ints = running.block_table[rows, block] * running.block_size + offset
+    return slots

@@ -1,0 +1,76 @@
+"""What a step may hold: limits, and the choices that have alternatives."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from roseinfer.attention.base import Ints, no_ints
+from roseinfer.scheduler.admission import Admission, Fifo
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """`count` tokens of the prompt in `row`, behind `context` computed ones; `last` if none are left then."""
+
+    row: int
+    context: int
+    count: int
+    last: bool
+
+
+class Chunking(ABC):
+    """How much of a prompt a step computes."""
+
+    @abstractmethod
+    def part(self, rest: int, budget: int, *, first: bool) -> int:
+        """Tokens to compute of `rest`, with `budget` tokens left in the step; 0 where none fit.
+
+        `first`: the step has no prompt yet.
+        """
+
+
+class WholePrompts(Chunking):
+    """A prompt is computed in one step; the first of a step may exceed the budget."""
+
+    def part(self, rest: int, budget: int, *, first: bool) -> int:
+        return rest if first or rest <= budget else 0
+
+
+@dataclass(frozen=True)
+class ChunkedPrompts(Chunking):
+    """A prompt is computed in parts of at most `size` tokens, and never more than the budget has left."""
+
+    size: int
+
+    def part(self, rest: int, budget: int, *, first: bool) -> int:
+        return min(rest, self.size, budget)
+
+
+#: Chooses the two parts of a step by calling for them: first come the prompts, then the decode rows.
+Composition = Callable[[Callable[[], list[Chunk]], Callable[[], Ints]], tuple[list[Chunk], Ints]]
+
+
+def decode_first(prompts: Callable[[], list[Chunk]], decode: Callable[[], Ints]) -> tuple[list[Chunk], Ints]:
+    """Every step decodes; prompts come along with what blocks are left."""
+    rows = decode()
+    return prompts(), rows
+
+
+def prefill_first(prompts: Callable[[], list[Chunk]], decode: Callable[[], Ints]) -> tuple[list[Chunk], Ints]:
+    """A step that has prompts computes only them: decoding waits until no prompt can be admitted."""
+    chunks = prompts()
+    return chunks, no_ints() if chunks else decode()
+
+
+@dataclass(frozen=True)
+class Policies:
+    """Limits: requests that decode in one step, prompts in one step, and prompt tokens in one step."""
+
+    max_batch_size: int
+    prefill_max_batch_size: int
+    prefill_max_tokens: int
+    admission: Admission = field(default_factory=Fifo)
+    chunking: Chunking = field(default_factory=WholePrompts)
+    composition: Composition = decode_first
