@@ -19,9 +19,9 @@ class Linear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, packed: bool) -> None:
         self.out_features = weight.shape[0]
-        self._bias = bias
+        self.bias = bias
         self._packed = packed
-        self._weight = (
+        self.weight = (
             torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1) if packed else weight.contiguous()
         )
 
@@ -29,23 +29,23 @@ class Linear:
         """`x Wᵀ + b`: `[tokens, in]` → `[tokens, out]`."""
         if self._packed:
             return self._fused(x, "none", "")
-        return F.linear(x, self._weight, self._bias)
+        return F.linear(x, self.weight, self.bias)
 
     def gelu(self, x: Tensor) -> Tensor:
         """`GELU(x Wᵀ + b)`, the tanh form."""
         if self._packed:
             return self._fused(x, "gelu", "tanh")
-        return F.gelu(F.linear(x, self._weight, self._bias), approximate="tanh")
+        return F.gelu(F.linear(x, self.weight, self.bias), approximate="tanh")
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """`residual + x Wᵀ + b`."""
         if self._packed:
-            out: Tensor = _pointwise.binary(x, residual, self._weight, self._bias, "add")
+            out: Tensor = _pointwise.binary(x, residual, self.weight, self.bias, "add")
             return out
-        return residual + F.linear(x, self._weight, self._bias)
+        return residual + F.linear(x, self.weight, self.bias)
 
     def _fused(self, x: Tensor, operation: str, algorithm: str) -> Tensor:
-        out: Tensor = _pointwise(x, self._weight, self._bias, operation, [], algorithm)
+        out: Tensor = _pointwise(x, self.weight, self.bias, operation, [], algorithm)
         return out
 
 
