@@ -6,6 +6,7 @@ import ctypes
 
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 from roseinfer.attention.torch_paged import TorchPagedAttention
 from roseinfer.kernels.cpu.build import load_library
@@ -44,9 +45,10 @@ class CpuPagedAttention(TorchPagedAttention):
 
     def _decode(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
         slots, blocks, lengths = self._decode_arrays
-        self._kernel(
-            q.data_ptr(), k.data_ptr(), v.data_ptr(), q.stride(0), k.stride(0), v.stride(0),
-            keys.data_ptr(), values.data_ptr(), out.data_ptr(), slots.ctypes.data,
-            blocks.ctypes.data, blocks.shape[1], lengths.ctypes.data, len(lengths),
-            *self._shape, self._scale,
-        )  # fmt: skip
+        with record_function("roseinfer.attention.decode"):
+            self._kernel(
+                q.data_ptr(), k.data_ptr(), v.data_ptr(), q.stride(0), k.stride(0), v.stride(0),
+                keys.data_ptr(), values.data_ptr(), out.data_ptr(), slots.ctypes.data,
+                blocks.ctypes.data, blocks.shape[1], lengths.ctypes.data, len(lengths),
+                *self._shape, self._scale,
+            )  # fmt: skip

@@ -17,11 +17,26 @@ import threading
 import msgspec
 import numpy as np
 import torch
+from torch.profiler import record_function
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
+from roseinfer.engine.profiler import StepProfiler
 from roseinfer.ipc.channel import BlockingChannel
-from roseinfer.ipc.messages import Discard, Failed, Load, Query, Ready, Submit, ToEngine, Tokens
+from roseinfer.ipc.messages import (
+    Discard,
+    Failed,
+    Load,
+    Profiled,
+    Query,
+    Ready,
+    StartProfile,
+    StopProfile,
+    Submit,
+    ToEngine,
+    Tokens,
+)
+from roseinfer.params import RequestError
 from roseinfer.scheduler.scheduler import StepResult
 
 log = logging.getLogger(__name__)
@@ -57,6 +72,7 @@ def _end_with(sock: socket.socket) -> None:
 
 
 def _serve(engine: Engine, channel: BlockingChannel[ToEngine]) -> None:
+    profiler = StepProfiler()
     while True:
         for message in channel.receive(wait=not engine.has_work):
             match message:
@@ -66,9 +82,24 @@ def _serve(engine: Engine, channel: BlockingChannel[ToEngine]) -> None:
                     engine.discard(id)
                 case Query():
                     channel.send(_load(engine))
+                case StartProfile() | StopProfile():
+                    channel.send(_profile(profiler, message))
         result = engine.step()
         if result is not None:
-            channel.send(_message(result))
+            with record_function("roseinfer.ipc.send"):
+                channel.send(_message(result))
+            profiler.step()
+
+
+def _profile(profiler: StepProfiler, message: StartProfile | StopProfile) -> Profiled:
+    try:
+        if isinstance(message, StartProfile):
+            profiler.start(message.folder, message.steps, message.with_stack)
+        else:
+            profiler.stop()
+    except RequestError as error:
+        return Profiled(str(error))
+    return Profiled()
 
 
 def _message(result: StepResult) -> Tokens:

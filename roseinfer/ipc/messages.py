@@ -25,6 +25,24 @@ class Query(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Ask for the engine's load; a Load answers, in the order of the queries."""
 
 
+class StartProfile(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Profile the next `steps` steps (None: until stopped) into `folder`; a Profiled answers."""
+
+    folder: str
+    steps: int | None
+    with_stack: bool
+
+
+class StopProfile(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """End the profile and write it; a Profiled answers when it is written."""
+
+
+class Profiled(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Done, or why not."""
+
+    error: str | None = None
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The engine takes requests from now on."""
 
@@ -54,5 +72,5 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     preemptions: int
 
 
-ToEngine = Submit | Discard | Query
-FromEngine = Ready | Failed | Tokens | Load
+ToEngine = Submit | Discard | Query | StartProfile | StopProfile
+FromEngine = Ready | Failed | Tokens | Load | Profiled

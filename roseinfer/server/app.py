@@ -19,11 +19,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from roseinfer import __version__
+from roseinfer.ipc.messages import StartProfile, StopProfile
 from roseinfer.params import RequestError, check_request
 from roseinfer.server import protocol
 from roseinfer.server.answers import Answers
 from roseinfer.server.engine_client import EngineClient, EngineDeadError
-from roseinfer.server.protocol import BadRequestError, CompletionRequest, Work, error_body
+from roseinfer.server.protocol import BadRequestError, CompletionRequest, ProfileRequest, Work, error_body
 from roseinfer.tokenizer.tokenizer import Tokenizer
 
 MAX_BODY_BYTES = 32 << 20
@@ -50,6 +51,8 @@ class Server:
                 Route("/health", self._health),
                 Route("/server_info", self._server_info),
                 Route("/v1/models", self._models),
+                Route("/start_profile", self._start_profile, methods=["POST"]),
+                Route("/stop_profile", self._stop_profile, methods=["POST"]),
                 Route("/v1/completions", self._completions, methods=["POST"]),
             ],
             exception_handlers={HTTPException: _http_error, Exception: _server_error},
@@ -83,6 +86,29 @@ class Server:
             "load": msgspec.structs.asdict(load) | {"inflight": self._engine.num_inflight},
         }
         return Response(msgspec.json.encode(info), media_type=JSON)
+
+    async def _start_profile(self, request: Request) -> Response:
+        """Begin a torch profile of the engine process; see ProfileRequest."""
+        self._authorize(request)
+        try:
+            asked = msgspec.json.decode(await _body(request), type=ProfileRequest)
+        except msgspec.MsgspecError as error:
+            return Response(error_body(400, str(error)), 400, media_type=JSON)
+        return await self._profile(StartProfile(asked.output_dir, asked.num_steps, asked.with_stack))
+
+    async def _stop_profile(self, request: Request) -> Response:
+        """End it; the trace is written when this answers."""
+        self._authorize(request)
+        return await self._profile(StopProfile())
+
+    async def _profile(self, order: StartProfile | StopProfile) -> Response:
+        try:
+            done = await self._engine.profile(order)
+        except EngineDeadError:
+            raise HTTPException(503, "the engine has stopped") from None
+        if done.error is not None:
+            return Response(error_body(400, done.error), 400, media_type=JSON)
+        return Response()
 
     async def _completions(self, request: Request) -> ASGIApp:
         self._authorize(request)

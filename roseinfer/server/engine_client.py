@@ -6,13 +6,26 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roseinfer.config import ConfigError
 from roseinfer.ipc.channel import AsyncChannel
-from roseinfer.ipc.messages import Discard, Failed, FromEngine, Load, Query, Ready, Submit, Tokens
+from roseinfer.ipc.messages import (
+    Discard,
+    Failed,
+    FromEngine,
+    Load,
+    Profiled,
+    Query,
+    Ready,
+    StartProfile,
+    StopProfile,
+    Submit,
+    Tokens,
+)
 from roseinfer.params import EngineInfo, Finished, SamplingParams
 from roseinfer.server.engine_process import EngineProcess
 
@@ -61,6 +74,7 @@ class EngineClient:
         self._on_death = on_death
         self._streams: dict[int, tuple[Mailbox, int]] = {}
         self._queries: deque[asyncio.Future[Load]] = deque()
+        self._profiles: deque[asyncio.Future[Profiled]] = deque()
         self._ids = itertools.count()
         self.alive = False
 
@@ -96,6 +110,15 @@ class EngineClient:
         self._channel.send(Query())
         return await answer
 
+    async def profile(self, order: StartProfile | StopProfile) -> Profiled:
+        """Start or end a profile of the engine. Raises EngineDeadError."""
+        if not self.alive:
+            raise EngineDeadError
+        answer: asyncio.Future[Profiled] = asyncio.get_running_loop().create_future()
+        self._profiles.append(answer)
+        self._channel.send(order)
+        return await answer
+
     def submit(self, prompt: NDArray[np.int32], params: SamplingParams, mailbox: Mailbox, answer: int) -> int:
         """Queue a prompt `[n]` whose tokens arrive in `mailbox` as `answer`. Returns the id to discard."""
         if not self.alive:
@@ -125,6 +148,10 @@ class EngineClient:
                 answer = self._queries.popleft()
                 if not answer.done():
                     answer.set_result(message)
+            case Profiled():
+                done = self._profiles.popleft()
+                if not done.done():
+                    done.set_result(message)
             case Ready() | Failed():
                 if not self._ready.done():
                     self._ready.set_result(message)
@@ -137,9 +164,10 @@ class EngineClient:
         was_alive, self.alive = self.alive, False
         for mailbox, _ in self._streams.values():
             mailbox.fail()
-        for query in self._queries:
-            if not query.done():
-                query.set_exception(EngineDeadError())
+        unanswered: list[asyncio.Future[Any]] = [*self._queries, *self._profiles]
+        for answer in unanswered:
+            if not answer.done():
+                answer.set_exception(EngineDeadError())
         if was_alive:
             self._on_death()
 

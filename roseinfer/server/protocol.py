@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -29,6 +29,15 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
+
+
+class ProfileRequest(msgspec.Struct, frozen=True):
+    """`POST /start_profile`: a torch profile of the engine's next `num_steps` steps (without it: until
+    `/stop_profile`), written into `output_dir`."""
+
+    output_dir: str
+    num_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    with_stack: bool = False
 
 
 class CompletionRequest(msgspec.Struct, frozen=True):
