@@ -1,0 +1,41 @@
+"""How an engine's own profiler is used: what its server is started with, and which routes start and stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from harness.spec.profile import Tool
+
+
+@dataclass(frozen=True)
+class CaptureRequest:
+    """What is to be captured: `steps` steps of the engine, with its torch profiler into `folder` (absolute),
+    or with marks and windows for nsys."""
+
+    tool: Tool
+    folder: Path
+    steps: int
+    stacks: bool = False
+
+
+@dataclass(frozen=True)
+class Route:
+    """A POST, with a JSON body or none."""
+
+    path: str
+    body: JsonValue = None
+
+
+@dataclass(frozen=True)
+class EngineProfiler:
+    """`args` and `env` are added to the server's. Without routes the engine is not told; with `start` alone
+    it stops by itself after the steps asked for."""
+
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    start: Route | None = None
+    stop: Route | None = None

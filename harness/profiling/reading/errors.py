@@ -1,0 +1,15 @@
+"""What is wrong with a profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.errors import BenchError
+
+
+class TraceError(BenchError):
+    """A file of a profiler cannot be used; the others of the run can."""
+
+    def __init__(self, path: Path, reason: str, mend: str) -> None:
+        super().__init__(f"{path.name}: {reason}", mend)
+        self.reason = reason

@@ -1,0 +1,95 @@
+"""Reads the SQLite export of Nsight Systems.
+
+Tables and columns: docs.nvidia.com/nsight-systems, "SQLite Schema Reference". Tables are made only where there
+is something to write; times are ns. A globalTid holds the process in its bits 24 to 47 and the thread below.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from harness.profiling.reading.errors import TraceError
+from harness.profiling.reading.timeline import Column, Names, Timeline
+
+US = 1e-3
+PROCESS = ~0xFFFFFF
+#: NVTX_EVENTS.eventType of a range pushed and popped, and of one started and ended.
+RANGE_TYPES = (59, 60)
+#: CUPTI's CUpti_ActivityMemcpyKind.
+COPIES = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 10: "Memcpy PtoP"}
+
+
+def read_nsys(path: Path) -> Timeline:
+    """The spans of an export. NVTX ranges stand for torch's; there are no operators.
+
+    Raises:
+        TraceError: not there, empty, or not such an export.
+    """
+    if not path.is_file() or path.stat().st_size == 0:
+        raise TraceError(path, "it is not there or empty", "profile again; the log says what nsys did")
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            return _read(path, database)
+    except sqlite3.Error as error:
+        raise TraceError(path, f"it is not an export of nsys: {error}", "export the report again") from None
+
+
+def _read(path: Path, database: sqlite3.Connection) -> Timeline:
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if "StringIds" not in tables:
+        raise TraceError(path, "it is not an export of nsys: it has no StringIds", "export the report again")
+    texts = dict(database.execute("SELECT id, value FROM StringIds"))
+    names, links = Names(), _Links()
+    device, calls, ranges = Column(), Column(), Column()
+
+    def rows(table: str, columns: str, where: str = "") -> Iterator[tuple[int, ...]]:
+        if table in tables:
+            yield from database.execute(f"SELECT start, end, {columns} FROM {table} {where}")
+
+    for start, end, name, link, process, stream in rows(
+        "CUPTI_ACTIVITY_KIND_KERNEL", "demangledName, correlationId, globalPid, streamId"
+    ):
+        text = texts.get(name, "unknown kernel")
+        device.add(names[text], start * US, end * US, process | stream, links[process, link])
+    for start, end, kind, link, process, stream in rows(
+        "CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind, correlationId, globalPid, streamId"
+    ):
+        text = COPIES.get(kind, "Memcpy")
+        device.add(names[text], start * US, end * US, process | stream, links[process, link])
+    for start, end, link, process, stream in rows(
+        "CUPTI_ACTIVITY_KIND_MEMSET", "correlationId, globalPid, streamId"
+    ):
+        device.add(names["Memset"], start * US, end * US, process | stream, links[process, link])
+    for start, end, link, process, stream in rows(
+        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "correlationId, globalPid, streamId"
+    ):
+        device.add(names["CUDA graph"], start * US, end * US, process | stream, links[process, link])
+    for start, end, name, link, thread in rows(
+        "CUPTI_ACTIVITY_KIND_RUNTIME", "nameId, correlationId, globalTid"
+    ):
+        text = texts.get(name, "unknown call").partition("_v")[0]
+        calls.add(names[text], start * US, end * US, thread, links[thread & PROCESS, link])
+    kinds = ", ".join(map(str, RANGE_TYPES))
+    for start, end, text_id, thread, literal in rows(
+        "NVTX_EVENTS",
+        "textId, globalTid, text",
+        f"WHERE eventType IN ({kinds}) AND end IS NOT NULL",
+    ):
+        ranges.add(names[str(literal or texts.get(text_id, "unnamed range"))], start * US, end * US, thread)
+    if not len(device.start):
+        raise TraceError(path, "it holds no kernels", "profile a server that uses the GPU, under load")
+    empty = Column().spans()
+    return Timeline(names.list(), empty, calls.spans(), ranges.spans(), device.spans())
+
+
+class _Links:
+    """One number for each correlation id of a process: the ids begin anew in every process."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, int], int] = {}
+
+    def __getitem__(self, key: tuple[int, int]) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))

@@ -1,0 +1,97 @@
+"""Where one step of an engine ends and the next begins.
+
+By the ranges around each forward where the engine marks them (rules.STEP_RANGES); else by its CUDA graph
+launches, of which each is a decode step and what is launched between two is of the first; else by the gaps of
+the device. A step reaches from its own start to the next one's, so that steps divide the time among them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.profiling.reading.rules import StepRange, step_range
+from harness.profiling.reading.timeline import Floats, Spans, Timeline
+from harness.spec.profile import StepKind
+
+#: A gap of the device ends a step when it is longer than this and than GAP_FACTOR times the median gap.
+GAP_US, GAP_FACTOR = 50.0, 20.0
+
+
+@dataclass(frozen=True)
+class Steps:
+    """N whole steps; the time after the last start belongs to none.
+
+    Attributes:
+        edges: (N + 1,) µs on the host's side, ascending: step i is from edge i to edge i + 1.
+        forward_end: (N,) end of the range around its forward; nan where there is none.
+        kinds: (N,)
+        batches: (N,) requests; None where not told.
+        by: how they were found, in words.
+        thread: that of the steps; None where they were found on the device.
+    """
+
+    edges: Floats
+    forward_end: Floats
+    kinds: list[StepKind]
+    batches: list[int | None]
+    by: str
+    thread: int | None
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+
+def find_steps(timeline: Timeline) -> Steps:
+    """The steps of a profile; none where nothing tells them apart."""
+    return _by_ranges(timeline) or _by_graphs(timeline) or _by_gaps(timeline.device)
+
+
+def _by_ranges(timeline: Timeline) -> Steps | None:
+    told = {number: one for number, name in enumerate(timeline.names) if (one := step_range(name))}
+    ranges = timeline.ranges.take(np.isin(timeline.ranges.name, list(told)))
+    if len(ranges) < 2:
+        return None
+    threads, counts = np.unique(ranges.thread, return_counts=True)
+    thread = int(threads[counts.argmax()])
+    ranges = _outermost(ranges.take(ranges.thread == thread))
+    found: list[StepRange] = [told[number] for number in ranges.name.tolist()]
+    names = sorted({timeline.names[number].partition("(")[0] for number in ranges.name.tolist()})
+    return Steps(
+        ranges.start,
+        ranges.end[:-1],
+        [one.kind for one in found[:-1]],
+        [one.batch for one in found[:-1]],
+        f"ranges {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}",
+        thread,
+    )
+
+
+def _outermost(ranges: Spans) -> Spans:
+    """Without those inside another: a forward may be marked twice."""
+    ends = np.concatenate([[-np.inf], np.maximum.accumulate(ranges.end)[:-1]])
+    return ranges.take(ranges.start >= ends)
+
+
+def _by_graphs(timeline: Timeline) -> Steps | None:
+    launches = [number for number, name in enumerate(timeline.names) if name.startswith("cudaGraphLaunch")]
+    calls = timeline.calls.take(np.isin(timeline.calls.name, launches))
+    if len(calls) < 2:
+        return None
+    count = len(calls) - 1
+    kinds: list[StepKind] = ["decode"] * count
+    by = "launches of CUDA graphs: a step without one is counted with the step before it"
+    return Steps(calls.start, np.full(count, np.nan), kinds, [None] * count, by, int(calls.thread[0]))
+
+
+def _by_gaps(device: Spans) -> Steps:
+    ends = np.maximum.accumulate(device.end) if len(device) else np.zeros(0)
+    gaps = device.start[1:] - ends[:-1]
+    idle = gaps[gaps > 0]
+    limit = max(GAP_US, GAP_FACTOR * float(np.median(idle))) if len(idle) else GAP_US
+    edges = device.start[1:][gaps > limit]
+    count = max(0, len(edges) - 1)
+    by = f"gaps of the device longer than {limit:.0f} µs: prefills and decodes are not told apart"
+    kinds: list[StepKind] = ["decode"] * count
+    return Steps(edges if count else np.zeros(0), np.full(count, np.nan), kinds, [None] * count, by, None)

@@ -1,0 +1,89 @@
+"""What both kinds of profile hold: spans on the host and on the device, in columns."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Spans:
+    """S spans. Times are µs on one clock.
+
+    Attributes:
+        name: (S,) index into the timeline's names.
+        start, end: (S,)
+        thread: (S,) identifies a host thread or a device stream.
+        link: (S,) joins a device span with the call that launched it; -1: none.
+    """
+
+    name: Ints
+    start: Floats
+    end: Floats
+    thread: Ints
+    link: Ints
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def take(self, which: Ints | npt.NDArray[np.bool_]) -> Spans:
+        """The spans at these positions, or where the mask is true."""
+        return Spans(
+            self.name[which], self.start[which], self.end[which], self.thread[which], self.link[which]
+        )
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One profile. `ops` are the operators of the host, `calls` its calls into CUDA, `ranges` what programs
+    marked themselves (record_function, NVTX), `device` kernels, copies and sets."""
+
+    names: list[str]
+    ops: Spans
+    calls: Spans
+    ranges: Spans
+    device: Spans
+
+
+@dataclass
+class Column:
+    """Spans while they are being read: 40 bytes each."""
+
+    name: array[int] = field(default_factory=lambda: array("q"))
+    start: array[float] = field(default_factory=lambda: array("d"))
+    end: array[float] = field(default_factory=lambda: array("d"))
+    thread: array[int] = field(default_factory=lambda: array("q"))
+    link: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, name: int, start: float, end: float, thread: int, link: int = -1) -> None:
+        self.name.append(name)
+        self.start.append(start)
+        self.end.append(end)
+        self.thread.append(thread)
+        self.link.append(link)
+
+    def spans(self) -> Spans:
+        """As arrays, by start; of those that start together the longest first, as it encloses the others."""
+        start, end = np.array(self.start, np.float64), np.array(self.end, np.float64)
+        order = np.lexsort((-end, start))
+        name, thread, link = (np.array(one, np.int64) for one in (self.name, self.thread, self.link))
+        return Spans(name[order], start[order], end[order], thread[order], link[order])
+
+
+class Names:
+    """Gives each different text a number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def __getitem__(self, text: str) -> int:
+        return self._numbers.setdefault(text, len(self._numbers))
+
+    def list(self) -> list[str]:
+        return list(self._numbers)
