@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from pydantic import JsonValue
 from harness.engines.base import Engine, EngineSettings, Installation, Missing, Server
 from harness.engines.find import find
 from harness.engines.flags import supported_flags
+from harness.engines.profiler import CaptureRequest, EngineProfiler
 from harness.engines.selfreport import SelfReport
 from harness.engines.server import EngineServer, Launch
 from harness.errors import EngineError, UsageError
@@ -76,6 +77,10 @@ class LocalEngine(Engine):
         """The resolved settings that the server tells, by the keys of `harness.fairness.ledger.SETTINGS`."""
         return {}
 
+    def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler | None:
+        """How its own profiler captures that; None: it has none. nsys needs nothing of an engine."""
+        return EngineProfiler() if capture.tool == "nsys" else None
+
     def server(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         """What would be started.
 
@@ -111,7 +116,10 @@ class LocalEngine(Engine):
         return supported_flags(installation, self.help_command(installation), keep)
 
     @contextmanager
-    def open(self, settings: EngineSettings, log: Path) -> Iterator[Server]:
+    def open(
+        self, settings: EngineSettings, log: Path, change: Callable[[Launch], Launch] = lambda launch: launch
+    ) -> Iterator[Server]:
+        """As in `Engine`; `change` has the last word on what is started."""
         installation = self.installed()
         contender = settings.contender
         record = LaunchRecord(
@@ -125,7 +133,7 @@ class LocalEngine(Engine):
         with (
             hygiene,
             EngineServer(
-                lambda port: self.server(installation, settings, port),
+                lambda port: change(self.server(installation, settings, port)),
                 record,
                 log,
                 settings.host,
