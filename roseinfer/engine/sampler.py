@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -19,6 +19,12 @@ class SamplingBatch:
     top_p: NDArray[np.float32]
     seed: NDArray[np.uint64]
     position: NDArray[np.int64]
+
+
+def part(batch: SamplingBatch, start: int, count: int) -> SamplingBatch:
+    """How `count` requests from `start` on sample."""
+    arrays = (getattr(batch, field.name) for field in fields(batch))
+    return SamplingBatch(*(array[start : start + count] for array in arrays))
 
 
 def sample(logits: Tensor, how: SamplingBatch) -> Tensor:

@@ -1,0 +1,111 @@
+"""Paged attention on a GPU: Triton for the tokens of running requests, flash attention for prompts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roseinfer.attention.base import Attention, Batch
+from roseinfer.attention.prefill import Prefill, Spans
+from roseinfer.kernels.triton.paged_decode import paged_decode, splits_for
+from roseinfer.kernels.triton.store_kv import store_kv
+from roseinfer.kvcache.pool import KVPool
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The prompt rows of a step: `slots` `[T]`, where their keys and values go (−1: nowhere); `cached`, the
+    slots of all keys where some stand in the cache already, else None."""
+
+    slots: Tensor
+    spans: Spans
+    cached: Tensor | None
+
+
+@dataclass(frozen=True)
+class Decodes:
+    """The one-token rows of a step, as `paged_decode` takes them."""
+
+    table: Tensor
+    rows: Tensor
+    lengths: Tensor
+
+
+class CudaPagedAttention(Attention):
+    """`begin` takes a step from the host; `use` one whose arrays are on the device already."""
+
+    def __init__(self, pool: KVPool, heads: int, prefill: Prefill) -> None:
+        self._pool, self._prefill, self._heads = pool, prefill, heads
+        self._multiprocessors = torch.cuda.get_device_properties(pool.device).multi_processor_count
+        self._prompts: Prompts | None = None
+        self._decodes: Decodes | None = None
+
+    def use(self, prompts: Prompts | None, decodes: Decodes | None) -> None:
+        """The step that `attend` is called for next: prompt rows first."""
+        self._prompts, self._decodes = prompts, decodes
+
+    def begin(self, batch: Batch) -> None:
+        self.use(self.prompts(batch) if batch.segments else None, self._decodes_of(batch))
+
+    def prompts(self, batch: Batch) -> Prompts:
+        """The prompt rows of `batch`."""
+        counts = np.array([segment.count for segment in batch.segments])
+        lengths = counts + [segment.context for segment in batch.segments]
+        query, key = (np.concatenate([[0], c.cumsum()]).astype(np.int32) for c in (counts, lengths))
+        spans = Spans(self._upload(query), self._upload(key), int(counts.max()), int(lengths.max()))
+        slots = self._upload(batch.cache_slots[: batch.decode_start])
+        if (counts == lengths).all():
+            return Prompts(slots, spans, None)
+        size = batch.block_size
+        cached = [
+            (batch.block_table[s.request, : -(-n // size), None] * size + np.arange(size)).ravel()[:n]
+            for s, n in zip(batch.segments, lengths, strict=True)
+        ]
+        return Prompts(slots, spans, self._upload(np.concatenate(cached)))
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = self._pool.layer(layer)
+        prompts, decodes = self._prompts, self._decodes
+        parts = []
+        start = 0
+        if prompts is not None:
+            start = len(prompts.slots)
+            parts.append(self._attend_prompts(prompts, q[:start], k[:start], v[:start], keys, values))
+        if decodes is not None:
+            splits = splits_for(len(decodes.rows), self._heads, self._multiprocessors)
+            parts.append(
+                paged_decode(
+                    q[start:],
+                    k[start:],
+                    v[start:],
+                    keys,
+                    values,
+                    decodes.table,
+                    decodes.rows,
+                    decodes.lengths,
+                    self._pool.block_size,
+                    splits,
+                )  # fmt: skip
+            )
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _attend_prompts(
+        self, prompts: Prompts, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        store_kv(k, v, keys, values, prompts.slots)
+        if prompts.cached is not None:
+            k, v = keys.index_select(0, prompts.cached), values.index_select(0, prompts.cached)
+        return self._prefill(q, k, v, prompts.spans).flatten(1)
+
+    def _decodes_of(self, batch: Batch) -> Decodes | None:
+        if not len(batch.decode_lengths):
+            return None
+        rows = np.arange(len(batch.decode_lengths), dtype=np.int32)
+        table, lengths = (x.astype(np.int32) for x in (batch.decode_blocks, batch.decode_lengths))
+        return Decodes(self._upload(table), self._upload(rows), self._upload(lengths))
+
+    def _upload(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._pool.device)

@@ -1,0 +1,64 @@
+"""Attention of prompt tokens, whose keys and values lie one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from roseinfer.config import ConfigError, PrefillBackend
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Which rows belong to which of `P` prompts: `query` and `key` `[P + 1]` int32 are where they begin (and
+    where the last ends), on the device. A prompt's queries are its last keys' own. `longest_query` and
+    `longest_key` are at least the longest of each."""
+
+    query: Tensor
+    key: Tensor
+    longest_query: int
+    longest_key: int
+
+
+#: (q `[T, heads, dim]`, k and v `[S, kv heads, dim]`, spans) → `[T, heads, dim]`, causal.
+Prefill = Callable[[Tensor, Tensor, Tensor, Spans], Tensor]
+
+
+def flash(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+    """FlashAttention-2 over variable lengths (Dao, 2023), as PyTorch carries it: half precision on a GPU."""
+    out: Tensor = torch.ops.aten._flash_attention_forward(
+        q, k, v, spans.query, spans.key, spans.longest_query, spans.longest_key, 0.0, True, False
+    )[0]
+    return out
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+    """PyTorch's own operator, prompt by prompt: any dtype, any device."""
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    queries, keys = spans.query.tolist(), spans.key.tolist()
+    for (q0, q1), (k0, k1) in zip(_pairs(queries), _pairs(keys), strict=True):
+        if q1 == q0:
+            continue
+        one = (x.transpose(0, 1)[None] for x in (q[q0:q1], k[k0:k1], v[k0:k1]))
+        mask = torch.ones(q1 - q0, k1 - k0, dtype=torch.bool, device=q.device).tril((k1 - k0) - (q1 - q0))
+        attended = F.scaled_dot_product_attention(*one, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+        out[q0:q1] = attended[0].transpose(0, 1)
+    return out
+
+
+def _pairs(bounds: list[int]) -> list[tuple[int, int]]:
+    return list(zip(bounds, bounds[1:], strict=False))
+
+
+def choose(backend: PrefillBackend, dtype: torch.dtype) -> tuple[Prefill, str]:
+    """The function and its name. Raises ConfigError where the backend cannot run."""
+    half = dtype in (torch.float16, torch.bfloat16)
+    if backend == "flash-attn" and not half:
+        raise ConfigError("prefill backend flash-attn needs fp16 or bf16; use --prefill-backend sdpa")
+    if backend == "sdpa" or not half:
+        return sdpa, "sdpa"
+    return flash, "flash-attn"

@@ -1,0 +1,76 @@
+"""Chooses what computes a step: graphs and kernels on a GPU, operators elsewhere, as the switches say."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from dataclasses import dataclass
+
+import torch
+
+from roseinfer.attention.backends import make_attention
+from roseinfer.config import EngineConfig
+from roseinfer.engine.eager import EagerRunner
+from roseinfer.engine.runner import Runner
+from roseinfer.kvcache.pool import KVPool
+from roseinfer.models.model import Model
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A runner, and what it is made of, for the start-up line."""
+
+    runner: Runner
+    attention: str
+    prefill_backend: str
+    cuda_graph: bool
+
+
+def triton_runs(device: torch.device) -> bool:
+    """A GPU, and Triton to compile for it."""
+    if device.type != "cuda":
+        return False
+    if importlib.util.find_spec("triton") is None:
+        log.warning("Triton is not installed: attention and small products fall back to PyTorch")
+        return False
+    return True
+
+
+def choose_runner(
+    config: EngineConfig,
+    model: Model,
+    pool: KVPool,
+    dtype: torch.dtype,
+    *,
+    max_model_len: int,
+    max_batch_size: int,
+    prefill_max_tokens: int,
+) -> Chosen:
+    """Raises ConfigError where a setting cannot work here."""
+    capacity = config.max_active_requests
+    if not (config.paged_attn and triton_runs(pool.device)):
+        attention, name = make_attention(pool, model.config, dtype, cpu_kernels=config.cpu_kernels)
+        return Chosen(EagerRunner(model, attention, pool, capacity), name, "sdpa", False)
+
+    from roseinfer.attention.cuda_paged import CudaPagedAttention
+    from roseinfer.attention.prefill import choose
+    from roseinfer.engine.cuda import CudaRunner
+
+    prefill, prefill_name = choose(config.prefill_backend, dtype)
+    paged = CudaPagedAttention(pool, model.config.heads, prefill)
+    if not config.cuda_graph:
+        return Chosen(EagerRunner(model, paged, pool, capacity), "triton", prefill_name, False)
+    runner = CudaRunner(
+        model,
+        paged,
+        pool,
+        capacity=capacity,
+        max_blocks=-(-max_model_len // config.block_size),
+        max_batch=max_batch_size,
+        max_prompt_tokens=max(prefill_max_tokens, max_model_len),
+        pinned=config.pinned_staging,
+    )
+    runner.capture(prompts=prefill_name == "flash-attn")
+    return Chosen(runner, "triton", prefill_name, True)

@@ -1,0 +1,1 @@
+"""Kernels in Triton. Each module names the PyTorch operators that give the same result."""

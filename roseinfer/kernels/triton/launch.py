@@ -1,0 +1,32 @@
+"""Whether kernels run here, and whether one may start while the one before it still runs."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+def available(device: torch.device) -> bool:
+    """A GPU that Triton compiles for."""
+    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
+
+
+def early(device: torch.device) -> dict[str, Any]:
+    """Launch options: the kernel starts while the one before it ends (programmatic dependent launch, from
+    compute capability 9.0), and `follow` in it waits until that one's results are there."""
+    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return {"EARLY": True, "launch_pdl": True} if able else {"EARLY": False}
+
+
+@triton.jit
+def follow(EARLY: tl.constexpr):
+    """Let the next kernel start, then wait for the kernels before this one. What does not depend on them,
+    such as weights, is loaded ahead of this call."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
