@@ -15,7 +15,7 @@ from harness.cells.resolve import make_contenders
 from harness.errors import UsageError
 from harness.files import write_whole
 from harness.records.journal import JournalEntry, append_journal, read_journal
-from harness.spec.calibration import Calibration, ClientCeiling
+from harness.spec.calibration import ClientCeiling, client_ceiling
 from harness.spec.results import LaunchRecord, RunInfo, Skipped
 from harness.spec.settings import OnlineSettings
 
@@ -130,14 +130,6 @@ class Run:
                     "restore run.json and the variants in configs/engines, or start a new run",
                 )
             self.done.add(entry.cell)
-
-
-def client_ceiling(info: RunInfo) -> ClientCeiling | None:
-    """What one client process of the run `info` sustains; None where that was not measured."""
-    found, clients = info.environment.get("calibration"), info.settings.get("clients")
-    if not isinstance(found, dict) or not isinstance(clients, int):
-        return None
-    return Calibration.model_validate(found).ceiling(clients)
 
 
 def _place(skipped: Skipped) -> tuple[str, float | None, int | None]:

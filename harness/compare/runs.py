@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from harness.cells.run import client_ceiling
 from harness.errors import UsageError
 from harness.metrics.samples import Group, by_scale, split
 from harness.metrics.validity import invalid_reasons
 from harness.records.store import read_records
+from harness.spec.calibration import client_ceiling
 from harness.spec.results import RunInfo
 from harness.spec.settings import OnlineSettings
 

@@ -1,4 +1,4 @@
-"""What the figures share: a canvas, the places of scales, log axes with plain numbers, the legend."""
+"""What the figures share: the places of scales, log axes with plain numbers, small print."""
 
 from __future__ import annotations
 
@@ -8,20 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from harness.reporting.style import MUTED, PAPER, Look
-from harness.reporting.svg import plain
 
-SINGLE = (4.6, 3.1)
 LOG_FROM = 20.0
-
-
-def canvas(size: tuple[float, float] = SINGLE) -> Figure:
-    """An empty figure, `size` in inches at 72 points."""
-    return Figure(figsize=size, layout="constrained")
 
 
 def places(scales: Sequence[float]) -> dict[float, float]:
@@ -62,19 +53,6 @@ def fit_values(axes: Axes, values: Sequence[float], which: str = "y") -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-
-
-def legend(figure: Figure, styles: Mapping[str, Look], *, invalid: bool = False) -> None:
-    """One entry a label above the axes, in as many columns as fit the width."""
-    handles = [
-        Line2D([], [], color=look.color, marker=look.marker, linestyle=look.line, label=plain(label, 40))
-        for label, look in styles.items()
-    ]
-    if invalid:
-        handles.append(Line2D([], [], color=MUTED, marker="x", linestyle="none", label="invalid"))
-    widest = max(len(str(handle.get_label())) for handle in handles)
-    columns = max(1, int(figure.get_figwidth() * 15 / (widest + 7)))
-    figure.legend(handles=handles, loc="outside upper left", ncols=min(columns, len(handles)))
 
 
 def hollow(look: Look) -> dict[str, Any]:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing
-from harness.reporting.axes import canvas, fit_values, footnote, hollow, key, legend, places, scale_axis
+from harness.reporting.axes import fit_values, footnote, hollow, key, places, scale_axis
+from harness.reporting.numbers import decimals, number
+from harness.reporting.sketch import LINE, Sketch
 from harness.reporting.style import INK, Look
-from harness.reporting.svg import Plot, draw
+from harness.reporting.svg import Plot
 from harness.spec.results import Distribution, OnlineSummary
 
 HEADLINE = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+HEADS = ("metric", "engine", "scale", "statistic", "ms", "ci_low", "ci_high", "n", "valid")
 
 Summaries = Sequence[OnlineSummary]
 Styles = Mapping[str, Look]
@@ -22,54 +27,55 @@ Styles = Mapping[str, Look]
 
 @dataclass(frozen=True)
 class Line:
-    """A percentile of one label over scales: places, values, 95 % intervals, and the invalid points."""
+    """A percentile of one label over scales: places, values, 95 % intervals, hover texts, invalid points."""
 
-    x: list[float]
-    y: list[float]
-    ci: list[tuple[float, float] | None]
-    invalid: list[tuple[float, float]]
+    x: list[float] = field(default_factory=list)
+    y: list[float] = field(default_factory=list)
+    ci: list[tuple[float, float] | None] = field(default_factory=list)
+    tips: list[str] = field(default_factory=list)
+    invalid: list[tuple[float, float]] = field(default_factory=list)
 
 
 def band(pooled: Summaries, styles: Styles, metric: str) -> Plot:
     """One metric: band p50 to p90, solid line at p90, hollow markers at p99."""
-    figure = canvas()
-    _band(figure.subplots(), pooled, styles, metric)
-    legend(figure, styles, invalid=_any_invalid(pooled))
+    sketch = Sketch(styles, HEADS)
+    _band(sketch, sketch.figure.subplots(), pooled, metric)
+    sketch.legend(invalid=_any_invalid(pooled))
     title = f"{GLOSSARY[metric].name} by scale: p50 to p90 as a band, p90 as a line, p99 as hollow markers"
-    return draw(figure, short(metric), title)
+    return sketch.finish(short(metric), title)
 
 
 def overview(pooled: Summaries, styles: Styles) -> Plot:
     """The four headline metrics, two by two."""
-    figure = canvas((9.2, 6.4))
-    for axes, metric in zip(figure.subplots(2, 2).flat, HEADLINE, strict=True):
-        _band(axes, pooled, styles, metric)
-    legend(figure, styles, invalid=_any_invalid(pooled))
+    sketch = Sketch(styles, HEADS, (9.2, 6.4))
+    for axes, metric in zip(sketch.figure.subplots(2, 2).flat, HEADLINE, strict=True):
+        _band(sketch, axes, pooled, metric)
+    sketch.legend(invalid=_any_invalid(pooled))
     title = "TTFT, TPOT, ITL and E2E by scale: p50 to p90 as bands, p90 as lines, p99 as hollow markers"
-    return draw(figure, "overview", title)
+    return sketch.finish("overview", title)
 
 
 def percentile(pooled: Summaries, styles: Styles, metric: str, q: int) -> Plot:
     """One metric at one percentile, with 95 % intervals as whiskers."""
-    figure = canvas()
-    axes = figure.subplots()
+    sketch = Sketch(styles, HEADS)
+    axes = sketch.figure.subplots()
     at = places([summary.scale for summary in pooled])
     values: list[float] = []
     for offset, (label, look) in _spread(at, styles, among_lines=0.012):
-        line = _line(pooled, label, metric, q, at, offset)
+        line = _line(sketch, pooled, label, metric, q, at, offset)
         for x, ci in zip(line.x, line.ci, strict=True):
             if ci is not None:
-                axes.vlines(x, *ci, color=look.color, linewidth=1, alpha=0.8)
+                sketch.belongs(axes.vlines(x, *ci, color=look.color, linewidth=1, alpha=0.8), label)
                 values += ci
-        axes.plot(line.x, line.y, color=look.color, marker=look.marker, linestyle=look.line)
-        for x, y in line.invalid:
-            axes.plot(x, y, "x", color=INK, markersize=8)
+        _marks(sketch, axes, line, label, color=look.color, marker=look.marker, linestyle=look.line)
+        _cross(sketch, axes, line, label)
         values += line.y
     _frame(axes, at, values, f"{GLOSSARY[metric].short} p{q}, ms", _size(pooled, metric))
     key(axes, "whiskers: 95 % interval")
-    legend(figure, styles, invalid=_any_invalid(pooled))
-    title = f"{GLOSSARY[metric].name}, p{q} by scale with 95 % intervals"
-    return draw(figure, f"{short(metric)}_p{q}", title)
+    sketch.legend(invalid=_any_invalid(pooled))
+    return sketch.finish(
+        f"{short(metric)}_p{q}", f"{GLOSSARY[metric].name}, p{q} by scale with 95 % intervals"
+    )
 
 
 def short(metric: str) -> str:
@@ -77,23 +83,36 @@ def short(metric: str) -> str:
     return metric.removesuffix("_ms")
 
 
-def _band(axes: Axes, pooled: Summaries, styles: Styles, metric: str) -> None:
+def _band(sketch: Sketch, axes: Axes, pooled: Summaries, metric: str) -> None:
     at = places([summary.scale for summary in pooled])
     values: list[float] = []
-    for offset, (label, look) in _spread(at, styles):
-        p50, p90, p99 = (_line(pooled, label, metric, q, at, offset) for q in (50, 90, 99))
+    for offset, (label, look) in _spread(at, sketch.styles):
+        p50, p90, p99 = (_line(sketch, pooled, label, metric, q, at, offset) for q in (50, 90, 99))
         low = [y for x, y in zip(p50.x, p50.y, strict=True) if x in p90.x]
+        filled: Artist
         if len(at) == 1:
-            axes.vlines(p90.x, low, p90.y, color=look.color, alpha=0.3, linewidth=9)
+            filled = axes.vlines(p90.x, low, p90.y, color=look.color, alpha=0.3, linewidth=9)
         else:
-            axes.fill_between(p90.x, low, p90.y, color=look.color, alpha=0.16, linewidth=0)
-        axes.plot(p90.x, p90.y, color=look.color, marker=look.marker, linestyle=look.line)
-        axes.plot(p99.x, p99.y, **hollow(look))
-        for x, y in p90.invalid:
-            axes.plot(x, y, "x", color=INK, markersize=8)
+            filled = axes.fill_between(p90.x, low, p90.y, color=look.color, alpha=0.16, linewidth=0)
+        sketch.belongs(filled, label)
+        _marks(sketch, axes, p50, label, color=look.color, marker="_", linestyle="none", alpha=0.6)
+        _marks(sketch, axes, p90, label, color=look.color, marker=look.marker, linestyle=look.line)
+        _marks(sketch, axes, p99, label, **hollow(look))
+        _cross(sketch, axes, p90, label)
         values += [*low, *p90.y, *p99.y]
     key(axes, "band p50 to p90, line p90, hollow p99")
     _frame(axes, at, values, f"{GLOSSARY[metric].short}, ms", _size(pooled, metric))
+
+
+def _marks(sketch: Sketch, axes: Axes, line: Line, label: str, **style: Any) -> None:
+    (artist,) = axes.plot(line.x, line.y, **style)
+    sketch.points(artist, label, line.tips)
+
+
+def _cross(sketch: Sketch, axes: Axes, line: Line, label: str) -> None:
+    for x, y in line.invalid:
+        (artist,) = axes.plot(x, y, "x", color=INK, markersize=8)
+        sketch.belongs(artist, label)
 
 
 def _frame(axes: Axes, at: Mapping[float, float], values: list[float], title: str, note: str) -> None:
@@ -104,22 +123,43 @@ def _frame(axes: Axes, at: Mapping[float, float], values: list[float], title: st
 
 
 def _line(
-    pooled: Summaries, label: str, metric: str, q: int, at: Mapping[float, float], offset: float
+    sketch: Sketch,
+    pooled: Summaries,
+    label: str,
+    metric: str,
+    q: int,
+    at: Mapping[float, float],
+    offset: float,
 ) -> Line:
     """The percentile where the sample supports it; elsewhere there is no point."""
-    line = Line([], [], [], [])
+    line = Line()
     for summary in sorted(pooled, key=lambda summary: summary.scale):
         found: Distribution = getattr(summary, metric)
         value: float | None = getattr(found, f"p{q}")
         if summary.label != label or value is None or missing(q, found.n):
             continue
-        x = at[summary.scale] + offset
+        x, ci = at[summary.scale] + offset, found.ci.get(f"p{q}")
         line.x.append(x)
         line.y.append(value)
-        line.ci.append(found.ci.get(f"p{q}"))
+        line.ci.append(ci)
+        line.tips.append(_tip(summary, metric, q, value, ci))
+        low, high = ci or (None, None)
+        sketch.rows.append((metric, label, summary.scale, f"p{q}", value, low, high, found.n, summary.valid))
         if not summary.valid:
             line.invalid.append((x, value))
     return line
+
+
+def _tip(summary: OnlineSummary, metric: str, q: int, value: float, ci: tuple[float, float] | None) -> str:
+    digits = decimals([value])
+    parts = [
+        f"{summary.label}, scale {summary.scale:g}",
+        f"{GLOSSARY[metric].short} p{q} {number(value, digits)} ms",
+    ]
+    if ci is not None:
+        parts.append(f"95 % interval {number(ci[0], digits)} to {number(ci[1], digits)}")
+    parts.append(f"n = {getattr(summary, metric).n:,}")
+    return LINE.join(parts if summary.valid else [*parts, "invalid"])
 
 
 def _spread(

@@ -5,24 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness.metrics.glossary import GLOSSARY
-from harness.reporting.axes import canvas
+from harness.reporting.sketch import LINE, Sketch
 from harness.reporting.style import INK, RULE, Look
-from harness.reporting.svg import Plot, draw, plain
+from harness.reporting.svg import Plot, plain
 from harness.spec.results import OfflineResult
 
 
 def bars(results: Sequence[OfflineResult], styles: Mapping[str, Look], metric: str) -> Plot:
-    """One bar an engine, as long as the mean of its repeats; with several repeats, a dot for each."""
-    figure = canvas((4.6, 0.9 + 0.34 * len(styles)))
-    axes = figure.subplots()
+    """One bar an engine, as long as the mean of its repeats, with a dot for each repeat."""
+    term = GLOSSARY[metric]
+    sketch = Sketch(styles, ("engine", "repeat", term.unit), (4.6, 0.9 + 0.34 * len(styles)))
+    axes = sketch.figure.subplots()
     for position, (label, look) in enumerate(styles.items()):
-        found: list[float] = [getattr(result, metric) for result in results if result.label == label]
+        repeats = [result for result in results if result.label == label]
+        found: list[float] = [getattr(result, metric) for result in repeats]
+        sketch.rows += [(label, one.repeat, getattr(one, metric)) for one in repeats]
         mean = sum(found) / len(found)
-        axes.barh(position, mean, height=0.62, color=look.color)
-        if len(found) > 1:
-            axes.plot(found, [position] * len(found), "o", color=INK, markersize=3, alpha=0.7)
-        reach = max(found)
-        axes.annotate(f"{mean:,.4g}", (reach, position), (5, 0), textcoords="offset points", va="center")
+        (bar,) = axes.barh(position, mean, height=0.62, color=look.color)
+        sketch.belongs(bar, label)
+        (dots,) = axes.plot(found, [position] * len(found), "o", color=INK, markersize=3, alpha=0.7)
+        tips = [
+            f"{label}, repeat {one.repeat}{LINE}{value:,.4g} {term.unit}"
+            for one, value in zip(repeats, found, strict=True)
+        ]
+        sketch.points(dots, label, tips)
+        text = axes.annotate(
+            f"{mean:,.4g}", (max(found), position), (5, 0), textcoords="offset points", va="center"
+        )
+        sketch.belongs(text, label)
     axes.set_yticks(range(len(styles)), [plain(label, 34) for label in styles])
     axes.tick_params(axis="y", labelcolor=INK)
     axes.invert_yaxis()
@@ -31,9 +41,8 @@ def bars(results: Sequence[OfflineResult], styles: Mapping[str, Look], metric: s
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     axes.spines["bottom"].set_visible(False)
     axes.spines["left"].set(visible=True, color=RULE)
-    term = GLOSSARY[metric]
     better = "lower" if term.lower_is_better else "higher"
     axes.set_title(f"{term.name[0].upper()}{term.name[1:]}, {term.unit} ({better} is better)")
     prompts = sorted({result.num_prompts for result in results})
     axes.set_xlabel(f"n = {', '.join(str(count) for count in prompts)} prompts a run", loc="left")
-    return draw(figure, f"offline_{metric}", f"{term.name} of each engine on the offline batch")
+    return sketch.finish(f"offline_{metric}", f"{term.name} of each engine on the offline batch")

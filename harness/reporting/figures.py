@@ -10,10 +10,12 @@ import matplotlib as mpl
 from harness.metrics.samples import Group, by_scale, pool, split
 from harness.reporting.bands import HEADLINE, band, overview, percentile
 from harness.reporting.bars import bars
-from harness.reporting.distributions import ecdf, in_flight, timeline
-from harness.reporting.run import OfflineRun, OnlineRun
+from harness.reporting.distributions import ecdf
+from harness.reporting.overtime import in_flight, lives, lives_end, timeline
+from harness.reporting.run import OfflineRun, OnlineRun, Run
 from harness.reporting.style import MATPLOTLIB, Look, looks
 from harness.reporting.svg import Plot
+from harness.reporting.tradeoff import tradeoff
 from harness.spec.results import OnlineSummary
 
 
@@ -25,14 +27,21 @@ class Figures:
     bands: dict[str, Plot] = field(default_factory=dict)
     percentiles: dict[tuple[str, int], Plot] = field(default_factory=dict)
     ecdfs: dict[str, list[Plot]] = field(default_factory=dict)
+    tradeoffs: list[Plot] = field(default_factory=list)
     timelines: dict[float, list[Plot]] = field(default_factory=dict)
+    lives: list[Plot] = field(default_factory=list)
     bars: list[Plot] = field(default_factory=list)
 
     @property
     def every(self) -> list[Plot]:
         first = [] if self.overview is None else [self.overview]
-        details = chain(*self.ecdfs.values(), *self.timelines.values())
+        details = chain(*self.ecdfs.values(), self.tradeoffs, *self.timelines.values(), self.lives)
         return [*first, *self.bands.values(), *self.percentiles.values(), *details, *self.bars]
+
+
+def figures(run: Run) -> Figures:
+    """All figures of a run."""
+    return online_figures(run) if isinstance(run, OnlineRun) else offline_figures(run)
 
 
 def online_figures(run: OnlineRun) -> Figures:
@@ -50,7 +59,9 @@ def online_figures(run: OnlineRun) -> Figures:
             bands={metric: band(pooled, shown, metric) for metric in HEADLINE},
             percentiles={(m, q): percentile(pooled, shown, m, q) for m in HEADLINE for q in (90, 99)},
             ecdfs=_ecdfs(groups, styles, pooled),
+            tradeoffs=[tradeoff(pooled, shown, metric) for metric in ("ttft_ms", "tpot_ms")],
             timelines=_timelines(groups, styles),
+            lives=_lives(groups, styles),
         )
 
 
@@ -85,3 +96,11 @@ def _timelines(groups: list[Group], styles: dict[str, Look]) -> dict[float, list
         most = max(int(in_flight(group)[1].max()) for group in cells)
         found[scale] = [timeline(g, styles[g.label], highest_ms=highest, most=most) for g in cells]
     return found
+
+
+def _lives(groups: list[Group], styles: dict[str, Look]) -> list[Plot]:
+    """The first repeat of each engine at the heaviest load."""
+    heaviest = min(group.scale for group in groups)
+    cells = [repeats[0] for repeats in by_scale(groups) if repeats[0].scale == heaviest]
+    seconds = max(lives_end(group) for group in cells)
+    return [lives(group, styles[group.label], seconds=seconds) for group in cells]

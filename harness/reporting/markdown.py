@@ -6,6 +6,7 @@ from harness.reporting import tables
 from harness.reporting.bands import HEADLINE
 from harness.reporting.facts import facts, title
 from harness.reporting.notices import notices
+from harness.reporting.prefixes import prefix_table
 from harness.reporting.run import OnlineRun, Run
 from harness.reporting.svg import plain
 from harness.reporting.table import Table
@@ -26,6 +27,8 @@ def summary(run: Run) -> str:
         parts += [table(tables.headline(run.pooled, best)), *([_STAR] if best else [])]
         parts += [table(tables.latency(run.pooled, metric)) for metric in HEADLINE]
         parts.append(table(tables.throughput(run.pooled)))
+        if prefixes := prefix_table(run.results.prefixes):
+            parts.append(table(prefixes))
     else:
         parts.append(table(tables.offline(run.results.results)))
     return "\n".join(parts)

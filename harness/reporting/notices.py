@@ -20,13 +20,25 @@ class Notice:
 
 def notices(run: Run) -> list[Notice]:
     """Invalid cells first, then engines that are absent, then what was done to the load."""
-    found = _invalid(run) if isinstance(run, OnlineRun) else []
+    found = [*_disagreements(run), *_invalid(run)] if isinstance(run, OnlineRun) else []
     for one in run.results.skipped:
         where = "" if one.scale is None else f" at scale {one.scale:g}"
         where += "" if one.repeat is None else f", repeat {one.repeat}"
         mend = f" To include it: {_sentence(one.mend)}" if one.mend else ""
         found.append(Notice("skipped", f"{one.label} was skipped{where}:", f"{_sentence(one.reason)}{mend}"))
     return found + _fitting(run) + (_window(run) if isinstance(run, OnlineRun) else [])
+
+
+def _disagreements(run: OnlineRun) -> list[Notice]:
+    """Stored results that the raw times do not give: another version made them, or a file was changed."""
+    found = run.disagreements
+    if not found:
+        return []
+    detail = (
+        f"{plural(len(found), 'value')} of online_results.json differ, first {found[0]}. "
+        "Everything shown here is computed from the raw times."
+    )
+    return [Notice("invalid", "The stored results are not those of the raw times.", detail)]
 
 
 def _invalid(run: OnlineRun) -> list[Notice]:

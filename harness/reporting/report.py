@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.files import write_whole
-from harness.reporting.figures import Figures, offline_figures, online_figures
+from harness.reporting.figures import figures
 from harness.reporting.html import render
 from harness.reporting.markdown import summary
-from harness.reporting.run import OnlineRun, Run, load_run, load_runs
+from harness.reporting.run import load_run, load_runs
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Render one or several run folders into the HTML file `out`, one chapter a run, and return it.
+
+    Everything is computed again from the raw tables of the runs.
 
     Raises:
         UsageError: a run folder is missing, unfinished or broken.
@@ -24,20 +26,19 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
 
 
 def write_run_outputs(run: Path) -> Path:
-    """Write `summary.md`, `figures/*.svg` and `report.html` into a run folder; returns the report.
+    """Write `summary.md`, `report.html` and each figure as SVG, PNG and CSV into a run's folder.
+
+    The results stored there are trusted: they have just been made. Returns the report.
 
     Raises:
         UsageError: the run folder is missing, unfinished or broken.
     """
-    loaded = load_run(run)
+    loaded = load_run(run, trust=True)
     drawn = figures(loaded)
     write_whole(run / "summary.md", summary(loaded).encode())
     for plot in drawn.every:
         write_whole(run / "figures" / f"{plot.name}.svg", plot.svg.encode())
+        write_whole(run / "figures" / f"{plot.name}.png", plot.png())
+        write_whole(run / "figures" / f"{plot.name}.csv", plot.data.csv().encode())
     write_whole(run / "report.html", render([(loaded, drawn)]).encode())
     return run / "report.html"
-
-
-def figures(run: Run) -> Figures:
-    """All figures of a run."""
-    return online_figures(run) if isinstance(run, OnlineRun) else offline_figures(run)

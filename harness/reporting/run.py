@@ -14,9 +14,14 @@ from pydantic import BaseModel, ValidationError
 
 from harness.errors import UsageError
 from harness.records.schema import CHUNKS, REQUESTS
+from harness.reporting.recompute import disagreements, recompute
 from harness.spec.results import OfflineResults, OnlineResults, OnlineSummary, RunInfo
 
 ONLINE, OFFLINE = "online_results.json", "offline_results.json"
+_NEEDED = {
+    *("cell", "engine", "label", "scale", "repeat", "request", "output_tokens", "input_tokens", "error"),
+    *("t_sched", "t_sent", "t_first", "t_last", "t_end", "completion_tokens", "chunks", "t", "tokens"),
+}
 _TEXT = ("engine", "variant", "label", "token_source", "error", "finish_reason")
 
 Results = TypeVar("Results", bound=BaseModel)
@@ -24,12 +29,16 @@ Results = TypeVar("Results", bound=BaseModel)
 
 @dataclass(frozen=True)
 class OnlineRun:
-    """Results of `bench online` and the raw tables they come from."""
+    """Results of `bench online` and the raw tables they come from.
+
+    `disagreements` are the values of the stored results that the raw tables do not give.
+    """
 
     path: Path
     results: OnlineResults
     requests: pd.DataFrame
     chunks: pd.DataFrame
+    disagreements: tuple[str, ...] = ()
 
     @property
     def meta(self) -> RunInfo:
@@ -67,8 +76,11 @@ class OfflineRun:
 Run = OnlineRun | OfflineRun
 
 
-def load_run(path: Path) -> Run:
-    """Read a run folder.
+def load_run(path: Path, *, trust: bool = False) -> Run:
+    """Read a run folder; summaries and comparisons of an online run are computed again from its raw tables.
+
+    Args:
+        trust: Take those stored: they have just been computed.
 
     Raises:
         UsageError: it is not a run folder, is unfinished, or a file in it is missing or broken.
@@ -76,13 +88,15 @@ def load_run(path: Path) -> Run:
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder", "name the folder of a run, such as outputs/…/online_…")
     if (path / ONLINE).is_file():
-        results = _results(path / ONLINE, OnlineResults)
-        return OnlineRun(
-            path,
-            results,
+        stored = _results(path / ONLINE, OnlineResults)
+        requests, chunks = (
             _table(path / "requests.parquet", REQUESTS),
             _table(path / "chunks.parquet", CHUNKS),
         )
+        if trust:
+            return OnlineRun(path, stored, requests, chunks)
+        computed = recompute(stored, requests, chunks)
+        return OnlineRun(path, computed, requests, chunks, tuple(disagreements(stored, computed)))
     if (path / OFFLINE).is_file():
         return OfflineRun(path, _results(path / OFFLINE, OfflineResults))
     if (path / "journal.jsonl").is_file():
@@ -110,7 +124,10 @@ def _results(path: Path, model: type[Results]) -> Results:
 
 
 def _table(path: Path, schema: pa.Schema) -> pd.DataFrame:
-    """The columns of `schema`; repeated text as categories, so that 10⁵ rows stay small."""
+    """The columns of `schema`; repeated text as categories, so that 10⁵ rows stay small.
+
+    A column that a table lacks and that no figure is made without is null in every row.
+    """
     mend = "restore the file: it holds the raw times of the run"
     if not path.is_file():
         raise UsageError(f"{path} is missing", mend)
@@ -118,7 +135,10 @@ def _table(path: Path, schema: pa.Schema) -> pd.DataFrame:
         table = pq.read_table(path, read_dictionary=[name for name in _TEXT if name in schema.names])
     except (pa.ArrowInvalid, OSError) as error:
         raise UsageError(f"{path} is not a readable parquet file: {error}", mend) from error
-    if absent := [name for name in schema.names if name not in table.column_names]:
-        raise UsageError(f"{path} has no column {', '.join(absent)}", mend)
+    absent = [field for field in schema if field.name not in table.column_names]
+    if names := [field.name for field in absent if field.name in _NEEDED]:
+        raise UsageError(f"{path} has no column {', '.join(names)}", mend)
+    for unknown in absent:
+        table = table.append_column(unknown, pa.nulls(len(table), unknown.type))
     frame: pd.DataFrame = table.select(schema.names).to_pandas()
     return frame

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.spec.base import Strict
+from harness.spec.results import RunInfo
 
 
 class MachineKey(Strict):
@@ -62,3 +63,11 @@ class Calibration(Strict):
         """The ceiling measured with the most processes that are not more than `processes`."""
         fitting = [one for one in self.ceilings if one.processes <= processes]
         return max(fitting or self.ceilings, key=lambda one: one.processes)
+
+
+def client_ceiling(info: RunInfo) -> ClientCeiling | None:
+    """What one client process of the run `info` sustains; None where that was not measured."""
+    found, clients = info.environment.get("calibration"), info.settings.get("clients")
+    if not isinstance(found, dict) or not isinstance(clients, int):
+        return None
+    return Calibration.model_validate(found).ceiling(clients)

@@ -114,7 +114,10 @@ def make_online(
         bad = cells.index((next(engine for engine in engines if engine.name == "vllm"), scales[0], 0))
         for position, kind in ((5, "timeout"), (17, "timeout"), (30, "disconnected")):
             fail(*tables[bad], position, kind, "nothing came for 300 s")
-    requests = pa.concat_tables(pa.table(columns, schema=REQUESTS) for columns, _ in tables)
+    requests = pa.concat_tables(
+        pa.table({name: columns.get(name, [None] * n) for name in REQUESTS.names}, schema=REQUESTS)
+        for columns, _ in tables
+    )
     chunks = pa.concat_tables(pa.table(columns, schema=CHUNKS) for _, columns in tables)
     pq.write_table(requests, folder / "requests.parquet")
     pq.write_table(chunks, folder / "chunks.parquet")
@@ -130,6 +133,7 @@ def make_online(
             scales=list(scales),
             repeats=repeats,
             n=n,
+            slo={"ttft_ms": 200, "tpot_ms": 12},
         ).model_copy(
             update={"trace": TRACE.model_copy(update={"name": trace, "requests": n, "changed": n * 3 // 8})}
         ),

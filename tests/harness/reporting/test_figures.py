@@ -11,8 +11,8 @@ import pytest
 from harness.metrics.samples import split
 from harness.reporting.axes import places
 from harness.reporting.bands import band
-from harness.reporting.distributions import in_flight
 from harness.reporting.figures import offline_figures, online_figures
+from harness.reporting.overtime import in_flight
 from harness.reporting.run import load_run
 from harness.reporting.style import MATPLOTLIB, looks, on_dark
 from harness.reporting.svg import plain

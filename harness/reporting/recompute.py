@@ -1,0 +1,96 @@
+"""Summaries and comparisons of a stored run, once more from its raw tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pandas as pd
+from pydantic import ValidationError
+
+from harness.errors import UsageError
+from harness.metrics.comparison import compare
+from harness.metrics.summary import summarize
+from harness.spec.calibration import client_ceiling
+from harness.spec.results import Comparison, OnlineResults, OnlineSummary
+from harness.spec.settings import OnlineSettings
+
+#: Floating-point sums may differ this much between machines.
+_CLOSE = 1e-9
+
+
+def recompute(results: OnlineResults, requests: pd.DataFrame, chunks: pd.DataFrame) -> OnlineResults:
+    """The results with summaries and comparisons made of the raw tables, under the run's own settings.
+
+    Raises:
+        UsageError: The settings are not of this version.
+    """
+    try:
+        settings = OnlineSettings.model_validate(results.meta.settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(
+            f"the settings of the run are not of this version: {where}: {first['msg']}",
+            "make the run again with this version of bench",
+        ) from error
+    known = list(dict.fromkeys(one.label for one in results.summaries))
+    rank = {label: position for position, label in enumerate(known)}
+    rows = requests.sort_values("label", key=lambda labels: labels.astype(object).map(rank), kind="stable")
+    ceiling = client_ceiling(results.meta)
+    summaries = summarize(rows, chunks, settings.slo, settings.seed, settings.cut, ceiling)
+    comparisons = compare(rows, chunks, seed=settings.seed, cut=settings.cut)
+    return results.model_copy(update={"summaries": summaries, "comparisons": comparisons})
+
+
+def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:
+    """Where two results of one run differ, a line a value; floating-point dust does not count."""
+    return [
+        *_between(_named(stored.summaries), _named(computed.summaries)),
+        *_between(_paired(stored.comparisons), _paired(computed.comparisons)),
+    ]
+
+
+def _between(stored: dict[str, object], computed: dict[str, object]) -> Iterator[str]:
+    for place in dict.fromkeys([*stored, *computed]):
+        a, b = stored.get(place), computed.get(place)
+        if not _alike(a, b):
+            yield f"{place}: stored {_say(a)}, computed {_say(b)}"
+
+
+def _named(summaries: list[OnlineSummary]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for one in summaries:
+        which = "all repeats" if one.repeat is None else f"repeat {one.repeat}"
+        found |= _leaves(f"{one.label}, scale {one.scale:g}, {which}", one.model_dump())
+    return found
+
+
+def _paired(comparisons: list[Comparison]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for one in comparisons:
+        place = f"{one.a} against {one.b}, scale {one.scale or 0:g}, {one.metric} {one.statistic}"
+        found |= _leaves(place, one.model_dump())
+    return found
+
+
+def _leaves(place: str, values: dict[str, object]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= _leaves(f"{place}, {name}", value)
+        elif isinstance(value, tuple):
+            found |= {f"{place}, {name} {position}": item for position, item in enumerate(value)}
+        else:
+            found[f"{place}, {name}"] = value
+    return found
+
+
+def _alike(a: object, b: object) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=_CLOSE, abs_tol=_CLOSE)
+    return a == b
+
+
+def _say(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else "nothing" if value is None else str(value)

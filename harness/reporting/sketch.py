@@ -1,0 +1,93 @@
+"""A figure while it is drawn: its canvas, what a reader sees on hover, and the numbers that it shows."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from harness.reporting.style import MUTED, Look
+from harness.reporting.svg import Data, Plot, plain, render
+
+SINGLE = (4.6, 3.1)
+
+#: Hover texts hold several lines, parted by this.
+LINE = " · "
+
+_SERIES = re.compile(r'<g id="series-([0-9a-f]{8})">')
+_POINTS = re.compile(r'<g id="points-([0-9a-f]{8})-(\d+)-(\d+)">')
+
+
+def series(label: str) -> str:
+    """What the artists of a label are found by in every figure of a page: 8 hexadecimal digits."""
+    return f"{zlib.crc32(label.encode(errors='replace')):08x}"
+
+
+@dataclass
+class Sketch:
+    """An empty figure, and what is known of what is drawn on it.
+
+    Args:
+        styles: The looks of all labels that may be drawn.
+        heads: Columns of the figure's data.
+        size: In inches at 72 points.
+    """
+
+    styles: Mapping[str, Look]
+    heads: Sequence[str]
+    size: tuple[float, float] = SINGLE
+    rows: list[tuple[object, ...]] = field(default_factory=list)
+    _tips: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.figure = Figure(figsize=self.size, layout="constrained")
+
+    def belongs(self, artist: Artist, label: str) -> None:
+        """A part of `label`'s series: it disappears with it."""
+        artist.set_gid(f"series-{series(label)}")
+
+    def points(self, artist: Artist, label: str, tips: Sequence[str]) -> None:
+        """Markers of `label`, one text on hover for each, in the order in which they were plotted."""
+        artist.set_gid(f"points-{series(label)}-{len(self._tips)}-{len(tips)}")
+        self._tips += tips
+
+    def legend(self, *, invalid: bool = False) -> None:
+        """One entry a label above the axes, in as many columns as fit the width."""
+        handles = [
+            Line2D([], [], color=look.color, marker=look.marker, linestyle=look.line, label=plain(label, 40))
+            for label, look in self.styles.items()
+        ]
+        if invalid:
+            handles.append(Line2D([], [], color=MUTED, marker="x", linestyle="none", label="invalid"))
+        widest = max(len(str(handle.get_label())) for handle in handles)
+        columns = max(1, int(self.figure.get_figwidth() * 15 / (widest + 7)))
+        drawn = self.figure.legend(
+            handles=handles, loc="outside upper left", ncols=min(columns, len(handles))
+        )
+        drawn.set_gid("legend")
+
+    def finish(self, name: str, title: str) -> Plot:
+        """The figure, drawn. Call within `matplotlib.rc_context(MATPLOTLIB)`."""
+        svg = _POINTS.sub(r'<g data-series="\1" data-points="\2 \3">', render(self.figure))
+        svg = _SERIES.sub(r'<g data-series="\1">', svg)
+        return Plot(name, title, self._with_tips(svg), Data(self.heads, self.rows), self.figure)
+
+    def _with_tips(self, svg: str) -> str:
+        """Each marker with its text."""
+        head, *parts = re.split(r' data-points="(\d+) (\d+)"', svg)
+        done = [head]
+        for start, count, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+            tips = self._tips[int(start) : int(start) + int(count)]
+            pieces = body.split("<use ", len(tips))
+            done.append(pieces[0] + "".join(map(_use, tips, pieces[1:])))
+        return "".join(done)
+
+
+def _use(tip: str, rest: str) -> str:
+    return f'<use data-tip="{escape(plain(tip, 200))}" {rest}'

@@ -1,0 +1,64 @@
+"""Throughput against latency: what an engine gives at each load, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.metrics.glossary import GLOSSARY
+from harness.metrics.percentiles import missing
+from harness.reporting.axes import fit_values, key
+from harness.reporting.bands import Styles, short
+from harness.reporting.numbers import decimals, number
+from harness.reporting.sketch import LINE, Sketch
+from harness.reporting.svg import Plot
+from harness.spec.results import OnlineSummary
+
+_HEADS = ("engine", "scale", "output_tok_per_s", "statistic", "ms", "valid")
+
+
+def tradeoff(pooled: Sequence[OnlineSummary], styles: Styles, metric: str) -> Plot:
+    """The output rate and a latency at p90 of each scale, joined from light to heavy.
+
+    p50 stands in for p90 where a sample does not support it.
+    """
+    term = GLOSSARY[metric]
+    q = 90 if all(not missing(90, getattr(summary, metric).n) for summary in pooled) else 50
+    sketch = Sketch(styles, _HEADS)
+    axes = sketch.figure.subplots()
+    rates: list[float] = []
+    values: list[float] = []
+    for label, look in styles.items():
+        found = [
+            (one.output_tok_per_s, value, one)
+            for one in sorted(pooled, key=lambda one: -one.scale)
+            if one.label == label and (value := getattr(getattr(one, metric), f"p{q}")) is not None
+        ]
+        x, y = [rate for rate, *_ in found], [value for _, value, _ in found]
+        (line,) = axes.plot(x, y, color=look.color, marker=look.marker, linestyle=look.line)
+        sketch.points(line, label, [_tip(one, rate, f"{term.short} p{q}", ms) for rate, ms, one in found])
+        sketch.rows += [(label, one.scale, rate, f"p{q}", ms, one.valid) for rate, ms, one in found]
+        for rate, ms, one in found:
+            text = axes.annotate(
+                f"{one.scale:g}", (rate, ms), (4, 4), textcoords="offset points", fontsize=7, color=look.color
+            )
+            sketch.belongs(text, label)
+        rates += x
+        values += y
+    axes.set_title(f"{term.short} p{q}, ms")
+    fit_values(axes, values)
+    fit_values(axes, rates, "x")
+    axes.set_xlabel("output tok/s", loc="left")
+    key(axes, "numbers: scale; below right is better")
+    sketch.legend()
+    return sketch.finish(
+        f"tradeoff_{short(metric)}", f"{term.name} at p{q} against the output token rate, scale by scale"
+    )
+
+
+def _tip(summary: OnlineSummary, rate: float, what: str, ms: float) -> str:
+    parts = (
+        f"{summary.label}, scale {summary.scale:g}",
+        f"{number(rate, decimals([rate]))} output tok/s",
+        f"{what} {number(ms, decimals([ms]))} ms",
+    )
+    return LINE.join(parts if summary.valid else (*parts, "invalid"))
