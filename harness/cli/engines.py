@@ -1,8 +1,9 @@
-"""`bench engines`: which engines there are, what would be started, what is missing."""
+"""`bench engines`: which engines there are, what would be started, what is missing, and how to bring it."""
 
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.engines.base import EngineSettings, Installation, Missing
+from harness.engines.environments.bundle import find_bundle, make_bundle, read_size
+from harness.engines.environments.install import install as install_engine
+from harness.engines.environments.unpack import UnpackError
+from harness.engines.environments.unpack import unpack as unpack_bundle
+from harness.engines.find import CACHE, place
+from harness.engines.local import LocalEngine
 from harness.engines.registry import LOCAL, contender, get_engine
 from harness.engines.resolve import resolve_device, resolve_dtype
 from harness.engines.variants import load_variants
@@ -47,9 +54,7 @@ def show(
 ) -> None:
     """The exact command and environment that would be started."""
     ref = _reference(name)
-    engine = LOCAL.get(ref.name)
-    if engine is None:
-        raise UsageError(f"{ref.name} is not started by this harness", f"known: {', '.join(LOCAL)}")
+    engine = _local(ref)
     where = resolve_device(device)
     settings = EngineSettings(
         contender=contender(ref),
@@ -71,6 +76,62 @@ def _reference(name: str) -> EngineRef:
     except ValidationError:
         known = ", ".join([*LOCAL, "openai"])
         raise UsageError(f"{name!r} is not an engine", f"NAME or NAME@VARIANT of {known}") from None
+
+
+def _local(ref: EngineRef) -> LocalEngine:
+    engine = LOCAL.get(ref.name)
+    if engine is None:
+        raise UsageError(f"{ref.name} is not started by this harness", f"known: {', '.join(LOCAL)}")
+    return engine
+
+
+@app.command("install")
+def install(
+    name: Annotated[str, typer.Argument(help="engine")],
+    version: Annotated[str | None, typer.Option(help="instead of the one that was tried")] = None,
+    cpu: Annotated[
+        bool | None, typer.Option("--cpu/--cuda", help="for which device; default: this machine's")
+    ] = None,
+) -> None:
+    """Make an engine's own environment in the project's cache, with a lock file. Goes on where it stopped."""
+    engine = _local(_reference(name))
+    build = resolve_device("auto") if cpu is None else ("cpu" if cpu else "cuda")
+    made = install_engine(engine, build, version)
+    console.print(f"{engine.name} {made.version}: {made.python}", markup=False)
+    if (decides := place(engine.name)).python.parent != CACHE / engine.name / "bin":
+        console.print(f"note: runs use {decides.python}, {decides.how}", markup=False)
+
+
+@app.command("bundle")
+def bundle(
+    name: Annotated[str, typer.Argument(help="engine")],
+    out: Annotated[Path, typer.Option(help="folder of the bundle")],
+    part_size: Annotated[str, typer.Option(help="largest part, like 45M")] = "45M",
+    version: Annotated[str | None, typer.Option(help="of the engine")] = None,
+) -> None:
+    """Pack an engine for a GPU host without a network; `unpack.py` in the bundle lays it out there."""
+    ref = _reference(name)
+    size = read_size(part_size)
+    version, recipe = find_bundle(ref.name, version)
+    manifest = make_bundle(ref.name, version, recipe, out, size)
+    parts = sorted(out.glob("part-*"))
+    total = sum(part.stat().st_size for part in parts) / 2**20
+    console.print(
+        f"{manifest.parent}: {ref.name} {version}, {len(parts)} parts, {total:.0f} MiB", markup=False
+    )
+
+
+@app.command("unpack")
+def unpack(
+    bundle: Annotated[Path, typer.Argument(help="folder of the bundle")],
+    python: Annotated[str, typer.Option(help="the interpreter that has torch")] = sys.executable,
+) -> None:
+    """Lay out a bundle as an engine of this project; without it: `python3 BUNDLE/unpack.py --to FOLDER`."""
+    try:
+        folder = unpack_bundle(bundle, CACHE, python)
+    except UnpackError as error:
+        raise UsageError(str(error)) from None
+    console.print(f"{folder / 'bin' / 'python'}", markup=False)
 
 
 @app.command("doctor")

@@ -134,11 +134,14 @@ def probe(where: Place, distributions: Sequence[str]) -> dict[str, str]:
 def find(
     engine: EngineName, distributions: Sequence[str], mend: str, needs: Sequence[str] = ()
 ) -> Installation | Missing:
-    """The engine whose package is the first of `distributions` that is installed, beside all of `needs`.
+    """The engine, where `place` says that it is. `mend` says how to install it."""
+    return inspect(engine, place(engine), distributions, mend, needs)
 
-    `mend` says how to install it.
-    """
-    where = place(engine)
+
+def inspect(
+    engine: EngineName, where: Place, distributions: Sequence[str], mend: str, needs: Sequence[str] = ()
+) -> Installation | Missing:
+    """The engine in that environment: its package is the first of `distributions`, beside all of `needs`."""
     versions = probe(where, [*distributions, *needs, *REPORTED])
     if absent := [name for name in needs if name not in versions]:
         return Missing(engine, f"{where.how} ({where.python}) has no {', '.join(absent)}", mend)

@@ -55,6 +55,10 @@ class OpenAI(Engine):
         """Token ids in chunks, asked only where ignoring EOS is: both extend OpenAI's API."""
         return {"return_token_ids": True} if asking.ignore_eos else {}
 
+    def fixed_length(self, output_tokens: int) -> dict[str, object]:
+        """Both words that servers have for it, as nobody knows which this one understands."""
+        return {"min_tokens": output_tokens, "ignore_eos": True}
+
     @contextmanager
     def open(self, settings: EngineSettings, log: Path) -> Iterator[Server]:
         if self._target is None:

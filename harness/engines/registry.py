@@ -6,6 +6,7 @@ from harness.engines.base import Contender, Engine
 from harness.engines.local import LocalEngine
 from harness.engines.openai import OpenAI
 from harness.engines.roseinfer import Roseinfer
+from harness.engines.sglang import Sglang
 from harness.engines.transformers import Transformers
 from harness.engines.variants import find_variant
 from harness.engines.vllm import Vllm
@@ -14,7 +15,7 @@ from harness.spec.settings import EngineName, EngineRef
 
 #: Engines that this harness starts, in the order in which they are listed.
 LOCAL: dict[EngineName, LocalEngine] = {
-    engine.name: engine for engine in (Roseinfer(), Vllm(), Transformers())
+    engine.name: engine for engine in (Roseinfer(), Vllm(), Sglang(), Transformers())
 }
 
 

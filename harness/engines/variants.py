@@ -1,4 +1,4 @@
-"""Named settings of an engine, as data: `configs/engines/NAME.yaml`."""
+"""What an engine's `configs/engines/NAME.yaml` holds: variants, and how its environments are made."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import yaml
 from pydantic import Field, JsonValue, ValidationError
 
 from harness import PROJECT_ROOT
+from harness.engines.environments.recipe import Build, BundleRecipe, Recipe
 from harness.errors import UsageError
 from harness.spec.base import Strict
 from harness.spec.settings import EngineName
@@ -33,19 +34,23 @@ class EngineFile(Strict):
     """The whole of one `configs/engines/NAME.yaml`."""
 
     variants: dict[str, Variant] = Field(default_factory=dict)
+    environments: dict[Build, Recipe] = Field(default_factory=dict)
+    bundles: dict[str, BundleRecipe] = Field(
+        default_factory=dict, description="by version of the engine; the first is the default"
+    )
 
 
-def load_variants(engine: EngineName, folder: Path = CONFIGS) -> dict[str, Variant]:
-    """The variants of an engine by name; none when it has no file.
+def load_file(engine: EngineName, folder: Path = CONFIGS) -> EngineFile:
+    """The engine's file; an empty one when it has none.
 
     Raises:
         UsageError: the file is not YAML, or has a key that is not known.
     """
     path = folder / f"{engine}.yaml"
     if not path.exists():
-        return {}
+        return EngineFile()
     try:
-        return EngineFile.model_validate(yaml.safe_load(path.read_text()) or {}).variants
+        return EngineFile.model_validate(yaml.safe_load(path.read_text()) or {})
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "mend the file") from None
     except ValidationError as error:
@@ -53,6 +58,11 @@ def load_variants(engine: EngineName, folder: Path = CONFIGS) -> dict[str, Varia
         where = ".".join(str(part) for part in first["loc"])
         known = ", ".join(Variant.model_fields)
         raise UsageError(f"{path}: {where}: {first['msg']}", f"a variant has the keys {known}") from None
+
+
+def load_variants(engine: EngineName, folder: Path = CONFIGS) -> dict[str, Variant]:
+    """The variants of an engine by name. Raises UsageError like `load_file`."""
+    return load_file(engine, folder).variants
 
 
 def find_variant(engine: EngineName, name: str | None, folder: Path = CONFIGS) -> Variant:

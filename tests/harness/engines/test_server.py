@@ -58,8 +58,8 @@ def test_one_that_exits_at_once_shows_its_last_lines(fake):
 
 def test_one_that_never_gets_ready_is_given_up(fake):
     with (
-        pytest.raises(EngineError, match=r"(?s)not ready after 1 s.*loading, for ever"),
-        EngineServer(fake.launch("deaf", timeout_s=1.0), RECORD, fake.log),
+        pytest.raises(EngineError, match=r"(?s)not ready after 3 s.*loading, for ever"),
+        EngineServer(fake.launch("deaf", timeout_s=3.0), RECORD, fake.log),
     ):
         pass
     assert len(fake.pids) == 3

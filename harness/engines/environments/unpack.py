@@ -1,0 +1,148 @@
+"""Lays out a bundle on a host without a network. Standard library only: every bundle carries a copy.
+
+    python3 unpack.py [--bundle FOLDER] --to FOLDER [--python PYTHON]
+
+The bundle's folder holds `bundle.json`, {"engine", "version", "python", "torch", "parts": [{"name", "bytes",
+"sha256"}]}, and the parts: a tar.xz cut into pieces. FOLDER/NAME-VERSION gets `site`, the packages, and
+`bin/python`, which runs PYTHON with them; FOLDER/NAME becomes a link to it, all of it or nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_VERSIONS = """
+import sys
+try:
+    import torch
+except ImportError as error:
+    torch = None
+print("%d.%d" % sys.version_info[:2], torch.__version__ if torch else "none")
+"""
+
+
+class UnpackError(Exception):
+    """The bundle cannot be laid out; the message says why and what to do."""
+
+
+class _Joined:
+    """The parts as one file to read from."""
+
+    def __init__(self, parts: list[Path]) -> None:
+        self._left = list(parts)
+        self._file: BinaryIO | None = None
+
+    def read(self, size: int) -> bytes:
+        while self._file is not None or self._left:
+            if self._file is None:
+                self._file = self._left.pop(0).open("rb")
+            if data := self._file.read(size):
+                return data
+            self._file.close()
+            self._file = None
+        return b""
+
+
+def read_manifest(bundle: Path) -> dict[str, Any]:
+    """`bundle.json`. Raises UnpackError when it is not there or not whole."""
+    try:
+        manifest: dict[str, Any] = json.loads((bundle / "bundle.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UnpackError(f"{bundle} holds no whole bundle: {error}; copy bundle.json as well") from None
+    return manifest
+
+
+def check_parts(bundle: Path, manifest: dict[str, Any]) -> list[Path]:
+    """The parts in order. Raises UnpackError naming every part that is missing or damaged."""
+    wrong = []
+    for part in manifest["parts"]:
+        path = bundle / part["name"]
+        if not path.is_file():
+            wrong.append(f"{part['name']} is missing")
+            continue
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != part["sha256"]:
+                wrong.append(f"{part['name']} is damaged")
+    if wrong:
+        raise UnpackError(f"{bundle}: {', '.join(wrong)}; copy these again")
+    return [bundle / part["name"] for part in manifest["parts"]]
+
+
+def check_host(python: str, manifest: dict[str, Any]) -> None:
+    """Raises UnpackError when that interpreter is not the one the bundle was packed for."""
+    try:
+        told = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UnpackError(f"{python} does not run: {error}; name another with --python") from None
+    version, torch = told.split()
+    if version != manifest["python"] or not f"{torch}.".startswith(manifest["torch"] + "."):
+        raise UnpackError(
+            f"the bundle is for Python {manifest['python']} with torch {manifest['torch']}, "
+            f"{python} is {version} with torch {torch}; name another with --python"
+        )
+
+
+def point(link: Path, folder: Path) -> None:
+    """Make `link` a link to its neighbour `folder`, in one step.
+
+    Raises UnpackError when there is something else under that name.
+    """
+    if link.exists() and not link.is_symlink():
+        raise UnpackError(f"{link} is not one of ours; move it away")
+    fresh = link.with_name(f".{link.name}.{os.getpid()}")
+    fresh.symlink_to(folder.name)
+    fresh.replace(link)
+
+
+def unpack(bundle: Path, to: Path, python: str) -> Path:
+    """Lay out `bundle` under `to` for the interpreter `python`; the folder `to/NAME-VERSION`.
+
+    Raises:
+        UnpackError: parts are missing or damaged, or the interpreter is not the one it was packed for.
+    """
+    manifest = read_manifest(bundle)
+    parts = check_parts(bundle, manifest)
+    check_host(python, manifest)
+    folder = to / f"{manifest['engine']}-{manifest['version']}"
+    partial = to / f".{folder.name}.partial"
+    for old in (partial, folder):
+        shutil.rmtree(old, ignore_errors=True)
+    with tarfile.open(fileobj=_Joined(parts), mode="r|xz") as tar:  # type: ignore[call-overload]
+        tar.extractall(partial / "site", filter="data")
+    program = partial / "bin" / "python"
+    program.parent.mkdir()
+    site = shlex.quote(str(folder.resolve() / "site"))
+    program.write_text(f'#!/bin/sh\nexport PYTHONPATH={site}\nexec {shlex.quote(python)} "$@"\n')
+    program.chmod(0o755)
+    partial.rename(folder)
+    point(to / manifest["engine"], folder)
+    return folder
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--bundle", type=Path, default=Path(__file__).parent, help="the bundle's folder")
+    parser.add_argument("--to", type=Path, required=True, help="folder of all engines, e.g. .cache/engines")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that has torch")
+    given = parser.parse_args()
+    try:
+        folder = unpack(given.bundle, given.to, given.python)
+    except UnpackError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.write(f"{folder / 'bin' / 'python'}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""SGLang: `sglang.launch_server` and `sglang.Engine`.
+
+A chunk carries one token or several; `return_token_ids` says how many. Its own times are histograms only.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import JsonValue
+
+from harness.engines.base import Asking, EngineSettings, Installation
+from harness.engines.cores import physical_cores
+from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.server import Launch
+from harness.offline.workers import folder
+
+DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+#: Offline, and /health answers at once instead of generating a token each time, which takes it a second.
+QUIET = {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
+#: Its KV cache on a CPU, in full contexts: as many as there are requests in flight, within these bounds.
+MIN_CONTEXTS, MAX_CONTEXTS = 16, 64
+
+
+def environment(settings: EngineSettings) -> dict[str, str]:
+    """Quiet, offline, and on a CPU one thread on every physical core but one, which its front end has.
+
+    Its own choice is every core; its processes then wait for each other.
+    """
+    if settings.device != "cpu":
+        return QUIET
+    cores = [core for core in physical_cores() if settings.cpus is None or set(core) & set(settings.cpus)]
+    return {**QUIET, "OMP_NUM_THREADS": str(max(1, len(cores) - 1))}
+
+
+def options(settings: EngineSettings) -> dict[str, JsonValue]:
+    """What server and in-process API are both given, by the names of `sglang.Engine`.
+
+    On a CPU its kernels need AMX and are not published: attention is PyTorch's. On a GPU sampling is
+    PyTorch's: FlashInfer's sampler is compiled at first use, and greedily both take the largest logit.
+    """
+    given: dict[str, JsonValue] = {
+        "device": settings.device,
+        "dtype": DTYPES[settings.dtype],
+        "context_length": settings.max_model_len,
+        "random_seed": settings.seed,
+        "disable_radix_cache": not settings.caches_prefixes,
+    }
+    if settings.device == "cuda":
+        return {**given, "sampling_backend": "pytorch"}
+    contexts = min(max(settings.max_concurrency or 0, MIN_CONTEXTS), MAX_CONTEXTS)
+    return {
+        **given,
+        "attention_backend": "torch_native",
+        "max_total_tokens": contexts * settings.max_model_len,
+    }
+
+
+class Sglang(LocalEngine):
+    name = "sglang"
+    display = "SGLang"
+    distributions = ("sglang",)
+    install = "bench engines install sglang"
+    needs = ("torch",)
+    module = "sglang.srt.entrypoints.http_server"
+    histograms: ClassVar[Mapping[str, str]] = {
+        "queue_wait_ms": "sglang:queue_time_seconds",
+        "prefill_ms": 'sglang:per_stage_req_latency_seconds{stage="prefill_forward"}',
+    }
+
+    def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
+        arguments = [
+            *(str(installation.python), "-m", "sglang.launch_server"),
+            *("--model-path", str(settings.model)),
+            *("--served-model-name", settings.served_name),
+            *("--host", settings.host, "--port", str(port)),
+            "--enable-metrics",
+        ]
+        for name, value in options(settings).items():
+            option = "--" + name.replace("_", "-")
+            if value is True:
+                arguments.append(option)
+            elif value is not False:
+                arguments += [option, str(value)]
+        return Launch(
+            tuple(arguments),
+            settings.served_name,
+            environment(settings),
+            stop_signal=signal.SIGTERM,
+            grace_s=5,
+        )
+
+    def help_command(self, installation: Installation) -> list[str]:
+        return [str(installation.python), "-m", "sglang.launch_server", "--help"]
+
+    def extra_body(self, asking: Asking) -> dict[str, object]:
+        return {"return_token_ids": True}
+
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
+        arguments: dict[str, JsonValue] = {"model_path": str(settings.model), **options(settings)}
+        return OfflineFactory(f"{folder() / 'sglang_llm.py'}:Sglang", arguments, environment(settings))
