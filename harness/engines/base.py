@@ -152,10 +152,14 @@ class Engine(ABC):
         def encode(prompt: Sequence[int], output_tokens: int) -> bytes:
             lengths: dict[str, object] = {"prompt": prompt, "max_tokens": output_tokens}
             if asking.ignore_eos:
-                lengths |= {"min_tokens": output_tokens, "ignore_eos": True}
+                lengths |= self.fixed_length(output_tokens)
             return msgspec.json.encode(common | lengths)
 
         return encode
+
+    def fixed_length(self, output_tokens: int) -> dict[str, object]:
+        """What makes an answer exactly so long. `min_tokens` as well would mask logits in every step."""
+        return {"ignore_eos": True}
 
     def extra_body(self, asking: Asking) -> dict[str, object]:
         """What this engine understands beyond the common fields."""

