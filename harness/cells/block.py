@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from pydantic import JsonValue
 
 from harness.cells.cell import Block, Cell
 from harness.cells.events import (
@@ -21,6 +22,7 @@ from harness.cells.folder import now
 from harness.cells.resolve import Resolved
 from harness.cells.run import Run
 from harness.engines.base import Asking, Encoder, Server
+from harness.engines.counters import PrefixCounters
 from harness.errors import BenchError, EngineError, LeftBehindError
 from harness.load.plan import LoadPlan, LoadResult, Progress, WireRequest
 from harness.load.run import run_load
@@ -28,8 +30,9 @@ from harness.metrics.summary import summarize
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
 from harness.records.journal import JournalEntry
 from harness.records.store import write_cell
-from harness.spec.results import Skipped
+from harness.spec.results import PrefixCount, Skipped
 from harness.workload import PlannedRequest
+from harness.workload.prefixes import reusable_tokens
 
 #: From "every client is ready" to the first request: connections are opened in it.
 MEASURED_DELAY_S = 0.5
@@ -56,7 +59,9 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
             run.launched(server.record)
             model = resolved.model.path if resolved.model else Path()
             asking = Asking(model, server.served_name, resolved.settings.ignore_eos, resolved.settings.seed)
-            measuring = _Measuring(run, resolved, notify, server, engine.encoder(asking))
+            measuring = _Measuring(
+                run, resolved, notify, server, engine.encoder(asking), engine.prefix_counters
+            )
             measuring.warm_up(left[0])
             while left:
                 measuring.measure(left[0])
@@ -82,6 +87,7 @@ class _Measuring:
     notify: Notify
     server: Server
     encode: Encoder
+    counters: PrefixCounters | None
 
     def warm_up(self, cell: Cell) -> None:
         """Send the warm-up's waves. Raises EngineError when none of a wave's requests succeeds."""
@@ -108,6 +114,7 @@ class _Measuring:
             self.notify(CellProgress(cell, len(requests), progress))
 
         progress(Progress(0, 0, 0))
+        before = self._counted()
         result = self._send(requests, self.resolved.settings.concurrency, progress)
         self.server.check()
         records = self._read(result, requests, cell)
@@ -117,7 +124,10 @@ class _Measuring:
             cell=cell.index, engine=ref.name, variant=ref.variant, label=cell.contender.label,
             scale=cell.scale, repeat=cell.repeat, finished=now(), requests=len(requests),
             failed=int(records.requests["error"].notna().sum()),
-            detail={"clients": [msgspec.structs.asdict(usage) for usage in result.usage]},
+            detail={
+                "clients": [msgspec.structs.asdict(usage) for usage in result.usage],
+                "prefix_cache": self._risen(before),
+            },
         )  # fmt: skip
         self.run.finish(entry)
         settings = self.resolved.settings
@@ -125,6 +135,17 @@ class _Measuring:
             records.requests, records.chunks, settings.slo, cut=settings.cut, ceiling=self.run.ceiling
         )
         self.notify(CellDone(cell, summary))
+
+    def _counted(self) -> tuple[float, float] | None:
+        """Hits and queries of the engine's prefix cache so far; None where it does not tell."""
+        return None if self.counters is None else self.counters.read(self.server.target)
+
+    def _risen(self, before: tuple[float, float] | None) -> JsonValue:
+        after = self._counted()
+        if self.counters is None or before is None or after is None:
+            return None
+        hits, queries = after[0] - before[0], after[1] - before[1]
+        return PrefixCount(hits=hits, queries=queries, source=self.counters.source).model_dump()
 
     def _send(
         self,
@@ -149,7 +170,10 @@ class _Measuring:
         )
 
     def _read(self, result: LoadResult, requests: list[PlannedRequest], cell: Cell) -> CellRecords:
-        expected = [Expected(len(one.prompt), one.output_tokens) for one in requests]
+        sent = sorted((one.t_sent, one.index) for one in result.responses if one.t_sent is not None)
+        reusable = reusable_tokens(requests[index].prompt for _, index in sent)
+        known = {index: tokens for (_, index), tokens in zip(sent, reusable, strict=True)}
+        expected = [Expected(len(one.prompt), one.output_tokens, known.get(one.index)) for one in requests]
         ref, label = cell.contender.ref, cell.contender.label
         identity = CellIdentity(cell.index, ref.name, ref.variant, label, cell.scale, cell.repeat)
         return read_cell(result, expected, identity, exact_length=self.resolved.settings.ignore_eos)

@@ -10,13 +10,15 @@ from harness.cells.block import measure_block
 from harness.cells.events import EngineSkipped, Notify, Reporting, Started
 from harness.cells.folder import alone, make_folder, now, write_json
 from harness.cells.resolve import Resolved, make_contenders, resolve_online
-from harness.cells.run import RESULTS, Run
+from harness.cells.run import JOURNAL, RESULTS, Run
 from harness.errors import BenchError, UsageError
 from harness.metrics.comparison import compare
+from harness.metrics.prefixes import prefix_hits
 from harness.metrics.summary import summarize
+from harness.records.journal import read_journal
 from harness.records.store import assemble, read_records
 from harness.spec.calibration import Calibration
-from harness.spec.results import OnlineResults, RunInfo
+from harness.spec.results import OnlineResults, PrefixCount, RunInfo
 from harness.spec.settings import OnlineSettings
 from harness.telemetry.machine import environment
 from harness.telemetry.versions import versions
@@ -111,6 +113,13 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
     return _write_results(run)
 
 
+def _prefix_counts(run: Run) -> dict[int, PrefixCount]:
+    """What the engines' counters said, by cell, where they do."""
+    entries = read_journal(run.folder / JOURNAL)
+    told = {entry.cell: entry.detail.get("prefix_cache") for entry in entries}
+    return {cell: PrefixCount.model_validate(count) for cell, count in told.items() if count is not None}
+
+
 def _write_results(run: Run) -> OnlineResults:
     """Everything in the results comes from the stored tables; engines stand in the order of the settings."""
     records = read_records(run.folder, run.done)
@@ -122,6 +131,7 @@ def _write_results(run: Run) -> OnlineResults:
         summaries=summarize(requests, records.chunks, settings.slo, settings.seed, settings.cut, run.ceiling),
         comparisons=compare(requests, records.chunks, seed=settings.seed, cut=settings.cut),
         skipped=run.left_out(),
+        prefixes=prefix_hits(requests, _prefix_counts(run)),
     )
     assemble(run.folder, run.done)
     write_json(run.folder / RESULTS, results)

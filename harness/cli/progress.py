@@ -26,6 +26,7 @@ from harness.metrics.percentiles import missing
 from harness.offline.run import Measuring
 from harness.reporting import tables
 from harness.reporting.numbers import DASH
+from harness.reporting.prefixes import prefix_table
 from harness.reporting.table import Table
 from harness.spec.results import (
     Distribution,
@@ -144,6 +145,8 @@ def _tables(results: OnlineResults | OfflineResults) -> list[Table]:
     pooled = [summary for summary in results.summaries if summary.repeat is None]
     metrics = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
     found = [*(tables.latency(pooled, metric) for metric in metrics), tables.throughput(pooled)]
+    if prefixes := prefix_table(results.prefixes):
+        found.append(prefixes)
     return found + noise(results.comparisons) if results.meta.settings.get("aa") else found
 
 
@@ -156,6 +159,10 @@ def _summary(summary: OnlineSummary) -> str:
         parts.append(f"{summary.num_error} failed {summary.errors}")
     if summary.left_out:
         parts.append(f"{summary.left_out} requests outside the window left out")
+    if summary.held_turns:
+        parts.append(
+            f"{summary.held_turns} of {summary.later_turns} later turns waited for the answer before"
+        )
     parts += [f"INVALID: {reason}" for reason in summary.invalid_reasons]
     return ", ".join(parts)
 

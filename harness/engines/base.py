@@ -15,6 +15,7 @@ from typing import ClassVar, Literal, Protocol
 
 import msgspec
 
+from harness.engines.counters import PrefixCounters
 from harness.engines.variants import Variant
 from harness.load.plan import Target
 from harness.spec.results import LaunchRecord
@@ -121,6 +122,9 @@ class Engine(ABC):
     #: Its Prometheus histograms of seconds, for the metrics that its streams do not tell (`queue_wait_ms`,
     #: `prefill_ms`): names with the labels that choose a series, `sglang:queue_time_seconds`.
     histograms: ClassVar[Mapping[str, str]] = {}
+
+    #: Its counters of prompt tokens in the prefix cache.
+    prefix_counters: ClassVar[PrefixCounters | None] = None
 
     @abstractmethod
     def find(self) -> Installation | Missing:

@@ -11,6 +11,7 @@ import psutil
 from pydantic import JsonValue
 
 from harness.engines.base import Asking, EngineSettings, Installation
+from harness.engines.counters import PrefixCounters
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.selfreport import LOG, SelfReport
 from harness.engines.server import Launch
@@ -87,6 +88,7 @@ class Vllm(LocalEngine):
         "prefill_ms": "vllm:request_prefill_time_seconds",
     }
     pages = (_INFO,)
+    prefix_counters = PrefixCounters("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total")
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         _check_build(installation, settings)

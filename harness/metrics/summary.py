@@ -108,6 +108,8 @@ def _summary(
         invalid_reasons=reasons,
         window_s=None if group.window is None else (group.window.start_s, group.window.end_s),
         left_out=sum(len((one.whole or one).requests) - len(one.requests) for one in repeats),
+        later_turns=int(requests["held_s"].notna().sum()),
+        held_turns=int((_held_s(requests) > 0).sum()),
         waterfall=waterfall(good, told),
         **latencies,
     )
@@ -121,9 +123,15 @@ def _engine_told(good: pd.DataFrame, metric: str, told: Told) -> Distribution:
     return Distribution(mean=found.mean_ms, n=found.n, source="inferred")
 
 
+def _held_s(requests: pd.DataFrame) -> pd.Series[float]:
+    """How long each request had to wait for the turn before it; 0 for those that follow none."""
+    return requests["held_s"].astype(np.float64).fillna(0.0)
+
+
 def _offered(repeats: Sequence[Group], passed: Flow) -> float:
-    """Arrivals a second by the schedule: intervals over their length, or requests over duration."""
-    spans = [scheduled(group.requests) for group in repeats if len(group.requests)]
+    """Arrivals a second by the schedule: intervals over their length, or requests over duration. A turn that
+    had to wait arrives at its own time."""
+    spans = [scheduled(group.requests) - _held_s(group.requests) for group in repeats if len(group.requests)]
     length = float(sum(span.max() - span.min() for span in spans))
     if np.isfinite(length) and length > NO_TIME_S:
         return sum(len(span) - 1 for span in spans) / length

@@ -15,10 +15,11 @@ from harness.records.schema import CHUNKS, REQUESTS
 
 
 class Expected(NamedTuple):
-    """Lengths that a request asks for, in tokens."""
+    """Lengths that a request asks for, in tokens; how many of its prompt's were sent at its head before."""
 
     input_tokens: int
     output_tokens: int
+    reusable_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ def read_cell(
             "client": raw.client,
             "connection_reused": raw.reused,
             "held_s": raw.held_s,
+            "reusable_tokens": asked.reusable_tokens,
+            "cached_tokens": record.cached_tokens,
         }
         for name, column in requests.items():
             column.append(row[name])

@@ -33,6 +33,7 @@ class RequestRecord:
     finish_reason: str | None
     queue_wait_ms: float | None
     prefill_ms: float | None
+    cached_tokens: int | None
 
 
 def read_request(raw: RawResponse, exact_tokens: int | None) -> RequestRecord:
@@ -55,6 +56,7 @@ def read_request(raw: RawResponse, exact_tokens: int | None) -> RequestRecord:
         finish_reason=stream.finish_reason,
         queue_wait_ms=stream.queue_wait_ms,
         prefill_ms=stream.prefill_ms,
+        cached_tokens=stream.cached_tokens,
     )
 
 

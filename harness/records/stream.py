@@ -35,6 +35,7 @@ class Stream:
 
     chunks: list[StreamChunk] = field(default_factory=list)
     prompt_tokens: int | None = None
+    cached_tokens: int | None = None
     completion_tokens: int | None = None
     finish_reason: str | None = None
     done: bool = False
@@ -57,9 +58,14 @@ class _Choice(msgspec.Struct):
     metrics: msgspec.Raw = msgspec.Raw()
 
 
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
 
 
 class _Error(msgspec.Struct):
@@ -123,6 +129,8 @@ def _take(stream: Stream, t: float, event: _Event) -> None:
         stream.completion_tokens = reported if reported is not None else stream.completion_tokens
         if event.usage.prompt_tokens is not None:
             stream.prompt_tokens = event.usage.prompt_tokens
+        if event.usage.prompt_tokens_details is not None:
+            stream.cached_tokens = event.usage.prompt_tokens_details.cached_tokens
     if event.choices:
         choice = event.choices[0]
         text = len(choice.text or "")

@@ -26,6 +26,9 @@ LATENCY_METRICS = (
 )
 PERCENTILES = (50, 90, 95, 99)
 
+#: Shared prefixes are counted in whole blocks of so many tokens, as engines cache them.
+PREFIX_BLOCK_TOKENS = 16
+
 
 class Distribution(Strict):
     """One metric of one summary: milliseconds, numpy's linear percentiles. All None when n is 0."""
@@ -70,6 +73,8 @@ class OnlineSummary(Strict):
         None, description="the time measured, since the cell's start; null: all of it, or several repeats"
     )
     left_out: int = Field(0, description="requests sent outside the window; not among num_requests")
+    later_turns: int = Field(0, description="requests that follow another of their session")
+    held_turns: int = Field(0, description="of these, sent late because the answer before had not ended")
     ttft_ms: Distribution
     tpot_ms: Distribution
     itl_ms: Distribution
@@ -182,6 +187,31 @@ class RunInfo(Strict):
     trace: TraceRecord | None = None
 
 
+class PrefixCount(Strict):
+    """What an engine's counters of its prefix cache rose by during a cell, in prompt tokens."""
+
+    hits: float
+    queries: float
+    source: str = Field(description="the page and the counters")
+
+
+class PrefixHits(Strict):
+    """How much of the prompts of one cell a prefix cache could have held, and how much it did."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    scale: float
+    repeat: int
+    block_tokens: int = PREFIX_BLOCK_TOKENS
+    prompt_tokens: int = Field(description="of all requests that were sent")
+    possible: float = Field(
+        description="share of them that an unbounded cache of whole blocks holds, in the order of sending"
+    )
+    reported: float | None = Field(description="share by the engine's word; null where it does not tell")
+    source: str = Field(description="of what is reported")
+
+
 class OnlineResults(Strict):
     """`online_results.json`."""
 
@@ -190,6 +220,7 @@ class OnlineResults(Strict):
     summaries: list[OnlineSummary]
     comparisons: list[Comparison] = Field(default_factory=list)
     skipped: list[Skipped] = Field(default_factory=list)
+    prefixes: list[PrefixHits] = Field(default_factory=list, description="one a cell")
     ledger: Ledger | None = None
     answers: AnswerChecks | None = None
 

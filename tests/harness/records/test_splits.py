@@ -56,7 +56,11 @@ def test_every_split_gives_the_same_record(behaviour: Behaviour, cuts: list[int]
 
 
 @given(
-    texts=st.lists(st.text(st.characters(exclude_characters="\r\n"), min_size=1).map(str.strip).filter(bool)),
+    texts=st.lists(
+        st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1)
+        .map(str.strip)
+        .filter(bool)
+    ),
     newline=st.sampled_from([b"\n", b"\r\n"]),
     cuts=st.lists(st.integers(0, 100_000), max_size=12),
 )

@@ -27,9 +27,17 @@ def chat(**delta: Any) -> dict[str, Any]:
     return {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]}
 
 
-def usage(completion_tokens: int) -> dict[str, Any]:
+def usage(completion_tokens: int, **details: int) -> dict[str, Any]:
     counts = {"prompt_tokens": 7, "completion_tokens": completion_tokens, "total_tokens": 0}
-    return {"object": "text_completion", "choices": [], "usage": counts}
+    more = {"prompt_tokens_details": details or None}
+    return {"object": "text_completion", "choices": [], "usage": counts | more}
+
+
+@pytest.mark.parametrize("cached", [None, 0, 5])
+def test_prompt_tokens_from_the_cache(cached: int | None) -> None:
+    details = {} if cached is None else {"cached_tokens": cached}
+    first = event(completion("x", token_ids=[1], finish_reason="length"))
+    assert read([first, event(usage(1, **details)), event("[DONE]")]).cached_tokens == cached
 
 
 def read(

@@ -1,0 +1,48 @@
+"""What could be had from a prefix cache, beside what the engine says it had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from harness.spec.results import PrefixCount, PrefixHits
+
+UNKNOWN = "unknown: the engine does not tell"
+USAGE = "usage of the answers: prompt_tokens_details.cached_tokens"
+
+
+def prefix_hits(requests: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> list[PrefixHits]:
+    """One entry a cell, in the order in which cells first appear, over all requests that were sent.
+
+    Args:
+        requests: One row a request (records/schema.py).
+        counted: By cell, what the engine's counters said; the usage of the answers goes before it.
+    """
+    return [_hits(cell, counted) for _, cell in requests.groupby("cell", sort=False)]
+
+
+def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> PrefixHits:
+    first = cell.iloc[0]
+    sent = cell[cell["reusable_tokens"].notna()]
+    told = cell[cell["cached_tokens"].notna()]
+    reported, source = None, UNKNOWN
+    if len(told):
+        reported, source = _share(told["cached_tokens"].sum(), told["input_tokens"].sum()), USAGE
+    elif count := counted.get(int(first["cell"])):
+        reported, source = _share(count.hits, count.queries), count.source
+    return PrefixHits(
+        engine=first["engine"],
+        variant=None if pd.isna(first["variant"]) else first["variant"],
+        label=first["label"],
+        scale=first["scale"],
+        repeat=first["repeat"],
+        prompt_tokens=int(sent["input_tokens"].sum()),
+        possible=_share(sent["reusable_tokens"].sum(), sent["input_tokens"].sum()),
+        reported=reported,
+        source=source,
+    )
+
+
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole else 0.0
