@@ -38,27 +38,26 @@ class Line:
 
 def band(pooled: Summaries, styles: Styles, metric: str) -> Plot:
     """One metric: band p50 to p90, solid line at p90, hollow markers at p99."""
-    sketch = Sketch(styles, HEADS)
-    _band(sketch, sketch.figure.subplots(), pooled, metric)
-    sketch.legend(invalid=_any_invalid(pooled))
+    sketch = Sketch(styles, HEADS, invalid=_any_invalid(pooled))
+    _band(sketch, sketch.axes(), pooled, metric)
     title = f"{GLOSSARY[metric].name} by scale: p50 to p90 as a band, p90 as a line, p99 as hollow markers"
     return sketch.finish(short(metric), title)
 
 
 def overview(pooled: Summaries, styles: Styles) -> Plot:
     """The four headline metrics, two by two."""
-    sketch = Sketch(styles, HEADS, (9.2, 6.4))
-    for axes, metric in zip(sketch.figure.subplots(2, 2).flat, HEADLINE, strict=True):
+    sketch = Sketch(styles, HEADS, (9.2, 6.2), invalid=_any_invalid(pooled))
+    grid = sketch.figure.subplots(2, 2, gridspec_kw={"wspace": 0.16, "hspace": 0.4})
+    for axes, metric in zip(grid.flat, HEADLINE, strict=True):
         _band(sketch, axes, pooled, metric)
-    sketch.legend(invalid=_any_invalid(pooled))
     title = "TTFT, TPOT, ITL and E2E by scale: p50 to p90 as bands, p90 as lines, p99 as hollow markers"
     return sketch.finish("overview", title)
 
 
 def percentile(pooled: Summaries, styles: Styles, metric: str, q: int) -> Plot:
     """One metric at one percentile, with 95 % intervals as whiskers."""
-    sketch = Sketch(styles, HEADS)
-    axes = sketch.figure.subplots()
+    sketch = Sketch(styles, HEADS, invalid=_any_invalid(pooled))
+    axes = sketch.axes()
     at = places([summary.scale for summary in pooled])
     values: list[float] = []
     for offset, (label, look) in _spread(at, styles, among_lines=0.012):
@@ -72,7 +71,6 @@ def percentile(pooled: Summaries, styles: Styles, metric: str, q: int) -> Plot:
         values += line.y
     _frame(axes, at, values, f"{GLOSSARY[metric].short} p{q}, ms", _size(pooled, metric))
     key(axes, "whiskers: 95 % interval")
-    sketch.legend(invalid=_any_invalid(pooled))
     return sketch.finish(
         f"{short(metric)}_p{q}", f"{GLOSSARY[metric].name}, p{q} by scale with 95 % intervals"
     )

@@ -14,8 +14,15 @@ from harness.spec.results import OfflineResult
 def bars(results: Sequence[OfflineResult], styles: Mapping[str, Look], metric: str) -> Plot:
     """One bar an engine, as long as the mean of its repeats, with a dot for each repeat."""
     term = GLOSSARY[metric]
-    sketch = Sketch(styles, ("engine", "repeat", term.unit), (4.6, 0.9 + 0.34 * len(styles)))
-    axes = sketch.figure.subplots()
+    names = [plain(label, 34) for label in styles]
+    sketch = Sketch(
+        styles,
+        ("engine", "repeat", term.unit),
+        (4.6, 0.9 + 0.34 * len(styles)),
+        left=0.2 + 0.075 * max(map(len, names)),
+        has_legend=False,
+    )
+    axes = sketch.axes()
     for position, (label, look) in enumerate(styles.items()):
         repeats = [result for result in results if result.label == label]
         found: list[float] = [getattr(result, metric) for result in repeats]
@@ -33,7 +40,7 @@ def bars(results: Sequence[OfflineResult], styles: Mapping[str, Look], metric: s
             f"{mean:,.4g}", (max(found), position), (5, 0), textcoords="offset points", va="center"
         )
         sketch.belongs(text, label)
-    axes.set_yticks(range(len(styles)), [plain(label, 34) for label in styles])
+    axes.set_yticks(range(len(styles)), names)
     axes.tick_params(axis="y", labelcolor=INK)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")

@@ -29,7 +29,7 @@ def ecdf(groups: Sequence[Group], styles: Mapping[str, Look], metric: str) -> Pl
     """
     term, scale = GLOSSARY[metric], groups[0].scale
     sketch = Sketch({group.label: styles[group.label] for group in groups}, ("engine", "percent", "ms"))
-    axes = sketch.figure.subplots()
+    axes = sketch.axes()
     reach: list[float] = []
     for group in groups:
         sample = group.sample(metric)
@@ -62,7 +62,6 @@ def ecdf(groups: Sequence[Group], styles: Mapping[str, Look], metric: str) -> Pl
     fit_values(axes, reach, "x")
     what = "tokens" if metric == "itl_ms" else "requests"
     key(axes, f"share of {what}; marks at p50, p90, p99")
-    sketch.legend()
     return sketch.finish(
         f"ecdf_{short(metric)}_scale_{scale:g}", f"Distribution of {term.name} at scale {scale:g}"
     )

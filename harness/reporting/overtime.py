@@ -25,8 +25,10 @@ def timeline(group: Group, look: Look, *, highest_ms: float, most: int) -> Plot:
         group: One repeat of one engine at one scale.
         highest_ms, most: Ends of the two value axes, so that cells can be laid side by side.
     """
-    sketch = Sketch({group.label: look}, ("series", "s", "value"))
-    upper, lower = sketch.figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1))
+    sketch = Sketch({group.label: look}, ("series", "s", "value"), has_legend=False)
+    upper, lower = sketch.figure.subplots(
+        2, 1, sharex=True, height_ratios=(2.2, 1), gridspec_kw={"hspace": 0.32}
+    )
     due, ttft = _ttft(group)
     (dots,) = upper.plot(due, ttft, look.marker, color=look.color, markersize=2.6, alpha=0.75)
     tips = [f"due at {t:.2f} s{LINE}TTFT {ms:,.1f} ms" for t, ms in zip(due, ttft, strict=True)]
@@ -53,8 +55,9 @@ def lives(group: Group, look: Look, *, seconds: float) -> Plot:
         group: One repeat of one engine at one scale; its first 100 requests are drawn.
         seconds: End of the time axis, so that cells can be laid side by side.
     """
-    sketch = Sketch({group.label: look}, ("request", "t_sched", "t_sent", "t_first", "t_last", "error"))
-    axes = sketch.figure.subplots()
+    heads = ("request", "t_sched", "t_sent", "t_first", "t_last", "error")
+    sketch = Sketch({group.label: look}, heads, has_legend=False)
+    axes = sketch.axes()
     rows = group.requests.sort_values("request").head(_LIVES)
     names = ["t_sched", "t_sent", "t_first", "t_last"]
     times = rows[names].to_numpy(np.float64)

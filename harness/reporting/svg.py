@@ -43,13 +43,17 @@ class Data:
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawn figure: its file name without suffix, what it shows, a standalone SVG document, its numbers."""
+    """A drawn figure: its file name without suffix, what it shows, a standalone SVG document, its numbers.
+
+    `above` is the height of its legend in points.
+    """
 
     name: str
     title: str
     svg: str
     data: Data
     figure: Figure = field(repr=False, compare=False)
+    above: float = 0.0
 
     def inline(self, where: str) -> Markup:
         """The figure as an element of a page, in the page's colours and font, without its legend.
@@ -57,7 +61,7 @@ class Plot:
         Args:
             where: Tells apart the ids of figures drawn more than once; letters, digits and hyphens.
         """
-        body = _without_legend(self.svg[self.svg.index("<svg") :])
+        body = _without_legend(self.svg[self.svg.index("<svg") :], self.above)
         body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)
         body = re.sub(r' width="[^"]*pt" height="[^"]*pt"', "", body, count=1)
         body = body.replace(f'style="font-family: {_FONTS}"', "", 1)
@@ -112,8 +116,8 @@ def _clean(svg: str) -> str:
     return "\n".join(line.strip() for line in svg.splitlines()) + "\n"
 
 
-def _without_legend(svg: str) -> str:
-    """Without the legend, and without the space above the axes that it took."""
+def _without_legend(svg: str, height: float) -> str:
+    """Without the legend, and without the space above the axes that it takes."""
     start = svg.find(_LEGEND)
     if start < 0:
         return svg
@@ -123,11 +127,9 @@ def _without_legend(svg: str) -> str:
         if not depth:
             end = start + tag.end()
             break
-    rows = [float(y) for y in re.findall(r'<text [^>]*\by="([\d.]+)"', svg[start:end])]
-    top = max(rows, default=0.0) + 4
     return re.sub(
         r'viewBox="0 0 ([\d.]+) ([\d.]+)"',
-        lambda box: f'viewBox="0 {top:g} {box[1]} {float(box[2]) - top:g}"',
+        lambda box: f'viewBox="0 {height:.1f} {box[1]} {float(box[2]) - height:.1f}"',
         svg[:start] + svg[end:],
         count=1,
     )

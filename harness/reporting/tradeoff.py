@@ -24,7 +24,7 @@ def tradeoff(pooled: Sequence[OnlineSummary], styles: Styles, metric: str) -> Pl
     term = GLOSSARY[metric]
     q = 90 if all(not missing(90, getattr(summary, metric).n) for summary in pooled) else 50
     sketch = Sketch(styles, _HEADS)
-    axes = sketch.figure.subplots()
+    axes = sketch.axes()
     rates: list[float] = []
     values: list[float] = []
     for label, look in styles.items():
@@ -49,7 +49,6 @@ def tradeoff(pooled: Sequence[OnlineSummary], styles: Styles, metric: str) -> Pl
     fit_values(axes, rates, "x")
     axes.set_xlabel("output tok/s", loc="left")
     key(axes, "numbers: scale; below right is better")
-    sketch.legend()
     return sketch.finish(
         f"tradeoff_{short(metric)}", f"{term.name} at p{q} against the output token rate, scale by scale"
     )
