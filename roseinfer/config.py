@@ -57,6 +57,7 @@ class EngineConfig:
     decode_first: bool = setting(
         True, "every step decodes, prompts come along; else steps with prompts compute only prompts"
     )
+    prefix_cache: bool = setting(False, "reuse keys and values of equal prefixes of earlier requests")
     overlap_schedule: bool | None = setting(
         None, "launch a step before the tokens of the last one are read; on for a GPU if not given"
     )

@@ -37,13 +37,14 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
-    """The end of a request, and its times in seconds."""
+    """The end of a request, its times in seconds, and how much of its prompt was in the prefix cache."""
 
     id: int
     reason: FinishReason
     queue_wait: float
     prefill: float
     generation: float
+    cached_tokens: int = 0
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
@@ -63,6 +64,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     chunked_prefill_size: int | None
     admission_policy: str
     decode_first: bool
+    prefix_cache: bool
     overlap_schedule: bool
     attention: str
     packed_weights: bool

@@ -18,6 +18,7 @@ from roseinfer.engine.resolve import resolve_device, resolve_dtype, resolve_poli
 from roseinfer.engine.warmup import warm_up
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.pool import KVPool, bytes_per_token
+from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
 from roseinfer.params import EngineInfo, SamplingParams, check_request
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
@@ -50,9 +51,11 @@ class Engine:
             raise ConfigError(f"{kv_tokens} tokens of KV cache are too few; give --kv-tokens {max_model_len}")
         pool = KVPool(shape, num_blocks, config.block_size, device, dtype)
         self._allocator = BlockAllocator(num_blocks)
+        cache = PrefixCache if config.prefix_cache else NoPrefixCache
+        self._prefixes = cache(self._allocator, config.block_size)
         running = Running(config.max_active_requests, max_model_len, config.block_size)
         policies = resolve_policies(config, device)
-        self._scheduler = Scheduler(running, self._allocator, policies, shape.eos_token_ids)
+        self._scheduler = Scheduler(running, self._allocator, self._prefixes, policies, shape.eos_token_ids)
         attention, attention_name = make_attention(pool, shape, dtype, cpu_kernels=config.cpu_kernels)
         runner = EagerRunner(model, attention, pool, config.max_active_requests)
         overlap = device.type == "cuda" if config.overlap_schedule is None else config.overlap_schedule
@@ -72,6 +75,7 @@ class Engine:
             chunked_prefill_size=config.chunked_prefill_size,
             admission_policy=config.admission_policy,
             decode_first=config.decode_first,
+            prefix_cache=config.prefix_cache,
             overlap_schedule=overlap,
             attention=attention_name,
             packed_weights=model.packed,
@@ -102,6 +106,20 @@ class Engine:
         """Share of the cache's blocks that are held."""
         return 1 - self._allocator.num_free / self._allocator.num_blocks
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompts admitted since the prefix cache was flushed last."""
+        return self._prefixes.prompt_tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        """How many of the prompt tokens were in the prefix cache."""
+        return self._prefixes.cached_tokens
+
+    def flush_cache(self) -> None:
+        """Forget all prefixes. Running requests go on."""
+        self._prefixes.flush()
+
     def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None:
         """Queue a prompt `[n]`. Raises RequestError when it can never be served."""
         check_request(self.info, prompt, params)
@@ -118,6 +136,7 @@ class Engine:
     def check_idle(self) -> None:
         """Raise AssertionError unless every block is free. Call it when there is no work."""
         self._allocator.check()
+        self._prefixes.check()
         if self._allocator.num_free != self._allocator.num_blocks:
             raise AssertionError(f"{self._allocator.num_blocks - self._allocator.num_free} blocks leaked")
 

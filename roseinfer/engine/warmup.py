@@ -33,3 +33,4 @@ def warm_up(engine: Engine) -> None:
 def _drain(engine: Engine) -> None:
     while engine.has_work:
         engine.step()
+    engine.flush_cache()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ class Request:
     """A prompt `[n]` of token ids, and the times (s) of what happened to it.
 
     `tokens` is the prompt with what was generated so far: more than the prompt after a preemption.
+    `hashes` are those of its full blocks, for the prefix cache; it held `cached_tokens` of the prompt.
     `passed` counts the requests that came later and were admitted while this one was the first in the queue.
     """
 
@@ -26,3 +27,5 @@ class Request:
     admitted: float = 0.0
     first_token: float = 0.0
     passed: int = 0
+    hashes: list[bytes] = field(default_factory=list)
+    cached_tokens: int = 0

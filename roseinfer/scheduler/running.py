@@ -59,8 +59,11 @@ class Running:
         assert request is not None, f"row {row} is empty"
         return request
 
-    def add(self, request: Request, blocks: Ints) -> int:
-        """Put `request` in a free row with `blocks` to write its keys and values to. Returns the row."""
+    def add(self, request: Request, blocks: Ints, computed: int) -> int:
+        """Put `request` in a free row with `blocks` for its keys and values, of which `computed` are there.
+
+        Returns the row.
+        """
         row = self._free_rows.pop()
         params, known = request.params, len(request.tokens)
         self.requests[row] = request
@@ -71,7 +74,7 @@ class Running:
         self.ids[row] = request.id
         self.tokens[row, :known] = request.tokens
         self.length[row] = known
-        self.computed[row] = 0
+        self.computed[row] = computed
         never = self.tokens.shape[1] + 1
         self.first_stop[row] = never if params.ignore_eos else len(request.prompt) + max(params.min_tokens, 1)
         self.last_stop[row] = len(request.prompt) + params.max_tokens
@@ -101,6 +104,12 @@ class Running:
     def held_blocks(self, row: int) -> Ints:
         """The blocks of `row`, in the order of its tokens."""
         return self.block_table[row, : self.blocks[row]]
+
+    def num_cached(self, row: int) -> int:
+        """Known tokens of `row` whose keys and values are cached, or will be by a step that was launched."""
+        if row in self.prefilling:
+            return int(self.computed[row])
+        return min(len(self.known_tokens(row)), int(self.length[row]) - 1)
 
     def known_tokens(self, row: int) -> NDArray[np.int32]:
         """Prompt and generated tokens of `row` that the host has seen."""

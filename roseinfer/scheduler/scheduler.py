@@ -11,6 +11,7 @@ import numpy as np
 
 from roseinfer.attention.base import UNKNOWN, Batch, Ints
 from roseinfer.kvcache.blocks import BlockAllocator
+from roseinfer.kvcache.prefix import PrefixCache, Reuse
 from roseinfer.params import Finished, FinishReason
 from roseinfer.scheduler.assemble import assemble
 from roseinfer.scheduler.policies import Chunk, Policies
@@ -46,6 +47,7 @@ class Scheduler:
         self,
         running: Running,
         allocator: BlockAllocator,
+        prefixes: PrefixCache,
         policies: Policies,
         eos: tuple[int, ...],
         clock: Callable[[], float] = time.monotonic,
@@ -53,12 +55,14 @@ class Scheduler:
         self._waiting: OrderedDict[int, Request] = OrderedDict()
         self._running = running
         self._allocator = allocator
+        self._prefixes = prefixes
         self._policies = policies
         self._eos = eos
         self._clock = clock
         self._launched = self._processed = 0  # steps
         self._leaving: deque[tuple[int, int]] = deque()  # (step that frees it, row)
-        self._changed: list[Ints] = []
+        self._changed: list[Ints] = []  # of the batch being prepared
+        self._copies: list[Ints] = []
         self.preemptions = 0
 
     @property
@@ -80,6 +84,7 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queue a request. It must fit the cache alone: see `capacity_tokens`."""
+        self._prefixes.hash(request.hashes, request.tokens)
         self._waiting[request.id] = request
 
     def discard(self, request_id: int) -> bool:
@@ -92,7 +97,7 @@ class Scheduler:
 
     def prepare(self) -> Batch | None:
         """The next step's batch; None when there is none before a launched step has been processed."""
-        self._changed = []
+        self._changed, self._copies = [], [np.empty((2, 0), dtype=np.int64)]
         try:
             chunks, decode = self._policies.composition(self._prompts, self._decode)
         except _MustWaitError:
@@ -100,7 +105,7 @@ class Scheduler:
         if not chunks and not len(decode):
             return None
         changed = np.concatenate([*self._changed, [chunk.row for chunk in chunks]]).astype(np.int64)
-        return assemble(self._running, chunks, decode, changed, np.empty((2, 0), dtype=np.int64))
+        return assemble(self._running, chunks, decode, changed, np.concatenate(self._copies, axis=1))
 
     def launched(self, batch: Batch) -> None:
         """The batch is being computed: each of its requests has one more token, of unknown value."""
@@ -108,6 +113,7 @@ class Scheduler:
         running, rows = self._running, batch.requests
         for segment in batch.segments:
             running.computed[segment.request] = segment.context + segment.count
+            self._remember(segment.request)
         length = running.length[rows]
         running.tokens[rows, length] = UNKNOWN
         length += 1
@@ -155,6 +161,7 @@ class Scheduler:
             queue_wait=request.admitted - request.submitted,
             prefill=request.first_token - request.admitted,
             generation=now - request.first_token,
+            cached_tokens=request.cached_tokens,
         )
 
     def _decode(self) -> Ints:
@@ -177,12 +184,15 @@ class Scheduler:
     def _preempt(self, row: int) -> None:
         request = replace(self._running.request(row), tokens=self._running.known_tokens(row))
         self._leave(np.array([row]))
+        self._prefixes.hash(request.hashes, request.tokens)
         self._waiting[request.id] = request
         self._waiting.move_to_end(request.id, last=False)
         self.preemptions += 1
 
     def _leave(self, rows: Ints) -> None:
         """`rows` run no more, and are vacated when the steps launched so far have been processed."""
+        for row in rows.tolist():
+            self._remember(row)
         self._running.remove(rows)
         self._leaving.extend((self._launched, row) for row in rows.tolist())
         self._vacate()
@@ -190,6 +200,13 @@ class Scheduler:
     def _vacate(self) -> None:
         while self._leaving and self._leaving[0][0] <= self._processed:
             self._allocator.release(self._running.vacate(self._leaving.popleft()[1]))
+
+    def _remember(self, row: int) -> None:
+        """Let others find the full blocks of `row`."""
+        request, cached = self._running.request(row), self._running.num_cached(row)
+        self._prefixes.hash(request.hashes, self._running.known_tokens(row)[:cached])
+        full = request.hashes[: cached // self._running.block_size]
+        self._prefixes.insert(full, self._running.held_blocks(row))
 
     def _prompts(self) -> list[Chunk]:
         """Parts of prompts: of those begun, then of newly admitted ones, while the step's budget lasts."""
@@ -217,20 +234,41 @@ class Scheduler:
         running = self._running
         if not self._waiting or running.full:
             return None
-        # One block more than needed now, so that what is admitted is not preempted at once.
-        room = self._allocator.num_free - (len(running) > 0)
+        reuses: dict[int, Reuse] = {}
 
         def fits(request: Request) -> bool:
-            known = len(request.tokens)
-            part = self._policies.chunking.part(known, budget, first=first)
-            return part > 0 and self._num_blocks(known) <= room
+            for reuse in self._prefixes.find(request.hashes, len(request.tokens)):
+                part = self._policies.chunking.part(len(request.tokens) - reuse.tokens, budget, first=first)
+                if part > 0 and self._has_room(request, reuse):
+                    reuses[request.id] = reuse
+                    return True
+            return False
 
         request = self._policies.admission.pick(self._waiting.values(), fits)
         if request is None:
             return None
         del self._waiting[request.id]
-        request.admitted = request.admitted or self._clock()
-        return running.add(request, self._allocator.take(self._num_blocks(len(request.tokens))))
+        reuse = reuses[request.id]
+        if not request.admitted:
+            request.admitted = self._clock()
+            request.cached_tokens = reuse.tokens
+            self._prefixes.prompt_tokens += len(request.prompt)
+            self._prefixes.cached_tokens += reuse.tokens
+        return running.add(request, self._take(request, reuse), reuse.tokens)
 
-    def _num_blocks(self, tokens: int) -> int:
-        return -(-tokens // self._running.block_size)
+    def _has_room(self, request: Request, reuse: Reuse) -> bool:
+        """One block more than needed now, so that what is admitted is not preempted at once."""
+        woken = self._allocator.num_unheld(np.concatenate([reuse.blocks, reuse.copy_from]))
+        spare = int(len(self._running) > 0)
+        return self._num_new(request, reuse) + woken + spare <= self._allocator.num_free
+
+    def _take(self, request: Request, reuse: Reuse) -> Ints:
+        """The blocks of an admitted request: shared ones, then new ones."""
+        self._allocator.share(np.concatenate([reuse.blocks, reuse.copy_from]))
+        new = self._allocator.take(self._num_new(request, reuse))
+        self._copies.append(np.stack([reuse.copy_from, new[: len(reuse.copy_from)]]))
+        self._allocator.release(reuse.copy_from)
+        return np.concatenate([reuse.blocks, new])
+
+    def _num_new(self, request: Request, reuse: Reuse) -> int:
+        return -(-len(request.tokens) // self._running.block_size) - len(reuse.blocks)
