@@ -160,7 +160,7 @@ class _Measuring:
             )
             for one in requests
         ]
-        load = LoadPlan(self.server.target, wire, concurrency)
+        load = LoadPlan(self.server.target, wire, concurrency, self.resolved.settings.timeout_s)
         return run_load(
             load,
             clients=self.resolved.clients,

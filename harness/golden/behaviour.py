@@ -30,7 +30,11 @@ class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content_type: str = "text/event-stream"
     error_after: int | None = None  # after this many chunks an error object inside the stream
     half_event_after: int | None = None  # half an event, then a proper end
+    garbled_after: int | None = None  # an event that is no JSON
+    padding: int = 0  # bytes beside the text in the first chunk that carries a token
     cut_after: int | None = None  # the connection is closed within the response
+    reset: bool = False  # the cut is a reset (RST) instead of a proper close
+    silent: bool = False  # not a byte, and the connection stays open
     stall_after: int | None = None  # nothing more; the connection stays open
     hang_up: bool = False  # close the kept connection after the response without having said so
 

@@ -31,11 +31,14 @@ class Script:
     outcome: Outcome
     status: int
     close: bool
+    reset: bool = False
 
 
 @lru_cache(maxsize=256)
 def write_script(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> Script:
     """The answer to a request for `max_tokens` tokens."""
+    if behaviour.silent:
+        return Script((Step(0.0, b""),), "stalled", 200, False)
     if behaviour.status != 200:
         return refusal(behaviour.status)
     events, outcome = _events(behaviour, max_tokens, prompt_tokens)
@@ -45,7 +48,8 @@ def write_script(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> S
     if outcome == "complete" and behaviour.framing != "length":  # that one is over with its last byte
         last = steps[-1].after_s + behaviour.end_delay_ms / 1e3
         steps.append(Step(last, b"0\r\n\r\n" if behaviour.framing == "chunked" else b""))
-    return Script(tuple(steps), outcome, 200, behaviour.framing == "close" or behaviour.hang_up)
+    close = behaviour.framing == "close" or behaviour.hang_up
+    return Script(tuple(steps), outcome, 200, close, behaviour.reset)
 
 
 @lru_cache(maxsize=64)
@@ -84,6 +88,8 @@ def _events(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> tuple[
         if chunks == behaviour.half_event_after:
             whole = _chunk(behaviour, " never")
             return [*events, Step(at, whole[: len(whole) // 2])], "complete"
+        if chunks == behaviour.garbled_after:
+            return [*events, Step(at, b'{"choices": [}')], "complete"
         k = min(behaviour.tokens_per_chunk, total - sent)
         held = behaviour.held_back and chunks % 2 == 0 and sent + k < total
         text = "" if held else "".join(_WORDS[i % len(_WORDS)] for i in range(sent, sent + k))
@@ -91,7 +97,8 @@ def _events(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> tuple[
         chunks += 1
         finish = behaviour.finish_reason if sent == total else None
         usage = _usage(prompt_tokens, sent) if behaviour.usage == "continuous" else None
-        data = _chunk(behaviour, text, token_ids=list(range(sent - k, sent)), finish=finish, usage=usage)
+        ids, padding = list(range(sent - k, sent)), behaviour.padding if chunks == 1 else 0
+        data = _chunk(behaviour, text, token_ids=ids, finish=finish, usage=usage, padding=padding)
         events.append(Step(at, data, k))
         at += behaviour.itl_ms / 1e3 * min(behaviour.tokens_per_chunk, max(1, total - sent))
     last = events[-1].after_s if events else 0.0
@@ -122,6 +129,7 @@ def _chunk(
     token_ids: list[int] | None = None,
     finish: str | None = None,
     usage: dict[str, int] | None = None,
+    padding: int = 0,
 ) -> bytes:
     choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish}
     if behaviour.chat:
@@ -133,6 +141,8 @@ def _chunk(
     body = {**_ENVELOPE, "choices": [choice], "usage": usage}
     if behaviour.chat:
         body["object"] = "chat.completion.chunk"
+    if padding:
+        body["padding"] = "x" * padding
     return msgspec.json.encode(body)
 
 

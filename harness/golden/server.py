@@ -9,6 +9,7 @@ import heapq
 import os
 import select
 import socket
+import struct
 from collections import deque
 from collections.abc import Sequence
 from time import monotonic
@@ -22,6 +23,8 @@ from harness.golden.script import Script, plain, refusal, write_script
 
 #: Writes in a row before requests that came meanwhile are read.
 _BATCH = 64
+#: socket(7): close discards what is unsent and resets the connection.
+_AT_ONCE = struct.pack("ii", 1, 0)
 _MODELS = {"object": "list", "data": [{"id": "golden", "object": "model"}]}
 
 
@@ -231,6 +234,8 @@ class GoldenServer:
         self._write(connection, data)
         if answer.script.close or answer.script.outcome == "cut":
             connection.closing = True
+            if answer.script.reset:
+                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
             if not connection.unsent:
                 self._drop(connection)
         self._release()

@@ -148,6 +148,7 @@ class OnlineSettings(CommonSettings):
     calibrate: bool = Field(
         True, description="measure the client itself first where this machine has no calibration: 10 s"
     )
+    timeout_s: float = Field(300, gt=0, description="longest silence of an answer before it counts as failed")
     slo: Slo | None = Field(None, description="service level for goodput, e.g. ttft_ms=200,tpot_ms=50")
 
     def idle(self) -> dict[str, str]:
