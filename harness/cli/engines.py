@@ -15,6 +15,7 @@ from rich.table import Table
 from harness.engines.base import EngineSettings, Installation, Missing
 from harness.engines.environments.bundle import find_bundle, make_bundle, read_size
 from harness.engines.environments.install import install as install_engine
+from harness.engines.environments.install import unfinished
 from harness.engines.environments.unpack import UnpackError
 from harness.engines.environments.unpack import unpack as unpack_bundle
 from harness.engines.find import CACHE, place
@@ -55,7 +56,13 @@ def show(
     """The exact command and environment that would be started."""
     ref = _reference(name)
     engine = _local(ref)
-    where = resolve_device(device)
+    found = engine.find()
+    if isinstance(found, Missing):
+        console.print(f"# not installed: {found.reason}; {found.mend}", markup=False)
+        found = Installation(ref.name, "unknown", engine.distributions[0], Path("PYTHON"), "nowhere")
+    if engine.caveat:
+        console.print(f"# {engine.display}: {engine.caveat}", markup=False)
+    where = resolve_device("auto") if device == "auto" else device
     settings = EngineSettings(
         contender=contender(ref),
         model=model,
@@ -65,7 +72,7 @@ def show(
         max_model_len=max_model_len,
         prefix_cache=prefix_cache,
     )
-    launch = engine.server(engine.installed(), settings, port=8000)
+    launch = engine.server(found, settings, port=8000)
     assignments = [f"{key}={shlex.quote(value)}" for key, value in sorted(launch.env.items())]
     console.print(" ".join([*assignments, shlex.join(launch.argv)]), markup=False)
 
@@ -142,14 +149,18 @@ def doctor() -> None:
         found = engine.find()
         if isinstance(found, Missing):
             console.print(f"{engine.name}: not installed: {found.reason}\n  mend: {found.mend}", markup=False)
-            continue
-        trouble = engine.trouble(found)
-        broken = broken or trouble is not None
-        state = "runs" if trouble is None else f"does not run: {trouble}\n  mend: {engine.install}"
-        console.print(
-            f"{engine.name}: {found.distribution} {found.version}, {found.how} ({found.python}): {state}",
-            markup=False,
-        )
+        else:
+            trouble = engine.trouble(found)
+            broken = broken or trouble is not None
+            state = "runs" if trouble is None else f"does not run: {trouble}\n  mend: {engine.install}"
+            where = f"{found.how} ({found.python})"
+            console.print(
+                f"{engine.name}: {found.distribution} {found.version}, {where}: {state}", markup=False
+            )
+        if engine.caveat:
+            console.print(f"  note: {engine.caveat}", markup=False)
+        for folder in unfinished(engine.name):
+            console.print(f"  {folder.name} is half installed\n  mend: {engine.install}", markup=False)
     names = [f"{device['name']} (driver {device['driver']})" for device in gpu.describe()]
     console.print(f"GPU: {', '.join(names) or 'none'}", markup=False)
     raise typer.Exit(3 if broken else 0)

@@ -18,7 +18,7 @@ from harness.files import write_whole
 HELP_TIMEOUT_S = 180
 #: Help that is laid out for a terminal cuts long options short on a narrow one.
 WIDE = {"COLUMNS": "500"}
-_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*")
 
 
 def supported_flags(installation: Installation, command: Sequence[str], keep: bool) -> frozenset[str]:

@@ -48,6 +48,8 @@ class LocalEngine(Engine):
     install: ClassVar[str]
     #: What `bench engines doctor` imports to see whether it runs.
     module: ClassVar[str]
+    #: What to know before trusting it, where there is such a thing.
+    caveat: ClassVar[str] = ""
     #: Pages on which the server tells its settings, read once when it is ready.
     pages: ClassVar[tuple[str, ...]] = ()
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from harness.engines.base import Contender, Engine
+from harness.engines.llamacpp import Llamacpp
 from harness.engines.local import LocalEngine
 from harness.engines.openai import OpenAI
 from harness.engines.roseinfer import Roseinfer
 from harness.engines.sglang import Sglang
 from harness.engines.transformers import Transformers
+from harness.engines.trtllm import Trtllm
 from harness.engines.variants import find_variant
 from harness.engines.vllm import Vllm
-from harness.errors import UsageError
 from harness.spec.settings import EngineName, EngineRef
 
 #: Engines that this harness starts, in the order in which they are listed.
 LOCAL: dict[EngineName, LocalEngine] = {
-    engine.name: engine for engine in (Roseinfer(), Vllm(), Sglang(), Transformers())
+    engine.name: engine for engine in (Roseinfer(), Vllm(), Sglang(), Trtllm(), Transformers(), Llamacpp())
 }
 
 
@@ -23,21 +24,16 @@ def get_engine(name: EngineName, base_url: str | None = None, api_key_env: str |
     """The engine of that name; the address and key are those of `openai`.
 
     Raises:
-        UsageError: this version has no adapter for it, or the address or key cannot be used.
+        UsageError: the address or key cannot be used.
     """
-    if name == "openai":
-        return OpenAI(base_url, api_key_env)
-    if name not in LOCAL:
-        known = ", ".join([*LOCAL, "openai"])
-        raise UsageError(f"there is no adapter for engine {name}", f"known: {known}")
-    return LOCAL[name]
+    return OpenAI(base_url, api_key_env) if name == "openai" else LOCAL[name]
 
 
 def contender(ref: EngineRef) -> Contender:
     """The engine and variant that `NAME@VARIANT` means, with the label under which it is drawn.
 
     Raises:
-        UsageError: unknown engine or variant.
+        UsageError: unknown variant.
     """
     engine = get_engine(ref.name)
     variant = find_variant(ref.name, ref.variant)

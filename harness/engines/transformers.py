@@ -26,7 +26,7 @@ class Transformers(LocalEngine):
     name = "transformers"
     display = "transformers"
     distributions = ("transformers",)
-    install = "make an environment with transformers[serving] and torch in .cache/engines/transformers"
+    install = "bench engines install transformers"
     needs = ("torch", "fastapi", "uvicorn", "openai")
     module = "transformers"
 

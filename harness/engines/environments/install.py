@@ -27,6 +27,7 @@ from harness.engines.local import LocalEngine
 from harness.engines.variants import CONFIGS, load_file
 from harness.errors import EngineError, UsageError
 from harness.files import write_whole
+from harness.spec.settings import EngineName
 
 SHIMS = Path(__file__).parents[1] / "shims"
 LOCK = "lock.txt"
@@ -45,6 +46,12 @@ def find_recipe(engine: LocalEngine, build: Build) -> Recipe:
         mend = f"there is {known}" if known else f"it is there already, or: {engine.install}"
         raise UsageError(f"{engine.name} cannot be installed for {build}", mend)
     return recipes[build]
+
+
+def unfinished(engine: EngineName) -> list[Path]:
+    """Environments in the cache whose installation was interrupted."""
+    made = (python.parents[1] for python in CACHE.glob(f"{engine}-*/bin/python"))
+    return [folder for folder in made if not (folder / LOCK).exists() and (folder / "pyvenv.cfg").exists()]
 
 
 def install(engine: LocalEngine, build: Build, version: str | None = None) -> Installation:

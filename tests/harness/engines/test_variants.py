@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.registry import LOCAL, contender, get_engine
+from harness.engines.registry import LOCAL, contender
 from harness.engines.variants import find_variant, load_variants
 from harness.errors import UsageError
 from harness.spec.settings import EngineRef
@@ -45,8 +45,3 @@ def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, text: str, messa
     (tmp_path / "vllm.yaml").write_text(text)
     with pytest.raises(UsageError, match=message):
         load_variants("vllm", tmp_path)
-
-
-def test_an_engine_without_adapter():
-    with pytest.raises(UsageError, match="no adapter for engine llamacpp"):
-        get_engine("llamacpp")
