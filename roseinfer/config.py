@@ -8,6 +8,7 @@ from typing import Any, Literal
 Device = Literal["auto", "cuda", "cpu"]
 Dtype = Literal["auto", "fp16", "bf16", "fp32"]
 AdmissionPolicy = Literal["fifo", "pack"]
+PrefillBackend = Literal["auto", "flash-attn", "sdpa"]
 
 #: Settings that count something.
 _AT_LEAST_ONE = (
@@ -31,7 +32,7 @@ class EngineConfig:
     `auto` and None are resolved when the engine starts.
     """
 
-    model: str = setting("random:gpt2-tiny", "local folder, hub id, random:gpt2 or random:gpt2-tiny")
+    model: str = setting("random:gpt2-tiny", "local folder, hub id, smollm2-135m or random:NAME")
     device: Device = setting("auto", "where to run")
     dtype: Dtype = setting("auto", "weights and cache; auto: fp16 on a GPU, bf16 on a CPU that has it")
     max_model_len: int | None = setting(None, "context in tokens; the model's own if not given")
@@ -61,16 +62,18 @@ class EngineConfig:
     overlap_schedule: bool | None = setting(
         None, "launch a step before the tokens of the last one are read; on for a GPU if not given"
     )
+    paged_attn: bool = setting(True, "GPU: attend in Triton over the blocks where they lie, else gather them")
+    cuda_graph: bool = setting(True, "GPU: replay captured graphs instead of launching every kernel")
+    fused_ops: bool = setting(True, "GPU: kernels that do several operators' work at once")
+    pinned_staging: bool = setting(True, "GPU: copy a step's arrays from pinned memory, asynchronously")
+    prefill_backend: PrefillBackend = setting("auto", "GPU: attention of prompts; auto: flash-attn, then sdpa")
     threads: int | None = setting(None, "CPU threads; PyTorch's choice if not given")
     packed_weights: bool = setting(True, "store weights in the layout of the CPU's matrix kernels")
-    cpu_kernels: bool = setting(True, "use the C++ attention kernel on a CPU")
+    cpu_kernels: bool = setting(True, "use the C++ kernels on a CPU")
     warmup: bool = setting(True, "build kernels before the first request")
-    seed: int = setting(0, "of random weights")
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1")
-        if not 0 <= self.seed < 2**64:
-            raise ConfigError("seed must be from 0 to 2^64 - 1")

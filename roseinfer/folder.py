@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import rosemodels
 from roseinfer.config import ConfigError
 
-#: Prefix of models that have no files: a named shape with seeded random weights.
-RANDOM = "random:"
 
-
-def model_folder(model: str) -> Path | None:
-    """A local folder, or a download of a hub id where huggingface_hub is installed; None for `random:NAME`.
+def model_folder(model: str) -> Path:
+    """The folder of a model: a name of rosemodels, a local folder, or a hub id (with huggingface_hub).
 
     Raises ConfigError when there is no such model.
     """
-    if model.startswith(RANDOM):
-        return None
+    try:
+        named = rosemodels.folder(model)
+    except rosemodels.ModelError as error:
+        raise ConfigError(f"{error}; {error.mend}") from error
+    if named is not None:
+        return named
     folder = Path(model)
     if (folder / "config.json").is_file():
         return folder
@@ -26,7 +28,7 @@ def model_folder(model: str) -> Path | None:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise ConfigError(
-            f"{model!r} is neither random:NAME nor a local folder; for hub ids install rosebench[hub]"
+            f"{model!r} is neither a named model nor a local folder; for hub ids install rosebench[hub]"
         ) from None
     try:
         return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt"]))

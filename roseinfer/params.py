@@ -67,6 +67,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     prefix_cache: bool
     overlap_schedule: bool
     attention: str
+    prefill_backend: str
+    cuda_graph: bool
     packed_weights: bool
     threads: int
 

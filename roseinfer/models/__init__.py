@@ -1,17 +1,45 @@
 """Decoder models over flat batches of tokens."""
 
+import logging
+
 import torch
 
+from roseinfer.folder import model_folder
+from roseinfer.kernels.cpu.build import BuildError
+from roseinfer.kernels.cpu.ops import CpuOps
 from roseinfer.models import config
-from roseinfer.models.config import ModelConfig
+from roseinfer.models.config import LlamaConfig, ModelConfig
 from roseinfer.models.gpt2 import GPT2
-from roseinfer.models.weights import RandomWeights, Weights
+from roseinfer.models.llama import Llama
+from roseinfer.models.model import Model
+from roseinfer.models.ops import Ops
+from roseinfer.models.weights import Weights
 
-__all__ = ["GPT2", "ModelConfig", "load"]
+__all__ = ["Model", "ModelConfig", "load"]
+
+log = logging.getLogger(__name__)
 
 
-def load(model: str, device: torch.device, dtype: torch.dtype, *, packed: bool, seed: int) -> GPT2:
-    """The model `model`: a folder in Hugging Face layout, a hub id, or `random:NAME`."""
-    shape, folder = config.read(model)
-    weights = RandomWeights(seed) if folder is None else Weights(folder)
+def load(
+    model: str, device: torch.device, dtype: torch.dtype, *, packed: bool, cpu_kernels: bool, fused: bool
+) -> Model:
+    """The model `model`: a local folder in Hugging Face layout, a name of rosemodels, or a hub id."""
+    folder = model_folder(model)
+    shape, weights = config.read(folder), Weights(folder)
+    if isinstance(shape, LlamaConfig):
+        ops = _ops(shape, device, dtype, cpu_kernels=cpu_kernels)
+        return Llama(shape, weights, device, dtype, packed=packed, ops=ops)
+    if fused:
+        from roseinfer.models.gpt2_cuda import CudaGPT2
+
+        return CudaGPT2(shape, weights, device, dtype, packed=packed)
     return GPT2(shape, weights, device, dtype, packed=packed)
+
+
+def _ops(shape: ModelConfig, device: torch.device, dtype: torch.dtype, *, cpu_kernels: bool) -> Ops:
+    if cpu_kernels and CpuOps.supports(shape, device, dtype):
+        try:
+            return CpuOps(dtype)
+        except BuildError as error:
+            log.warning("CPU kernels are off, Llama's norms and rotations fall back to PyTorch: %s", error)
+    return Ops()

@@ -1,14 +1,15 @@
-"""Shapes of models: read from a Hugging Face config.json, or named."""
+"""Shapes of models, read from a Hugging Face config.json."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from roseinfer.config import ConfigError
-from roseinfer.folder import RANDOM, model_folder
+from roseinfer.models.rope import Rope
 
 
 @dataclass(frozen=True)
@@ -28,25 +29,20 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
 
 
-def _gpt2(layers: int, width: int, heads: int) -> dict[str, Any]:
-    return {"model_type": "gpt2", "n_layer": layers, "n_embd": width, "n_head": heads}
+@dataclass(frozen=True)
+class LlamaConfig(ModelConfig):
+    """What else differs between models of the Llama family."""
+
+    rope: Rope
+    qkv_bias: bool
+    out_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    tied_head: bool
 
 
-#: `random:NAME` models: these shapes with seeded random weights.
-RANDOM_SHAPES = {
-    "gpt2-tiny": _gpt2(4, 256, 4),
-    "gpt2": _gpt2(12, 768, 12),
-    "gpt2-medium": _gpt2(24, 1024, 16),
-    "gpt2-large": _gpt2(36, 1280, 20),
-    "gpt2-xl": _gpt2(48, 1600, 25),
-}
-
-
-def parse(raw: dict[str, Any]) -> ModelConfig:
-    """A Hugging Face config. Raises ConfigError for a family that is not implemented."""
-    family = raw.get("model_type")
-    if family != "gpt2":
-        raise ConfigError(f"model_type {family!r} is not supported; roseinfer runs: gpt2")
+def gpt2(raw: dict[str, Any]) -> ModelConfig:
+    """GPT-2's config, with its defaults."""
     if raw.get("activation_function", "gelu_new") not in ("gelu_new", "gelu_pytorch_tanh"):
         raise ConfigError(f"activation_function {raw['activation_function']!r} is not GPT-2's gelu_new")
     if raw.get("scale_attn_by_inverse_layer_idx"):
@@ -54,7 +50,6 @@ def parse(raw: dict[str, Any]) -> ModelConfig:
     width, heads = raw.get("n_embd", 768), raw.get("n_head", 12)
     if width % heads:
         raise ConfigError(f"n_embd {width} is not a multiple of n_head {heads}")
-    eos = raw.get("eos_token_id", 50256)
     return ModelConfig(
         family="gpt2",
         vocab_size=raw.get("vocab_size", 50257),
@@ -66,21 +61,76 @@ def parse(raw: dict[str, Any]) -> ModelConfig:
         head_dim=width // heads,
         ffn_width=raw.get("n_inner") or 4 * width,
         norm_eps=raw.get("layer_norm_epsilon", 1e-5),
-        eos_token_ids=() if eos is None else tuple(eos) if isinstance(eos, list) else (eos,),
+        eos_token_ids=_ids(raw.get("eos_token_id", 50256)),
     )
 
 
-def read(model: str) -> tuple[ModelConfig, Path | None]:
-    """The shape of `model`, and its folder of weights (None for `random:NAME`)."""
-    folder = model_folder(model)
-    if folder is not None:
-        file = folder / "config.json"
-        try:
-            return parse(json.loads(file.read_text())), folder
-        except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
-            raise ConfigError(f"{file} is not a model's config: {error}") from error
-    shape = RANDOM_SHAPES.get(model.removeprefix(RANDOM))
-    if shape is None:
-        names = ", ".join(RANDOM + name for name in RANDOM_SHAPES)
-        raise ConfigError(f"no random model {model!r}; there are {names}")
-    return parse(shape), None
+def llama(raw: dict[str, Any]) -> LlamaConfig:
+    """A config of Llama, Qwen2 or Qwen3, which differ in biases and in norms of queries and keys."""
+    family = raw["model_type"]
+    if raw.get("hidden_act", "silu") != "silu":
+        raise ConfigError(f"hidden_act {raw['hidden_act']!r} is not supported; roseinfer has: silu")
+    if raw.get("use_sliding_window") or "sliding_attention" in (raw.get("layer_types") or ()):
+        raise ConfigError("sliding windows are not supported")
+    width, heads = raw["hidden_size"], raw["num_attention_heads"]
+    kv_heads = raw.get("num_key_value_heads") or heads
+    head_dim = raw.get("head_dim") or (128 if family == "qwen3" else width // heads)
+    if heads % kv_heads or head_dim % 2:
+        raise ConfigError(f"{heads} heads over {kv_heads} of keys, {head_dim} wide, do not divide evenly")
+    bias = bool(raw.get("attention_bias", False))
+    return LlamaConfig(
+        family=family,
+        vocab_size=raw["vocab_size"],
+        max_positions=raw["max_position_embeddings"],
+        layers=raw["num_hidden_layers"],
+        width=width,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn_width=raw["intermediate_size"],
+        norm_eps=raw.get("rms_norm_eps", 1e-6),
+        eos_token_ids=_ids(raw.get("eos_token_id")),
+        rope=Rope.parse(raw),
+        qkv_bias=bias or family == "qwen2",
+        out_bias=bias and family != "qwen2",
+        mlp_bias=bool(raw.get("mlp_bias", False)),
+        qk_norm=family == "qwen3",
+        tied_head=bool(raw.get("tie_word_embeddings", False)),
+    )
+
+
+_FAMILIES: dict[str, Callable[[dict[str, Any]], ModelConfig]] = {
+    "gpt2": gpt2,
+    "llama": llama,
+    "qwen2": llama,
+    "qwen3": llama,
+}
+
+
+def parse(raw: dict[str, Any]) -> ModelConfig:
+    """A Hugging Face config. Raises ConfigError for a family, or a member of one, that is not implemented."""
+    family = raw.get("model_type")
+    if family not in _FAMILIES:
+        raise ConfigError(f"model_type {family!r} is not supported; roseinfer runs: {', '.join(_FAMILIES)}")
+    try:
+        return _FAMILIES[family](raw)
+    except KeyError as error:
+        raise ConfigError(f"the config does not give {error.args[0]}") from None
+
+
+def read(folder: Path) -> ModelConfig:
+    """The shape of the model in `folder`. Raises ConfigError."""
+    file = folder / "config.json"
+    try:
+        raw = json.loads(file.read_text())
+        generation = folder / "generation_config.json"
+        if generation.is_file():  # chat models name their end of turn here
+            ends = json.loads(generation.read_text()).get("eos_token_id")
+            raw["eos_token_id"] = sorted({*_ids(raw.get("eos_token_id")), *_ids(ends)}) or None
+        return parse(raw)
+    except (OSError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise ConfigError(f"{file} is not a model's config: {error}") from error
+
+
+def _ids(given: int | list[int] | None) -> tuple[int, ...]:
+    return () if given is None else tuple(given) if isinstance(given, list) else (given,)

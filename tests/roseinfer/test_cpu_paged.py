@@ -13,7 +13,9 @@ from roseinfer.attention.backends import make_attention
 from roseinfer.attention.base import Attention, Batch
 from roseinfer.attention.cpu_paged import CpuPagedAttention
 from roseinfer.kvcache.pool import KVPool
-from roseinfer.models.config import RANDOM_SHAPES, ModelConfig, parse
+from roseinfer.models.config import ModelConfig, parse
+
+GPT2 = {"model_type": "gpt2"}
 
 #: Relative to the largest value: rounding of the inputs and, for bf16, of the output to 8 bits.
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-7}
@@ -48,7 +50,7 @@ CASES = st.builds(
 
 def config_of(case: Case) -> ModelConfig:
     return replace(
-        parse(RANDOM_SHAPES["gpt2-tiny"]), layers=2, heads=case.kv_heads * case.groups,
+        parse(GPT2), layers=2, heads=case.kv_heads * case.groups,
         kv_heads=case.kv_heads, head_dim=case.head_dim,
     )  # fmt: skip
 
@@ -126,10 +128,8 @@ def test_long_contexts() -> None:
 
 
 def test_heads_that_do_not_fill_vectors_go_through_pytorch() -> None:
-    assert not CpuPagedAttention.supports(
-        replace(parse(RANDOM_SHAPES["gpt2-tiny"]), head_dim=40), torch.float32
-    )
-    assert not CpuPagedAttention.supports(parse(RANDOM_SHAPES["gpt2-tiny"]), torch.float16)
+    assert not CpuPagedAttention.supports(replace(parse(GPT2), head_dim=40), torch.float32)
+    assert not CpuPagedAttention.supports(parse(GPT2), torch.float16)
     out, wanted, attention = run(
         Case([3, 9], 2, 1, 40, 4, torch.float32, fused=True, seed=2), cpu_kernels=True
     )

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-SOURCE = Path(__file__).with_name("paged_decode.cpp")
+HERE = Path(__file__).parent
+SOURCES = sorted(HERE.glob("*.cpp"))
 FLAGS = ("-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-std=c++17", "-fPIC", "-fopenmp")
 
 
@@ -36,10 +37,10 @@ def load_library() -> ctypes.CDLL:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise BuildError("no C++ compiler (g++ or clang++) was found")
-    key = hashlib.sha256(SOURCE.read_bytes() + repr((compiler, FLAGS, _cpu_flags())).encode()).hexdigest()[
-        :16
-    ]
-    path = cache_folder() / f"cpu-{key}.so"
+    key = hashlib.sha256(repr((compiler, FLAGS, _cpu_flags())).encode())
+    for file in [*SOURCES, *sorted(HERE.glob("*.h"))]:
+        key.update(file.read_bytes())
+    path = cache_folder() / f"cpu-{key.hexdigest()[:16]}.so"
     if not path.is_file():
         _build(compiler, path)
     try:
@@ -51,10 +52,11 @@ def load_library() -> ctypes.CDLL:
 def _build(compiler: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        compiled, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
+        linked = Path(folder, "kernels.so")
+        objects = {source: str(Path(folder, source.stem + ".o")) for source in SOURCES}
         for command in (
-            [compiler, *FLAGS, "-c", str(SOURCE), "-o", str(compiled)],
-            [compiler, "-shared", str(compiled), "-o", str(linked), "-lm"],
+            *([compiler, *FLAGS, "-c", str(source), "-o", made] for source, made in objects.items()),
+            [compiler, "-shared", *objects.values(), "-o", str(linked), "-lm"],
         ):
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:

@@ -6,57 +6,33 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <vector>
 
+#include "vec.h"
+
 namespace {
-
-constexpr int W = 16;  // floats in a vector
-typedef float vec __attribute__((vector_size(W * sizeof(float)), aligned(4)));
-
-struct bf16 {
-    uint16_t bits;
-};
-
-inline vec load(const float* p) {
-    vec v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
-}
-
-inline vec load(const bf16* p) {
-    typedef uint16_t narrow __attribute__((vector_size(W * sizeof(uint16_t)), aligned(2)));
-    typedef uint32_t wide __attribute__((vector_size(W * sizeof(uint32_t))));
-    narrow n;
-    std::memcpy(&n, p, sizeof n);
-    wide w = __builtin_convertvector(n, wide) << 16;
-    vec v;
-    std::memcpy(&v, &w, sizeof v);
-    return v;
-}
-
-inline void store(float* p, const float* v, int n) { std::memcpy(p, v, n * sizeof(float)); }
-
-inline void store(bf16* p, const float* v, int n) {
-    for (int i = 0; i < n; ++i) {  // round to nearest, ties to even
-        uint32_t bits;
-        std::memcpy(&bits, v + i, sizeof bits);
-        p[i].bits = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-    }
-}
-
-inline float sum(vec v) {
-    float total = 0;
-    for (int i = 0; i < W; ++i) total += v[i];
-    return total;
-}
 
 // Heads per job: as many neighbours as leave every thread two jobs, so that a token's row is read in one go.
 int heads_per_job(int64_t requests, int kv_heads) {
     int parts = 1;
     while (parts < kv_heads && (requests * parts < 2 * omp_get_max_threads() || kv_heads % parts)) ++parts;
     return kv_heads / parts;
+}
+
+// In place, over `length` scores; what follows them up to a whole vector is overwritten.
+void softmax(float* score, int64_t length) {
+    const int64_t end = (length + W - 1) / W * W;
+    std::fill(score + length, score + end, -INFINITY);
+    vec most = load(score), total = {};
+    for (int64_t t = W; t < end; t += W) most = load(score + t) > most ? load(score + t) : most;
+    const float top = largest(most);
+    for (int64_t t = 0; t < end; t += W) {
+        const vec weight = exp(load(score + t) - top);
+        store(score + t, weight);
+        total += weight;
+    }
+    const float scale = 1 / sum(total);
+    for (int64_t t = 0; t < end; t += W) store(score + t, load(score + t) * scale);
 }
 
 template <typename T>
@@ -71,9 +47,10 @@ void decode(const T* q, const T* k, const T* v, int64_t q_stride, int64_t k_stri
     const int64_t token = static_cast<int64_t>(kv_heads) * dim;
     int64_t longest = 0;
     for (int64_t r = 0; r < requests; ++r) longest = lengths[r] > longest ? lengths[r] : longest;
+    const int64_t padded = (longest + W - 1) / W * W;
 #pragma omp parallel
     {
-        std::vector<float> query(part * dim), score(part * longest), acc(part * dim);
+        std::vector<float> query(part * dim), score(part * padded), acc(part * dim);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t job = 0; job < requests * parts; ++job) {
             const int64_t r = job / parts;
@@ -85,41 +62,28 @@ void decode(const T* q, const T* k, const T* v, int64_t q_stride, int64_t k_stri
             std::memcpy(values + slots[r] * token + kv * dim, v + r * v_stride + kv * dim,
                         kv_part * dim * sizeof(T));
             const T* source = q + r * q_stride + kv * group * dim;
-            for (int i = 0; i < part * dim; i += W) {
-                const vec scaled = load(source + i) * scale;
-                std::memcpy(&query[i], &scaled, sizeof scaled);
-            }
+            for (int i = 0; i < part * dim; i += W) store(&query[i], load(source + i) * scale);
             for (int64_t t = 0; t < length; ++t) {
                 const T* row = keys + (table[t / block_size] * block_size + t % block_size) * token + kv * dim;
                 for (int h = 0; h < part; ++h) {
                     vec dot = {};
                     for (int d = 0; d < dim; d += W) dot += load(&query[h * dim + d]) * load(row + h / group * dim + d);
-                    score[h * longest + t] = sum(dot);
+                    score[h * padded + t] = sum(dot);
                 }
             }
-            for (int h = 0; h < part; ++h) {
-                float* weight = &score[h * longest];
-                float largest = weight[0], total = 0;
-                for (int64_t t = 1; t < length; ++t) largest = weight[t] > largest ? weight[t] : largest;
-                for (int64_t t = 0; t < length; ++t) {
-                    weight[t] = std::exp(weight[t] - largest);
-                    total += weight[t];
-                }
-                for (int64_t t = 0; t < length; ++t) weight[t] /= total;
-            }
+            for (int h = 0; h < part; ++h) softmax(&score[h * padded], length);
             std::fill(acc.begin(), acc.end(), 0.0f);
             for (int64_t t = 0; t < length; ++t) {
                 const T* row = values + (table[t / block_size] * block_size + t % block_size) * token + kv * dim;
                 for (int h = 0; h < part; ++h) {
-                    const float weight = score[h * longest + t];
+                    const float weight = score[h * padded + t];
                     for (int d = 0; d < dim; d += W) {
                         float* to = &acc[h * dim + d];
-                        const vec next = load(to) + weight * load(row + h / group * dim + d);
-                        std::memcpy(to, &next, sizeof next);
+                        store(to, load(to) + weight * load(row + h / group * dim + d));
                     }
                 }
             }
-            store(out + (r * heads + kv * group) * dim, acc.data(), part * dim);
+            for (int i = 0; i < part * dim; i += W) store(out + (r * heads + kv * group) * dim + i, load(&acc[i]));
         }
     }
 }

@@ -1,0 +1,70 @@
+// Vectors of 16 floats, loaded from and stored to float32 and bfloat16.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+constexpr int W = 16;  // floats in a vector
+typedef float vec __attribute__((vector_size(W * sizeof(float)), aligned(4)));
+typedef int32_t ints __attribute__((vector_size(W * sizeof(int32_t)), aligned(4)));
+typedef uint16_t narrow __attribute__((vector_size(W * sizeof(uint16_t)), aligned(2)));
+typedef uint32_t wide __attribute__((vector_size(W * sizeof(uint32_t)), aligned(4)));
+
+struct bf16 {
+    uint16_t bits;
+};
+
+inline vec load(const float* p) {
+    vec v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+
+inline vec load(const bf16* p) {
+    narrow n;
+    std::memcpy(&n, p, sizeof n);
+    const wide w = __builtin_convertvector(n, wide) << 16;
+    vec v;
+    std::memcpy(&v, &w, sizeof v);
+    return v;
+}
+
+inline void store(float* p, vec v) { std::memcpy(p, &v, sizeof v); }
+
+inline void store(bf16* p, vec v) {  // round to nearest, ties to even
+    wide w;
+    std::memcpy(&w, &v, sizeof w);
+    const narrow n = __builtin_convertvector((w + 0x7fff + ((w >> 16) & 1)) >> 16, narrow);
+    std::memcpy(p, &n, sizeof n);
+}
+
+// 2^n · 2^f with n whole and f from -1/2 to 1/2; relative error below 1e-7 · (1 + |x|). Saturates at e^±87.
+inline vec exp(vec x) {
+    vec t = x * 1.44269504f;
+    t = t < -126.0f ? vec{} - 126.0f : t;
+    t = t > 126.0f ? vec{} + 126.0f : t;
+    const ints n = __builtin_convertvector(t + (t < 0.0f ? vec{} - 0.5f : vec{} + 0.5f), ints);
+    const vec f = (t - __builtin_convertvector(n, vec)) * 0.69314718f;
+    const vec tail = f * (1 / 24.0f + f * (1 / 120.0f + f * (1 / 720.0f + f * (1 / 5040.0f))));
+    const vec fraction = 1 + f * (1 + f * (0.5f + f * (1 / 6.0f + tail)));
+    const ints bits = (n + 127) << 23;
+    vec whole;
+    std::memcpy(&whole, &bits, sizeof whole);
+    return fraction * whole;
+}
+
+inline float sum(vec v) {
+    float total = 0;
+    for (int i = 0; i < W; ++i) total += v[i];
+    return total;
+}
+
+inline float largest(vec v) {
+    float most = v[0];
+    for (int i = 1; i < W; ++i) most = v[i] > most ? v[i] : most;
+    return most;
+}
+
+}  // namespace

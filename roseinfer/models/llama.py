@@ -1,0 +1,104 @@
+"""The Llama family (Touvron et al., 2023; Qwen3's norm of queries and keys) over a flat batch of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from roseinfer.attention.base import Attention
+from roseinfer.models.config import LlamaConfig
+from roseinfer.models.linear import Linear, can_pack
+from roseinfer.models.model import Model
+from roseinfer.models.ops import Ops
+from roseinfer.models.weights import Weights
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One transformer block, pre-norm. The norms are gains of RMS norms, `[width]`.
+
+    `qkv` gives queries, keys and values behind each other, `gate_up` the gate before what it multiplies.
+    `qk_norm` is `[heads + kv heads, head_dim]`, None where the family has none.
+    """
+
+    norm_1: Tensor
+    qkv: Linear
+    qk_norm: Tensor | None
+    out: Linear
+    norm_2: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+class Llama(Model):
+    """RMS norm, rotary positions, grouped queries, SwiGLU."""
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        weights: Weights,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        packed: bool,
+        ops: Ops,
+    ) -> None:
+        self.config: LlamaConfig = config
+        self.packed = packed = packed and can_pack(device, dtype)
+        self._ops = ops
+        width, ffn, dim = config.width, config.ffn_width, config.head_dim
+        q_width, kv_width = config.heads * dim, config.kv_heads * dim
+
+        def tensor(name: str, *shape: int) -> Tensor:
+            return weights.get(name, shape).to(device=device, dtype=dtype)
+
+        def linear(names: dict[str, int], inputs: int, *, bias: bool) -> Linear:
+            """One product for the matrices of `names` (and their numbers of outputs), behind each other."""
+            weight = torch.cat([tensor(f"{name}.weight", size, inputs) for name, size in names.items()])
+            if not bias:
+                return Linear(weight, None, packed=packed)
+            biases = [tensor(f"{name}.bias", size) for name, size in names.items()]
+            return Linear(weight, torch.cat(biases), packed=packed)
+
+        def layer(at: str) -> Layer:
+            attn, mlp = f"{at}.self_attn", f"{at}.mlp"
+            qkv = {f"{attn}.q_proj": q_width, f"{attn}.k_proj": kv_width, f"{attn}.v_proj": kv_width}
+            qk_norm = None
+            if config.qk_norm:
+                q, k = (tensor(f"{attn}.{part}_norm.weight", dim) for part in "qk")
+                qk_norm = torch.cat((q.expand(config.heads, dim), k.expand(config.kv_heads, dim)))
+            return Layer(
+                norm_1=tensor(f"{at}.input_layernorm.weight", width),
+                qkv=linear(qkv, width, bias=config.qkv_bias),
+                qk_norm=qk_norm,
+                out=linear({f"{attn}.o_proj": width}, q_width, bias=config.out_bias),
+                norm_2=tensor(f"{at}.post_attention_layernorm.weight", width),
+                gate_up=linear({f"{mlp}.gate_proj": ffn, f"{mlp}.up_proj": ffn}, width, bias=config.mlp_bias),
+                down=linear({f"{mlp}.down_proj": width}, ffn, bias=config.mlp_bias),
+            )
+
+        self._tokens = tensor("model.embed_tokens.weight", config.vocab_size, width)
+        self._layers = [layer(f"model.layers.{i}") for i in range(config.layers)]
+        self._norm = tensor("model.norm.weight", width)
+        head = self._tokens if config.tied_head else tensor("lm_head.weight", config.vocab_size, width)
+        self._head = Linear(head, None, packed=packed)
+        self._turns = config.rope.table(config.max_positions, dim).to(device)
+
+    def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+        config, ops = self.config, self._ops
+        eps, rotated = config.norm_eps, config.heads + config.kv_heads
+        turns = self._turns[positions]
+        x = F.embedding(tokens, self._tokens)
+        for index, layer in enumerate(self._layers):
+            qkv = layer.qkv(ops.rms_norm(x, layer.norm_1, eps)).view(len(x), -1, config.head_dim)
+            qk = ops.rotate(qkv[:, :rotated], layer.qk_norm, eps, turns)
+            q, k, v = qk[:, : config.heads], qk[:, config.heads :], qkv[:, rotated:]
+            x = layer.out.add(attention.attend(index, q, k, v), x)
+            x = layer.down.add(ops.swiglu(layer.gate_up(ops.rms_norm(x, layer.norm_2, eps))), x)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._head(self._ops.rms_norm(hidden, self._norm, self.config.norm_eps))

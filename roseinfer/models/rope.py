@@ -1,0 +1,75 @@
+"""Rotary position embeddings (Su et al., 2021), with the frequency scalings that checkpoints name."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roseinfer.config import ConfigError
+
+
+@dataclass(frozen=True)
+class Rope:
+    """How fast each pair of elements turns with the position; `kind` is default, linear or llama3."""
+
+    theta: float = 10_000.0
+    kind: str = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_positions: int = 8192
+
+    @classmethod
+    def parse(cls, raw: dict[str, Any]) -> Rope:
+        """From a Hugging Face config, old style (`rope_theta`, `rope_scaling`) or new (`rope_parameters`).
+
+        Raises ConfigError for a scaling that is not implemented.
+        """
+        how = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+        kind = how.get("rope_type", how.get("type", "default"))
+        if kind not in ("default", "linear", "llama3"):
+            raise ConfigError(
+                f"rope scaling {kind!r} is not supported; roseinfer has: default, linear, llama3"
+            )
+        if raw.get("partial_rotary_factor", how.get("partial_rotary_factor", 1.0)) != 1.0:
+            raise ConfigError("partial_rotary_factor is not supported")
+        names = {
+            "factor": "factor",
+            "low_freq_factor": "low_freq_factor",
+            "high_freq_factor": "high_freq_factor",
+            "original_max_position_embeddings": "original_max_positions",
+        }
+        given = {field: how[name] for name, field in names.items() if name in how}
+        if kind == "llama3" and len(given) < len(names):
+            raise ConfigError(f"rope scaling llama3 needs {', '.join(names)}")
+        if kind == "linear" and "factor" not in given:
+            raise ConfigError("rope scaling linear needs factor")
+        return cls(theta=how.get("rope_theta", raw.get("rope_theta", 10_000.0)), kind=kind, **given)
+
+    def frequencies(self, head_dim: int) -> Tensor:
+        """Radians per position of each pair, `[head_dim / 2]` float32."""
+        frequencies = self.theta ** -(torch.arange(0, head_dim, 2).float() / head_dim)
+        if self.kind == "linear":
+            return frequencies / self.factor
+        if self.kind == "llama3":
+            return self._llama3(frequencies)
+        return frequencies
+
+    def _llama3(self, frequencies: Tensor) -> Tensor:
+        """Slow pairs turn slower by `factor`, fast ones as before, those between by interpolation.
+
+        From meta-llama/llama-models, `apply_scaling`.
+        """
+        turns = self.original_max_positions * frequencies / (2 * math.pi)
+        smooth = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        smooth = smooth.clamp(0, 1)
+        return (1 - smooth) * frequencies / self.factor + smooth * frequencies
+
+    def table(self, positions: int, head_dim: int) -> Tensor:
+        """cos and sin of every position's angles, `[positions, 2, head_dim / 2]` float32."""
+        angles = torch.arange(positions).float()[:, None] * self.frequencies(head_dim)
+        return torch.stack((angles.cos(), angles.sin()), dim=1)

@@ -1,0 +1,8 @@
+"""Named models as local folders in Hugging Face layout, for the harness and for engines alike.
+
+`random:NAME` has seeded random weights, the same bytes on every machine; `smollm2-135m` has its real ones.
+"""
+
+from rosemodels.store import CACHE, ModelError, folder, names
+
+__all__ = ["CACHE", "ModelError", "folder", "names"]

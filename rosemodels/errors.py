@@ -1,0 +1,9 @@
+"""What can go wrong, in words for the user."""
+
+
+class ModelError(Exception):
+    """A named model that cannot be had. `mend` says what would help."""
+
+    def __init__(self, message: str, mend: str) -> None:
+        super().__init__(message)
+        self.mend = mend

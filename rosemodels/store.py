@@ -1,0 +1,95 @@
+"""The folders of named models: made once, whole, when first asked for."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rosemodels import gpt2, llama, smollm2
+from rosemodels.errors import ModelError
+
+__all__ = ["CACHE", "ModelError", "folder", "names"]
+
+CACHE = Path(__file__).resolve().parents[1] / ".cache" / "models"
+RANDOM = "random:"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """`write` fills an empty folder; `key` names it in the cache, and changes with what is written."""
+
+    key: str
+    write: Callable[[Path], None]
+
+
+_RECIPES = {
+    **{
+        RANDOM + name: _Recipe(f"random-{name}-1", partial(gpt2.write, shape=s))
+        for name, s in gpt2.SHAPES.items()
+    },
+    **{
+        RANDOM + name: _Recipe(f"random-{name}-1", partial(llama.write, shape=s))
+        for name, s in llama.SHAPES.items()
+    },
+    smollm2.NAME: _Recipe(f"{smollm2.NAME}-1", smollm2.write),
+}
+
+
+def names() -> list[str]:
+    """Every named model."""
+    return list(_RECIPES)
+
+
+def folder(model: str, cache: Path = CACHE) -> Path | None:
+    """The folder of a named model, made if it is not there; None if `model` is not of that kind.
+
+    Raises ModelError when there is no such random model or the folder cannot be made.
+    """
+    recipe = _RECIPES.get(model)
+    if recipe is None:
+        if model.startswith(RANDOM):
+            raise ModelError(f"there is no model {model!r}", f"there are {', '.join(_RECIPES)}")
+        return None
+    path = cache / recipe.key
+    if not path.is_dir():
+        try:
+            with _alone(cache, recipe.key):
+                if not path.is_dir():
+                    _make(path, recipe.write)
+        except OSError as error:
+            raise ModelError(
+                f"could not make {path}: {error}", "check that there is room and who may write"
+            ) from None
+    return path
+
+
+@contextmanager
+def _alone(cache: Path, key: str) -> Iterator[None]:
+    """Of processes that want the same folder one makes it, the others wait."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / f".{key}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _make(path: Path, write: Callable[[Path], None]) -> None:
+    """Write beside `path`, sync and rename."""
+    log.info("making %s", path)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as beside:
+        scratch = Path(beside) / path.name
+        scratch.mkdir()
+        write(scratch)
+        for file in scratch.iterdir():
+            file.chmod(0o644)
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+        scratch.rename(path)
