@@ -78,16 +78,18 @@ def run_load(
 
 
 def _deal(plan: LoadPlan, clients: int) -> list[LoadPlan]:
-    """Split a load: request j goes to client j mod n, a turn of a session to the client of its first. In a
-    closed loop it goes to the client that holds slot j mod concurrency, so that clients with one slot more
-    also get that many more requests."""
+    """Split a load: the j-th request that follows no other goes to client j mod n, with all that follow it.
+    In a closed loop it goes to the client that holds slot j mod concurrency, so that clients with one slot
+    more also get that many more requests."""
     if clients < 1:
         raise UsageError(f"{clients} client processes cannot send anything", "ask for --clients 1 or more")
-    slots = plan.concurrency if plan.concurrency is not None else len(plan.requests)
-    count = min(clients, slots, len(plan.requests))
-    client_of: dict[int, int] = {}
-    for j, r in enumerate(plan.requests):
-        client_of[r.index] = j % slots % count if r.after is None else client_of[r.after]
+    firsts = [r.index for r in plan.requests if r.after is None]
+    slots = plan.concurrency if plan.concurrency is not None else len(firsts)
+    count = min(clients, slots, len(firsts))
+    client_of = {index: j % slots % count for j, index in enumerate(firsts)}
+    for r in plan.requests:
+        if r.after is not None:
+            client_of[r.index] = client_of[r.after]
     return [
         msgspec.structs.replace(
             plan,

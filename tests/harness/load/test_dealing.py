@@ -30,6 +30,21 @@ def test_every_request_goes_to_one_client(count: int, clients: int, concurrency:
         assert max(len(s.requests) for s in shares) - min(len(s.requests) for s in shares) <= 1
 
 
+@given(sessions=st.lists(st.integers(0, 6), min_size=1, max_size=40), clients=st.integers(1, 5))
+def test_a_session_stays_with_one_client_in_its_order(sessions: list[int], clients: int) -> None:
+    last: dict[int, int] = {}
+    requests = []
+    for index, session in enumerate(sessions):
+        requests.append(WireRequest(index, float(index), b"", last.get(session)))
+        last[session] = index
+    shares = _deal(LoadPlan(TARGET, requests), clients)
+    held = [[request.index for request in share.requests] for share in shares]
+    assert sorted(index for share in held for index in share) == list(range(len(sessions)))
+    assert held == [sorted(share) for share in held] and all(held)
+    theirs = [{sessions[index] for index in share} for share in held]
+    assert sum(map(len, theirs)) == len(last) and max(map(len, theirs)) - min(map(len, theirs)) <= 1
+
+
 @given(times=st.lists(st.integers(0, 50), min_size=1, max_size=40), window=st.integers(0, 60))
 def test_connections_needed_are_the_requests_of_the_fullest_window(times: list[int], window: int) -> None:
     requests = [WireRequest(i, float(t), b"") for i, t in enumerate(times)]
