@@ -44,7 +44,6 @@ class Roseinfer(LocalEngine):
             *("--host", settings.host, "--port", str(port)),
             *("--device", settings.device, "--dtype", settings.dtype),
             *("--max-model-len", str(settings.max_model_len)),
-            *("--seed", str(settings.seed)),
         ]
         if settings.caches_prefixes:
             self.require(installation, settings, ["--prefix-cache"])
@@ -71,7 +70,6 @@ class Roseinfer(LocalEngine):
             "device": settings.device,
             "dtype": settings.dtype,
             "max_model_len": settings.max_model_len,
-            "seed": settings.seed,
         }
         if settings.caches_prefixes:
             arguments["prefix_cache"] = True
