@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.errors import UsageError
+from harness.reporting.index import write_index
 from harness.reporting.report import write_report
 
 REPORTS = Path("reports")
@@ -22,6 +23,8 @@ def report(
     if target.is_dir():
         raise UsageError(f"{target} is a folder", f"name a file, such as {target / default_name(runs)}.html")
     print(f"report: {write_report(runs, target)}")
+    if out is None:
+        print(f"all reports: {write_index(REPORTS)}")
 
 
 def default_name(runs: list[Path]) -> str:

@@ -16,6 +16,7 @@ from harness.reporting.run import OfflineRun, OnlineRun, Run
 from harness.reporting.style import MATPLOTLIB, Look, looks
 from harness.reporting.svg import Plot
 from harness.reporting.tradeoff import tradeoff
+from harness.reporting.waterfall import known, waterfall
 from harness.spec.results import OnlineSummary
 
 
@@ -28,6 +29,7 @@ class Figures:
     percentiles: dict[tuple[str, int], Plot] = field(default_factory=dict)
     ecdfs: dict[str, list[Plot]] = field(default_factory=dict)
     tradeoffs: list[Plot] = field(default_factory=list)
+    waterfalls: list[Plot] = field(default_factory=list)
     timelines: dict[float, list[Plot]] = field(default_factory=dict)
     lives: list[Plot] = field(default_factory=list)
     bars: list[Plot] = field(default_factory=list)
@@ -35,7 +37,9 @@ class Figures:
     @property
     def every(self) -> list[Plot]:
         first = [] if self.overview is None else [self.overview]
-        details = chain(*self.ecdfs.values(), self.tradeoffs, *self.timelines.values(), self.lives)
+        details = chain(
+            *self.ecdfs.values(), self.tradeoffs, self.waterfalls, *self.timelines.values(), self.lives
+        )
         return [*first, *self.bands.values(), *self.percentiles.values(), *details, *self.bars]
 
 
@@ -60,6 +64,9 @@ def online_figures(run: OnlineRun) -> Figures:
             percentiles={(m, q): percentile(pooled, shown, m, q) for m in HEADLINE for q in (90, 99)},
             ecdfs=_ecdfs(groups, styles, pooled),
             tradeoffs=[tradeoff(pooled, shown, metric) for metric in ("ttft_ms", "tpot_ms")],
+            waterfalls=[
+                waterfall(pooled, scale) for scale in sorted({one.scale for one, _ in known(pooled)})
+            ],
             timelines=_timelines(groups, styles),
             lives=_lives(groups, styles),
         )

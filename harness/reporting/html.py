@@ -6,28 +6,28 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import count, groupby
-from pathlib import Path
+from itertools import count
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness.metrics.glossary import GLOSSARY
 from harness.reporting import made, tables
 from harness.reporting.bands import HEADLINE
-from harness.reporting.facts import facts, title
+from harness.reporting.facts import facts, machine, title
 from harness.reporting.figures import Figures
 from harness.reporting.notices import Notice, notices
+from harness.reporting.page import environment, text_of
+from harness.reporting.prefixes import prefix_table
+from harness.reporting.ratios import ratios
 from harness.reporting.run import OfflineRun, OnlineRun, Run
+from harness.reporting.sketch import series
 from harness.reporting.style import Look, looks, on_dark
 from harness.reporting.svg import Plot, css_color
-from harness.reporting.table import Column, Table
+from harness.reporting.table import Table
 from harness.reporting.verdict import verdict
+from harness.reporting.waterfall import COLORS, waterfall_table
 from harness.reporting.winners import Winners, winners
 from harness.spec.results import RunInfo
-
-_TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,10 @@ class Chapter:
     @property
     def title(self) -> str:
         return title(self.run)
+
+    @property
+    def machine(self) -> str:
+        return machine(self.meta.environment)
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -89,6 +93,22 @@ class Chapter:
         assert isinstance(self.run, OnlineRun)
         return {metric: tables.latency_split(self.run.pooled, metric, self.winners) for metric in HEADLINE}
 
+    def ratios(self, metric: str) -> dict[str, Table]:
+        """Every engine over each of them, by the one that is the baseline."""
+        assert isinstance(self.run, OnlineRun)
+        labels, found = list(self.styles), self.run.results.comparisons
+        return {label: ratios(found, metric, label, labels) for label in labels} if len(labels) > 1 else {}
+
+    @property
+    def waterfall(self) -> Table | None:
+        assert isinstance(self.run, OnlineRun)
+        return waterfall_table(self.run.pooled)
+
+    @property
+    def prefixes(self) -> Table | None:
+        assert isinstance(self.run, OnlineRun)
+        return prefix_table(self.run.results.prefixes)
+
     @property
     def throughput(self) -> Table:
         assert isinstance(self.run, OnlineRun)
@@ -104,47 +124,30 @@ class Chapter:
 def render(runs: Sequence[tuple[Run, Figures]]) -> str:
     """The page. The same runs give the same text."""
     chapters = [Chapter(run, figures, _styles(run)) for run, figures in runs]
-    environment, script = _environment(), _read("report.js")
-    unique = count()
+    script, unique = text_of("report.js"), count()
+    colors = {*COLORS.values(), *(look.color for chapter in chapters for look in chapter.styles.values())}
 
     def inline(plot: Plot) -> Markup:
         return plot.inline(f"f{next(unique)}")
 
-    return environment.get_template("report.html.j2").render(
-        chapters=chapters,
-        glossary=GLOSSARY,
-        made=made,
-        inline=inline,
-        color=css_color,
-        dark={look.color: on_dark(look.color) for chapter in chapters for look in chapter.styles.values()},
-        css=Markup(_read("report.css")),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            chapters=chapters,
+            glossary=GLOSSARY,
+            made=made,
+            inline=inline,
+            color=css_color,
+            series=series,
+            dark={color: on_dark(color) for color in sorted(colors)},
+            css=text_of("report.css"),
+            script=script,
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        )
     )
 
 
 def _styles(run: Run) -> dict[str, Look]:
     found = run.pooled if isinstance(run, OnlineRun) else run.results.results
     return looks((one.engine, one.label) for one in found)
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["runs"] = _runs
-    return environment
-
-
-def _runs(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:
-    """Neighbouring columns that share a group."""
-    return [(group, list(members)) for group, members in groupby(columns, key=lambda column: column.group)]
-
-
-def _read(name: str) -> str:
-    return (_TEMPLATES / name).read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.reporting.made import say
 from harness.reporting.numbers import percent, plural
 from harness.reporting.run import OnlineRun, Run
 
@@ -26,6 +27,7 @@ def notices(run: Run) -> list[Notice]:
         where += "" if one.repeat is None else f", repeat {one.repeat}"
         mend = f" To include it: {_sentence(one.mend)}" if one.mend else ""
         found.append(Notice("skipped", f"{one.label} was skipped{where}:", f"{_sentence(one.reason)}{mend}"))
+    found = _unfair(run) + found if isinstance(run, OnlineRun) else found
     return found + _fitting(run) + (_window(run) if isinstance(run, OnlineRun) else [])
 
 
@@ -39,6 +41,24 @@ def _disagreements(run: OnlineRun) -> list[Notice]:
         "Everything shown here is computed from the raw times."
     )
     return [Notice("invalid", "The stored results are not those of the raw times.", detail)]
+
+
+def _unfair(run: OnlineRun) -> list[Notice]:
+    """Wrong answers, and settings that are not equal."""
+    found = []
+    if run.results.answers is not None:
+        for label, reason in run.results.answers.wrong.items():
+            found.append(Notice("invalid", f"{label} answers wrongly.", _sentence(reason)))
+    if run.results.ledger is not None and (rows := run.results.ledger.unequal):
+        parts = []
+        for row in rows:
+            told = (f"{label} {say(fact.value)}" for label, fact in row.facts.items() if fact is not None)
+            parts.append(f"{row.name}: {', '.join(told)}")
+        title = (
+            f"{plural(len(rows), 'setting')} of the engines {'is' if len(rows) == 1 else 'are'} not equal."
+        )
+        found.append(Notice("skipped", title, _sentence("; ".join(parts))))
+    return found
 
 
 def _invalid(run: OnlineRun) -> list[Notice]:

@@ -38,7 +38,10 @@ def recompute(results: OnlineResults, requests: pd.DataFrame, chunks: pd.DataFra
     rank = {label: position for position, label in enumerate(known)}
     rows = requests.sort_values("label", key=lambda labels: labels.astype(object).map(rank), kind="stable")
     ceiling = client_ceiling(results.meta)
-    summaries = summarize(rows, chunks, settings.slo, settings.seed, settings.cut, ceiling)
+    wrong = results.answers.wrong if results.answers else None
+    summaries = summarize(
+        rows, chunks, settings.slo, settings.seed, settings.cut, ceiling, results.told, wrong
+    )
     comparisons = compare(rows, chunks, seed=settings.seed, cut=settings.cut)
     return results.model_copy(update={"summaries": summaries, "comparisons": comparisons})
 
@@ -79,8 +82,8 @@ def _leaves(place: str, values: dict[str, object]) -> dict[str, object]:
     for name, value in values.items():
         if isinstance(value, dict):
             found |= _leaves(f"{place}, {name}", value)
-        elif isinstance(value, tuple):
-            found |= {f"{place}, {name} {position}": item for position, item in enumerate(value)}
+        elif isinstance(value, list | tuple):
+            found |= _leaves(f"{place}, {name}", {str(i): item for i, item in enumerate(value)})
         else:
             found[f"{place}, {name}"] = value
     return found

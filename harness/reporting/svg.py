@@ -56,18 +56,26 @@ class Plot:
     above: float = 0.0
 
     def inline(self, where: str) -> Markup:
-        """The figure as an element of a page, in the page's colours and font, without its legend.
+        """The figure as an element of a page, in the page's colours and font.
+
+        Its view begins below the legend, since the page has its own.
 
         Args:
             where: Tells apart the ids of figures drawn more than once; letters, digits and hyphens.
         """
-        body = _without_legend(self.svg[self.svg.index("<svg") :], self.above)
+        body = self.svg[self.svg.index("<svg") :]
+        body = re.sub(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', self._view, body, count=1)
         body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)
         body = re.sub(r' width="[^"]*pt" height="[^"]*pt"', "", body, count=1)
         body = body.replace(f'style="font-family: {_FONTS}"', "", 1)
         body = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{where}-", body)
         body = re.sub(r": (#[0-9a-f]{6})\b", lambda match: f": {css_color(match[1])}", body)
         return Markup(body.replace("<svg", f'<svg role="img" aria-label="{escape(self.title)}"', 1))
+
+    def _view(self, box: re.Match[str]) -> str:
+        width, height = float(box[1]), float(box[2])
+        view = f"0 {self.above:.1f} {width:g} {height - self.above:.1f}"
+        return f'viewBox="{view}" data-whole="0 0 {width:g} {height:g}"'
 
     def png(self) -> bytes:
         """The figure in pixels, at twice its size."""
@@ -114,22 +122,3 @@ def _clean(svg: str) -> str:
     )
     svg = svg.replace("<svg", f'<svg style="font-family: {_FONTS}"', 1)
     return "\n".join(line.strip() for line in svg.splitlines()) + "\n"
-
-
-def _without_legend(svg: str, height: float) -> str:
-    """Without the legend, and without the space above the axes that it takes."""
-    start = svg.find(_LEGEND)
-    if start < 0:
-        return svg
-    depth, end = 0, start
-    for tag in re.finditer(r"<g\b|</g>", svg[start:]):
-        depth += 1 if tag[0] == "<g" else -1
-        if not depth:
-            end = start + tag.end()
-            break
-    return re.sub(
-        r'viewBox="0 0 ([\d.]+) ([\d.]+)"',
-        lambda box: f'viewBox="0 {height:.1f} {box[1]} {float(box[2]) - height:.1f}"',
-        svg[:start] + svg[end:],
-        count=1,
-    )

@@ -1,6 +1,8 @@
 "use strict";
 (() => {
   const status = document.getElementById("status");
+  const tip = document.getElementById("tip");
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
   const sortBy = (table, column, head) => {
     const ascending = head.getAttribute("aria-sort") !== "ascending";
@@ -16,21 +18,32 @@
     const known = rows.filter(([value]) => value !== null).sort(([a], [b]) => (ascending ? compare(a, b) : compare(b, a)));
     const unknown = rows.filter(([value]) => value === null);
     body.append(...[...known, ...unknown].map(([, row]) => row));
-    for (const other of table.querySelectorAll("th[aria-sort]")) other.removeAttribute("aria-sort");
+    for (const other of all("th[aria-sort]", table)) other.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
     status.textContent = `Sorted by ${head.dataset.head}, ${ascending ? "ascending" : "descending"}.`;
   };
 
+  for (const table of all("figure.table table")) {
+    if (table.tBodies[0].rows.length < 2) continue;
+    all("th[data-head]", table).forEach((head, column) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = head.textContent;
+      button.addEventListener("click", () => sortBy(table, column, head));
+      head.replaceChildren(button);
+    });
+  }
+
   const cells = (table) => [
-    [...table.querySelectorAll("th[data-head]")].map((head) => head.dataset.head),
+    all("th[data-head]", table).map((head) => head.dataset.head),
     ...[...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.querySelector(".v").textContent)),
   ];
   const markdown = ([head, ...rows]) => {
     const line = (texts) => `| ${texts.map((text) => text.replaceAll("|", "\\|")).join(" | ")} |`;
     return [line(head), line(head.map((_, i) => (i ? "---:" : "---"))), ...rows.map(line)].join("\n");
   };
-  const csv = (lines) =>
-    lines.map((texts) => texts.map((text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text)).join(",")).join("\n");
+  const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const csv = (lines) => lines.map((texts) => texts.map(quoted).join(",")).join("\n");
 
   const copy = async (text) => {
     try {
@@ -44,35 +57,113 @@
       area.remove();
     }
   };
+  const copied = {
+    markdown: (figure) => markdown(cells(figure.querySelector("table"))),
+    csv: (figure) => csv(cells(figure.querySelector("table"))),
+    data: (figure) => figure.querySelector(".data pre").textContent,
+    command: (box) => box.querySelector("pre").textContent,
+  };
 
-  for (const table of document.querySelectorAll("figure.table table")) {
-    if (table.tBodies[0].rows.length < 2) continue;
-    [...table.querySelectorAll("th[data-head]")].forEach((head, column) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = head.textContent;
-      button.addEventListener("click", () => sortBy(table, column, head));
-      head.replaceChildren(button);
-    });
-  }
+  /* A figure as it stands alone: its own legend, and colours that need no page. */
+  const standalone = (svg) => {
+    const whole = svg.cloneNode(true);
+    const [, , width, height] = svg.dataset.whole.split(" ");
+    whole.setAttribute("viewBox", svg.dataset.whole);
+    whole.setAttribute("width", 2 * width);
+    whole.setAttribute("height", 2 * height);
+    whole.setAttribute("font-family", "Helvetica, Arial, sans-serif");
+    for (const point of all("[data-tip]", whole)) point.removeAttribute("data-tip");
+    return new XMLSerializer().serializeToString(whole);
+  };
+  const save = (address, name) => {
+    const link = document.createElement("a");
+    link.href = address;
+    link.download = name;
+    link.click();
+  };
+  const saved = {
+    svg: (text, name) => save(`data:image/svg+xml,${encodeURIComponent(text)}`, `${name}.svg`),
+    png: async (text, name) => {
+      const image = new Image();
+      image.src = `data:image/svg+xml,${encodeURIComponent(text)}`;
+      await image.decode();
+      const canvas = Object.assign(document.createElement("canvas"), { width: image.width, height: image.height });
+      canvas.getContext("2d").drawImage(image, 0, 0);
+      save(canvas.toDataURL("image/png"), `${name}.png`);
+    },
+  };
 
-  for (const tools of document.querySelectorAll(".tools")) {
+  for (const tools of all(".tools")) {
     tools.hidden = false;
-    for (const button of tools.querySelectorAll("button")) {
+    const box = tools.closest("figure, .command");
+    for (const button of all("button", tools)) {
       const label = button.textContent;
       button.addEventListener("click", async () => {
-        const kind = button.dataset.copy;
-        if (kind === "command") await copy(tools.parentElement.querySelector("pre").textContent);
-        else await copy((kind === "csv" ? csv : markdown)(cells(tools.closest("figure").querySelector("table"))));
-        button.textContent = status.textContent = "Copied";
+        const { copy: what, save: kind, name } = button.dataset;
+        if (what) await copy(copied[what](box));
+        else await saved[kind](standalone(box.querySelector("svg")), name);
+        button.textContent = status.textContent = what ? "Copied" : "Saved";
         setTimeout(() => (button.textContent = label), 1500);
       });
     }
   }
 
+  for (const button of all(".legend button")) {
+    const chapter = button.closest("article");
+    const own = `[data-series="${button.dataset.series}"]`;
+    button.addEventListener("click", () => {
+      const shown = button.getAttribute("aria-pressed") !== "true";
+      for (const twin of all(`.legend button${own}`, chapter)) twin.setAttribute("aria-pressed", shown);
+      for (const part of all(`svg ${own}`, chapter)) part.style.display = shown ? "" : "none";
+      status.textContent = `${button.textContent.trim()} ${shown ? "shown" : "hidden"}.`;
+    });
+  }
+
+  for (const pick of all("select[data-baseline]")) {
+    const chapter = pick.closest("article");
+    pick.closest("p").hidden = false;
+    pick.addEventListener("change", () => {
+      for (const twin of all("select[data-baseline]", chapter)) twin.value = pick.value;
+      for (const part of all("div[data-baseline]", chapter)) part.hidden = part.dataset.baseline !== pick.value;
+    });
+  }
+
+  /* The point nearest to the pointer, within reach of a finger. */
+  const REACH = 28;
+  const near = (svg, x, y) => {
+    let best = null;
+    let least = REACH;
+    for (const point of all("[data-tip]", svg)) {
+      const box = point.getBoundingClientRect();
+      if (!box.width && !box.height) continue;
+      const distance = Math.hypot(box.x + box.width / 2 - x, box.y + box.height / 2 - y);
+      if (distance < least) [best, least] = [point, distance];
+    }
+    return best;
+  };
+  const show = (point) => {
+    tip.replaceChildren(
+      ...point.dataset.tip.split(" · ").map((text) => Object.assign(document.createElement("span"), { textContent: text })),
+    );
+    tip.hidden = false;
+    const at = point.getBoundingClientRect();
+    const left = Math.min(at.right + 10, innerWidth - tip.offsetWidth - 8);
+    const above = at.top - tip.offsetHeight - 6;
+    tip.style.transform = `translate(${Math.max(8, left)}px, ${above > 0 ? above : at.bottom + 6}px)`;
+  };
+  for (const svg of all(".card svg")) {
+    svg.addEventListener("pointermove", (event) => {
+      const point = near(svg, event.clientX, event.clientY);
+      if (point) show(point);
+      else tip.hidden = true;
+    });
+    svg.addEventListener("pointerleave", () => (tip.hidden = true));
+  }
+  addEventListener("scroll", () => (tip.hidden = true), { passive: true });
+
   let opened = [];
   addEventListener("beforeprint", () => {
-    opened = [...document.querySelectorAll("details:not([open])")];
+    opened = all("details:not([open]):not(.data)");
     for (const details of opened) details.open = true;
   });
   addEventListener("afterprint", () => {

@@ -1,0 +1,51 @@
+"""Every engine over a chosen one: ratios with their intervals, and which of them are real."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.metrics.glossary import GLOSSARY
+from harness.reporting.numbers import DASH
+from harness.reporting.table import Cell, Column, Table
+from harness.reporting.tables import SHOWN
+from harness.reporting.winners import better, differs
+from harness.spec.results import Comparison
+
+
+def ratios(comparisons: Sequence[Comparison], metric: str, baseline: str, labels: Sequence[str]) -> Table:
+    """`engine / baseline` for each scale and percentile; marked where the engine is really better."""
+    found = {
+        (one.scale, one.statistic, pair): one
+        for one in comparisons
+        if one.metric == metric and one.scale is not None
+        for pair in ((one.a, one.b), (one.b, one.a))
+        if pair[1] == baseline
+    }
+    keys = [(scale, f"p{q}") for scale in sorted({scale for scale, *_ in found}) for q in SHOWN]
+    columns = [Column(statistic, f"scale {scale:g}") for scale, statistic in keys]
+    rows = [
+        [Cell(label), *(_cell(found.get((*key, (label, baseline))), label) for key in keys)]
+        for label in labels
+        if label != baseline
+    ]
+    title = f"{GLOSSARY[metric].short}, ratio to {baseline}"
+    return Table(f"{metric}-ratios", title, [Column("engine", numeric=False), *columns], rows)
+
+
+def _cell(one: Comparison | None, label: str) -> Cell:
+    if one is None:
+        return Cell(DASH, remark="not compared")
+    if one.ci is None:
+        return Cell(DASH, remark="withheld: the samples are too small")
+    ratio, (low, high) = one.ratio, one.ci
+    if one.b == label:
+        ratio, low, high = 1 / ratio, 1 / high, 1 / low
+    real = differs(one)
+    remark = "a real difference" if real else "no difference, for all comparisons of the pair together"
+    return Cell(
+        _times(ratio), ratio, f"{_times(low)}–{_times(high)}", remark, best=real and better(one) == label
+    )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.1f}×"
