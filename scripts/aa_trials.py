@@ -28,7 +28,8 @@ from harness.spec.results import OnlineResults
 BENCH = [sys.executable, "-m", "harness.cli.app"]
 LOAD = [
     *("--engines", "roseinfer", "--model", "random:gpt2-tiny", "--device", "cpu"),
-    *("--max-model-len", "256", "--fit", "clip", "--max-output-len", "32", "--n", "60", "--scales", "0.5"),
+    *("--max-model-len", "256", "--fit", "clip", "--max-output-len", "32"),
+    *("--n", "40", "--scales", "0.4", "--warmup", "16"),
 ]
 #: What a trial of `slowed` looks at: every step of the engine is in it, and little else.
 WATCHED = ("tpot_ms", "p50")
