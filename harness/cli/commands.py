@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from harness.cli import calibrate, compare, engines, offline, online, report, schema, traces
+from harness.cli import calibrate, compare, engines, offline, online, profile, report, schema, traces
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,4 +19,5 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("report")(report.report)
 app.command("schema")(schema.schema)
 app.add_typer(engines.app, name="engines")
+app.add_typer(profile.app, name="profile")
 app.add_typer(traces.app, name="traces")

@@ -13,8 +13,10 @@ from harness.cells.events import Event, Started
 from harness.cells.online import resume_online, run_online
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
+from harness.cli.profile import profile_alone, profile_folder
 from harness.cli.progress import make_display
 from harness.errors import BenchError, InterruptedRunError
+from harness.profiling.stage import ProfileOptions
 from harness.reporting.report import write_run_outputs
 from harness.spec.settings import OnlineSettings
 
@@ -40,12 +42,17 @@ def online(
             display.show(event)
 
         try:
+            if settings is not None and settings.profile_only:
+                profile_alone(settings, "online", display)
+                return
             if settings is not None:
                 run, results = run_online(settings, ["bench", *sys.argv[1:]], show)
             else:
                 assert resume is not None
                 run, results = resume_online(resume, show)
             report = write_run_outputs(run)
+            if settings is not None and settings.profile is not None:
+                profile_folder(run, None, ProfileOptions(settings.profile), display)
         except KeyboardInterrupt:
             if folder is None:
                 raise

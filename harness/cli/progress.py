@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -55,24 +55,24 @@ class Display:
             return
         match event:
             case Calibrating(what):
-                self._line(f"measuring the client itself, once for this machine: {what}")
+                self.line(f"measuring the client itself, once for this machine: {what}")
             case Started(folder, cells, done):
                 self._cells = cells
                 before = f", {done} measured before" if done else ""
-                self._line(f"run {folder}: {cells} cells{before}")
+                self.line(f"run {folder}: {cells} cells{before}")
             case EngineSkipped(skipped) | (Skipped() as skipped):
                 scale = "" if skipped.scale is None else f", scale {skipped.scale:g}"
                 repeat = "" if skipped.repeat is None else f", repeat {skipped.repeat}"
-                self._line(f"skipped {skipped.label}{scale}{repeat}: {skipped.reason}", skipped.mend)
+                self.line(f"skipped {skipped.label}{scale}{repeat}: {skipped.reason}", skipped.mend)
             case EngineStarting(label, _):
                 self._live(f"{label}: starting", None)
             case EngineWarming(label, ready_s, requests):
                 ready = "already running" if ready_s is None else f"ready after {ready_s:.1f} s"
-                self._line(f"{label}: {ready}; {requests} requests to warm up")
+                self.line(f"{label}: {ready}; {requests} requests to warm up")
                 self._live(f"{label}: warming up", None)
             case CellProgress(cell, requests, progress):
                 if self._progress is None and self._current != cell.index:
-                    self._line(f"[{cell.index + 1}/{self._cells}] {cell}: {requests} requests")
+                    self.line(f"[{cell.index + 1}/{self._cells}] {cell}: {requests} requests")
                 self._current = cell.index
                 failed = f", {progress.failed} failed" if progress.failed else ""
                 in_flight = progress.sent - progress.done
@@ -82,24 +82,31 @@ class Display:
                     progress.done,
                 )
             case CellDone(cell, summary):
-                self._line(f"[{cell.index + 1}/{self._cells}] {cell}: {_summary(summary)}")
+                self.line(f"[{cell.index + 1}/{self._cells}] {cell}: {_summary(summary)}")
             case Measuring(label, repeat, index, total, log):
-                self._line(f"[{index + 1}/{total}] {label}, repeat {repeat}; log: {log}")
+                self.line(f"[{index + 1}/{total}] {label}, repeat {repeat}; log: {log}")
                 self._live(f"[{index + 1}/{total}] {label}, repeat {repeat}", None)
             case OfflineResult():
                 rate = f"{event.output_tok_per_s:,.0f} output tok/s in {event.total_s:.3f} s"
-                self._line(f"{event.label}, repeat {event.repeat}: {rate}")
+                self.line(f"{event.label}, repeat {event.repeat}: {rate}")
             case Reporting():
                 self._live("making tables, figures and report", None)
 
     def tables(self, results: OnlineResults | OfflineResults) -> None:
         """Print the results' first tables."""
+        self.print_tables(_tables(results))
+
+    def print_tables(self, tables: Sequence[Table]) -> None:
+        """Print tables, one below the other."""
         if self._quiet:
             return
-        for table in _tables(results):
+        for table in tables:
             self._console.print(rich_table(table))
 
-    def _line(self, text: str, mend: str = "") -> None:
+    def line(self, text: str, mend: str = "") -> None:
+        """Print a line of text, and what would mend it."""
+        if self._quiet:
+            return
         self._console.print(text + (f"\n  mend: {mend}" if mend else ""))
 
     def _live(self, text: str, total: int | None, done: int = 0) -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from harness.errors import UsageError
 from harness.spec.calibration import Calibration
 from harness.spec.compare import CompareResults
+from harness.spec.profile import ProfileManifest, Profiles
 from harness.spec.results import OfflineResults, OnlineResults, RunInfo
 from harness.spec.settings import OfflineSettings, OnlineSettings
 
@@ -22,6 +23,8 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "offline-results": OfflineResults,
     "compare-results": CompareResults,
     "calibration": Calibration,
+    "profile-manifest": ProfileManifest,
+    "profiles": Profiles,
 }
 
 

@@ -11,6 +11,7 @@ from itertools import count
 from markupsafe import Markup
 
 from harness.metrics.glossary import GLOSSARY
+from harness.profiling.section import ProfileSection, profile_section
 from harness.reporting import made, tables
 from harness.reporting.bands import HEADLINE
 from harness.reporting.facts import facts, machine, title
@@ -113,6 +114,11 @@ class Chapter:
     def throughput(self) -> Table:
         assert isinstance(self.run, OnlineRun)
         return tables.throughput(self.run.pooled)
+
+    @property
+    def profiles(self) -> ProfileSection | None:
+        """Of a run that was profiled."""
+        return profile_section(self.run.path)
 
     @property
     def each_repeat(self) -> Table:

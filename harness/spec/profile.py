@@ -138,7 +138,7 @@ class GapPart(Strict):
 
 
 class Gap(Strict):
-    """A difference between two engines that the verdicts call one, taken apart. `delta` is a − b, of means."""
+    """A difference between two engines that verdicts call one, taken apart. `delta` is a − b, of means."""
 
     a: str
     b: str

@@ -12,4 +12,5 @@ class TraceError(BenchError):
 
     def __init__(self, path: Path, reason: str, mend: str) -> None:
         super().__init__(f"{path.name}: {reason}", mend)
+        self.path = path
         self.reason = reason

@@ -1,7 +1,8 @@
 """Reads the SQLite export of Nsight Systems.
 
-Tables and columns: docs.nvidia.com/nsight-systems, "SQLite Schema Reference". Tables are made only where there
-is something to write; times are ns. A globalTid holds the process in its bits 24 to 47 and the thread below.
+Tables and columns: docs.nvidia.com/nsight-systems, "SQLite Schema Reference". Tables are made only where
+there is something to write; times are ns. A globalTid holds the process in its bits 24 to 47 and the thread
+below.
 """
 
 from __future__ import annotations

@@ -1,0 +1,161 @@
+"""`bench profile RUN` and `bench profile diff A B`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from harness.cli.progress import PLAIN_WIDTH, Display, make_display, rich_table
+from harness.errors import EngineError, UsageError
+from harness.profiling import tables
+from harness.profiling.analysis import analyse
+from harness.profiling.stage import Captured, ProfileOptions, Profiling, profile_run
+from harness.profiling.store import MANIFEST, read_profiles
+from harness.profiling.subject import begin_run, open_subject
+from harness.reporting.report import write_run_outputs
+from harness.reporting.run import OFFLINE, ONLINE
+from harness.reporting.table import Table
+from harness.spec.profile import ProfileFigures, Profiles, Tools
+from harness.spec.settings import CommonSettings
+
+Scale = Annotated[float | None, typer.Option(help="of the run's scales; default the heaviest", metavar="S")]
+Tool = Annotated[Tools, typer.Option(help="which profiler")]
+Steps = Annotated[int, typer.Option(min=2, help="engine steps to capture")]
+Stacks = Annotated[bool, typer.Option("--stacks", help="Python stacks too: large, and slow to write")]
+Nsys = Annotated[Path | None, typer.Option(help="the nsys program; default: looked for", metavar="PATH")]
+MaxMb = Annotated[int, typer.Option(min=1, help="a larger file is removed, in MB", metavar="N")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the manifest's path")]
+PERFETTO = "https://ui.perfetto.dev"
+
+
+class _RunByDefault(typer.core.TyperGroup):
+    """`bench profile RUN` means `bench profile run RUN`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "--help"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_RunByDefault,
+    no_args_is_help=True,
+    help="Profile a run's engines, each in a server of its own: `bench profile RUN` or `… diff A B`.",
+)
+
+
+@app.command("run")
+def run(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run")],
+    tool: Tool = "torch",
+    scale: Scale = None,
+    steps: Steps = ProfileOptions.steps,
+    stacks: Stacks = False,
+    nsys: Nsys = None,
+    max_mb: MaxMb = ProfileOptions.max_bytes >> 20,
+    quiet: Quiet = False,
+) -> None:
+    """Capture a sample of a run's load and read it; the figures of the benchmark stay as they are."""
+    options = ProfileOptions(tool, steps, stacks, nsys, max_mb << 20)
+    with make_display(quiet) as display:
+        profile_folder(folder, scale, options, display)
+    print(folder / MANIFEST)
+
+
+def profile_folder(folder: Path, scale: float | None, options: ProfileOptions, display: Display) -> None:
+    """The whole stage of one run: captures, figures, the report made again.
+
+    Raises:
+        EngineError: nothing could be captured.
+    """
+
+    def show(event: Profiling | Captured) -> None:
+        match event:
+            case Profiling(label, tool, level, log):
+                display.line(f"{label}: {tool} profile with {level.in_flight} in flight; log: {log}")
+            case Captured(one) if one.error is not None:
+                display.line(f"{one.label}: no {one.tool} profile: {one.error}")
+            case Captured(one):
+                size = sum(artifact.bytes for artifact in one.artifacts) / 1e6
+                display.line(f"{one.label}: {one.tool} profile, {size:.1f} MB in {one.wall_s:.0f} s")
+                for artifact in one.artifacts:
+                    if artifact.kind == "torch trace":
+                        display.line(f"  open {folder / artifact.path} in {PERFETTO}")
+
+    manifest = profile_run(open_subject(folder, scale, display.show), options, show)
+    profiles = analyse(folder)
+    if (folder / ONLINE).is_file() or (folder / OFFLINE).is_file():
+        write_run_outputs(folder)
+    display.print_tables(_tables(profiles))
+    for path, reason in profiles.unread.items():
+        display.line(f"not read: {path}: {reason}")
+    if all(one.error is not None for one in manifest.runs):
+        raise EngineError("nothing could be profiled", f"see {folder / 'logs'}")
+
+
+def profile_alone(settings: CommonSettings, kind: Literal["online", "offline"], display: Display) -> None:
+    """A run that is profiled and not measured; prints the manifest's path."""
+    folder = begin_run(settings, kind, ["bench", *sys.argv[1:]])
+    profile_folder(folder, None, ProfileOptions(settings.profile or "torch"), display)
+    print(folder / MANIFEST)
+
+
+@app.command("diff")
+def diff(
+    a: Annotated[Path, typer.Argument(metavar="A", help="folder of a profiled run")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="another, or the same")],
+    engine_a: Annotated[
+        str | None, typer.Option(help="of A, as drawn; default its first", metavar="NAME")
+    ] = None,
+    engine_b: Annotated[str | None, typer.Option(help="of B", metavar="NAME")] = None,
+) -> None:
+    """Compare two profiles part by part: where a step's time goes in A, in B, and the difference."""
+    found_a, found_b = _figures(a), _figures(b)
+    if engine_a is None and engine_b is None and a.resolve() == b.resolve():
+        labels = list(dict.fromkeys(one.label for one in found_a))
+        if len(labels) < 2:
+            raise UsageError(f"{a} has one engine, {labels[0]}", "name another run")
+        engine_a, engine_b = labels[:2]
+    console = Console(soft_wrap=True, markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    pairs = [
+        (one, other)
+        for one in _of(found_a, engine_a, a)
+        for other in _of(found_b, engine_b, b)
+        if one.tool == other.tool
+    ]
+    if not pairs:
+        raise UsageError("A and B were not profiled by the same tool", "profile both by one: --tool torch")
+    for one, other in pairs:
+        table = tables.difference(one, other)
+        console.print(rich_table(table))
+        for note in table.notes:
+            console.print(note)
+
+
+def _figures(run: Path) -> list[ProfileFigures]:
+    profiles = read_profiles(run)
+    if profiles is None or not profiles.figures:
+        raise UsageError(f"{run} holds no profile that was read", f"bench profile {run}")
+    return profiles.figures
+
+
+def _of(figures: list[ProfileFigures], label: str | None, run: Path) -> list[ProfileFigures]:
+    label = label or figures[0].label
+    found = [one for one in figures if one.label == label]
+    if not found:
+        known = ", ".join(dict.fromkeys(one.label for one in figures))
+        raise UsageError(f"{run} has no profile of {label!r}", f"it has {known}")
+    return found
+
+
+def _tables(profiles: Profiles) -> list[Table]:
+    if not profiles.figures:
+        return []
+    shown = [tables.steps(profiles.figures), tables.categories(profiles.figures)]
+    return [*shown, *(tables.gap(one) for one in profiles.gaps)]

@@ -1,0 +1,71 @@
+"""Reads everything that a run's profile stage wrote, once, into `profiles/figures.json`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.cells.folder import write_json
+from harness.cells.run import RESULTS
+from harness.errors import UsageError
+from harness.profiling.explain import explain
+from harness.profiling.reading.errors import TraceError
+from harness.profiling.reading.figures import figures
+from harness.profiling.reading.nsys_file import read_nsys
+from harness.profiling.reading.torch_trace import read_torch_trace
+from harness.profiling.store import FIGURES, MANIFEST, read_manifest
+from harness.spec.profile import ProfileFigures, ProfileRun, Profiles
+from harness.spec.results import OnlineResults
+
+
+def analyse(run: Path) -> Profiles:
+    """Figures of every profile of a run and the gaps they explain, written into the run's folder.
+
+    A file that cannot be read is in `unread`; the rest is whole.
+
+    Raises:
+        UsageError: the run was not profiled, or its manifest or results cannot be read.
+    """
+    manifest = read_manifest(run)
+    if manifest is None:
+        raise UsageError(f"{run} holds no {MANIFEST}", f"profile it with bench profile {run}")
+    found: list[ProfileFigures] = []
+    unread: dict[str, str] = {}
+    for one in manifest.runs:
+        if one.error is not None:
+            unread[one.output_dir] = one.error
+            continue
+        try:
+            found.append(read_profile(run, one))
+        except TraceError as error:
+            unread[error.path.relative_to(run).as_posix()] = error.reason
+    gaps = []
+    if (run / RESULTS).is_file():
+        gaps = explain(_results(run / RESULTS), manifest.runs, found)
+    profiles = Profiles(figures=found, gaps=gaps, unread=unread)
+    write_json(run / FIGURES, profiles)
+    return profiles
+
+
+def read_profile(run: Path, one: ProfileRun) -> ProfileFigures:
+    """Figures of one capture: of the trace of the process that runs the model, or of nsys's export.
+
+    Raises:
+        TraceError: it cannot be read.
+    """
+    folder = run / one.output_dir
+    if one.tool == "nsys":
+        return figures(read_nsys(folder / "nsys.sqlite"), one.tool, one.label)
+    packed = folder / "trace.json.gz"
+    timeline = read_torch_trace(packed if packed.exists() else folder / "trace.json")
+    return figures(timeline, one.tool, one.label)
+
+
+def _results(path: Path) -> OnlineResults:
+    try:
+        return OnlineResults.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise UsageError(
+            f"{path} is not of this version: {error.errors()[0]['msg']}", "make the run again"
+        ) from None

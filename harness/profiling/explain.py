@@ -1,0 +1,215 @@
+"""Takes differences between engines apart: only those that the verdicts call one, and as far as is known.
+
+- TTFT by its waterfall (harness/metrics/waterfall.py): what client and engine said of every request.
+- Time per token by the profiles: a running request gets a token a step, so its mean is that of all steps; the
+  step of each kind falls into categories and idle time (harness/profiling/reading/figures.py).
+- End to end by TTFT and the tokens after the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+from harness.metrics.glossary import GLOSSARY
+from harness.profiling.reading.figures import CATEGORIES
+from harness.spec.fairness import Part
+from harness.spec.profile import Gap, GapPart, Level, ProfileFigures, ProfileRun, Tool
+from harness.spec.results import Comparison, OnlineResults, OnlineSummary, Verdict
+
+#: A profiled step that differs by more from the benchmark's is not representative.
+TOLERANCE = 0.20
+#: Parts that leave more than this share of a difference do not explain it.
+ENOUGH = 0.5
+#: Verdicts by which a difference is looked into, by the metric whose mean is taken apart.
+TRIGGERS = {"ttft_ms": ("ttft_ms",), "itl_ms": ("itl_ms", "tpot_ms"), "e2e_ms": ("e2e_ms",)}
+#: The first that has figures is taken: torch's know operators, nsys's disturb less.
+TOOLS: tuple[Tool, ...] = ("nsys", "torch")
+
+_TTFT_PARTS: tuple[Part, ...] = ("http", "queue", "prefill", "delivery")
+
+
+def explain(
+    results: OnlineResults, runs: Sequence[ProfileRun], figures: Sequence[ProfileFigures]
+) -> list[Gap]:
+    """Every difference that a verdict at 5 % found, scale by scale."""
+    found: dict[tuple[str, str, float, str], dict[str, Verdict]] = {}
+    for metric, triggers in TRIGGERS.items():
+        for one in results.comparisons:
+            if one.metric in triggers and one.scale is not None and one.verdict in ("better", "worse"):
+                key = (one.a, one.b, one.scale, metric)
+                found.setdefault(key, {})[_statistic(one)] = one.verdict
+    pooled = {(one.label, one.scale): one for one in results.summaries if one.repeat is None}
+    profiled = _Profiled(runs, figures)
+    gaps = []
+    for (a, b, scale, metric), verdicts in found.items():
+        pair = pooled[a, scale], pooled[b, scale]
+        gap = _TAKE_APART[metric](profiled, *pair)
+        if gap is not None:
+            gaps.append(gap.model_copy(update={"verdicts": verdicts}))
+    return gaps
+
+
+class _Profiled:
+    """Captures with their figures, by label."""
+
+    def __init__(self, runs: Sequence[ProfileRun], figures: Sequence[ProfileFigures]) -> None:
+        self._runs = {(one.label, one.tool): one for one in runs}
+        self._figures: Mapping[tuple[str, Tool], ProfileFigures] = {
+            (one.label, one.tool): one for one in figures if one.steps
+        }
+
+    def pair(self, a: str, b: str) -> tuple[_Side, _Side] | None:
+        """The figures of both engines by the same tool; None where one has none."""
+        for tool in TOOLS:
+            if (a, tool) in self._figures and (b, tool) in self._figures:
+                return self._side(a, tool), self._side(b, tool)
+        return None
+
+    def _side(self, label: str, tool: Tool) -> _Side:
+        return _Side(self._runs[label, tool], self._figures[label, tool])
+
+
+class _Side:
+    """One engine of a gap."""
+
+    def __init__(self, run: ProfileRun, figures: ProfileFigures) -> None:
+        self.run, self.figures = run, figures
+        self.decode = figures.steps.get("decode")
+
+    @property
+    def level(self) -> Level:
+        return self.run.level
+
+    @property
+    def prefill_ms(self) -> float:
+        """What the steps with prompts in them add to the mean step."""
+        return self.figures.step_ms - (self.decode.period_ms if self.decode else 0.0)
+
+    @property
+    def deviation(self) -> float | None:
+        """Of the profiled step from the benchmark's; None where that is unknown."""
+        step_ms = self.level.step_ms
+        return None if step_ms is None else self.figures.step_ms / step_ms - 1
+
+
+def _time_per_token(profiled: _Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
+    mean_a, mean_b = a.itl_ms.mean, b.itl_ms.mean
+    if mean_a is None or mean_b is None:
+        return None
+    sides = profiled.pair(a.label, b.label)
+    if sides is None or sides[0].run.scale not in (None, a.scale):
+        why = "there is no profile of both engines" if sides is None else "the profile is of another scale"
+        return _gap("itl_ms", a, b, mean_a, mean_b, [], f"not explained: {why}")
+    parts = list(_step_parts(*sides))
+    notes = [f"{one.run.label}: {note}" for one in sides for note in _notes(one)]
+    gap = _gap("itl_ms", a, b, mean_a, mean_b, parts, "")
+    faithful = all(one.deviation is not None and abs(one.deviation) <= TOLERANCE for one in sides)
+    conclusion = _conclude(gap)
+    if not faithful:
+        conclusion = f"the profile is not representative; in it, {_largest(gap)}"
+    artifacts = [one.path for side in sides for one in side.run.artifacts]
+    return gap.model_copy(update={"conclusion": conclusion, "notes": notes, "artifacts": artifacts})
+
+
+def _step_parts(a: _Side, b: _Side) -> Iterable[GapPart]:
+    source = f"{a.run.tool} profiles"
+    if a.decode is not None and b.decode is not None:
+        for category in CATEGORIES:
+            of_a, of_b = a.decode.categories_ms[category], b.decode.categories_ms[category]
+            if of_a or of_b:
+                yield _part(f"decode step: {category}", of_a, of_b, source)
+        idle = "GPU idle" if a.figures.device == "cuda" else "between operators (Python, hand-over, waiting)"
+        yield _part(f"decode step: {idle}", a.decode.idle_ms, b.decode.idle_ms, source)
+    yield _part("steps with others' prompts in them", a.prefill_ms, b.prefill_ms, source)
+
+
+def _notes(side: _Side) -> Iterable[str]:
+    level, deviation = side.level, side.deviation
+    batch = side.decode.batch if side.decode else None
+    told = "" if batch is None else f", {batch:.1f} in the profiled steps"
+    yield f"{level.running:.1f} requests running on average in the benchmark{told}"
+    if level.step_ms is None:
+        yield "there is no benchmark to compare the profiled steps with"
+    elif deviation is not None and abs(deviation) > TOLERANCE:
+        yield (
+            f"not representative: a step took {side.figures.step_ms:.2f} ms in the profile and "
+            f"{level.step_ms:.2f} ms in the benchmark ({deviation:+.0%})"
+        )
+
+
+def _ttft(profiled: _Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
+    if a.waterfall is None or b.waterfall is None:
+        return None
+    of_a, of_b = ({one.part: one for one in found.parts} for found in (a.waterfall, b.waterfall))
+    parts = []
+    for name in _TTFT_PARTS:
+        one, other = of_a.get(name), of_b.get(name)
+        if one and other and one.mean_ms is not None and other.mean_ms is not None:
+            weaker = one if one.source != "measured" else other
+            parts.append(_part(name, one.mean_ms, other.mean_ms, f"{weaker.source}: {weaker.how}"))
+    gap = _gap("ttft_ms", a, b, a.waterfall.ttft_ms, b.waterfall.ttft_ms, parts, "")
+    notes = []
+    if sides := profiled.pair(a.label, b.label):
+        notes = [f"{s.run.label}: {s.level.running:.1f} requests running on average" for s in sides]
+    return gap.model_copy(update={"conclusion": _conclude(gap), "notes": notes})
+
+
+def _end_to_end(profiled: _Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
+    means = [one.mean for side in (a, b) for one in (side.ttft_ms, side.e2e_ms)]
+    if None in means:
+        return None
+    ttft_a, e2e_a, ttft_b, e2e_b = cast(list[float], means)
+    parts = [
+        _part("TTFT", ttft_a, ttft_b, "measured by the client"),
+        _part("tokens after the first", e2e_a - ttft_a, e2e_b - ttft_b, "measured by the client"),
+    ]
+    gap = _gap("e2e_ms", a, b, e2e_a, e2e_b, parts, "")
+    return gap.model_copy(update={"conclusion": _conclude(gap)})
+
+
+_TAKE_APART = {"ttft_ms": _ttft, "itl_ms": _time_per_token, "e2e_ms": _end_to_end}
+
+
+def _part(name: str, a: float, b: float, source: str) -> GapPart:
+    return GapPart(name=name, value_a=a, value_b=b, delta=a - b, source=source)
+
+
+def _gap(
+    metric: str,
+    a: OnlineSummary,
+    b: OnlineSummary,
+    value_a: float,
+    value_b: float,
+    parts: list[GapPart],
+    conclusion: str,
+) -> Gap:
+    delta = value_a - value_b
+    return Gap(
+        a=a.label, b=b.label, scale=a.scale, metric=metric, verdicts={}, value_a=value_a, value_b=value_b,
+        delta=delta, parts=parts, unexplained=delta - sum(one.delta for one in parts), conclusion=conclusion,
+    )  # fmt: skip
+
+
+def _conclude(gap: Gap) -> str:
+    """Names the largest part where the parts make up enough of the difference; else says that they do not."""
+    if not gap.delta or abs(gap.unexplained) > ENOUGH * abs(gap.delta):
+        return f"not explained: {_unexplained(gap)} of {gap.delta:+.2f} ms is left over"
+    return f"{_largest(gap)}; {_unexplained(gap)} is not explained"
+
+
+def _unexplained(gap: Gap) -> str:
+    return f"{gap.unexplained:+.2f} ms"
+
+
+def _largest(gap: Gap) -> str:
+    """The part that adds most in the direction of the difference."""
+    towards = [part for part in gap.parts if part.delta * gap.delta > 0]
+    if not towards:
+        return "no part differs in this direction"
+    largest = max(towards, key=lambda part: abs(part.delta))
+    return f"the largest part of {gap.delta:+.2f} ms is {largest.name}, {largest.delta:+.2f} ms"
+
+
+def _statistic(one: Comparison) -> str:
+    return f"{GLOSSARY[one.metric].short} {one.statistic}"

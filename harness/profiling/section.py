@@ -1,0 +1,48 @@
+"""What the report shows of a run's profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.profiling import tables
+from harness.profiling.store import read_manifest, read_profiles
+from harness.reporting.table import Table
+from harness.spec.profile import Artifact
+
+
+@dataclass(frozen=True)
+class ProfileSection:
+    """Tables of the gaps and of the figures, and the files they come from (paths relative to the run)."""
+
+    gaps: Sequence[Table]
+    tables: Sequence[Table]
+    kernels: Sequence[Table]
+    rules: Table
+    unread: dict[str, str]
+    artifacts: Sequence[Artifact]
+
+
+def profile_section(run: Path) -> ProfileSection | None:
+    """The section of a run; None where it was not profiled.
+
+    Raises:
+        UsageError: what the profile stage wrote cannot be read.
+    """
+    profiles, manifest = read_profiles(run), read_manifest(run)
+    if profiles is None or manifest is None:
+        return None
+    figures = [one for one in profiles.figures if one.steps]
+    shown = [tables.steps(figures), tables.categories(figures)] if figures else []
+    if any(one.components for one in figures):
+        shown.append(tables.components(figures))
+    remarks = {f"{one.label}, {one.tool}": remark for one in profiles.figures for remark in one.remarks}
+    return ProfileSection(
+        gaps=[tables.gap(one) for one in profiles.gaps],
+        tables=shown,
+        kernels=[tables.kernels(one) for one in profiles.figures],
+        rules=tables.rules(),
+        unread=profiles.unread | remarks,
+        artifacts=[one for run in manifest.runs for one in run.artifacts],
+    )

@@ -1,0 +1,202 @@
+"""The profile stage: each engine in a server of its own under each tool, and the manifest of what came."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import get_args
+
+from harness.cells.folder import write_json
+from harness.engines.base import Asking, Contender, Encoder, Server
+from harness.engines.local import LocalEngine
+from harness.engines.profiler import CaptureRequest, EngineProfiler
+from harness.engines.server import Launch
+from harness.errors import BenchError, EngineError, LeftBehindError
+from harness.load.plan import LoadPlan, WireRequest
+from harness.load.run import run_load
+from harness.profiling.artifacts import collect, name_torch_traces
+from harness.profiling.capture import RouteWindow, Window, capture, settle
+from harness.profiling.nsys import NsysSession, find_nsys
+from harness.profiling.store import MANIFEST, read_manifest
+from harness.profiling.subject import Subject
+from harness.spec.profile import Level, ProfileManifest, ProfileRun, Tool, Tools
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """How much is captured. `nsys` is the program; None: looked for. `max_bytes` is of one file."""
+
+    tools: Tools = "torch"
+    steps: int = 64
+    stacks: bool = False
+    nsys: Path | None = None
+    max_bytes: int = 512 * 1024**2
+
+
+@dataclass(frozen=True)
+class Profiling:
+    """A capture begins."""
+
+    label: str
+    tool: Tool
+    level: Level
+    log: Path
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A capture has ended, well or with `run.error`."""
+
+    run: ProfileRun
+
+
+NotifyProfile = Callable[[Profiling | Captured], None]
+
+
+def profile_run(subject: Subject, options: ProfileOptions, notify: NotifyProfile) -> ProfileManifest:
+    """Profile every engine of a run with every tool asked for; what fails is an `error` of the manifest.
+
+    Captures of the same engine and tool that the run already has are replaced, the others kept.
+
+    Raises:
+        UsageError: the manifest that is there cannot be read.
+        LeftBehindError: an engine could not be ended.
+    """
+    manifest = read_manifest(subject.folder) or ProfileManifest(meta=subject.info)
+    tools: tuple[Tool, ...] = get_args(Tool) if options.tools == "both" else (options.tools,)
+    for who in subject.contenders:
+        for tool in tools:
+            run = _profile(subject, options, who, tool, notify)
+            kept = [one for one in manifest.runs if (one.label, one.tool) != (run.label, run.tool)]
+            manifest = manifest.model_copy(update={"runs": [*kept, run]})
+            write_json(subject.folder / MANIFEST, manifest)
+            notify(Captured(run))
+    return manifest
+
+
+def _profile(
+    subject: Subject, options: ProfileOptions, who: Contender, tool: Tool, notify: NotifyProfile
+) -> ProfileRun:
+    """One engine under one tool."""
+    name = str(who.ref).replace("@", ".")
+    run = subject.folder.resolve()
+    folder, log = run / "profiles" / tool / name, run / "logs" / f"{name}.{tool}.log"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    level, began = subject.level(who), time.monotonic()
+    notify(Profiling(who.label, tool, level, log))
+    stage = _Stage(subject, options, who, tool, folder, log)
+    error = None
+    try:
+        stage.run()
+    except LeftBehindError:
+        raise
+    except BenchError as fault:
+        error = str(fault)
+    try:
+        artifacts = collect(run, folder, options.max_bytes)
+    except EngineError as fault:
+        artifacts, error = collect(run, folder, options.max_bytes), str(fault)
+    return ProfileRun(
+        tool=tool,
+        engine=who.ref.name,
+        variant=who.ref.variant,
+        label=who.label,
+        cmd=stage.cmd,
+        env=stage.env,
+        scale=subject.scale,
+        n=stage.n,
+        level=level,
+        steps=options.steps,
+        output_dir=str(folder.relative_to(run)),
+        artifacts=artifacts,
+        log_path=str(log.relative_to(run)),
+        wall_s=round(time.monotonic() - began, 3),
+        error=error,
+    )
+
+
+class _Stage:
+    """One capture. `cmd`, `env` and `n` are what it came to, however it ended."""
+
+    def __init__(
+        self, subject: Subject, options: ProfileOptions, who: Contender, tool: Tool, folder: Path, log: Path
+    ) -> None:
+        self._subject, self._options, self._who = subject, options, who
+        self._tool, self._folder, self._log = tool, folder, log
+        self.cmd: list[str] = []
+        self.env: dict[str, str] = {}
+        self.n = 0
+
+    def run(self) -> None:
+        """Raises BenchError."""
+        who, resolved = self._who, self._subject.resolved
+        engine = resolved.engines[who.label]
+        if not isinstance(engine, LocalEngine):
+            raise EngineError("a server that was not started here is not profiled", "profile it on its own")
+        asked = CaptureRequest(self._tool, self._folder, self._options.steps, self._options.stacks)
+        profiler = engine.profiler(engine.installed(), asked)
+        if profiler is None:
+            raise EngineError(f"{engine.display} has no profiler of its own", "use --tool nsys on a GPU")
+        settings = resolved.engine_settings(who)
+        session = None
+        if self._tool == "nsys":
+            if settings.device == "cpu":
+                raise EngineError("nsys is for engines on a GPU", "use --tool torch")
+            session = NsysSession(find_nsys(self._options.nsys), self._folder / "nsys")
+
+        def change(launch: Launch) -> Launch:
+            profiled = replace(
+                launch, argv=(*launch.argv, *profiler.args), env={**launch.env, **profiler.env}
+            )
+            return session.around(profiled) if session else profiled
+
+        with engine.open(settings, self._log, change) as server:
+            self.cmd, self.env = list(server.record.argv), dict(server.record.env)
+            asking = Asking(
+                settings.model, server.served_name, resolved.settings.ignore_eos, resolved.settings.seed
+            )
+            self._capture(server, engine.encoder(asking), profiler, session)
+        if session is not None:
+            session.export()
+        else:
+            name_torch_traces(self._folder)
+
+    def _capture(
+        self, server: Server, encode: Encoder, profiler: EngineProfiler, session: NsysSession | None
+    ) -> None:
+        resolved, level = self._subject.resolved, self._subject.level(self._who)
+        requests = self._subject.sample(self._who)
+        self.n = len(requests)
+        for wave in resolved.workload.warmup_waves(resolved.settings.seed):
+            wire = [
+                WireRequest(one.index, None, encode(one.prompt.tolist(), one.output_tokens)) for one in wave
+            ]
+            run_load(LoadPlan(server.target, wire, len(wire)), start_delay_s=0.1)
+            server.check()
+        routes = RouteWindow(server.target, profiler)
+        windows: list[Window] = [session, routes] if session else [routes]
+        own_end = session is None
+        capture(
+            server,
+            requests,
+            encode,
+            level.in_flight,
+            windows,
+            lambda: own_end and any(self._folder.iterdir()),
+            _seconds(self._tool, self._options.steps, level.step_ms),
+            resolved.cpus.client,
+        )
+        if own_end:
+            settle(self._folder)
+
+
+def _seconds(tool: Tool, steps: int, step_ms: float | None) -> float:
+    """How long a capture may last. torch's ends by itself after its steps, which it slows down; nsys
+    records so long."""
+    if tool == "nsys":
+        return min(max(1.5 * steps * step_ms / 1e3, 0.2), 10.0) if step_ms else 1.0
+    return min(max(6.0 * steps * step_ms / 1e3, 2.0), 60.0) if step_ms else 60.0

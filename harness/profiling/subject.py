@@ -1,0 +1,157 @@
+"""What is profiled: the engines of a run, and a sample of its load at the level that the benchmark saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from math import ceil
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import ValidationError
+
+from harness.cells.events import Notify
+from harness.cells.folder import make_folder, now, write_json
+from harness.cells.load import Workload
+from harness.cells.resolve import Resolved, find_engines, make_contenders, resolve_online
+from harness.cells.run import RUN
+from harness.engines.base import Contender
+from harness.engines.registry import get_engine
+from harness.errors import UsageError
+from harness.profiling.level import measure_level
+from harness.records.store import read_records
+from harness.spec.profile import Level
+from harness.spec.results import RunInfo
+from harness.spec.settings import CommonSettings, OfflineSettings, OnlineSettings
+from harness.telemetry.machine import environment
+from harness.telemetry.versions import versions
+from harness.workload import PlannedRequest
+
+#: The sample lasts about this long at the benchmark's rate; it ends as soon as the capture has.
+SAMPLE_S = 40.0
+#: Bounds of its size, in requests in flight and in requests.
+MIN_TURNS, MAX_REQUESTS = 16, 5000
+#: Requests held in flight where the load of a batch is larger.
+MAX_IN_FLIGHT = 256
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run and what of it is profiled. `scale` is None where the run has no trace."""
+
+    folder: Path
+    info: RunInfo
+    resolved: Resolved
+    scale: float | None
+    levels: dict[str, Level]
+
+    @property
+    def contenders(self) -> list[Contender]:
+        return self.resolved.contenders
+
+    def level(self, who: Contender) -> Level:
+        """As the benchmark measured it; without a benchmark as the load may have it."""
+        if who.label in self.levels:
+            return self.levels[who.label]
+        in_flight = min(self.resolved.workload.concurrency(), MAX_IN_FLIGHT)
+        return Level(in_flight=in_flight, running=in_flight)
+
+    def sample(self, who: Contender) -> list[PlannedRequest]:
+        """Requests to be held in flight, with the lengths of the run's load and prompts of their own."""
+        level, workload = self.level(who), self.resolved.workload
+        wanted = MIN_TURNS * level.in_flight
+        if level.step_ms is not None:
+            tokens = workload.record.output_tokens / max(1, workload.record.requests)
+            wanted = max(wanted, ceil(level.in_flight * SAMPLE_S * 1e3 / (level.step_ms * max(tokens, 1))))
+        scale = self.scale or 1.0
+        return list(_cycle(workload, scale, min(wanted, MAX_REQUESTS), self.resolved.settings.seed))
+
+
+def _cycle(workload: Workload, scale: float, wanted: int, seed: int) -> Iterator[PlannedRequest]:
+    index = 0
+    for turn in count():
+        drawn = int(np.random.SeedSequence([seed, 0x9F0F, turn]).generate_state(1, np.uint64)[0])
+        for one in workload.requests(scale, drawn):
+            if index == wanted:
+                return
+            yield replace(one, index=index, t_sched_s=None, after=None)
+            index += 1
+
+
+def begin_run(settings: CommonSettings, kind: Literal["online", "offline"], command: list[str]) -> Path:
+    """A new run's folder with its `run.json`, in which nothing is measured.
+
+    Raises:
+        UsageError: an unknown engine, or a folder that cannot be written to.
+    """
+    contenders = make_contenders(settings)
+    engines = {who.label: get_engine(who.ref.name) for who in contenders}
+    found, _ = find_engines(contenders, engines)
+    info = RunInfo(
+        kind=kind,
+        created=now(),
+        command=command,
+        settings=settings.model_dump(mode="json"),
+        environment=environment(),
+        versions=versions(found),
+    )
+    folder = make_folder(settings.out, kind)
+    write_json(folder / RUN, info)
+    return folder
+
+
+def open_subject(folder: Path, scale: float | None, notify: Notify) -> Subject:
+    """The subject of a run's folder, measured before or not.
+
+    Args:
+        scale: one of the run's; None: its heaviest.
+
+    Raises:
+        UsageError: the folder holds no run, the run has no such scale, or no engine of it is there.
+    """
+    info = _info(folder)
+    settings = _as_online(info)
+    if scale is not None and scale not in settings.scales:
+        known = ", ".join(f"{one:g}" for one in settings.scales)
+        raise UsageError(f"the run was not measured at scale {scale:g}", f"it has {known}")
+    chosen = scale if scale is not None else min(settings.scales)
+    resolved = resolve_online(settings.model_copy(update={"calibrate": False}), notify)
+    levels: dict[str, Level] = {}
+    if info.kind == "online" and ((folder / "requests.parquet").is_file() or (folder / "raw").is_dir()):
+        records = read_records(folder)
+        for label, rows in records.requests[records.requests["scale"] == chosen].groupby("label"):
+            if level := measure_level(rows, records.chunks):
+                levels[str(label)] = level
+    return Subject(folder, info, resolved, chosen if settings.concurrency is None else None, levels)
+
+
+def _info(folder: Path) -> RunInfo:
+    mend = "name the folder of a run, such as outputs/…/online_…"
+    try:
+        return RunInfo.model_validate_json((folder / RUN).read_bytes())
+    except OSError as error:
+        raise UsageError(f"{folder} holds no run: {RUN}: {error.strerror}", mend) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(
+            f"{folder} holds no run of this version: {first['msg']}", "start a new run"
+        ) from None
+
+
+def _as_online(info: RunInfo) -> OnlineSettings:
+    """Settings of the load; a fixed batch is profiled as so many requests held in flight."""
+    if info.kind == "online":
+        return OnlineSettings.model_validate(info.settings)
+    batch = OfflineSettings.model_validate(info.settings)
+    common = set(OnlineSettings.model_fields) & set(OfflineSettings.model_fields)
+    return OnlineSettings.model_validate(
+        {name: info.settings[name] for name in common if name in info.settings}
+        | {
+            "concurrency": min(batch.num_prompts, MAX_IN_FLIGHT),
+            "n": batch.num_prompts,
+            "input_len": batch.input_len,
+            "output_len": batch.output_len,
+        }
+    )

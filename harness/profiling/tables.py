@@ -1,0 +1,171 @@
+"""What the terminal and the report show of profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.metrics.glossary import GLOSSARY
+from harness.profiling.reading.figures import CATEGORIES
+from harness.profiling.reading.rules import CATEGORIES as CATEGORY_RULES
+from harness.profiling.reading.rules import COMPONENTS, STEP_RANGES
+from harness.reporting.numbers import DASH, decimals, number
+from harness.reporting.table import Cell, Column, Table
+from harness.spec.profile import Gap, ProfileFigures, StepFigures, StepKind
+
+_KINDS: tuple[StepKind, ...] = ("decode", "prefill")
+
+
+def steps(figures: Sequence[ProfileFigures]) -> Table:
+    """One row an engine, tool and kind of step: what a step takes."""
+    heads = ("period ms", "p50", "busy ms", "idle ms", "gap before, ms", "kernels", "mean µs", "batch")
+    columns = [
+        *(Column(head, numeric=False) for head in ("engine", "tool", "step")),
+        Column("steps"),
+        *(Column(head) for head in heads),
+    ]
+    rows = [
+        [Cell(one.label), Cell(one.tool), Cell(kind), Cell(str(step.n)), *_step(step)]
+        for one in figures
+        for kind in _KINDS
+        if (step := one.steps.get(kind)) is not None
+    ]
+    notes = [f"{one.label}, {one.tool}: steps are told apart by {one.steps_by}." for one in figures]
+    if any(one.device == "cpu" for one in figures):
+        notes.append("On a CPU kernels are operators, and busy is the time in which one runs.")
+    return Table("profile-steps", "A step, mean times", columns, rows, notes)
+
+
+def categories(figures: Sequence[ProfileFigures]) -> Table:
+    """One row an engine, tool and kind of step: where the time of a step goes, in ms."""
+    columns = [
+        *(Column(head, numeric=False) for head in ("engine", "tool", "step")),
+        *(Column(category) for category in CATEGORIES),
+        Column("idle"),
+        Column("together"),
+    ]
+    rows = []
+    for one in figures:
+        for kind in _KINDS:
+            if (step := one.steps.get(kind)) is None:
+                continue
+            values = [*(step.categories_ms[name] for name in CATEGORIES), step.idle_ms, step.period_ms]
+            places = decimals(values)
+            cells = [Cell(number(value, places), value) for value in values]
+            rows.append([Cell(one.label), Cell(one.tool), Cell(kind), *cells])
+    return Table("profile-categories", "Where the time of a step goes, ms", columns, rows)
+
+
+def components(figures: Sequence[ProfileFigures]) -> Table:
+    """Time in parts of the server, where ranges tell."""
+    heads = ("engine", "tool", "part", "ranges", "mean ms", "total ms")
+    columns = [Column(head, numeric=head in heads[3:]) for head in heads]
+    rows = [
+        [
+            *(Cell(text) for text in (one.label, one.tool, name, str(found.n))),
+            Cell(number(found.mean_ms, 3), found.mean_ms),
+            Cell(number(found.total_ms, 1), found.total_ms),
+        ]
+        for one in figures
+        for name, found in one.components.items()
+    ]
+    return Table("profile-components", "Parts of the server, where ranges tell", columns, rows)
+
+
+def kernels(one: ProfileFigures) -> Table:
+    """The kernels or operators that took longest."""
+    columns = [
+        Column("kernel" if one.device == "cuda" else "operator", numeric=False),
+        Column("category", numeric=False),
+        Column("count"),
+        Column("total ms"),
+        Column("mean µs"),
+    ]
+    rows = [
+        [
+            Cell(_short(found.name), remark=found.name),
+            Cell(found.category),
+            Cell(f"{found.n:,}", found.n),
+            Cell(number(found.total_ms, 2), found.total_ms),
+            Cell(number(1e3 * found.total_ms / found.n, 1)),
+        ]
+        for found in one.kernels
+    ]
+    return Table(f"profile-kernels-{one.tool}", f"{one.label}, {one.tool}: the longest", columns, rows)
+
+
+def gap(one: Gap) -> Table:
+    """One difference and its parts."""
+    heads = ("part", one.a, one.b, "difference", "source")
+    columns = [Column(head, numeric=head not in ("part", "source")) for head in heads]
+    values = [one.value_a, one.value_b, one.delta, *(part.delta for part in one.parts)]
+    places = decimals(values)
+
+    def row(name: str, a: float | None, b: float | None, delta: float, source: str) -> list[Cell]:
+        shown = [Cell(DASH) if value is None else Cell(number(value, places), value) for value in (a, b)]
+        return [Cell(name), *shown, Cell(f"{delta:+.{places}f}", delta), Cell(source)]
+
+    term = GLOSSARY[one.metric]
+    rows = [row(f"{term.short}, mean", one.value_a, one.value_b, one.delta, ", ".join(one.verdicts))]
+    rows += [row(part.name, part.value_a, part.value_b, part.delta, part.source) for part in one.parts]
+    rows.append(row("not explained", None, None, one.unexplained, "what the parts leave over"))
+    where = "" if one.scale is None else f", scale {one.scale:g}"
+    title = f"{term.short} of {one.a} against {one.b}{where}: {one.conclusion}"
+    return Table(f"gap-{one.metric}", title, columns, rows, [f"{note}." for note in one.notes])
+
+
+def rules() -> Table:
+    """Every rule by which names are read."""
+    columns = [Column(head, numeric=False) for head in ("what", "name contains")]
+    rows = [[Cell(category), Cell(pattern)] for category, pattern in CATEGORY_RULES]
+    rows.append([Cell("other"), Cell("anything else")])
+    rows += [[Cell(f"part of the server: {name}"), Cell(pattern)] for name, pattern in COMPONENTS]
+    rows += [[Cell(f"step of {name}"), Cell(pattern)] for name, pattern in STEP_RANGES.items()]
+    return Table("profile-rules", "Rules, the first that matches decides", columns, rows)
+
+
+def difference(a: ProfileFigures, b: ProfileFigures) -> Table:
+    """Two profiles part by part: times of a step in ms, and A − B."""
+    columns = [Column("step", numeric=False), Column("part", numeric=False)]
+    columns += [Column(f"A: {a.label}"), Column(f"B: {b.label}"), Column("A − B")]
+    rows = []
+    for kind in _KINDS:
+        one, other = a.steps.get(kind), b.steps.get(kind)
+        if one is None or other is None:
+            continue
+        for name, of_a, of_b in _parts(one, other):
+            rows.append(
+                [
+                    *(Cell(kind), Cell(name)),
+                    *(Cell(number(value, 3), value) for value in (of_a, of_b)),
+                    Cell(f"{of_a - of_b:+.3f}", of_a - of_b),
+                ]
+            )
+    notes = [
+        f"{side}, {one.tool}: steps are told apart by {one.steps_by}." for side, one in (("A", a), ("B", b))
+    ]
+    return Table("profile-difference", f"Profiles by {a.tool}, ms a step", columns, rows, notes)
+
+
+def _parts(a: StepFigures, b: StepFigures) -> list[tuple[str, float, float]]:
+    parts = [(str(name), a.categories_ms[name], b.categories_ms[name]) for name in CATEGORIES]
+    return [
+        ("period", a.period_ms, b.period_ms),
+        *(part for part in parts if part[1] or part[2]),
+        ("idle", a.idle_ms, b.idle_ms),
+        ("kernels (number)", a.kernels, b.kernels),
+    ]
+
+
+def _step(step: StepFigures) -> list[Cell]:
+    times = (step.period_ms, step.period_p50_ms, step.busy_ms, step.idle_ms, step.gap_ms)
+    places = decimals(times)
+    return [
+        *(Cell(number(value, places), value) for value in times),
+        Cell(f"{step.kernels:.0f}", step.kernels),
+        Cell(number(step.kernel_us, 1), step.kernel_us),
+        Cell(DASH if step.batch is None else f"{step.batch:.1f}", step.batch),
+    ]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 80 else f"{name[:77]}…"
