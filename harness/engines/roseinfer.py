@@ -6,6 +6,7 @@ from pydantic import JsonValue
 
 from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
 from harness.engines.selfreport import SelfReport
 from harness.engines.server import Launch
 from harness.spec.fairness import Fact
@@ -63,6 +64,16 @@ class Roseinfer(LocalEngine):
 
     def facts(self, told: SelfReport) -> dict[str, Fact]:
         return told.paged(_INFO, _PLACES)
+
+    def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
+        if capture.tool == "nsys":
+            return EngineProfiler(env={"ROSEINFER_NVTX": "1"})
+        body: dict[str, JsonValue] = {
+            "output_dir": str(capture.folder),
+            "num_steps": capture.steps,
+            "with_stack": capture.stacks,
+        }
+        return EngineProfiler(start=Route("/start_profile", body), stop=Route("/stop_profile"))
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         arguments: dict[str, JsonValue] = {

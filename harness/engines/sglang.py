@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.cores import physical_cores
 from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
 from harness.engines.server import Launch
 from harness.offline.workers import folder
 
@@ -97,6 +98,18 @@ class Sglang(LocalEngine):
 
     def extra_body(self, asking: Asking) -> dict[str, object]:
         return {"return_token_ids": True}
+
+    def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
+        """It stops by itself after the steps asked for; told to stop then, it answers with an error."""
+        if capture.tool == "nsys":
+            return EngineProfiler()
+        body: dict[str, JsonValue] = {
+            "output_dir": str(capture.folder),
+            "num_steps": capture.steps,
+            "activities": ["CPU", "GPU"],
+            "with_stack": capture.stacks,
+        }
+        return EngineProfiler(start=Route("/start_profile", body))
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         arguments: dict[str, JsonValue] = {"model_path": str(settings.model), **options(settings)}

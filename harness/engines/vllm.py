@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic import JsonValue
 from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.counters import PrefixCounters
 from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
 from harness.engines.selfreport import LOG, SelfReport
 from harness.engines.server import Launch
 from harness.errors import EngineError
@@ -128,6 +130,19 @@ class Vllm(LocalEngine):
         if cores := _CORES.search(told.log):
             facts["threads"] = Fact(value=len(cores[1].split(",")), source=LOG)
         return facts
+
+    def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
+        """Its workers stop by themselves after the steps asked for; the route ends the front end's part."""
+        config: dict[str, JsonValue] = {"profiler": "cuda"}
+        if capture.tool == "torch":
+            config = {
+                "profiler": "torch",
+                "torch_profiler_dir": str(capture.folder),
+                "torch_profiler_with_stack": capture.stacks,
+                "ignore_frontend": True,
+            }
+        arguments = ("--profiler-config", json.dumps(config | {"max_iterations": capture.steps}))
+        return EngineProfiler(arguments, {}, Route("/start_profile"), Route("/stop_profile"))
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         _check_build(installation, settings)
