@@ -1,7 +1,7 @@
-"""The engine process: it does nothing but step, and ends when its channel closes.
+"""The engine process: it does nothing but step, and ends when its first channel closes.
 
-Started as `python -m roseinfer.engine.process FD CONFIG`: the descriptor of its end of the channel, and an
-EngineConfig in JSON.
+Started as `python -m roseinfer.engine.process CONFIG FD…`: an EngineConfig in JSON, and the descriptors of
+its ends of the channels, one for each front end.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import select
 import socket
 import sys
 import threading
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 import msgspec
 import numpy as np
@@ -22,8 +24,9 @@ from torch.profiler import record_function
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.engine.profiler import StepProfiler
-from roseinfer.ipc.channel import BlockingChannel
+from roseinfer.ipc.engine_channel import EngineChannels, FrontEndStuckError
 from roseinfer.ipc.messages import (
+    OWNER_SHIFT,
     Discard,
     Failed,
     Load,
@@ -42,52 +45,76 @@ from roseinfer.scheduler.scheduler import StepResult
 log = logging.getLogger(__name__)
 
 
-def run(config: EngineConfig, sock: socket.socket) -> None:
-    """Serve requests from `sock` until its other side closes."""
-    threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
-    channel: BlockingChannel[ToEngine] = BlockingChannel(sock, ToEngine)  # type: ignore[arg-type]
+def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
+    """Serve requests from `sockets` until the other side of the first closes. Returns the exit code."""
+    end_with(sockets[0])
+    channels: EngineChannels[ToEngine] = EngineChannels(sockets, ToEngine)  # type: ignore[arg-type]
     try:
         engine = Engine(config)
     except ConfigError as error:
-        channel.send(Failed(str(error)))
-        return
+        _tell_all(channels, Failed(str(error)))
+        return 2
     except (MemoryError, torch.OutOfMemoryError) as error:
-        channel.send(Failed(f"not enough memory: {error}"))
-        return
+        _tell_all(channels, Failed(f"not enough memory: {error}"))
+        return 2
     gc.collect()
     gc.freeze()
+    _tell_all(channels, Ready(engine.info))
     try:
-        channel.send(Ready(engine.info))
-        _serve(engine, channel)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+        _serve(engine, channels)
+    except EOFError:
+        return 0
+    except FrontEndStuckError as error:
+        log.error("%s", error)
+        return 1
+
+
+def end_with(sock: socket.socket) -> None:
+    """Have this process end, whatever it is doing, when the other side of `sock` is gone."""
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(sock, 0)  # a hang-up is always reported
+        poll.poll()
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def split(result: StepResult, owners: int) -> Iterator[tuple[int, Tokens]]:
+    """The step's tokens for each of `owners` front ends that has any."""
+    if owners == 1:
+        yield 0, Tokens(result.ids.tobytes(), result.tokens.tobytes(), result.finished)
         return
+    owner = result.ids >> OWNER_SHIFT
+    order = np.argsort(owner, kind="stable")
+    ids, tokens = result.ids[order], result.tokens[order]
+    cuts = np.searchsorted(owner[order], np.arange(owners + 1)).tolist()
+    for index in range(owners):
+        start, end = cuts[index], cuts[index + 1]
+        if start < end:
+            finished = tuple(ended for ended in result.finished if ended.id >> OWNER_SHIFT == index)
+            yield index, Tokens(ids[start:end].tobytes(), tokens[start:end].tobytes(), finished)
 
 
-def _end_with(sock: socket.socket) -> None:
-    """End this process, whatever it is doing, when the other side of `sock` is gone."""
-    poll = select.poll()
-    poll.register(sock, 0)  # a hang-up is always reported
-    poll.poll()
-    os._exit(0)
-
-
-def _serve(engine: Engine, channel: BlockingChannel[ToEngine]) -> None:
+def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
     profiler = StepProfiler()
     while True:
-        for message in channel.receive(wait=not engine.has_work):
+        for owner, message in channels.receive(wait=not engine.has_work):
             match message:
                 case Submit(id, prompt, params):
                     engine.add(id, np.frombuffer(prompt, dtype=np.int32), params)
                 case Discard(id):
                     engine.discard(id)
                 case Query():
-                    channel.send(_load(engine))
+                    channels.send(owner, _load(engine))
                 case StartProfile() | StopProfile():
-                    channel.send(_profile(profiler, message))
+                    channels.send(owner, _profile(profiler, message))
         result = engine.step()
         if result is not None:
             with record_function("roseinfer.ipc.send"):
-                channel.send(_message(result))
+                for owner, tokens in split(result, len(channels)):
+                    channels.send(owner, tokens)
             profiler.step()
 
 
@@ -102,8 +129,9 @@ def _profile(profiler: StepProfiler, message: StartProfile | StopProfile) -> Pro
     return Profiled()
 
 
-def _message(result: StepResult) -> Tokens:
-    return Tokens(result.ids.tobytes(), result.tokens.tobytes(), result.finished)
+def _tell_all(channels: EngineChannels[ToEngine], message: Ready | Failed) -> None:
+    for owner in range(len(channels)):
+        channels.send(owner, message)
 
 
 def _load(engine: Engine) -> Load:
@@ -112,4 +140,6 @@ def _load(engine: Engine) -> Load:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
-    run(msgspec.json.decode(sys.argv[2], type=EngineConfig), socket.socket(fileno=int(sys.argv[1])))
+    given, *descriptors = sys.argv[1:]
+    ends = [socket.socket(fileno=int(descriptor)) for descriptor in descriptors]
+    sys.exit(run(msgspec.json.decode(given, type=EngineConfig), ends))

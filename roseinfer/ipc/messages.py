@@ -1,10 +1,13 @@
-"""What front end and engine say to each other."""
+"""What front ends and the engine say to each other."""
 
 from __future__ import annotations
 
 import msgspec
 
 from roseinfer.params import EngineInfo, Finished, SamplingParams
+
+#: A request's id is `front end << OWNER_SHIFT | number`, so that its tokens find their way back.
+OWNER_SHIFT = 40
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True, array_like=True):

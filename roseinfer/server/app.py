@@ -1,237 +1,140 @@
-"""Routes, errors, and the life of the server."""
+"""Routes."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from roseinfer import __version__
 from roseinfer.ipc.messages import StartProfile, StopProfile
 from roseinfer.params import RequestError, check_request
-from roseinfer.server import protocol
-from roseinfer.server.answers import Answers
-from roseinfer.server.engine_client import EngineClient, EngineDeadError
-from roseinfer.server.protocol import BadRequestError, CompletionRequest, ProfileRequest, Work, error_body
-from roseinfer.tokenizer.tokenizer import Tokenizer
+from roseinfer.server.counters import Counters
+from roseinfer.server.errors import BadRequestError, HttpError, Response
+from roseinfer.server.http import Connection, Request
+from roseinfer.server.reply import Backend
+from roseinfer.server.requests import CompletionRequest, ProfileRequest, check, parse
+from roseinfer.server.stream import StreamReply
+from roseinfer.server.whole import WholeReply
 
-MAX_BODY_BYTES = 32 << 20
-JSON = "application/json"
+Route = Callable[[Request, Connection], Awaitable[Response | None]]
 
 
-class Server:
-    """The ASGI application around one engine client."""
+class App:
+    """Answers requests. `tokenize_threads` 0 tokenizes within the handler."""
 
     def __init__(
         self,
-        engine: EngineClient,
-        tokenizer: Tokenizer | None,
+        backend: Backend,
+        counters: Counters,
         *,
-        model: str,
-        api_key: str | None = None,
-        max_inflight: int | None = None,
+        api_key: str | None,
+        max_inflight: int | None,
+        tokenize_threads: int,
     ) -> None:
-        self._engine, self._tokenizer, self._model = engine, tokenizer, model
+        self._backend, self._counters = backend, counters
         self._api_key, self._max_inflight = api_key, max_inflight
+        self._tokenizing = ThreadPoolExecutor(tokenize_threads, "tokenize") if tokenize_threads else None
         self._created = int(time.time())
-        self.app: ASGIApp = Starlette(
-            routes=[
-                Route("/health", self._health),
-                Route("/server_info", self._server_info),
-                Route("/v1/models", self._models),
-                Route("/start_profile", self._start_profile, methods=["POST"]),
-                Route("/stop_profile", self._stop_profile, methods=["POST"]),
-                Route("/v1/completions", self._completions, methods=["POST"]),
-            ],
-            exception_handlers={HTTPException: _http_error, Exception: _server_error},
-        )
+        self._routes: dict[str, tuple[str, Route]] = {
+            "/health": ("GET", self._health),
+            "/server_info": ("GET", self._server_info),
+            "/v1/models": ("GET", self._models),
+            "/start_profile": ("POST", self._start_profile),
+            "/stop_profile": ("POST", self._stop_profile),
+            "/v1/completions": ("POST", self._completions),
+        }
 
-    async def _health(self, request: Request) -> Response:
-        return Response(status_code=200 if self._engine.alive else 503)
+    async def handle(self, request: Request, connection: Connection) -> Response | None:
+        """The response; None when the connection's response comes as tokens do. Raises HttpError."""
+        method, route = self._routes.get(request.path, ("", None))
+        if route is None:
+            raise HttpError(404, f"there is no {request.path}")
+        allowed = ("GET", "HEAD") if method == "GET" else (method,)
+        if request.method not in allowed:
+            headers = {"allow": ", ".join(allowed)}
+            raise HttpError(405, f"{request.path} takes {method}", headers=headers)
+        if request.path != "/health":
+            self._authorize(request)
+        return await route(request, connection)
 
-    async def _models(self, request: Request) -> Response:
-        self._authorize(request)
+    async def _health(self, request: Request, connection: Connection) -> Response:
+        return Response(200 if self._backend.engine.alive else 503)
+
+    async def _models(self, request: Request, connection: Connection) -> Response:
         card = {
-            "id": self._model,
+            "id": self._backend.model,
             "object": "model",
             "created": self._created,
             "owned_by": "roseinfer",
-            "max_model_len": self._engine.info.max_model_len,
+            "max_model_len": self._backend.engine.info.max_model_len,
         }
-        return Response(msgspec.json.encode({"object": "list", "data": [card]}), media_type=JSON)
+        return Response(200, msgspec.json.encode({"object": "list", "data": [card]}))
 
-    async def _server_info(self, request: Request) -> Response:
+    async def _server_info(self, request: Request, connection: Connection) -> Response:
         """What the engine runs with, and what it holds now."""
-        self._authorize(request)
-        try:
-            load = await self._engine.load()
-        except EngineDeadError:
-            raise HTTPException(503, "the engine has stopped") from None
+        load = await self._backend.engine.load()
         info = {
             "version": __version__,
-            "model": self._model,
-            "settings": self._engine.info,
-            "load": msgspec.structs.asdict(load) | {"inflight": self._engine.num_inflight},
+            "model": self._backend.model,
+            "settings": self._backend.engine.info,
+            "load": msgspec.structs.asdict(load) | {"inflight": self._counters.inflight},
         }
-        return Response(msgspec.json.encode(info), media_type=JSON)
+        return Response(200, msgspec.json.encode(info))
 
-    async def _start_profile(self, request: Request) -> Response:
+    async def _start_profile(self, request: Request, connection: Connection) -> Response:
         """Begin a torch profile of the engine process; see ProfileRequest."""
-        self._authorize(request)
-        try:
-            asked = msgspec.json.decode(await _body(request), type=ProfileRequest)
-        except msgspec.MsgspecError as error:
-            return Response(error_body(400, str(error)), 400, media_type=JSON)
+        asked = parse(request.body, ProfileRequest)
         return await self._profile(StartProfile(asked.output_dir, asked.num_steps, asked.with_stack))
 
-    async def _stop_profile(self, request: Request) -> Response:
+    async def _stop_profile(self, request: Request, connection: Connection) -> Response:
         """End it; the trace is written when this answers."""
-        self._authorize(request)
         return await self._profile(StopProfile())
 
     async def _profile(self, order: StartProfile | StopProfile) -> Response:
-        try:
-            done = await self._engine.profile(order)
-        except EngineDeadError:
-            raise HTTPException(503, "the engine has stopped") from None
+        done = await self._backend.engine.profile(order)
         if done.error is not None:
-            return Response(error_body(400, done.error), 400, media_type=JSON)
-        return Response()
+            raise BadRequestError(done.error)
+        return Response(200)
 
-    async def _completions(self, request: Request) -> ASGIApp:
-        self._authorize(request)
-        try:
-            body = protocol.parse(await _body(request))
-            if body.model not in (None, self._model):
-                raise HTTPException(404, f"the model {body.model!r} does not exist; this is {self._model!r}")
-            answers = await self._submit(body, protocol.check(body))
-        except BadRequestError as error:
-            return Response(error_body(400, str(error), error.param), 400, media_type=JSON)
-        except EngineDeadError:
-            raise HTTPException(503, "the engine has stopped") from None
-        return _Stream(answers) if body.stream else _Whole(answers)
+    async def _completions(self, request: Request, connection: Connection) -> None:
+        body = parse(request.body, CompletionRequest)
+        if body.model not in (None, self._backend.model):
+            name = self._backend.model
+            raise HttpError(404, f"the model {body.model!r} does not exist; this is {name!r}")
+        await self._answer(body, connection)
 
-    def _authorize(self, request: Request) -> None:
-        if self._api_key is not None:
-            given = request.headers.get("authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode("latin-1"), self._api_key.encode()):
-                raise HTTPException(401, "the API key is missing or wrong")
-
-    async def _submit(self, body: CompletionRequest, work: Work) -> Answers:
+    async def _answer(self, body: CompletionRequest, connection: Connection) -> None:
+        work = check(body)
         prompts = [await self._token_ids(prompt) for prompt in work.prompts]
         for prompt in prompts:
             try:
-                check_request(self._engine.info, prompt, work.params)
+                check_request(self._backend.engine.info, prompt, work.params)
             except RequestError as error:
                 raise BadRequestError(str(error), "prompt") from None
-        if self._max_inflight is not None and self._engine.num_inflight >= self._max_inflight:
-            raise HTTPException(429, "too many requests in flight", {"Retry-After": "1"})
-        return Answers(self._engine, self._tokenizer, body, work, prompts, self._model)
+        if self._max_inflight is not None and self._counters.inflight >= self._max_inflight:
+            raise HttpError(429, "too many requests in flight", headers={"retry-after": "1"})
+        kind = StreamReply if body.stream else WholeReply
+        kind(self._backend, connection, body, work, prompts)
 
     async def _token_ids(self, prompt: str | NDArray[np.int32]) -> NDArray[np.int32]:
         if not isinstance(prompt, str):
             return prompt
-        if self._tokenizer is None:
+        tokenizer = self._backend.tokenizer
+        if tokenizer is None:
             raise BadRequestError("the model has no tokenizer; send token ids", "prompt")
-        return await asyncio.to_thread(self._tokenizer.encode, prompt)
+        if self._tokenizing is None:
+            return tokenizer.encode(prompt)
+        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, tokenizer.encode, prompt)
 
-
-class _Whole:
-    """The answers in one JSON body; given up when the client goes away."""
-
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def respond() -> None:
-            try:
-                response = Response(msgspec.json.encode(await self._answers.whole()), media_type=JSON)
-            except EngineDeadError:
-                response = Response(error_body(503, "the engine has stopped"), 503, media_type=JSON)
-            await response(scope, receive, send)
-
-        await _until_disconnect(receive, respond, self._answers)
-
-
-class _Stream:
-    """The answers as server-sent events; given up when the client goes away."""
-
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        encode = msgspec.json.Encoder().encode
-
-        async def event(data: bytes) -> None:
-            body = b"data: " + data + b"\n\n"
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-
-        async def respond() -> None:
-            headers = [
-                (b"content-type", b"text/event-stream; charset=utf-8"),
-                (b"cache-control", b"no-cache"),
-            ]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            try:
-                async for choices in self._answers.changes():
-                    await event(encode(self._answers.chunk(choices)))
-                if (last := self._answers.last_chunk()) is not None:
-                    await event(encode(last))
-            except EngineDeadError:
-                await event(error_body(503, "the engine has stopped"))
-            await event(b"[DONE]")
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-        await _until_disconnect(receive, respond, self._answers)
-
-
-async def _until_disconnect(
-    receive: Receive, respond: Callable[[], Awaitable[None]], answers: Answers
-) -> None:
-    """Run `respond`, cancel it when the client disconnects, and free the engine in any case."""
-    task = asyncio.ensure_future(respond())
-
-    async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        task.cancel()
-
-    watcher = asyncio.ensure_future(watch())
-    try:
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-    finally:
-        watcher.cancel()
-        answers.close()
-
-
-async def _body(request: Request) -> bytes:
-    """The request's body. Raises HTTPException(413) when it is too large."""
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise HTTPException(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
-    return bytes(body)
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    body = error_body(error.status_code, error.detail)
-    return Response(body, error.status_code, headers=error.headers, media_type=JSON)
-
-
-async def _server_error(request: Request, error: Exception) -> Response:
-    return Response(error_body(500, "internal error; the server's log says more"), 500, media_type=JSON)
+    def _authorize(self, request: Request) -> None:
+        if self._api_key is not None:
+            given = request.headers.get(b"authorization", b"").removeprefix(b"Bearer ")
+            if not hmac.compare_digest(given, self._api_key.encode()):
+                raise HttpError(401, "the API key is missing or wrong")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from roseinfer.config import ConfigError, setting
@@ -9,18 +10,54 @@ from roseinfer.config import ConfigError, setting
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Where the server listens, and whom it lets in; options are made from these fields."""
+    """Where the server listens, whom it lets in, and how it works; options are made from these fields."""
 
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(8000, "port to listen on; 0 takes a free one and prints it")
     served_model_name: str | None = setting(None, "the name clients use; the model's if not given")
     api_key: str | None = setting(None, "what clients must send as a bearer token")
     max_inflight_requests: int | None = setting(None, "answer 429 above this many requests")
+    frontend_processes: int | None = setting(
+        None, "processes that speak HTTP; a third of the cores, 8 at most, if not given"
+    )
+    stream_interval: int = setting(1, "tokens in a chunk of a stream; the first leaves at once")
+    mp_async_admit: bool = setting(True, "tokenize in worker threads, so that streams go on meanwhile")
+    mp_tokenize_workers: int | None = setting(
+        None, "threads that tokenize, in all front ends together; 4, on fewer cores fewer, if not given"
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 2**16:
             raise ConfigError("port must be from 0 to 65535")
         if self.api_key == "":
             raise ConfigError("api_key is empty; leave it out to let everybody in")
-        if self.max_inflight_requests is not None and self.max_inflight_requests < 1:
-            raise ConfigError("max_inflight_requests must be at least 1")
+        for name in (
+            "max_inflight_requests", "frontend_processes", "stream_interval", "mp_tokenize_workers",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        if (self.frontend_processes or 0) > 64:
+            raise ConfigError("frontend_processes must be at most 64")
+
+    @property
+    def num_front_ends(self) -> int:
+        """Processes that speak HTTP."""
+        return self.frontend_processes or max(1, min(8, _cores() // 3))
+
+    @property
+    def tokenize_threads(self) -> int:
+        """Threads that tokenize in each front end."""
+        return -(-(self.mp_tokenize_workers or min(4, _cores())) // self.num_front_ends)
+
+    def describe(self) -> str:
+        """One line that says what is in use."""
+        return (
+            f"processes={self.num_front_ends} tokenize_threads={self.tokenize_threads} "
+            f"async_admit={self.mp_async_admit} stream_interval={self.stream_interval}"
+        )
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))

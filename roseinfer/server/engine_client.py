@@ -1,19 +1,20 @@
-"""The front end's view of the engine process: submit, read tokens, discard."""
+"""A front end's view of the engine process: submit, receive tokens, discard."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
+import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roseinfer.config import ConfigError
-from roseinfer.ipc.channel import AsyncChannel
+from roseinfer.ipc.front_end_channel import FrontEndChannel
 from roseinfer.ipc.messages import (
+    OWNER_SHIFT,
     Discard,
     Failed,
     FromEngine,
@@ -27,79 +28,62 @@ from roseinfer.ipc.messages import (
     Tokens,
 )
 from roseinfer.params import EngineInfo, Finished, SamplingParams
-from roseinfer.server.engine_process import EngineProcess
+from roseinfer.server.errors import EngineDeadError
 
 
-class EngineDeadError(Exception):
-    """The engine process is gone."""
+class Receiver(Protocol):
+    """Takes the tokens of one answer, in order."""
 
-
-class Mailbox:
-    """Where the tokens of one HTTP request's answers arrive, in order: `(answer, token, end or None)`."""
-
-    def __init__(self) -> None:
-        self._items: deque[tuple[int, int, Finished | None]] = deque()
-        self._arrival = asyncio.Event()
-        self._dead = False
-
-    def put(self, answer: int, token: int, finished: Finished | None) -> None:
-        self._items.append((answer, token, finished))
-        self._arrival.set()
+    def push(self, token: int, end: Finished | None) -> None:
+        """The next token; `end` comes with the last."""
 
     def fail(self) -> None:
-        self._dead = True
-        self._arrival.set()
-
-    async def take(self) -> list[tuple[int, int, Finished | None]]:
-        """Everything that has arrived, at least one item. Raises EngineDeadError."""
-        await self._arrival.wait()
-        self._arrival.clear()
-        if self._dead:
-            raise EngineDeadError
-        items = list(self._items)
-        self._items.clear()
-        return items
+        """The engine is gone."""
 
 
 class EngineClient:
-    """Talks to the engine process and routes its tokens. Use `await start()` before anything else.
+    """Talks to the engine over one channel. Use `await start()` before anything else.
 
-    `on_death` is called when a started engine ends without having been asked to.
+    `on_change` is called with the number of answers under way when it changes, `on_death` when a started
+    engine ends without having been asked to.
     """
 
     info: EngineInfo
 
-    def __init__(self, process: EngineProcess, on_death: Callable[[], None]) -> None:
-        self._process = process
-        self._on_death = on_death
-        self._streams: dict[int, tuple[Mailbox, int]] = {}
+    def __init__(
+        self,
+        sock: socket.socket,
+        front_end: int,
+        on_change: Callable[[int], None],
+        on_death: Callable[[], None],
+    ) -> None:
+        self._socket = sock
+        self._on_change, self._on_death = on_change, on_death
+        self._receivers: dict[int, Receiver] = {}
         self._queries: deque[asyncio.Future[Load]] = deque()
         self._profiles: deque[asyncio.Future[Profiled]] = deque()
-        self._ids = itertools.count()
+        self._next_id = front_end << OWNER_SHIFT
         self.alive = False
-
-    @property
-    def num_inflight(self) -> int:
-        return len(self._streams)
 
     async def start(self) -> None:
         """Wait until the engine is ready. Raises ConfigError with the engine's reason."""
         loop = asyncio.get_running_loop()
-        self._ready: asyncio.Future[Ready | Failed] = loop.create_future()
+        self._ready: asyncio.Future[Ready | Failed | None] = loop.create_future()
         _, self._channel = await loop.create_unix_connection(
-            lambda: AsyncChannel[FromEngine](FromEngine, self._on_message, self._on_close),  # type: ignore[arg-type]
-            sock=self._process.socket,
+            lambda: FrontEndChannel[FromEngine](FromEngine, self._on_message, self._on_close),  # type: ignore[arg-type]
+            sock=self._socket,
         )
         answer = await self._ready
+        if answer is None:
+            raise EngineDeadError
         if isinstance(answer, Failed):
             raise ConfigError(answer.reason)
         self.info = answer.info
         self.alive = True
 
     def stop(self) -> None:
-        """End the engine process."""
+        """Expect the channel to close from now on."""
         self.alive = False
-        self._process.stop()
 
     async def load(self) -> Load:
         """What the engine holds now. Raises EngineDeadError."""
@@ -119,31 +103,27 @@ class EngineClient:
         self._channel.send(order)
         return await answer
 
-    def submit(self, prompt: NDArray[np.int32], params: SamplingParams, mailbox: Mailbox, answer: int) -> int:
-        """Queue a prompt `[n]` whose tokens arrive in `mailbox` as `answer`. Returns the id to discard."""
+    def submit(self, prompt: NDArray[np.int32], params: SamplingParams, receiver: Receiver) -> int:
+        """Queue a prompt `[n]`. Returns the id to discard. Raises EngineDeadError."""
         if not self.alive:
             raise EngineDeadError
-        id = next(self._ids)
-        self._streams[id] = (mailbox, answer)
+        id, self._next_id = self._next_id, self._next_id + 1
+        self._receivers[id] = receiver
         self._channel.send(Submit(id, prompt.tobytes(), params))
+        self._on_change(len(self._receivers))
         return id
 
     def discard(self, id: int) -> None:
         """Forget a request; nothing happens if it has ended."""
-        if self._streams.pop(id, None) is not None and self.alive:
-            self._channel.send(Discard(id))
+        if self._receivers.pop(id, None) is not None:
+            self._on_change(len(self._receivers))
+            if self.alive:
+                self._channel.send(Discard(id))
 
     def _on_message(self, message: FromEngine) -> None:
         match message:
             case Tokens(ids, tokens, finished):
-                ends = {end.id: end for end in finished}
-                made = zip(_integers(ids), _integers(tokens), strict=True)
-                for id, token in made:
-                    stream = self._streams.get(id)
-                    if stream is not None:
-                        stream[0].put(stream[1], token, ends.get(id))
-                for id in ends:
-                    self._streams.pop(id, None)
+                self._take(_integers(ids), _integers(tokens), {end.id: end for end in finished})
             case Load():
                 answer = self._queries.popleft()
                 if not answer.done():
@@ -156,18 +136,27 @@ class EngineClient:
                 if not self._ready.done():
                     self._ready.set_result(message)
 
+    def _take(self, ids: list[int], tokens: list[int], ends: dict[int, Finished]) -> None:
+        find, ended = self._receivers.get, ends.get
+        for id, token in zip(ids, tokens, strict=True):
+            receiver = find(id)
+            if receiver is not None:
+                receiver.push(token, ended(id))
+        if ends:
+            for id in ends:
+                self._receivers.pop(id, None)
+            self._on_change(len(self._receivers))
+
     def _on_close(self) -> None:
         if not self._ready.done():
-            self._ready.set_result(
-                Failed(f"the engine process ended while it was starting ({self._process.how_it_ended()})")
-            )
+            self._ready.set_result(None)
         was_alive, self.alive = self.alive, False
-        for mailbox, _ in self._streams.values():
-            mailbox.fail()
+        for receiver in list(self._receivers.values()):
+            receiver.fail()
         unanswered: list[asyncio.Future[Any]] = [*self._queries, *self._profiles]
-        for answer in unanswered:
-            if not answer.done():
-                answer.set_exception(EngineDeadError())
+        for future in unanswered:
+            if not future.done():
+                future.set_exception(EngineDeadError())
         if was_alive:
             self._on_death()
 

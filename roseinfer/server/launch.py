@@ -1,6 +1,10 @@
-"""Starts the engine process and the HTTP server, so that both load at the same time."""
+"""Starts the engine process and the front ends, so that all load at the same time."""
 
 from __future__ import annotations
+
+import resource
+
+import msgspec
 
 from roseinfer.config import EngineConfig
 from roseinfer.folder import model_folder
@@ -9,10 +13,29 @@ from roseinfer.server.engine_process import EngineProcess
 from roseinfer.server.listen import bind
 
 
-def launch(engine: EngineConfig, server: ServerConfig) -> int:
+def launch(engine: EngineConfig, server: ServerConfig, module: str = "roseinfer.engine.process") -> int:
     """Serve until told to stop. Returns the process's exit code. Raises ConfigError before serving."""
     model_folder(engine.model)  # no process is started for a model that is not there
-    with bind(server.host, server.port) as listener, EngineProcess(engine) as process:
-        from roseinfer.server.serve import serve  # imported while the engine loads
+    front_ends = server.num_front_ends
+    _allow_many_connections()
+    with (
+        bind(server.host, server.port) as listener,
+        EngineProcess(engine, front_ends, module) as process,
+    ):
+        # Imported while the engine loads.
+        from roseinfer.server.counters import Counters
+        from roseinfer.server.front_end import Settings
+        from roseinfer.server.front_ends import FrontEnds
+        from roseinfer.server.serve import serve
 
-        return serve(process, listener, server, engine.model)
+        counters = Counters.create(front_ends)
+        settings = Settings(server, engine.model)
+        channels = process.sockets[1:]
+        with FrontEnds(msgspec.json.encode(settings), channels, counters) as others:
+            return serve(process, others, listener, counters, settings)
+
+
+def _allow_many_connections() -> None:
+    """Raise this process's limit of open files to what the system allows it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

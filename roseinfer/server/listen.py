@@ -13,6 +13,7 @@ def bind(host: str, port: int) -> socket.socket:
     """A socket that has the address and does not listen yet. Raises ConfigError when it cannot be had."""
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
     try:
         sock.bind((host, port))
     except OSError as error:

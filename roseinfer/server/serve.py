@@ -1,82 +1,90 @@
-"""The HTTP server's life around the engine process."""
+"""The server's life: the first front end, with the engine and the other front ends below it."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 import socket
+from collections.abc import Callable
+from typing import Any
 
-import uvicorn
 import uvloop
 
-from roseinfer.server.app import Server
-from roseinfer.server.config import ServerConfig
-from roseinfer.server.engine_client import EngineClient
+from roseinfer.config import ConfigError
+from roseinfer.server.child import Child
+from roseinfer.server.counters import Counters
 from roseinfer.server.engine_process import EngineProcess
+from roseinfer.server.errors import EngineDeadError
+from roseinfer.server.front_end import FrontEnd, Settings
+from roseinfer.server.front_ends import Dispatcher, FrontEnds
 from roseinfer.server.listen import listen
-from roseinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger(__name__)
 
 
-def serve(process: EngineProcess, listener: socket.socket, config: ServerConfig, model: str) -> int:
-    """Answer requests on `listener` until told to stop, or until the engine ends.
+def serve(
+    engine: EngineProcess,
+    others: FrontEnds,
+    listener: socket.socket,
+    counters: Counters,
+    settings: Settings,
+) -> int:
+    """Answer requests on `listener` until told to stop, or until a process ends that must not.
 
-    Returns the process's exit code: 0 when told to stop, 1 when the engine has died.
+    Returns the process's exit code: 0 when told to stop, 1 when the engine or a front end has died.
     Raises ConfigError before serving.
     """
-    tokenizer = load_tokenizer(model)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(process, listener, config, tokenizer, model))
+        return runner.run(_serve(engine, others, listener, counters, settings))
 
 
 async def _serve(
-    process: EngineProcess,
+    engine: EngineProcess,
+    others: FrontEnds,
     listener: socket.socket,
-    config: ServerConfig,
-    tokenizer: Tokenizer | None,
-    model: str,
+    counters: Counters,
+    settings: Settings,
 ) -> int:
-    def stop() -> None:
-        starting.cancel()
-        server.should_exit = True
+    loop = asyncio.get_running_loop()
+    died: asyncio.Future[tuple[str, Child] | None] = loop.create_future()
 
-    def on_death() -> None:
-        log.error("the engine process has ended (%s); stopping the server", process.how_it_ended())
-        stop()
+    def stop(name: str = "", child: Child | None = None) -> None:
+        if not died.done():
+            died.set_result(None if child is None else (name, child))
 
-    engine = EngineClient(process, on_death)
-    application = Server(
-        engine,
-        tokenizer,
-        model=config.served_model_name or model,
-        api_key=config.api_key,
-        max_inflight=config.max_inflight_requests,
-    )
-    server = uvicorn.Server(
-        uvicorn.Config(
-            application.app,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-            timeout_keep_alive=60,
-        )
-    )
-    starting = asyncio.ensure_future(engine.start())
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
+        loop.add_signal_handler(number, stop)
+    front_end = FrontEnd(
+        0, settings, engine.sockets[0], counters, lambda: stop("the engine process", engine.child)
+    )
+    starting = asyncio.ensure_future(_start(front_end, engine, others, stop))
+    either: list[asyncio.Future[Any]] = [starting, died]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    dispatcher = Dispatcher(listener, others.handovers, counters, front_end.adopt)
+    if starting.done():
+        await starting  # raises what went wrong
+        log.info("engine: %s", front_end.engine.info.describe())
+        log.info("front end: %s", settings.server.describe())
+        log.info("listening on %s", listen(listener))
+        dispatcher.start()
+    dead = await died
+    starting.cancel()
+    if dead is not None:
+        log.error("%s has ended (%s); stopping the server", dead[0], dead[1].how_it_ended())
+    dispatcher.stop()
+    others.tell()
+    await front_end.stop()
+    return 0 if dead is None else 1
+
+
+async def _start(
+    front_end: FrontEnd, engine: EngineProcess, others: FrontEnds, stop: Callable[[str, Child], None]
+) -> None:
+    """Wait until the engine and all front ends are ready. Raises ConfigError."""
     try:
-        await starting
-    except asyncio.CancelledError:
-        return 0
-    log.info("engine: %s", engine.info.describe())
-    log.info("listening on %s", listen(listener))
-    gc.collect()
-    gc.freeze()
-    await server.serve(sockets=[listener])
-    died = not engine.alive
-    engine.stop()
-    return 1 if died else 0
+        await front_end.start()
+    except EngineDeadError:
+        how = engine.child.how_it_ended()
+        raise ConfigError(f"the engine process ended while it was starting ({how})") from None
+    await others.ready(lambda index: stop(f"front end {index + 1}", others.children[index]))

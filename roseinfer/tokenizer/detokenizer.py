@@ -5,12 +5,39 @@ from __future__ import annotations
 import codecs
 from abc import ABC, abstractmethod
 
+import msgspec
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.decoders import DecodeStream
 
 
+class Vocabulary(dict[int, "bytes | None"]):
+    """For byte-level vocabularies: each token's text as it stands in a JSON string, made when first needed.
+
+    None for a token that is not whole characters by itself; ids outside the vocabulary have no text.
+    """
+
+    def __init__(self, token_bytes: list[bytes]) -> None:
+        super().__init__()
+        self.token_bytes = token_bytes
+
+    def __missing__(self, token: int) -> bytes | None:
+        data = self.token_bytes[token] if token < len(self.token_bytes) else b""
+        try:
+            escaped = msgspec.json.encode(data.decode())[1:-1]
+        except UnicodeDecodeError:
+            escaped = None
+        self[token] = escaped
+        return escaped
+
+
 class Detokenizer(ABC):
-    """The text of one answer. What may still become another character is held back."""
+    """The text of one answer. What may still become another character is held back.
+
+    While it is `clean` nothing is held back, and a token that has a text in `escaped` needs not be pushed.
+    """
+
+    clean: bool
+    escaped: Vocabulary
 
     @abstractmethod
     def push(self, token: int) -> str:
@@ -24,12 +51,15 @@ class Detokenizer(ABC):
 class ByteDetokenizer(Detokenizer):
     """For byte-level vocabularies: every token is some bytes of UTF-8, malformed ones become U+FFFD."""
 
-    def __init__(self, token_bytes: list[bytes]) -> None:
-        self._bytes = token_bytes
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.clean, self.escaped = True, vocabulary
+        self._bytes = vocabulary.token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
-        return self._decoder.decode(self._bytes[token]) if token < len(self._bytes) else ""
+        text = self._decoder.decode(self._bytes[token]) if token < len(self._bytes) else ""
+        self.clean = not self._decoder.getstate()[0]
+        return text
 
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)
@@ -39,6 +69,7 @@ class StreamDetokenizer(Detokenizer):
     """For any other vocabulary: the tokenizers library's decode stream."""
 
     def __init__(self, tokenizer: FastTokenizer) -> None:
+        self.clean, self.escaped = False, Vocabulary([])
         self._tokenizer = tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
 
@@ -49,26 +80,38 @@ class StreamDetokenizer(Detokenizer):
         return ""
 
 
+class NoText(Detokenizer):
+    """For a model without a tokenizer."""
+
+    clean, escaped = True, Vocabulary([])
+
+    def push(self, token: int) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
+
+
 class StopStrings:
     """Cuts a text at the first of some strings, holding back what may become one."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
-        self._stops = stops
+        self.stops = stops
         self._held = ""
         self.found = False
 
     def push(self, text: str) -> str:
         """What can be shown of the text so far. After `found`, nothing more."""
-        if not self._stops:
+        if not self.stops:
             return text
         if self.found:
             return ""
         text = self._held + text
-        cuts = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        cuts = [at for stop in self.stops if (at := text.find(stop)) >= 0]
         if cuts:
             self.found, self._held = True, ""
             return text[: min(cuts)]
-        keep = max(self._overlap(text, stop) for stop in self._stops)
+        keep = max(self._overlap(text, stop) for stop in self.stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 

@@ -12,7 +12,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from roseinfer.config import ConfigError
 from roseinfer.folder import model_folder
-from roseinfer.tokenizer.detokenizer import ByteDetokenizer, Detokenizer, StreamDetokenizer
+from roseinfer.tokenizer.detokenizer import ByteDetokenizer, Detokenizer, StreamDetokenizer, Vocabulary
 
 
 class Tokenizer:
@@ -21,7 +21,8 @@ class Tokenizer:
     def __init__(self, tokenizer: FastTokenizer) -> None:
         self._tokenizer = tokenizer
         decoder = json.loads(tokenizer.to_str())["decoder"]
-        self._bytes = _token_bytes(tokenizer) if decoder and decoder["type"] == "ByteLevel" else None
+        byte_level = decoder is not None and decoder["type"] == "ByteLevel"
+        self.vocabulary = Vocabulary(_token_bytes(tokenizer)) if byte_level else None
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer | None:
@@ -45,7 +46,9 @@ class Tokenizer:
 
     def detokenizer(self) -> Detokenizer:
         """A new answer's text, token by token."""
-        return StreamDetokenizer(self._tokenizer) if self._bytes is None else ByteDetokenizer(self._bytes)
+        if self.vocabulary is None:
+            return StreamDetokenizer(self._tokenizer)
+        return ByteDetokenizer(self.vocabulary)
 
 
 def load_tokenizer(model: str) -> Tokenizer | None:

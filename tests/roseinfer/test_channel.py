@@ -1,4 +1,4 @@
-"""Messages over a real socket pair, however the bytes arrive."""
+"""Messages over real socket pairs, however the bytes arrive."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import asyncio
 import socket
 import threading
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roseinfer.ipc.channel import AsyncChannel, BlockingChannel, FrameReader, frame
-from roseinfer.ipc.messages import Discard, FromEngine, Load, Query, Submit, ToEngine, Tokens
+from roseinfer.engine.process import split
+from roseinfer.ipc.engine_channel import EngineChannels, FrontEndStuckError
+from roseinfer.ipc.framing import FrameReader, frame
+from roseinfer.ipc.front_end_channel import FrontEndChannel
+from roseinfer.ipc.messages import OWNER_SHIFT, Discard, FromEngine, Load, Query, Submit, ToEngine, Tokens
 from roseinfer.params import Finished, FinishReason, SamplingParams
+from roseinfer.scheduler.scheduler import StepResult
 
 TO_ENGINE = [
     Submit(3, b"\x01\x00\x00\x00", SamplingParams(5, temperature=0.5, seed=2**64 - 1)),
@@ -37,23 +42,25 @@ def test_frames_survive_any_split(payloads: list[bytes], data: st.DataObject) ->
     assert received == payloads
 
 
-def test_both_ways_between_event_loop_and_thread() -> None:
-    """What the front end sends the engine gets, and the other way round; an end is noticed by both."""
-    ours, theirs = socket.socketpair()
-    at_engine: list[object] = []
+def test_both_ways_between_two_front_ends_and_the_engine() -> None:
+    """Each gets what is meant for it, in order; the engine learns when the first front end goes."""
+    pairs = [socket.socketpair() for _ in range(2)]
+    at_engine: list[list[object]] = [[], []]
 
     def engine() -> None:
-        channel: BlockingChannel[ToEngine] = BlockingChannel(theirs, ToEngine)  # type: ignore[arg-type]
-        while len(at_engine) < len(TO_ENGINE):
-            at_engine.extend(channel.receive(wait=True))
-        assert channel.receive(wait=False) == []
+        channels: EngineChannels[ToEngine] = EngineChannels([end for _, end in pairs], ToEngine)  # type: ignore[arg-type]
+        while sum(map(len, at_engine)) < 2 * len(TO_ENGINE):
+            for owner, message in channels.receive(wait=True):
+                at_engine[owner].append(message)
         for message in FROM_ENGINE:
-            channel.send(message)
+            for owner in range(2):
+                channels.send(owner, message)
         with pytest.raises(EOFError):
-            channel.receive(wait=True)
-        at_engine.append("closed")
+            while True:
+                assert channels.receive(wait=True) == []
+        at_engine[0].append("closed")
 
-    async def front_end() -> list[object]:
+    async def front_end(sock: socket.socket) -> list[object]:
         received: list[object] = []
         complete, closed = asyncio.Event(), asyncio.Event()
 
@@ -63,7 +70,7 @@ def test_both_ways_between_event_loop_and_thread() -> None:
                 complete.set()
 
         _, channel = await asyncio.get_running_loop().create_unix_connection(
-            lambda: AsyncChannel[FromEngine](FromEngine, on_message, closed.set), sock=ours
+            lambda: FrontEndChannel[FromEngine](FromEngine, on_message, closed.set), sock=sock
         )
         for message in TO_ENGINE:
             channel.send(message)
@@ -72,10 +79,59 @@ def test_both_ways_between_event_loop_and_thread() -> None:
         await asyncio.wait_for(closed.wait(), 20)
         return received
 
+    async def both() -> list[list[object]]:
+        return await asyncio.gather(*(front_end(sock) for sock, _ in pairs))
+
     thread = threading.Thread(target=engine)
     thread.start()
-    received = asyncio.run(front_end())
+    received = asyncio.run(both())
     thread.join(20)
-    theirs.close()
-    assert received == FROM_ENGINE
-    assert at_engine == [*TO_ENGINE, "closed"]
+    for _, end in pairs:
+        end.close()
+    assert received == [FROM_ENGINE, FROM_ENGINE]
+    assert at_engine == [[*TO_ENGINE, "closed"], TO_ENGINE]
+
+
+def test_a_front_end_that_does_not_read_never_blocks_the_engine() -> None:
+    """What it is sent is kept up to the limit, and comes whole once it reads."""
+    (first, at_first), (second, at_second) = socket.socketpair(), socket.socketpair()
+    with first, second, at_first, at_second:
+        channels: EngineChannels[ToEngine] = EngineChannels(
+            [at_first, at_second],
+            ToEngine,  # type: ignore[arg-type]
+            max_backlog=2_000_000,
+        )
+        message = Tokens(b"x" * 100_000, b"", ())
+        for _ in range(15):
+            channels.send(1, message)
+        reader, received = FrameReader(), 0
+        second.settimeout(20)
+        while received < 15:
+            received += len(reader.feed(second.recv(1 << 20)))
+            channels.receive(wait=False)
+        with pytest.raises(FrontEndStuckError, match="front end 1"):
+            for _ in range(60):
+                channels.send(1, message)
+        second.close()
+        channels.receive(wait=True)
+        channels.send(1, message)
+        channels.send(0, Query())
+        assert first.recv(100)
+
+
+@given(owners=st.lists(st.integers(0, 3), min_size=1, max_size=40), data=st.data())
+def test_a_step_is_split_without_loss(owners: list[int], data: st.DataObject) -> None:
+    ids = np.array([owner << OWNER_SHIFT | n for n, owner in enumerate(owners)], dtype=np.int64)
+    tokens = np.arange(len(owners), dtype=np.int64) * 7
+    ends = data.draw(st.sets(st.sampled_from(ids.tolist())))
+    finished = tuple(Finished(id, FinishReason.STOP, 0, 0, 0) for id in ends)
+    seen, ended = {}, set()
+    for owner, message in split(StepResult(ids, tokens, finished), 4):
+        mine = np.frombuffer(message.ids, np.int64).tolist()
+        assert {id >> OWNER_SHIFT for id in mine} == {owner}
+        assert mine == sorted(mine), "in the order of the step"
+        seen |= dict(zip(mine, np.frombuffer(message.tokens, np.int64).tolist(), strict=True))
+        ended |= {end.id for end in message.finished}
+        assert {end.id for end in message.finished} <= set(mine)
+    assert seen == dict(zip(ids.tolist(), tokens.tolist(), strict=True))
+    assert ended == ends

@@ -37,7 +37,7 @@ def test_streamed_text_is_the_text_that_was_encoded(tokenizer: Tokenizer, text: 
 @given(ids=st.lists(st.integers(0, LAST_ID), max_size=40))
 def test_any_ids_decode_as_the_whole_would(tokenizer: Tokenizer, ids: list[int]) -> None:
     """The pieces joined equal one decoding of all bytes, U+FFFD for what is malformed."""
-    raw = b"".join(tokenizer._bytes[id] for id in ids)
+    raw = b"".join(tokenizer.vocabulary.token_bytes[id] for id in ids)
     assert text_of(tokenizer, ids) == codecs.decode(raw, "utf-8", "replace")
 
 

@@ -56,7 +56,9 @@ class Serving:
                 break
         else:
             raise AssertionError("".join(self.log))
-        (self.engine,) = psutil.Process(self.process.pid).children()
+        self.below = psutil.Process(self.process.pid).children()
+        (self.engine,) = (child for child in self.below if "roseinfer.engine.process" in child.cmdline())
+        self.front_ends = [child for child in self.below if child != self.engine]
         self._drain = threading.Thread(target=lambda: self.log.extend(self.process.stderr or ()))
         self._drain.start()
 
@@ -88,19 +90,20 @@ class Serving:
         return False
 
     def ended(self, seconds: float = 5) -> bool:
-        """Whether server and engine are gone in time."""
+        """Whether the server and all processes below it are gone in time."""
         try:
             self.process.wait(seconds)
-            self.engine.wait(seconds)
-        except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
+        except subprocess.TimeoutExpired:
             return False
-        return True
+        return not psutil.wait_procs(self.below, seconds)[1]
 
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         if not self.ended():
             self.process.kill()
-            self.engine.kill()
+            for child in self.below:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
         self._drain.join()
 
 
@@ -115,8 +118,9 @@ def start(model: str, *options: str) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="session")
 def serving(text_model: Any) -> Iterator[Serving]:
-    """One server for all tests that leave it alive."""
-    server = Serving(start(str(text_model.folder), "--served-model-name", "tiny"))
+    """One server with two front ends for all tests that leave it alive."""
+    options = ("--served-model-name", "tiny", "--frontend-processes", "2")
+    server = Serving(start(str(text_model.folder), *options))
     yield server
     server.close()
 

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from roseinfer.params import SamplingParams
+from roseinfer.server.errors import BadRequestError
 
 MAX_CHOICES = 128
 MAX_STOPS = 64
-
-
-class BadRequestError(Exception):
-    """A request that is refused with 400; the message says why, `param` where."""
-
-    def __init__(self, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.param = param
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -77,13 +70,13 @@ class Work:
     stops: tuple[str, ...]
 
 
-_decode = msgspec.json.Decoder(CompletionRequest).decode
+T = TypeVar("T")
 
 
-def parse(body: bytes) -> CompletionRequest:
+def parse(body: bytes | bytearray, kind: type[T]) -> T:
     """The request in `body`. Raises BadRequestError."""
     try:
-        return _decode(body)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(f"the body is not a valid request: {error}") from None
 
@@ -150,58 +143,3 @@ def _token_ids(ids: list[Any]) -> NDArray[np.int32]:
     if not all(type(id) is int and 0 <= id < 2**31 for id in ids):
         raise BadRequestError("prompt must be text, token ids, or lists of either", "prompt")
     return np.array(ids, dtype=np.int32)
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """Tokens of a whole HTTP request."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class Metrics(msgspec.Struct, frozen=True):
-    """Where an answer's time went, in ms, as the engine saw it."""
-
-    queue_wait_ms: float
-    prefill_ms: float
-    time_to_first_token_ms: float
-    generation_time_ms: float
-
-
-class Choice(msgspec.Struct, omit_defaults=True):
-    """An answer, or what a chunk adds to it."""
-
-    index: int
-    text: str
-    logprobs: None
-    finish_reason: str | None
-    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
-    metrics: Metrics | msgspec.UnsetType = msgspec.UNSET
-
-
-class Completion(msgspec.Struct):
-    """A whole response, or a chunk of a stream."""
-
-    id: str
-    created: int
-    model: str
-    choices: list[Choice]
-    object: str = "text_completion"
-    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
-
-
-class ErrorBody(msgspec.Struct, frozen=True):
-    """OpenAI's error object."""
-
-    message: str
-    type: str
-    param: str | None = None
-    code: int | str | None = None
-
-
-def error_body(status: int, message: str, param: str | None = None) -> bytes:
-    """The JSON body of an error response."""
-    kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
-    kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    return msgspec.json.encode({"error": ErrorBody(message, kind, param, status)})

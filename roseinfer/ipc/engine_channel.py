@@ -1,0 +1,103 @@
+"""The engine's ends of its channels, one to each front end."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from roseinfer.ipc.framing import FrameReader, frame
+
+T = TypeVar("T")
+
+#: Bytes that may wait for a front end that does not read: minutes of tokens.
+MAX_BACKLOG = 64 << 20
+
+
+class FrontEndStuckError(Exception):
+    """A front end does not read what it is sent."""
+
+
+class EngineChannels(Generic[T]):
+    """Nothing here waits, except `receive` when told to.
+
+    What a socket does not take is kept, up to `max_backlog` bytes, and sent on by a later call.
+    """
+
+    def __init__(
+        self, sockets: Sequence[socket.socket], incoming: type[T], max_backlog: int = MAX_BACKLOG
+    ) -> None:
+        self._sockets = list(sockets)
+        self._readers = [FrameReader() for _ in sockets]
+        self._backlogs = [bytearray() for _ in sockets]
+        self._max_backlog = max_backlog
+        self._decode = msgspec.msgpack.Decoder(incoming).decode
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._poll = select.poll()
+        self._index_of = {sock.fileno(): index for index, sock in enumerate(sockets)}
+        for sock in sockets:
+            sock.setblocking(False)
+            self._poll.register(sock, select.POLLIN)
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    def receive(self, *, wait: bool) -> list[tuple[int, T]]:
+        """Every message that has arrived, with the index of its front end.
+
+        Raises EOFError when the first front end, which is the server's parent process, is gone.
+        """
+        messages: list[tuple[int, T]] = []
+        for fd, events in self._poll.poll(None if wait else 0):
+            index = self._index_of[fd]
+            if events & select.POLLOUT:
+                self._flush(index)
+            if events & ~select.POLLOUT:
+                messages += [(index, message) for message in self._read(index)]
+        return messages
+
+    def send(self, index: int, message: object) -> None:
+        """Raises FrontEndStuckError; a front end that is gone gets nothing."""
+        data = frame(self._encode(message))
+        backlog = self._backlogs[index]
+        if backlog:
+            backlog += data
+            if len(backlog) > self._max_backlog:
+                raise FrontEndStuckError(f"front end {index} has not read the last {len(backlog)} bytes")
+            return
+        sent = self._write(index, data)
+        if sent < len(data):
+            backlog += data[sent:]
+            self._poll.modify(self._sockets[index], select.POLLIN | select.POLLOUT)
+
+    def _flush(self, index: int) -> None:
+        backlog = self._backlogs[index]
+        del backlog[: self._write(index, backlog)]
+        if not backlog:
+            self._poll.modify(self._sockets[index], select.POLLIN)
+
+    def _write(self, index: int, data: bytes | bytearray) -> int:
+        """Bytes taken; all of them when the front end is gone, which its parent notices."""
+        try:
+            return self._sockets[index].send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(data)
+
+    def _read(self, index: int) -> list[T]:
+        try:
+            data = self._sockets[index].recv(1 << 20)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            if index == 0:
+                raise EOFError
+            self._poll.unregister(self._sockets[index])
+            self._backlogs[index].clear()
+        return [self._decode(payload) for payload in self._readers[index].feed(data)]

@@ -1,0 +1,44 @@
+"""A front end's end of its channel to the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, TypeVar, cast
+
+import msgspec
+
+from roseinfer.ipc.framing import FrameReader, frame
+
+T = TypeVar("T")
+
+
+class FrontEndChannel(asyncio.Protocol, Generic[T]):
+    """`on_message` is called for each message, `on_close` once."""
+
+    def __init__(
+        self, incoming: type[T], on_message: Callable[[T], None], on_close: Callable[[], None]
+    ) -> None:
+        self._reader = FrameReader()
+        self._decode = msgspec.msgpack.Decoder(incoming).decode
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._on_message, self._on_close = on_message, on_close
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are not registered as subclasses of asyncio's.
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        for payload in self._reader.feed(data):
+            self._on_message(self._decode(payload))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._on_close()
+
+    def send(self, message: object) -> None:
+        """Queue a message; it is written as the socket takes it."""
+        self._transport.write(frame(self._encode(message)))
+
+    def close(self) -> None:
+        """The engine learns of it."""
+        self._transport.close()

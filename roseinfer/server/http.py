@@ -1,0 +1,323 @@
+"""HTTP/1.1 over one socket: requests in, responses and event streams out.
+
+A protocol of its own, and not an ASGI server, because a stream then costs one write a token: no task, no
+queue and no dictionary between a token and its socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+import httptools
+
+from roseinfer.server.errors import HttpError, Response
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 32 << 20
+MAX_HEAD_BYTES = 64 << 10
+#: Requests that may wait for the one before them on the same connection.
+MAX_PIPELINED = 16
+#: Seconds: for an unused connection, for a request to come in, for a client that does not read its stream,
+#: and for one that was refused to read why.
+IDLE_TIMEOUT = RECEIVE_TIMEOUT = STALL_TIMEOUT = 60.0
+LINGER_TIMEOUT = 5.0
+
+_REASONS = {
+    200: b"OK", 400: b"Bad Request", 401: b"Unauthorized", 404: b"Not Found", 405: b"Method Not Allowed",
+    408: b"Request Timeout", 413: b"Content Too Large", 429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large", 500: b"Internal Server Error", 503: b"Service Unavailable",
+}  # fmt: skip
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+)
+
+
+@dataclass(slots=True)
+class Request:
+    """A request as it came, at the monotonic time `received` (s); header names are in lower case."""
+
+    method: str
+    path: str
+    headers: dict[bytes, bytes]
+    body: bytearray
+    keep_alive: bool
+    chunked: bool
+    received: float
+
+
+class Answering(Protocol):
+    """What writes a connection's response as its tokens come."""
+
+    def pause(self) -> None:
+        """The client does not read fast enough: keep what comes."""
+
+    def resume(self) -> None:
+        """The client has read."""
+
+    def close(self) -> None:
+        """The client has gone."""
+
+
+Handler = Callable[[Request, "Connection"], Awaitable[Response | None]]
+
+
+@dataclass(eq=False)
+class Connections:
+    """All connections of one front end, and what they share. A handler gives a Response, or None when it has
+    left an `Answering` with the connection."""
+
+    handler: Handler
+    on_close: Callable[[], None]
+    all: set[Connection] = field(default_factory=set)
+    stopping: bool = False
+    none_left: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def sweep(self) -> None:
+        """Close connections that have taken too long. Call it every second or so."""
+        now = time.monotonic()
+        for connection in list(self.all):
+            connection.check(now)
+
+    def stop(self) -> None:
+        """Close connections as soon as each has its response."""
+        self.stopping = True
+        for connection in list(self.all):
+            if not connection.busy:
+                connection.close()
+        self._see_whether_none_is_left()
+
+    def closed(self, connection: Connection) -> None:
+        """A connection reports that it has closed."""
+        self.all.discard(connection)
+        self.on_close()
+        self._see_whether_none_is_left()
+
+    def _see_whether_none_is_left(self) -> None:
+        if self.stopping and not self.all:
+            self.none_left.set()
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection. Requests on it are answered one after the other."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._parser = httptools.HttpRequestParser(self)
+        self._waiting: deque[Request] = deque()
+        self._request: Request | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._answering: Answering | None = None
+        self._paused = self._lingering = False
+        self._head_bytes = 0
+        self._since = time.monotonic()
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._body = bytearray()
+
+    @property
+    def busy(self) -> bool:
+        return self._request is not None
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are not registered as subclasses of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        self._write = self._transport.write
+        self._connections.all.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connections.closed(self)
+        if self._task is not None:
+            self._task.cancel()
+        if self._answering is not None:
+            self._answering.close()
+            self._answering = None
+        self._waiting.clear()
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            return
+        self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # answered as if it had not been asked for
+        except HttpError as error:
+            self._refuse(error)
+            return
+        except httptools.HttpParserError as error:
+            refused = error.__context__ if isinstance(error.__context__, HttpError) else None
+            self._refuse(refused or HttpError(400, f"this is no HTTP request: {error}"))
+            return
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(HttpError(431, f"the request's head is larger than {MAX_HEAD_BYTES} bytes"))
+
+    def pause_writing(self) -> None:
+        self._paused, self._since = True, time.monotonic()
+        if self._answering is not None:
+            self._answering.pause()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._answering is not None:
+            self._answering.resume()
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        self._url, self._headers, self._body = b"", {}, bytearray()
+        self._since = time.monotonic()
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = -(1 << 62)  # the body has its own limit
+        if self._headers.get(b"expect", b"").lower() == b"100-continue":
+            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+        if len(self._body) > MAX_BODY_BYTES:
+            raise HttpError(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+
+    def on_message_complete(self) -> None:
+        self._head_bytes = 0
+        self._waiting.append(
+            Request(
+                method=self._parser.get_method().decode("latin-1"),
+                path=self._url.partition(b"?")[0].decode("latin-1"),
+                headers=self._headers,
+                body=self._body,
+                keep_alive=self._parser.should_keep_alive(),
+                chunked=self._parser.get_http_version() != "1.0",
+                received=time.monotonic(),
+            )
+        )
+        self._url = b""
+        if self._request is None:
+            self._next()
+        elif len(self._waiting) >= MAX_PIPELINED:
+            self._transport.pause_reading()
+
+    # One request after the other.
+
+    def _next(self) -> None:
+        self._request = self._waiting.popleft()
+        self._task = asyncio.get_running_loop().create_task(self._handle(self._request))
+
+    async def _handle(self, request: Request) -> None:
+        try:
+            response = await self._connections.handler(request, self)
+        except HttpError as error:
+            response = error.response()
+        except Exception:
+            log.exception("%s %s", request.method, request.path)
+            response = HttpError(500, "internal error; the server's log says more").response()
+        self._task = None
+        if response is not None:
+            self.respond(response)
+
+    def _done(self) -> None:
+        request, self._answering = self._request, None
+        assert request is not None
+        self._request, self._since = None, time.monotonic()
+        if not request.keep_alive or self._connections.stopping:
+            self._transport.close()
+        elif self._waiting:
+            self._transport.resume_reading()
+            self._next()
+
+    def _refuse(self, error: HttpError) -> None:
+        """Answer what cannot be read on from; drop what still comes, so that the client can read why."""
+        if self._request is not None or self._transport.is_closing():
+            self.abort()
+            return
+        self._lingering, self._since = True, time.monotonic()
+        self._write(_encode(error.response(), keep_alive=False, with_body=True))
+        self._transport.write_eof()
+
+    # What handlers and answers call.
+
+    def answer_with(self, answering: Answering) -> None:
+        """Leave the response to `answering`."""
+        self._answering = answering
+        if self._paused:
+            answering.pause()
+
+    def respond(self, response: Response) -> None:
+        """Send a whole response."""
+        request = self._request
+        if request is None or self._transport.is_closing():
+            return
+        keep_alive = request.keep_alive and not self._connections.stopping
+        self._write(_encode(response, keep_alive=keep_alive, with_body=request.method != "HEAD"))
+        self._done()
+
+    def begin_stream(self) -> Callable[[bytes], None]:
+        """Start an event stream. Returns the function that writes a piece of it."""
+        request = self._request
+        assert request is not None
+        if not request.chunked:
+            request.keep_alive = False
+            self._write(_STREAM_HEAD + b"connection: close\r\n\r\n")
+            return self._write
+        close = b"" if request.keep_alive else b"connection: close\r\n"
+        self._write(_STREAM_HEAD + close + b"transfer-encoding: chunked\r\n\r\n")
+        return self._write_chunk
+
+    def _write_chunk(self, data: bytes) -> None:
+        self._write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def end_stream(self) -> None:
+        """End the event stream; the connection can carry the next request."""
+        assert self._request is not None
+        if self._request.chunked:
+            self._write(b"0\r\n\r\n")
+        self._done()
+
+    def check(self, now: float) -> None:
+        """Close it if nothing has moved for too long."""
+        waited = now - self._since
+        if self._lingering:
+            limit = LINGER_TIMEOUT
+        elif self._request is None:
+            limit = RECEIVE_TIMEOUT if self._url else IDLE_TIMEOUT
+        else:
+            limit = STALL_TIMEOUT if self._paused else waited
+        if waited > limit:
+            self.abort()
+
+    def close(self) -> None:
+        """Close it when what was written is sent."""
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close it at once."""
+        self._transport.abort()
+
+
+def _encode(response: Response, *, keep_alive: bool, with_body: bool) -> bytes:
+    headers = {"content-length": str(len(response.body)), **response.headers}
+    if response.body:
+        headers["content-type"] = response.content_type
+    if not keep_alive:
+        headers["connection"] = "close"
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    status = b"HTTP/1.1 %d %b\r\n" % (response.status, _REASONS[response.status])
+    return status + lines.encode("latin-1") + b"\r\n" + (response.body if with_body else b"")

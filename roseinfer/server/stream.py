@@ -1,0 +1,176 @@
+"""Answers as server-sent events: the path that every streamed token takes.
+
+Most tokens take the short way through `StreamedAnswer.push`: one look-up of the token's text, one `%` of a
+chunk made beforehand, one write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from roseinfer.params import Finished
+from roseinfer.server.answer import Answer, metrics_of
+from roseinfer.server.errors import EngineDeadError, error_body
+from roseinfer.server.reply import Reply
+from roseinfer.server.requests import StreamOptions
+from roseinfer.server.responses import Choice, Completion
+
+_encode = msgspec.json.Encoder().encode
+
+#: Stand for a chunk's text and its token id where its changing parts are cut out.
+_TEXT, _ID = "\x00text\x00", 2**63 - 25
+
+
+class StreamReply(Reply):
+    """The event stream of one request: a chunk for every choice and `stream_interval` tokens.
+
+    While the client does not read, tokens are kept and leave together in one chunk when it reads again: a
+    slow client costs memory for its tokens and no more.
+    """
+
+    def _receiver(self, index: int, answer: Answer) -> StreamedAnswer:
+        if index == 0:
+            self.paused = self._connection.paused
+            self._options = self._request.stream_options or StreamOptions()
+            self._receivers: list[StreamedAnswer] = []
+            self._write: Callable[[bytes], None] | None = None
+        interval = self._backend.stream_interval
+        receiver = StreamedAnswer(self, index, answer, interval, self._request.return_token_ids)
+        self._receivers.append(receiver)
+        return receiver
+
+    def begin(self) -> Callable[[bytes], None]:
+        """What writes events; the first call sends the response's head."""
+        if self._write is None:
+            self._write = self._connection.begin_stream()
+        return self._write
+
+    def chunk(self, choice: Choice) -> Completion:
+        """What one event carries."""
+        chunk = self.body([choice])
+        if self._options.continuous_usage_stats:
+            chunk.usage = self.usage()
+        elif self._options.include_usage:
+            chunk.usage = None
+        return chunk
+
+    @property
+    def same_chunks(self) -> bool:
+        """Whether chunks differ in nothing but text and token ids."""
+        return not self._options.continuous_usage_stats
+
+    def finished(self, choice: Choice, end: Finished | None) -> None:
+        """Send the last chunk of a choice, and after the last choice the end of the stream."""
+        if end is not None and self._request.return_metrics:
+            choice.metrics = metrics_of(end)
+        write = self.begin()
+        write(_event(_encode(self.chunk(choice))))
+        self._open -= 1
+        if not self._open:
+            if self._options.include_usage:
+                last = self.body([])
+                last.usage = self.usage()
+                write(_event(_encode(last)))
+            self._end()
+
+    def fail(self) -> None:
+        """The engine is gone."""
+        if not self._open:
+            return
+        self._open = 0
+        self.close()
+        if self._write is None:
+            self._connection.respond(EngineDeadError().response())
+        else:
+            self._write(_event(error_body(503, "the engine has stopped")))
+            self._end()
+
+    def _end(self) -> None:
+        self.begin()(_event(b"[DONE]"))
+        self._connection.end_stream()
+
+    def pause(self) -> None:
+        self.paused = True
+        for receiver in self._receivers:
+            receiver.short_way = False
+
+    def resume(self) -> None:
+        self.paused = False
+        for receiver in self._receivers:
+            receiver.flush()
+
+
+class StreamedAnswer:
+    """Sends one choice. `short_way`: nothing is held back, so that a token is a chunk by itself."""
+
+    __slots__ = (
+        "_answer", "_escaped", "_held", "_ids", "_index", "_interval", "_reply", "_template", "_uniform",
+        "_with_ids", "_write", "short_way",
+    )  # fmt: skip
+
+    def __init__(self, reply: StreamReply, index: int, answer: Answer, interval: int, with_ids: bool) -> None:
+        self._reply, self._index, self._answer = reply, index, answer
+        self._interval, self._with_ids = interval, with_ids
+        self._escaped = answer.text.escaped
+        self._held = ""
+        self._ids: list[int] = []
+        self._uniform = interval == 1 and not answer.stops.stops and reply.same_chunks
+        self._template = b""
+        self.short_way = False
+
+    def push(self, token: int, end: Finished | None) -> None:
+        if self.short_way and end is None:
+            text = self._escaped[token]
+            if text is not None:
+                self._answer.tokens += 1
+                self._write(self._template % ((text, token) if self._with_ids else text))
+                return
+        self._long_way(token, end)
+
+    def _long_way(self, token: int, end: Finished | None) -> None:
+        answer, reply = self._answer, self._reply
+        text, reason = answer.extend(token, end)
+        self._held += text
+        self._ids.append(token)
+        if reason is not None:
+            self.short_way = False
+            if end is None:
+                reply.stop(self._index)
+            reply.finished(self._take(reason), end)
+        elif not reply.paused and (answer.tokens == 1 or len(self._ids) >= self._interval):
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is held back, and see whether the short way is open again."""
+        if not self._ids:
+            return
+        self._write = self._reply.begin()
+        self._write(_event(_encode(self._reply.chunk(self._take(None)))))
+        self.short_way = self._uniform and self._answer.text.clean
+        if self.short_way and not self._template:
+            self._template = self._make_template()
+
+    def fail(self) -> None:
+        self._reply.fail()
+
+    def _take(self, reason: str | None) -> Choice:
+        choice = Choice(self._index, self._held, None, reason)
+        if self._with_ids:
+            choice.token_ids = self._ids
+        self._held, self._ids = "", []
+        return choice
+
+    def _make_template(self) -> bytes:
+        """A chunk with `%b` for its text, and `%d` for its token id where ids are asked for."""
+        choice = Choice(self._index, _TEXT, None, None)
+        if self._with_ids:
+            choice.token_ids = [_ID]
+        chunk = _event(_encode(self._reply.chunk(choice))).replace(b"%", b"%%")
+        head, tail = chunk.rsplit(_encode(_TEXT)[1:-1], 1)
+        return head + b"%b" + tail.replace(b"%d" % _ID, b"%d")
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"

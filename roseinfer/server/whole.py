@@ -1,0 +1,68 @@
+"""Answers in one JSON body."""
+
+from __future__ import annotations
+
+import msgspec
+
+from roseinfer.params import Finished
+from roseinfer.server.answer import Answer, metrics_of
+from roseinfer.server.errors import EngineDeadError, Response
+from roseinfer.server.reply import Reply
+from roseinfer.server.responses import Choice
+
+_encode = msgspec.json.Encoder().encode
+
+
+class WholeReply(Reply):
+    """Responds when the last answer has ended."""
+
+    def _receiver(self, index: int, answer: Answer) -> WholeAnswer:
+        if index == 0:
+            self._choices: list[Choice] = []
+        receiver = WholeAnswer(self, index, answer, self._request.return_token_ids)
+        self._choices.append(receiver.choice)
+        return receiver
+
+    def ended(self, choice: Choice, end: Finished | None) -> None:
+        """A choice is complete."""
+        if end is not None and self._request.return_metrics:
+            choice.metrics = metrics_of(end)
+        self._open -= 1
+        if not self._open:
+            body = self.body(self._choices)
+            body.usage = self.usage()
+            self._connection.respond(Response(200, _encode(body)))
+
+    def fail(self) -> None:
+        """The engine is gone."""
+        if not self._open:
+            return
+        self._open = 0
+        self.close()
+        self._connection.respond(EngineDeadError().response())
+
+
+class WholeAnswer:
+    """Collects one answer."""
+
+    def __init__(self, reply: WholeReply, index: int, answer: Answer, keep_ids: bool) -> None:
+        self._reply, self._index, self._answer = reply, index, answer
+        self._texts: list[str] = []
+        self._ids: list[int] | None = [] if keep_ids else None
+        self.choice = Choice(index, "", None, None)
+
+    def push(self, token: int, end: Finished | None) -> None:
+        text, reason = self._answer.extend(token, end)
+        self._texts.append(text)
+        if self._ids is not None:
+            self._ids.append(token)
+        if reason is not None:
+            if end is None:
+                self._reply.stop(self._index)
+            self.choice.text, self.choice.finish_reason = "".join(self._texts), reason
+            if self._ids is not None:
+                self.choice.token_ids = self._ids
+            self._reply.ended(self.choice, end)
+
+    def fail(self) -> None:
+        self._reply.fail()
