@@ -152,10 +152,11 @@ class _Stage:
             profiled = replace(
                 launch, argv=(*launch.argv, *profiler.args), env={**launch.env, **profiler.env}
             )
-            return session.around(profiled) if session else profiled
+            profiled = session.around(profiled) if session else profiled
+            self.cmd, self.env = list(profiled.argv), dict(profiled.env)
+            return profiled
 
         with engine.open(settings, self._log, change) as server:
-            self.cmd, self.env = list(server.record.argv), dict(server.record.env)
             asking = Asking(
                 settings.model, server.served_name, resolved.settings.ignore_eos, resolved.settings.seed
             )

@@ -16,14 +16,10 @@ from typing import Any, TextIO
 from harness.profiling.reading.errors import TraceError
 from harness.profiling.reading.timeline import Column, Names, Timeline
 
-WINDOW = 1 << 22
+#: Characters read at once, and the longest that one event may be.
+WINDOW, LONGEST_EVENT = 1 << 22, 1 << 25
 _EVENTS = '"traceEvents"'
 _GZIP = b"\x1f\x8b"
-
-_OPS = {"cpu_op"}
-_RANGES = {"user_annotation"}
-_CALLS = {"cuda_runtime", "cuda_driver"}
-_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
 
 
 def read_torch_trace(path: Path) -> Timeline:
@@ -32,31 +28,43 @@ def read_torch_trace(path: Path) -> Timeline:
     Raises:
         TraceError: not there, empty, not such a file, or it ends in the middle.
     """
-    names = Names()
-    threads = Names()
-    ops, calls, ranges, device = Column(), Column(), Column(), Column()
-    for event in _events(path):
-        category = event.get("cat")
-        if event.get("ph") != "X":
-            continue
-        if category in _OPS:
-            column = ops
-        elif category in _CALLS:
-            column = calls
-        elif category in _RANGES:
-            column = ranges
-        elif category in _DEVICE:
-            column = device
-        else:
-            continue
+    reader = _Reader()
+    try:
+        for event in _events(path):
+            reader.take(event)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TraceError(path, f"an event is not like those of torch: {error!r}", "profile again") from None
+    if not len(reader.ops.start) and not len(reader.device.start):
+        raise TraceError(path, "it holds neither operators nor kernels", "profile again, under load")
+    columns = (reader.ops, reader.calls, reader.ranges, reader.device)
+    return Timeline(reader.names.list(), *(column.spans() for column in columns))
+
+
+class _Reader:
+    """Sorts events into columns by their category."""
+
+    def __init__(self) -> None:
+        self.names, self._threads = Names(), Names()
+        self.ops, self.calls, self.ranges, self.device = Column(), Column(), Column(), Column()
+        self._columns = {
+            "cpu_op": self.ops,
+            "user_annotation": self.ranges,
+            "cuda_runtime": self.calls,
+            "cuda_driver": self.calls,
+            "kernel": self.device,
+            "gpu_memcpy": self.device,
+            "gpu_memset": self.device,
+        }
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Keep a complete span of a known category."""
+        column = self._columns.get(event.get("cat", ""))
+        if column is None or event["ph"] != "X":
+            return
         start = float(event["ts"])
         link = event.get("args", {}).get("correlation", -1)
-        thread = threads[f"{event.get('pid')}/{event.get('tid')}"]
-        column.add(names[event["name"]], start, start + float(event["dur"]), thread, link)
-    timeline = Timeline(names.list(), *(column.spans() for column in (ops, calls, ranges, device)))
-    if not len(timeline.ops) and not len(timeline.device):
-        raise TraceError(path, "it holds neither operators nor kernels", "profile again, under load")
-    return timeline
+        thread = self._threads[f"{event.get('pid')}/{event.get('tid')}"]
+        column.add(self.names[event["name"]], start, start + float(event["dur"]), thread, link)
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
@@ -73,8 +81,6 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
         raise TraceError(path, f"it is cut off or damaged: {error}", "profile again") from None
     except OSError as error:
         raise TraceError(path, f"it cannot be read: {error.strerror or error}", "profile again") from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise TraceError(path, f"an event is not like those of torch: {error!r}", "profile again") from None
 
 
 def _scan(path: Path, text: TextIO) -> Iterator[dict[str, Any]]:
@@ -92,7 +98,7 @@ def _scan(path: Path, text: TextIO) -> Iterator[dict[str, Any]]:
             more = text.read(WINDOW)
             if not more:
                 raise TraceError(path, "it ends in the middle of an event", "profile again") from None
-            if len(window) - at > 8 * WINDOW:
+            if len(window) - at > LONGEST_EVENT:
                 raise TraceError(path, f"it is not JSON: {error}", "profile again") from None
             window, at = window[at:] + more, 0
             continue
