@@ -1,0 +1,131 @@
+"""Differences taken apart: what is explained, what is not, and when nothing is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.profiling.explain import explain
+from harness.profiling.tables import difference, gap
+from harness.spec.fairness import Waterfall, WaterfallPart
+from harness.spec.profile import Category, Gap, Level, ProfileFigures, ProfileRun, StepFigures
+from harness.spec.results import (
+    LATENCY_METRICS,
+    Comparison,
+    Distribution,
+    OnlineResults,
+    OnlineSummary,
+    RunInfo,
+    Versions,
+)
+
+META = RunInfo(
+    kind="online", created="", command=[], settings={}, versions=Versions(rosebench="0", python="3")
+)
+
+
+def summary(label: str, itl_ms: float, **parts: float) -> OnlineSummary:
+    ttft = sum(parts.values())
+    means = {"itl_ms": itl_ms, "tpot_ms": itl_ms, "ttft_ms": ttft, "e2e_ms": ttft + 10 * itl_ms}
+    known: dict[str, Any] = {
+        name: Distribution(mean=means.get(name), n=name in means) for name in LATENCY_METRICS
+    }
+    waterfall = Waterfall(
+        n=1,
+        total_ms=ttft,
+        ttft_ms=ttft,
+        parts=[
+            WaterfallPart.model_validate(
+                {"part": name, "mean_ms": ms, "n": 1, "source": "measured", "how": "the client"}
+            )
+            for name, ms in parts.items()
+        ],
+    )
+    return OnlineSummary(
+        engine="roseinfer", label=label, scale=1, num_requests=1, num_success=1, num_error=0, duration_s=1,
+        offered_req_per_s=1, req_per_s=1, output_tok_per_s=1, total_tok_per_s=1, prompt_tokens=1,
+        completion_tokens=1, chunks=1, waterfall=waterfall, **known,
+    )  # fmt: skip
+
+
+def verdict(metric: str, found: Any) -> Comparison:
+    return Comparison(
+        a="A", b="B", scale=1, metric=metric, statistic="p50", value_a=2, value_b=1, ratio=2, verdict=found
+    )
+
+
+def profile(label: str, step_ms: float | None, busy: dict[Category, float], idle: float) -> Any:
+    full: dict[Category, float] = {"attention": 0, "matmul": 0, "norm and elementwise": 0, "sampling": 0}
+    full |= {"memory copies": 0, "communication": 0, "other": 0} | busy  # type: ignore[typeddict-item]
+    period = sum(full.values()) + idle
+    step = StepFigures(
+        n=9, period_ms=period, period_p50_ms=period, busy_ms=period - idle, gap_ms=idle, kernels=4,
+        kernel_us=1, categories_ms=full, batch=3,
+    )  # fmt: skip
+    run = ProfileRun(
+        tool="torch", engine="roseinfer", label=label, cmd=[], scale=1, n=1, steps=9, output_dir="o",
+        level=Level(in_flight=4, running=3, step_ms=step_ms), log_path="l", wall_s=1,
+    )  # fmt: skip
+    figures = ProfileFigures(
+        tool="torch", label=label, device="cpu", steps_by="ranges", steps={"decode": step}, capture_ms=1,
+        busy_share=1, components={}, kernels=[],
+    )  # fmt: skip
+    return run, figures
+
+
+def taken_apart(a: OnlineSummary, b: OnlineSummary, profiles: Any, *found: Comparison) -> list[Gap]:
+    results = OnlineResults(meta=META, summaries=[a, b], comparisons=list(found))
+    return explain(results, [one[0] for one in profiles], [one[1] for one in profiles])
+
+
+def test_only_what_a_verdict_calls_a_difference() -> None:
+    pair = summary("A", 9, http=1, queue=50), summary("B", 4, http=1, queue=1)
+    quiet = [verdict("ttft_ms", "no difference"), verdict("itl_ms", "not enough data")]
+    assert taken_apart(*pair, [], *quiet) == []
+
+
+def test_ttft_by_its_waterfall() -> None:
+    pair = summary("A", 4, http=2, queue=50, prefill=9), summary("B", 4, http=1, queue=1, prefill=9)
+    [found] = taken_apart(*pair, [], verdict("ttft_ms", "worse"))
+    assert found.delta == pytest.approx(50)
+    assert {part.name: part.delta for part in found.parts} == pytest.approx(
+        {"http": 1, "queue": 49, "prefill": 0}
+    )
+    assert found.unexplained == pytest.approx(0)
+    assert "is queue, +49.00 ms" in found.conclusion
+    assert found.conclusion in gap(found).title
+
+
+def test_time_per_token_by_the_profiles() -> None:
+    pair = summary("A", 9, http=1), summary("B", 5, http=1)
+    profiles = [profile("A", 9, {"matmul": 6.5}, 2.5), profile("B", 5, {"matmul": 3}, 2)]
+    [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"), verdict("tpot_ms", "worse"))
+    assert found.verdicts == {"ITL p50": "worse", "TPOT p50": "worse"}
+    assert sum(part.delta for part in found.parts) + found.unexplained == pytest.approx(found.delta)
+    assert "is decode step: matmul, +3.50 ms" in found.conclusion
+    table = difference(*(one[1] for one in profiles))
+    assert ["decode", "matmul", "6.500", "3.000", "+3.500"] in table.lines
+
+
+def test_what_the_parts_do_not_reach_is_not_explained() -> None:
+    pair = summary("A", 9, http=1), summary("B", 5, http=1)
+    profiles = [profile("A", 8, {"matmul": 5.5}, 2.5), profile("B", 6, {"matmul": 4.5}, 2)]
+    [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
+    assert found.unexplained == pytest.approx(4 - 1.5)
+    assert found.conclusion.startswith("not explained")
+
+
+def test_a_profile_that_is_not_the_benchmark_says_so() -> None:
+    pair = summary("A", 9, http=1), summary("B", 5, http=1)
+    profiles = [profile("A", 9, {"matmul": 10}, 2), profile("B", 5, {"matmul": 3}, 2)]
+    [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
+    assert "not representative" in found.conclusion and "matmul" in found.conclusion
+    assert any("+33%" in note for note in found.notes)
+
+
+def test_without_profiles_there_is_no_explanation() -> None:
+    pair = summary("A", 9, http=1), summary("B", 5, http=1)
+    [found] = taken_apart(*pair, [], verdict("itl_ms", "worse"))
+    assert found.conclusion == "not explained: there is no profile of both engines"
+    assert found.unexplained == found.delta
