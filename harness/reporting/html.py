@@ -21,6 +21,7 @@ from harness.reporting.page import environment, text_of
 from harness.reporting.prefixes import prefix_table
 from harness.reporting.ratios import ratios
 from harness.reporting.run import OfflineRun, OnlineRun, Run
+from harness.reporting.several import Change
 from harness.reporting.sketch import series
 from harness.reporting.style import Look, looks, on_dark
 from harness.reporting.svg import Plot, css_color
@@ -28,6 +29,7 @@ from harness.reporting.table import Table
 from harness.reporting.verdict import verdict
 from harness.reporting.waterfall import COLORS, waterfall_table
 from harness.reporting.winners import Winners, winners
+from harness.spec.fairness import AnswerChecks, Ledger
 from harness.spec.results import RunInfo
 
 
@@ -66,6 +68,14 @@ class Chapter:
     @property
     def notices(self) -> list[Notice]:
         return notices(self.run)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        return self.run.results.ledger if isinstance(self.run, OnlineRun) else None
+
+    @property
+    def answers(self) -> AnswerChecks | None:
+        return self.run.results.answers if isinstance(self.run, OnlineRun) else None
 
     @property
     def verdict(self) -> list[str]:
@@ -127,7 +137,7 @@ class Chapter:
         return tables.repeats(self.run.repeats)
 
 
-def render(runs: Sequence[tuple[Run, Figures]]) -> str:
+def render(runs: Sequence[tuple[Run, Figures]], changes: Sequence[Change] = ()) -> str:
     """The page. The same runs give the same text."""
     chapters = [Chapter(run, figures, _styles(run)) for run, figures in runs]
     script, unique = text_of("report.js"), count()
@@ -141,6 +151,7 @@ def render(runs: Sequence[tuple[Run, Figures]]) -> str:
         .get_template("report.html.j2")
         .render(
             chapters=chapters,
+            changes=changes,
             glossary=GLOSSARY,
             made=made,
             inline=inline,

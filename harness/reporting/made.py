@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.reporting.numbers import DASH
+from harness.reporting.table import Cell, Column, Table
+from harness.spec.calibration import Calibration
+from harness.spec.fairness import AnswerCheck, AnswerChecks
+from harness.spec.fairness import Ledger as FairLedger
 from harness.spec.results import LaunchRecord, RunInfo
 
 
@@ -25,15 +29,76 @@ def command(run: RunInfo) -> str:
     return shlex.join(run.command)
 
 
-def ledger(launches: list[LaunchRecord]) -> Ledger:
-    """The resolved settings of all engines side by side."""
-    keys = dict.fromkeys(key for launch in launches for key in launch.settings)
+def ledger(launches: list[LaunchRecord], told: FairLedger | None = None) -> Ledger:
+    """The resolved settings of all engines side by side: as engines tell them, else as they were started."""
+    if told is not None:
+        rows = [
+            (
+                row.name,
+                [
+                    DASH if (fact := row.facts.get(label)) is None else say(fact.value)
+                    for label in told.labels
+                ],
+                row.agreement == "differs",
+            )
+            for row in told.rows
+        ]
+        return Ledger(told.labels, rows)
+    settings = dict.fromkeys(key for launch in launches for key in launch.settings)
     rows = []
-    for key in keys:
-        told = [say(launch.settings[key]) for launch in launches if key in launch.settings]
+    for key in settings:
+        known = [say(launch.settings[key]) for launch in launches if key in launch.settings]
         texts = [say(launch.settings[key]) if key in launch.settings else DASH for launch in launches]
-        rows.append((key, texts, len(set(told)) > 1))
+        rows.append((key, texts, len(set(known)) > 1))
     return Ledger([launch.label for launch in launches], rows)
+
+
+def hardware(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The machine; sizes in GiB. The client's own calibration is apart."""
+    known = {name: value for name, value in environment.items() if name != "calibration"}
+    for name in ("memory_total", "memory_available"):
+        if isinstance(size := known.get(name), int):
+            known[name] = f"{size / 2**30:.1f} GiB"
+    return [(name.replace("_", " "), text) for name, text in flat(known)]
+
+
+def client(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the client was measured to sustain, and how well it times."""
+    found = environment.get("calibration")
+    if not isinstance(found, dict):
+        return [("calibration", say(found))] if found else []
+    calibration = Calibration.model_validate(found)
+    rows = [("measured", calibration.created)]
+    for one in calibration.ceilings:
+        name = f"ceiling with {one.processes} client process{'' if one.processes == 1 else 'es'}"
+        rows.append((name, f"{one.requests_per_s:,.0f} requests/s, {one.chunks_per_s:,.0f} chunks/s each"))
+    for error in calibration.errors:
+        ttft, itl = error.ttft_error_ms, error.itl_error_ms
+        told = f"TTFT {ttft.p50:+.2f} / {ttft.p99:+.2f} ms, ITL {itl.p50:+.2f} / {itl.p99:+.2f} ms"
+        rows.append((f"timing error p50 / p99, {error.concurrency} in flight", told))
+    return rows
+
+
+def answers(checks: AnswerChecks) -> Table:
+    """Whether the engines answer the same prompts alike."""
+    outcomes = ("same", "near tie", "different", "failed", "unknown")
+    heads = ("engine", "verdict", *outcomes, "why")
+    rows = [
+        [
+            Cell(check.label),
+            Cell(check.verdict, invalid=check.verdict == "wrong"),
+            *(Cell(str(count), count) for count in (_count(check, outcome) for outcome in outcomes)),
+            Cell(check.reason or DASH),
+        ]
+        for check in checks.checks
+    ]
+    notes = [checks.rule, f"Reference: {checks.reference or 'none'}."]
+    columns = [Column(head, numeric=head in outcomes) for head in heads]
+    return Table("answers", "Same answers", columns, rows, notes)
+
+
+def _count(check: AnswerCheck, outcome: str) -> int:
+    return sum(answer.outcome == outcome for answer in check.answers)
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -42,9 +42,7 @@ def _cell(one: Comparison | None, label: str) -> Cell:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     real = differs(one)
     remark = "a real difference" if real else "no difference, for all comparisons of the pair together"
-    return Cell(
-        _times(ratio), ratio, f"{_times(low)}–{_times(high)}", remark, best=real and better(one) == label
-    )
+    return Cell(_times(ratio), ratio, f"{low:.2f}–{high:.2f}", remark, best=real and better(one) == label)
 
 
 def _times(ratio: float) -> str:

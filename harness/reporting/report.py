@@ -10,10 +10,13 @@ from harness.reporting.figures import figures
 from harness.reporting.html import render
 from harness.reporting.markdown import summary
 from harness.reporting.run import load_run, load_runs
+from harness.reporting.several import changes
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Render one or several run folders into the HTML file `out`, one chapter a run, and return it.
+
+    Of several online runs the later ones are compared with the first.
 
     Everything is computed again from the raw tables of the runs.
 
@@ -21,7 +24,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         UsageError: a run folder is missing, unfinished or broken.
     """
     loaded = load_runs(runs)
-    write_whole(out, render([(run, figures(run)) for run in loaded]).encode())
+    write_whole(out, render([(run, figures(run)) for run in loaded], changes(loaded)).encode())
     return out
 
 

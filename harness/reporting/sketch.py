@@ -47,6 +47,7 @@ class Sketch:
         invalid: The legend explains the mark of an invalid point.
         left: Room for the labels of the value axis, in inches.
         has_legend: It stands above the axes, in as many columns as fit the width.
+        on_page: It stands in the page too, which has one only for engines.
     """
 
     styles: Mapping[str, Look]
@@ -55,6 +56,7 @@ class Sketch:
     invalid: bool = False
     left: float = _LEFT
     has_legend: bool = True
+    on_page: bool = False
     rows: list[tuple[object, ...]] = field(default_factory=list)
     _tips: list[str] = field(default_factory=list)
 
@@ -104,11 +106,10 @@ class Sketch:
 
     def finish(self, name: str, title: str) -> Plot:
         """The figure, drawn. Call within `matplotlib.rc_context(MATPLOTLIB)`."""
+        hidden = 0.0 if self.on_page else 72 * self._above
         svg = _POINTS.sub(r'<g data-series="\1" data-points="\2 \3">', render(self.figure))
         svg = _SERIES.sub(r'<g data-series="\1">', svg)
-        return Plot(
-            name, title, self._with_tips(svg), Data(self.heads, self.rows), self.figure, 72 * self._above
-        )
+        return Plot(name, title, self._with_tips(svg), Data(self.heads, self.rows), self.figure, hidden)
 
     def _with_tips(self, svg: str) -> str:
         """Each marker with its text."""

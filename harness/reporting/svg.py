@@ -45,7 +45,7 @@ class Data:
 class Plot:
     """A drawn figure: its file name without suffix, what it shows, a standalone SVG document, its numbers.
 
-    `above` is the height of its legend in points.
+    `above` is the height in points of a legend that a page has no need of.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Plot:
     def inline(self, where: str) -> Markup:
         """The figure as an element of a page, in the page's colours and font.
 
-        Its view begins below the legend, since the page has its own.
+        Its view begins below a legend that the page has itself.
 
         Args:
             where: Tells apart the ids of figures drawn more than once; letters, digits and hyphens.
@@ -75,7 +75,8 @@ class Plot:
     def _view(self, box: re.Match[str]) -> str:
         width, height = float(box[1]), float(box[2])
         view = f"0 {self.above:.1f} {width:g} {height - self.above:.1f}"
-        return f'viewBox="{view}" data-whole="0 0 {width:g} {height:g}"'
+        cut = ' class="cut"' if self.above else ""
+        return f'viewBox="{view}" data-whole="0 0 {width:g} {height:g}"{cut}'
 
     def png(self) -> bytes:
         """The figure in pixels, at twice its size."""

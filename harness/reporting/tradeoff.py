@@ -10,6 +10,7 @@ from harness.reporting.axes import fit_values, key
 from harness.reporting.bands import Styles, short
 from harness.reporting.numbers import decimals, number
 from harness.reporting.sketch import LINE, Sketch
+from harness.reporting.style import MUTED
 from harness.reporting.svg import Plot
 from harness.spec.results import OnlineSummary
 
@@ -23,6 +24,11 @@ def tradeoff(pooled: Sequence[OnlineSummary], styles: Styles, metric: str) -> Pl
     """
     term = GLOSSARY[metric]
     q = 90 if all(not missing(90, getattr(summary, metric).n) for summary in pooled) else 50
+
+    def level(one: OnlineSummary) -> float | None:
+        value: float | None = getattr(getattr(one, metric), f"p{q}")
+        return value
+
     sketch = Sketch(styles, _HEADS)
     axes = sketch.axes()
     rates: list[float] = []
@@ -31,24 +37,28 @@ def tradeoff(pooled: Sequence[OnlineSummary], styles: Styles, metric: str) -> Pl
         found = [
             (one.output_tok_per_s, value, one)
             for one in sorted(pooled, key=lambda one: -one.scale)
-            if one.label == label and (value := getattr(getattr(one, metric), f"p{q}")) is not None
+            if one.label == label and (value := level(one)) is not None
         ]
         x, y = [rate for rate, *_ in found], [value for _, value, _ in found]
         (line,) = axes.plot(x, y, color=look.color, marker=look.marker, linestyle=look.line)
         sketch.points(line, label, [_tip(one, rate, f"{term.short} p{q}", ms) for rate, ms, one in found])
         sketch.rows += [(label, one.scale, rate, f"p{q}", ms, one.valid) for rate, ms, one in found]
-        for rate, ms, one in found:
-            text = axes.annotate(
-                f"{one.scale:g}", (rate, ms), (4, 4), textcoords="offset points", fontsize=7, color=look.color
-            )
-            sketch.belongs(text, label)
         rates += x
         values += y
+    for scale in sorted({one.scale for one in pooled}):
+        rate, ms = max(
+            ((one.output_tok_per_s, level(one) or 0.0) for one in pooled if one.scale == scale),
+            key=lambda point: point[1],
+        )
+        axes.annotate(
+            f"scale {scale:g}", (rate, ms), (0, 6), textcoords="offset points", ha="center", fontsize=7,
+            color=MUTED,
+        )  # fmt: skip
     axes.set_title(f"{term.short} p{q}, ms")
-    fit_values(axes, values)
+    fit_values(axes, [*values, 1.06 * max(values)])
     fit_values(axes, rates, "x")
     axes.set_xlabel("output tok/s", loc="left")
-    key(axes, "numbers: scale; below right is better")
+    key(axes, "below right is better")
     return sketch.finish(
         f"tradeoff_{short(metric)}", f"{term.name} at p{q} against the output token rate, scale by scale"
     )

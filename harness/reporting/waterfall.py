@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.reporting.axes import fit_values, footnote, key
+from harness.reporting.axes import fit_values, footnote
 from harness.reporting.numbers import decimals, number
 from harness.reporting.sketch import LINE, Sketch
 from harness.reporting.style import INK, RULE, Look
@@ -38,6 +38,7 @@ def waterfall(pooled: Sequence[OnlineSummary], scale: float) -> Plot:
         ("engine", "scale", "part", "mean_ms", "n", "source"),
         (4.6, 0.95 + 0.36 * len(rows)),
         left=0.2 + 0.075 * max(map(len, names)),
+        on_page=True,
     )
     axes = sketch.axes()
     for position, (one, found) in enumerate(rows):
@@ -69,7 +70,7 @@ def waterfall(pooled: Sequence[OnlineSummary], scale: float) -> Plot:
     fit_values(axes, [1.12 * found.total_ms for _, found in rows], "x")
     axes.set_xlim(left=0)
     axes.set_title(f"Mean TTFT at scale {scale:g}, ms")
-    key(axes, "from the schedule")
+    axes.set_xlabel("from the schedule", loc="left")
     footnote(axes, f"n = {min(found.n for _, found in rows):,} requests or more a bar")
     return sketch.finish(
         f"waterfall_scale_{scale:g}", f"Parts of the mean time to first token, scale {scale:g}"
