@@ -1,4 +1,4 @@
-"""A GPT-2 folder made by transformers, with weights large enough that answers vary."""
+"""Model folders made by transformers, with weights large enough that answers vary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, Qwen3Config
 
 from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM
@@ -34,9 +34,49 @@ def make_gpt2(folder: Path, *, layers: int = 3, width: int = 128, heads: int = 4
     return folder
 
 
+#: What models of the Llama family differ in, spread over two of them.
+LLAMAS = {
+    "llama": LlamaConfig(
+        vocab_size=5003, num_hidden_layers=3, hidden_size=96, intermediate_size=320, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=1024, eos_token_id=5002,
+        attention_bias=True, mlp_bias=True, tie_word_embeddings=False,
+        rope_parameters={
+            "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 256,
+        },
+    ),
+    "qwen3": Qwen3Config(
+        vocab_size=5003, num_hidden_layers=3, hidden_size=128, intermediate_size=256, num_attention_heads=4,
+        num_key_value_heads=4, head_dim=64, max_position_embeddings=1024, eos_token_id=[5002, 5001],
+        tie_word_embeddings=True, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
+    ),
+}  # fmt: skip
+
+
+def make_llama(folder: Path, name: str) -> Path:
+    """Also with gains and biases that are not those of a fresh model."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(LLAMAS[name])
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if parameter_name.startswith("model.layers.") and parameter.dim() == 2:
+                parameter.mul_(6)
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def gpt2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_gpt2(tmp_path_factory.mktemp("gpt2"))
+
+
+@pytest.fixture(scope="session", params=["gpt2", *LLAMAS])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One model of each kind."""
+    path = tmp_path_factory.mktemp(request.param)
+    return make_gpt2(path) if request.param == "gpt2" else make_llama(path, request.param)
 
 
 @dataclass(frozen=True)

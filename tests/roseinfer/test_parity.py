@@ -1,4 +1,4 @@
-"""Greedy tokens and logits against transformers' own GPT-2."""
+"""Greedy tokens and logits against transformers' own models."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
+import rosemodels
 from roseinfer import models
 from roseinfer.attention.backends import make_attention
 from roseinfer.attention.base import Batch, Segment
@@ -29,11 +30,11 @@ def prompts(count: int, longest: int, vocab: int = 5003) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def reference(gpt2_folder: Path) -> GPT2LMHeadModel:
-    return GPT2LMHeadModel.from_pretrained(gpt2_folder, dtype=torch.float32).eval()
+def reference(folder: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
-def greedy(model: GPT2LMHeadModel, prompt: list[int], new_tokens: int) -> list[int]:
+def greedy(model: PreTrainedModel, prompt: list[int], new_tokens: int) -> list[int]:
     with torch.inference_mode():
         out = model.generate(
             torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
@@ -42,32 +43,40 @@ def greedy(model: GPT2LMHeadModel, prompt: list[int], new_tokens: int) -> list[i
     return out[0, len(prompt) :].tolist()
 
 
+@pytest.fixture(scope="module")
+def answers(reference: PreTrainedModel) -> list[tuple[list[int], list[int]]]:
+    """Prompts of 1 to 500 tokens, and what transformers makes of them."""
+    pairs = [(prompt, greedy(reference, prompt, NEW_TOKENS)) for prompt in prompts(32, 500)]
+    eos = reference.config.eos_token_id
+    ends = {*eos} if isinstance(eos, list) else {eos}
+    assert not any(ends & {*answer} for _, answer in pairs), (
+        "transformers forbids EOS under min_new_tokens; choose another seed"
+    )
+    assert len({token for _, answer in pairs for token in answer}) > 100, "too uniform to prove much"
+    return pairs
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         {},
         {"cpu_kernels": False, "packed_weights": False},
-        {"kv_tokens": 930, "block_size": 2, "prefill_max_tokens": 4096},
+        {"chunked_prefill_size": 48, "prefix_cache": True},
+        {"kv_tokens": 560, "block_size": 2, "prefill_max_tokens": 4096},
     ],
-    ids=["kernels", "plain", "preempting"],
+    ids=["kernels", "plain", "chunked", "preempting"],
 )
 def test_greedy_tokens_equal_transformers(
-    gpt2_folder: Path, reference: GPT2LMHeadModel, settings: dict[str, object]
+    folder: Path, answers: list[tuple[list[int], list[int]]], settings: dict[str, object]
 ) -> None:
-    cases = prompts(56, 900)
-    eos = reference.config.eos_token_id
-    llm = LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", warmup=False, **settings))
+    llm = LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", warmup=False, **settings))
     rng = np.random.default_rng(1)
-    wanted = [int(rng.integers(1, NEW_TOKENS + 1)) for _ in cases]  # so that batches shrink and grow
-    outputs = llm.generate(cases, [SamplingParams(max_tokens=n, ignore_eos=True) for n in wanted])
-    llm.engine.check_idle()
-    for prompt, tokens, count in zip(cases, outputs, wanted, strict=True):
-        expected = greedy(reference, prompt, count)
-        assert eos not in expected, "transformers forbids EOS under min_new_tokens; choose another seed"
-        assert tokens == expected
-    assert len({token for tokens in outputs for token in tokens}) > 100, (
-        "answers are too uniform to prove much"
+    wanted = rng.integers(1, NEW_TOKENS + 1, len(answers)).tolist()  # so that batches shrink and grow
+    outputs = llm.generate(
+        [prompt for prompt, _ in answers], [SamplingParams(max_tokens=n, ignore_eos=True) for n in wanted]
     )
+    llm.engine.check_idle()
+    assert outputs == [answer[:count] for (_, answer), count in zip(answers, wanted, strict=True)]
     if "kv_tokens" in settings:
         assert llm.engine.preemptions > 0
 
@@ -90,25 +99,25 @@ def prompt_logits(folder: Path, dtype: torch.dtype, prompt: list[int]) -> torch.
         return model.logits(hidden[-1:]).float()[0]
 
 
-def test_logits_equal_transformers(gpt2_folder: Path, reference: GPT2LMHeadModel) -> None:
+def test_logits_equal_transformers(folder: Path, reference: PreTrainedModel) -> None:
     """fp32 within 1e-3 of the spread of the logits, bf16 (8 bits of mantissa) within 5 %."""
     for prompt in prompts(8, 300):
         with torch.inference_mode():
             expected = reference(torch.tensor([prompt])).logits[0, -1]
         spread = expected.max() - expected.min()
         for dtype, bound in ((torch.float32, 1e-3), (torch.bfloat16, 0.05)):
-            difference = (prompt_logits(gpt2_folder, dtype, prompt) - expected).abs().max()
+            difference = (prompt_logits(folder, dtype, prompt) - expected).abs().max()
             assert difference < bound * spread
 
 
-def test_stops_at_end_of_text(gpt2_folder: Path, reference: GPT2LMHeadModel, tmp_path: Path) -> None:
+def test_stops_at_end_of_text(folder: Path, reference: PreTrainedModel, tmp_path: Path) -> None:
     """The end-of-text token ends an answer unless it is ignored or min_tokens are not there yet."""
     prompt = prompts(8, 100)[7]
     tokens = greedy(reference, prompt, 12)
-    folder = shutil.copytree(gpt2_folder, tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": tokens[5]}))
-    llm = LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", warmup=False))
+    changed = shutil.copytree(folder, tmp_path / "model")
+    config = json.loads((changed / "config.json").read_text())
+    (changed / "config.json").write_text(json.dumps(config | {"eos_token_id": tokens[5]}))
+    llm = LLM(EngineConfig(str(changed), device="cpu", dtype="fp32", warmup=False))
     first = tokens.index(tokens[5])
 
     def run(**params: object) -> list[int]:
@@ -117,3 +126,25 @@ def test_stops_at_end_of_text(gpt2_folder: Path, reference: GPT2LMHeadModel, tmp
     assert run() == tokens[: first + 1]
     assert run(ignore_eos=True) == tokens
     assert run(min_tokens=first + 2)[: first + 2] == tokens[: first + 2]
+
+
+def test_smollm2_with_its_real_weights() -> None:
+    """English in, the same English out as transformers, in fp32; bf16 logits within 5 % of their spread."""
+    try:
+        folder = rosemodels.folder("smollm2-135m")
+    except rosemodels.ModelError as error:
+        pytest.skip(str(error))
+    assert folder is not None
+    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    llm = LLM(EngineConfig("smollm2-135m", device="cpu", dtype="fp32", kv_tokens=1024, warmup=False))
+    assert llm.tokenizer is not None
+    texts = ["The capital of France is", "Water boils when", "def fibonacci(n):"]
+    cases = [llm.tokenizer.encode(text).tolist() for text in texts]
+    outputs = llm.generate(cases, SamplingParams(max_tokens=10, ignore_eos=True))
+    assert outputs == [greedy(reference, case, 10) for case in cases]
+    detokenizer = llm.tokenizer.detokenizer()
+    assert "Paris" in "".join(detokenizer.push(token) for token in outputs[0])
+    with torch.inference_mode():
+        expected = reference(torch.tensor([cases[0]])).logits[0, -1]
+    difference = (prompt_logits(folder, torch.bfloat16, cases[0]) - expected).abs().max()
+    assert difference < 0.05 * (expected.max() - expected.min())
