@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 from pydantic import JsonValue
 
+from harness.cells.answers import ask_engine
 from harness.cells.cell import Block, Cell
 from harness.cells.events import (
     CellDone,
@@ -21,8 +22,8 @@ from harness.cells.events import (
 from harness.cells.folder import now
 from harness.cells.resolve import Resolved
 from harness.cells.run import Run
-from harness.engines.base import Asking, Encoder, Server
-from harness.engines.counters import PrefixCounters
+from harness.engines.base import Asking, Encoder, Engine, Server
+from harness.engines.pages import METRICS, Histogram, between, get, histograms
 from harness.errors import BenchError, EngineError, LeftBehindError
 from harness.load.plan import LoadPlan, LoadResult, Progress, WireRequest
 from harness.load.run import run_load
@@ -59,13 +60,14 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
             run.launched(server.record)
             model = resolved.model.path if resolved.model else Path()
             asking = Asking(model, server.served_name, resolved.settings.ignore_eos, resolved.settings.seed)
-            measuring = _Measuring(
-                run, resolved, notify, server, engine.encoder(asking), engine.prefix_counters
-            )
+            encode = engine.encoder(asking)
+            measuring = _Measuring(run, resolved, notify, engine, server, encode)
             measuring.warm_up(left[0])
+            ask_engine(run, resolved, who, server, encode)
             while left:
                 measuring.measure(left[0])
                 left.pop(0)
+            ask_engine(run, resolved, who, server, encode)
     except LeftBehindError:
         raise
     except BenchError as error:
@@ -85,9 +87,9 @@ class _Measuring:
     run: Run
     resolved: Resolved
     notify: Notify
+    engine: Engine
     server: Server
     encode: Encoder
-    counters: PrefixCounters | None
 
     def warm_up(self, cell: Cell) -> None:
         """Send the warm-up's waves. Raises EngineError when none of a wave's requests succeeds."""
@@ -114,7 +116,7 @@ class _Measuring:
             self.notify(CellProgress(cell, len(requests), progress))
 
         progress(Progress(0, 0, 0))
-        before = self._counted()
+        before, held = self._counted(), self._held()
         result = self._send(requests, self.resolved.settings.concurrency, progress)
         self.server.check()
         records = self._read(result, requests, cell)
@@ -127,6 +129,7 @@ class _Measuring:
             detail={
                 "clients": [msgspec.structs.asdict(usage) for usage in result.usage],
                 "prefix_cache": self._risen(before),
+                "told": {name: mean.model_dump() for name, mean in between(held, self._held()).items()},
             },
         )  # fmt: skip
         self.run.finish(entry)
@@ -138,14 +141,20 @@ class _Measuring:
 
     def _counted(self) -> tuple[float, float] | None:
         """Hits and queries of the engine's prefix cache so far; None where it does not tell."""
-        return None if self.counters is None else self.counters.read(self.server.target)
+        counters = self.engine.prefix_counters
+        return None if counters is None else counters.read(self.server.target)
+
+    def _held(self) -> dict[str, Histogram]:
+        """The engine's histograms so far; none where it has none."""
+        wanted = self.engine.histograms
+        return histograms(get(self.server.target, METRICS), wanted) if wanted else {}
 
     def _risen(self, before: tuple[float, float] | None) -> JsonValue:
-        after = self._counted()
-        if self.counters is None or before is None or after is None:
+        counters, after = self.engine.prefix_counters, self._counted()
+        if counters is None or before is None or after is None:
             return None
         hits, queries = after[0] - before[0], after[1] - before[1]
-        return PrefixCount(hits=hits, queries=queries, source=self.counters.source).model_dump()
+        return PrefixCount(hits=hits, queries=queries, source=counters.source).model_dump()
 
     def _send(
         self,

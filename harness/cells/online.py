@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter
 
+from harness.cells.answers import judge_answers, judged_answers
 from harness.cells.block import measure_block
 from harness.cells.events import EngineSkipped, Notify, Reporting, Started
 from harness.cells.folder import alone, make_folder, now, write_json
 from harness.cells.resolve import Resolved, make_contenders, resolve_online
 from harness.cells.run import JOURNAL, RESULTS, Run
 from harness.errors import BenchError, UsageError
+from harness.fairness.ledger import ledger
 from harness.metrics.comparison import compare
 from harness.metrics.prefixes import prefix_hits
 from harness.metrics.summary import summarize
 from harness.records.journal import read_journal
 from harness.records.store import assemble, read_records
 from harness.spec.calibration import Calibration
+from harness.spec.fairness import ToldMean
 from harness.spec.results import OnlineResults, PrefixCount, RunInfo
 from harness.spec.settings import OnlineSettings
 from harness.telemetry.machine import environment
 from harness.telemetry.versions import versions
+
+_TOLD = TypeAdapter(dict[int, dict[str, ToldMean]])
+_PREFIXES = TypeAdapter(dict[int, PrefixCount])
 
 
 def run_online(settings: OnlineSettings, command: list[str], notify: Notify) -> tuple[Path, OnlineResults]:
@@ -110,14 +116,16 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
         mends = dict.fromkeys(fault.mend for fault in faults if fault.mend)
         raise BenchError(f"nothing could be measured: {'; '.join(reasons)}", "; ".join(mends))
     notify(Reporting())
+    if resolved is not None:
+        judge_answers(run, resolved)
     return _write_results(run)
 
 
-def _prefix_counts(run: Run) -> dict[int, PrefixCount]:
-    """What the engines' counters said, by cell, where they do."""
+def _kept(run: Run, name: str) -> dict[int, JsonValue]:
+    """What the journal keeps of each cell under that name, where it does."""
     entries = read_journal(run.folder / JOURNAL)
-    told = {entry.cell: entry.detail.get("prefix_cache") for entry in entries}
-    return {cell: PrefixCount.model_validate(count) for cell, count in told.items() if count is not None}
+    kept = {entry.cell: entry.detail.get(name) for entry in entries}
+    return {cell: value for cell, value in kept.items() if value}
 
 
 def _write_results(run: Run) -> OnlineResults:
@@ -126,13 +134,22 @@ def _write_results(run: Run) -> OnlineResults:
     settings = run.settings
     rank = {who.label: position for position, who in enumerate(make_contenders(settings))}
     requests = records.requests.sort_values("label", key=lambda label: label.map(rank), kind="stable")
+    answers = judged_answers(run)
+    told = _TOLD.validate_python(_kept(run, "told"))
+    counts = _PREFIXES.validate_python(_kept(run, "prefix_cache"))
     results = OnlineResults(
         meta=run.info,
-        summaries=summarize(requests, records.chunks, settings.slo, settings.seed, settings.cut, run.ceiling),
+        summaries=summarize(
+            requests, records.chunks, settings.slo, settings.seed, settings.cut, run.ceiling,
+            told, answers.wrong if answers else None,
+        ),
         comparisons=compare(requests, records.chunks, seed=settings.seed, cut=settings.cut),
         skipped=run.left_out(),
-        prefixes=prefix_hits(requests, _prefix_counts(run)),
-    )
+        prefixes=prefix_hits(requests, counts),
+        ledger=ledger(run.info.launches),
+        answers=answers,
+        told=told,
+    )  # fmt: skip
     assemble(run.folder, run.done)
     write_json(run.folder / RESULTS, results)
     return results

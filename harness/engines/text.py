@@ -2,7 +2,7 @@
 
 Decoding token ids and encoding the text again changes their number. Here a prompt is written only with tokens
 that stand for themselves next to each other: a space and ASCII letters, which every byte-level tokenizer
-splits at the space. Equal ids give equal words, so shared prefixes stay shared.
+splits at the space. Equal ids give equal words, so shared prefixes stay shared; such a token gives itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class TextPrompts:
         decoded = self._tokenizer.decode_batch([[i] for i in ids])
         words = [(i, text) for i, text in zip(ids, decoded, strict=True) if _WORD.fullmatch(text)]
         alone = self._tokenizer.encode_batch([text for _, text in words], add_special_tokens=False)
-        self._words = [text for (i, text), again in zip(words, alone, strict=True) if again.ids == [i]]
+        self._words = {i: text for (i, text), again in zip(words, alone, strict=True) if again.ids == [i]}
+        self._ids = list(self._words)
         self._added = self._tokenizer.num_special_tokens_to_add(is_pair=False)
         if not self._words:
             raise EngineError(
@@ -49,9 +50,17 @@ class TextPrompts:
         Raises:
             EngineError: the tokenizer counts otherwise.
         """
-        text = "".join(self._words[i % len(self._words)] for i in prompt[self._added :])
+        text = "".join(self._word(i) for i in prompt[self._added :])
         if (count := len(self._tokenizer.encode(text).ids)) != len(prompt):
             raise EngineError(
                 f"a prompt of {len(prompt)} tokens became {count} as text", "leave this engine out"
             )
         return text
+
+    def tokens(self, prompt: Sequence[int]) -> list[int]:
+        """The ids that `of` writes: those of which it writes the same text again. Raises EngineError."""
+        ids: list[int] = self._tokenizer.encode(self.of(prompt)).ids
+        return ids
+
+    def _word(self, token: int) -> str:
+        return self._words.get(token) or self._words[self._ids[token % len(self._ids)]]

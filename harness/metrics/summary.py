@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from harness.metrics.bootstrap import Resampling
 from harness.metrics.percentiles import distribution
 from harness.metrics.rates import Flow, flow, total
 from harness.metrics.samples import Group, by_scale, pool, split
-from harness.metrics.validity import invalid_reasons
+from harness.metrics.validity import discredit, invalid_reasons
 from harness.metrics.waterfall import Told, told_mean, waterfall
 from harness.metrics.window import Cut, scheduled
 from harness.spec.calibration import ClientCeiling
@@ -33,6 +33,7 @@ def summarize(
     cut: Cut | None = None,
     ceiling: ClientCeiling | None = None,
     told: Told | None = None,
+    wrong: Mapping[str, str] | None = None,
 ) -> list[OnlineSummary]:
     """Summarize the two tables of records/schema.py.
 
@@ -44,6 +45,7 @@ def summarize(
         cut: The part of each cell that is measured; None: all.
         ceiling: What one client process sustains; None: not known, and not judged by.
         told: What the engines' histograms say of each cell.
+        wrong: Engines whose answers are wrong, by label, and why: their cells are invalid.
 
     Returns:
         For each engine as it first appears and each scale ascending: its repeats, then all of them pooled
@@ -60,7 +62,7 @@ def summarize(
             pooled = _summary(pool(repeats), repeats, slo, seed, None, told)
             pooled = pooled.model_copy(update={"valid": not reasons, "invalid_reasons": reasons})
         summaries += [*each, pooled]
-    return summaries
+    return [discredit(summary, (wrong or {}).get(summary.label)) for summary in summaries]
 
 
 def generator(seed: int, group: Group) -> np.random.Generator:

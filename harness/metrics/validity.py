@@ -8,6 +8,7 @@ import pandas as pd
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
 from harness.spec.calibration import ClientCeiling
+from harness.spec.results import OnlineSummary
 
 #: A cell is invalid when the client sent later than this at p99, unless TTFT is so long that it is nothing.
 LAG_LIMIT_MS = 1.0
@@ -38,6 +39,14 @@ def invalid_reasons(group: Group, ceiling: ClientCeiling | None = None) -> list[
         if late > limit:
             reasons.append(f"the client sent late: submit lag p99 {late:.2f} ms, above {limit:.2f} ms")
     return reasons + above
+
+
+def discredit(summary: OnlineSummary, why: str | None) -> OnlineSummary:
+    """The summary of an engine whose answers are wrong: no figure of it counts. None: they are not."""
+    if why is None:
+        return summary
+    reasons = [*summary.invalid_reasons, f"its answers are wrong: {why}"]
+    return summary.model_copy(update={"valid": False, "invalid_reasons": reasons})
 
 
 def _above_ceiling(requests: pd.DataFrame, ceiling: ClientCeiling) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 from pydantic import ValidationError
@@ -47,16 +48,21 @@ def recompute(results: OnlineResults, requests: pd.DataFrame, chunks: pd.DataFra
 
 
 def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:
-    """Where two results of one run differ, a line a value; floating-point dust does not count."""
+    """Where two results of one run differ, a line a value; floating-point dust does not count.
+
+    What an older version did not store is no difference.
+    """
+    absent = {_name(one) for one in computed.summaries} - {_name(one) for one in stored.summaries}
     return [
+        *(f"{name}: not stored" for name in sorted(absent)),
         *_between(_named(stored.summaries), _named(computed.summaries)),
         *_between(_paired(stored.comparisons), _paired(computed.comparisons)),
     ]
 
 
 def _between(stored: dict[str, object], computed: dict[str, object]) -> Iterator[str]:
-    for place in dict.fromkeys([*stored, *computed]):
-        a, b = stored.get(place), computed.get(place)
+    for place, a in stored.items():
+        b = computed.get(place)
         if not _alike(a, b):
             yield f"{place}: stored {_say(a)}, computed {_say(b)}"
 
@@ -64,16 +70,21 @@ def _between(stored: dict[str, object], computed: dict[str, object]) -> Iterator
 def _named(summaries: list[OnlineSummary]) -> dict[str, object]:
     found: dict[str, object] = {}
     for one in summaries:
-        which = "all repeats" if one.repeat is None else f"repeat {one.repeat}"
-        found |= _leaves(f"{one.label}, scale {one.scale:g}, {which}", one.model_dump())
+        found |= _leaves(_name(one), one.model_dump(exclude_unset=True))
     return found
+
+
+def _name(one: OnlineSummary) -> str:
+    return (
+        f"{one.label}, scale {one.scale:g}, {'all repeats' if one.repeat is None else f'repeat {one.repeat}'}"
+    )
 
 
 def _paired(comparisons: list[Comparison]) -> dict[str, object]:
     found: dict[str, object] = {}
     for one in comparisons:
         place = f"{one.a} against {one.b}, scale {one.scale or 0:g}, {one.metric} {one.statistic}"
-        found |= _leaves(place, one.model_dump())
+        found |= _leaves(place, one.model_dump(exclude_unset=True))
     return found
 
 

@@ -52,9 +52,9 @@ class Answer(Strict):
     asked: int = Field(description="output tokens")
     got: int = Field(description="output tokens that came")
     same: int = Field(description="leading tokens that are those of the reference")
-    outcome: Literal["same", "near tie", "different", "failed"] = Field(
+    outcome: Literal["same", "near tie", "different", "failed", "unknown"] = Field(
         description="near tie: the first token that is another was as good as the reference's own, and those "
-        "behind it are not judged"
+        "behind it are not judged; unknown: nothing to judge it by"
     )
     detail: str = ""
 

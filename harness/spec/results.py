@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue
 
 from harness.spec.base import Strict
-from harness.spec.fairness import AnswerChecks, Fact, Ledger, Source, Waterfall
+from harness.spec.fairness import AnswerChecks, Fact, Ledger, Source, ToldMean, Waterfall
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -223,6 +223,9 @@ class OnlineResults(Strict):
     prefixes: list[PrefixHits] = Field(default_factory=list, description="one a cell")
     ledger: Ledger | None = None
     answers: AnswerChecks | None = None
+    told: dict[int, dict[str, ToldMean]] = Field(
+        default_factory=dict, description="means by the engines' own histograms, by cell and metric"
+    )
 
 
 class OfflineResult(Strict):

@@ -153,6 +153,9 @@ class OnlineSettings(CommonSettings):
         True, description="measure the client itself first where this machine has no calibration: 10 s"
     )
     timeout_s: float = Field(300, gt=0, description="longest silence of an answer before it counts as failed")
+    check_answers: bool = Field(
+        True, description="hold greedy answers to a few prompts against transformers in float32"
+    )
     slo: Slo | None = Field(None, description="service level for goodput, e.g. ttft_ms=200,tpot_ms=50")
 
     def idle(self) -> dict[str, str]:

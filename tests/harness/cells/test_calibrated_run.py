@@ -31,7 +31,8 @@ def calibration(chunks_per_s: float, requests_per_s: float = 1e6) -> Calibration
 
 
 def settings_for(url: str, folder: Path, **given: Any) -> OnlineSettings:
-    return OnlineSettings(base_url=url, out=folder, max_model_len=1024, n=4, scales=[0.01], warmup=0, **given)
+    quick = {"max_model_len": 1024, "n": 4, "scales": [0.01], "warmup": 0, "check_answers": False}
+    return OnlineSettings(base_url=url, out=folder, **quick, **given)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,8 @@ def settings_for(tmp_path: Path) -> Callable[..., OnlineSettings]:
     """Settings of a short run against a server at an address."""
 
     def make(url: str, **given: Any) -> OnlineSettings:
-        quick = {"max_model_len": 1024, "n": 4, "scales": [0.02, 0.01], "warmup": 0, "calibrate": False}
+        quick = {"max_model_len": 1024, "n": 4, "scales": [0.02, 0.01], "warmup": 0}
+        quick |= {"calibrate": False, "check_answers": False}
         return OnlineSettings(base_url=url, out=tmp_path / "runs", **quick | given)
 
     return make

@@ -1,0 +1,31 @@
+"""The prompts of the answer check: a few, of lengths on both sides of the sizes at which engines cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from harness.engines.text import TextPrompts
+from harness.errors import EngineError
+
+LENGTHS = (4, 16, 33, 64, 100, 129)
+OUTPUT_TOKENS = 16
+#: Apart from the seeds of loads.
+_SEED = 0xA45
+
+
+def check_prompts(model: Path, vocab_size: int, context: int) -> list[list[int]]:
+    """Token ids of each prompt, none where the context is too short.
+
+    Where the model has a tokenizer they are ids that stand for themselves as text, so that engines that take
+    only text are asked the very same.
+    """
+    rng = np.random.default_rng(_SEED)
+    lengths = [length for length in LENGTHS if length + OUTPUT_TOKENS <= context]
+    drawn: list[list[int]] = [rng.integers(vocab_size, size=length).tolist() for length in lengths]
+    try:
+        text = TextPrompts(model)
+        return [text.tokens(prompt) for prompt in drawn]
+    except EngineError:
+        return drawn

@@ -1,0 +1,99 @@
+"""The reference of the answer check: the model itself, in float32, by transformers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+from pydantic import ValidationError
+
+from harness.engines.base import Installation
+from harness.engines.process import Guarded, describe_exit
+from harness.spec.base import Strict
+
+SCRIPT = Path(__file__).parent / "reference_worker.py"
+#: The best tokens that are kept of each position.
+CANDIDATES = 16
+TIMEOUT_S = 600.0
+#: Share of the free memory that the weights in float32 may take.
+MEMORY_SHARE = 0.5
+
+
+class ReferenceAnswer(Strict):
+    """One greedy answer, and for each of its tokens the best tokens with how far each falls short of it."""
+
+    tokens: list[int]
+    candidates: list[list[tuple[int, float]]]
+
+
+class Reference(Strict):
+    """The reference's answers to all prompts.
+
+    `noise` is the largest change of any logit when the same model runs in the dtype of the engines; `spread`
+    the standard deviation of the logits.
+    """
+
+    version: str
+    noise: float
+    spread: float
+    answers: list[ReferenceAnswer]
+
+
+def interpreter(found: Sequence[Installation]) -> Path | None:
+    """One that has torch and transformers: our own, else that of an engine; None where there is none."""
+    if all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
+        return Path(sys.executable)
+    able = (one.python for one in found if {"torch", "transformers"} <= {*one.versions})
+    return next(able, None)
+
+
+def ask_reference(
+    python: Path,
+    model: Path,
+    device: str,
+    dtype: str,
+    prompts: Sequence[Sequence[int]],
+    output_tokens: int,
+    log: Path,
+) -> Reference | str:
+    """The reference's answers; in words why there are none, where it cannot run here."""
+    size = 2 * sum(path.stat().st_size for path in model.glob("*.safetensors"))
+    if device == "cpu" and size > MEMORY_SHARE * psutil.virtual_memory().available:
+        return f"the model in float32 takes up to {size / 2**30:.1f} GiB, too much for this machine"
+    job = {
+        "model": str(model),
+        "device": device,
+        "dtype": dtype,
+        "prompts": prompts,
+        "output_tokens": output_tokens,
+        "candidates": CANDIDATES,
+    }
+    with TemporaryDirectory(prefix="rosebench-reference-") as scratch:
+        job_file, result_file = Path(scratch, "job.json"), Path(scratch, "result.json")
+        job_file.write_text(json.dumps(job))
+        argv = [str(python), str(SCRIPT), str(job_file), str(result_file)]
+        process = Guarded("the reference", argv, os.environ | {"HF_HUB_OFFLINE": "1"}, log)
+        deadline = time.monotonic() + TIMEOUT_S
+        try:
+            while (code := process.wait(1.0)) is None and time.monotonic() < deadline:
+                pass
+        finally:
+            process.stop()
+        if code != 0:
+            ended = (
+                f"did not end within {TIMEOUT_S:.0f} s"
+                if code is None
+                else f"ended with {describe_exit(code)}"
+            )
+            return f"transformers {ended}: {process.tail().splitlines()[-1:]}"
+        try:
+            return Reference.model_validate_json(result_file.read_bytes())
+        except ValidationError as error:
+            return f"transformers gave no answers: {error.errors()[0]['msg']}"

@@ -1,0 +1,76 @@
+"""Greedy answers of a model by transformers in float32, and how far its own dtype moves the logits.
+
+    python reference_worker.py JOB.json RESULT.json
+
+Run by any interpreter that has torch and transformers; nothing of this project is imported.
+JOB.json: {"model", "device", "dtype", "prompts", "output_tokens", "candidates"}.
+RESULT.json: {"version", "noise", "spread", "answers": [{"tokens", "candidates"}]}.
+
+An answer ends before its end-of-sequence token, as engines differ in whether that may be chosen. `candidates`
+are, for each token of an answer, the ids with the largest logits and how far each falls short of the largest.
+`noise` is the largest change of any logit from float32 to the dtype over all answers, `spread` the standard
+deviation of the logits.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+
+def answer(model: Any, prompt: list[int], count: int) -> tuple[list[int], torch.Tensor]:
+    """Greedy tokens, and the logits [n, vocabulary] that each was chosen from."""
+    step, cache, tokens, rows = torch.tensor([prompt], device=model.device), None, [], []
+    for _ in range(count):
+        out = model(input_ids=step, past_key_values=cache, use_cache=True)
+        cache, row = out.past_key_values, out.logits[0, -1].float()
+        tokens.append(int(row.argmax()))
+        rows.append(row)
+        step = torch.tensor([tokens[-1:]], device=model.device)
+    return tokens, torch.stack(rows)
+
+
+def logits_along(model: Any, prompt: list[int], tokens: list[int]) -> torch.Tensor:
+    """The logits [n, vocabulary] of the positions at which `tokens` were chosen."""
+    ids = torch.tensor([prompt + tokens[:-1]], device=model.device)
+    rows: torch.Tensor = model(input_ids=ids).logits[0, len(prompt) - 1 :].float()
+    return rows
+
+
+def candidates(rows: torch.Tensor, count: int) -> list[list[tuple[int, float]]]:
+    """The best `count` tokens of each row, each with how far it is below the first."""
+    best = rows.topk(count)
+    shortfalls = (best.values[:, :1] - best.values).tolist()
+    pairs = zip(best.indices.tolist(), shortfalls, strict=True)
+    return [list(zip(ids, below, strict=True)) for ids, below in pairs]
+
+
+def main(job_path: str, result_path: str) -> None:
+    job = json.loads(Path(job_path).read_text())
+    model = transformers.AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32)
+    model = model.to(job["device"]).eval()
+    eos = model.config.eos_token_id
+    ends = eos if isinstance(eos, list) else [eos] if eos is not None else []
+    answers, noise, spread = [], 0.0, 0.0
+    with torch.inference_mode():
+        made = []
+        for prompt in job["prompts"]:
+            tokens, rows = answer(model, prompt, job["output_tokens"])
+            stop = next((i for i, token in enumerate(tokens) if token in ends), len(tokens))
+            made.append((prompt, tokens[:stop], rows[:stop]))
+        model = model.to(getattr(torch, job["dtype"]))
+        for prompt, tokens, rows in made:
+            answers.append({"tokens": tokens, "candidates": candidates(rows, job["candidates"])})
+            if tokens:
+                noise = max(noise, float((logits_along(model, prompt, tokens) - rows).abs().max()))
+                spread = max(spread, float(rows.std()))
+    version = f"transformers {transformers.__version__}, torch {torch.__version__}"
+    result = {"version": version, "noise": noise, "spread": spread, "answers": answers}
+    Path(result_path).write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,36 @@
+"""Settings side by side."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.fairness.ledger import SETTINGS, ledger
+from harness.spec.fairness import Fact
+from harness.spec.results import LaunchRecord
+
+keys = st.sampled_from([setting.key for setting in SETTINGS])
+facts = st.dictionaries(
+    keys, st.builds(Fact, value=st.sampled_from([None, 1, 2, "a", [1]]), source=st.just("log"))
+)
+
+
+@given(st.lists(facts, max_size=4))
+def test_every_setting_that_is_told_has_a_row_and_unequal_ones_are_flagged(
+    told: list[dict[str, Fact]],
+) -> None:
+    launches = [LaunchRecord(engine="e", label=str(i), facts=one) for i, one in enumerate(told)]
+    found = ledger(launches)
+    assert {row.key for row in found.rows} == {key for one in told for key in one}
+    assert found.labels == [launch.label for launch in launches]
+    own = {setting.key for setting in SETTINGS if not setting.comparable}
+    for row in found.rows:
+        assert list(row.facts) == found.labels
+        values = [fact.value for fact in row.facts.values() if fact is not None]
+        if row.key in own:
+            assert row.agreement == "own"
+        elif len(values) == 1:
+            assert row.agreement == "unknown"
+        else:
+            assert (row.agreement == "differs") == any(value != values[0] for value in values)
+    assert [row.key for row in found.unequal] == [r.key for r in found.rows if r.agreement == "differs"]
