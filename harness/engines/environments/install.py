@@ -89,7 +89,8 @@ def _fill(engine: LocalEngine, recipe: Recipe, version: str, folder: Path, pytho
     """Everything between an empty folder and one that can be tried."""
     what = f"installing {engine.name} {version}"
     log = CACHE / f"{folder.name}.install.log"
-    run(what, [sys.executable, "-m", "venv", str(folder)], log)
+    if not (folder / "bin" / "pip").exists():
+        run(what, [sys.executable, "-m", "venv", str(folder)], log)
     wanted = [package.format(version=version) for package in recipe.packages]
     if recipe.requirements is not None:
         wanted += ["-r", str(CONFIGS / recipe.requirements)]
