@@ -10,7 +10,7 @@ from roseinfer.attention.base import Attention, Batch, Ints
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, sample
 from roseinfer.kvcache.pool import KVPool
-from roseinfer.models.gpt2 import GPT2
+from roseinfer.models.model import Model
 
 
 class EagerPending(Pending):
@@ -27,7 +27,7 @@ class EagerPending(Pending):
 class EagerRunner(Runner):
     """The model, its attention and the sampler; `capacity` is the number of running rows."""
 
-    def __init__(self, model: GPT2, attention: Attention, pool: KVPool, capacity: int) -> None:
+    def __init__(self, model: Model, attention: Attention, pool: KVPool, capacity: int) -> None:
         self._model, self._attention, self._pool = model, attention, pool
         self._last = torch.zeros(capacity, dtype=torch.int64, device=pool.device)
 

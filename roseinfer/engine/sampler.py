@@ -51,6 +51,29 @@ def sample(logits: Tensor, how: SamplingBatch) -> Tensor:
     return torch.where(torch.from_numpy(greedy).to(device), logits.argmax(-1), tokens)
 
 
+@dataclass(frozen=True)
+class Logprobs:
+    """Natural logarithms of the model's own probabilities, before temperature and cuts, float32.
+
+    Args:
+        chosen: `[R]`, of the tokens that were taken.
+        tokens: `[R, k]`, the likeliest tokens, in falling order.
+        values: `[R, k]`, theirs.
+    """
+
+    chosen: Tensor
+    tokens: Tensor
+    values: Tensor
+
+
+def logprobs(logits: Tensor, tokens: Tensor, k: int) -> Logprobs:
+    """Of the tokens taken, `[R]`, and of the `k` likeliest ones (0 or more), for logits `[R, vocab]`."""
+    wide = logits.float()
+    total = wide.logsumexp(-1, keepdim=True)
+    top = wide.topk(k, dim=-1)
+    return Logprobs((wide.gather(-1, tokens[:, None]) - total).squeeze(-1), top.indices, top.values - total)
+
+
 def _cut(sorted_probabilities: Tensor, how: SamplingBatch) -> Tensor:
     """Zero what top_k and top_p exclude; rows are sorted, the likeliest first, which always stays."""
     device = sorted_probabilities.device
