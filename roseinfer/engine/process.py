@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import NoReturn
 
 import msgspec
@@ -23,7 +24,7 @@ from torch.profiler import record_function
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
-from roseinfer.engine.profiler import StepProfiler
+from roseinfer.engine.profiler import StepProfiler, nvtx_ranges
 from roseinfer.ipc.engine_channel import EngineChannels, FrontEndStuckError
 from roseinfer.ipc.messages import (
     OWNER_SHIFT,
@@ -61,7 +62,8 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
     gc.freeze()
     _tell_all(channels, Ready(engine.info))
     try:
-        _serve(engine, channels)
+        with nvtx_ranges():
+            _serve(engine, channels)
     except EOFError:
         return 0
     except FrontEndStuckError as error:
@@ -100,7 +102,9 @@ def split(result: StepResult, owners: int) -> Iterator[tuple[int, Tokens]]:
 def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
     profiler = StepProfiler()
     while True:
-        for owner, message in channels.receive(wait=not engine.has_work):
+        with record_function("roseinfer.ipc.recv") if engine.has_work else nullcontext():
+            incoming = channels.receive(wait=not engine.has_work)
+        for owner, message in incoming:
             match message:
                 case Submit(id, prompt, params):
                     engine.add(id, np.frombuffer(prompt, dtype=np.int32), params)
@@ -110,7 +114,8 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
                     channels.send(owner, _load(engine))
                 case StartProfile() | StopProfile():
                     channels.send(owner, _profile(profiler, message))
-        result = engine.step()
+        with record_function("roseinfer.mp.step"):
+            result = engine.step()
         if result is not None:
             with record_function("roseinfer.ipc.send"):
                 for owner, tokens in split(result, len(channels)):

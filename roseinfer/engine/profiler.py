@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from roseinfer.params import RequestError
+
+
+def nvtx_ranges() -> AbstractContextManager[object]:
+    """Every record_function and operator as an NVTX range, for Nsight Systems, where ROSEINFER_NVTX is 1."""
+    wanted = os.environ.get("ROSEINFER_NVTX") == "1" and torch.cuda.is_available()
+    return torch.autograd.profiler.emit_nvtx() if wanted else nullcontext()
 
 
 class StepProfiler:

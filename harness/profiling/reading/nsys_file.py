@@ -7,6 +7,7 @@ below.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -79,11 +80,16 @@ def _read(path: Path, database: sqlite3.Connection) -> Timeline:
         "textId, globalTid, text",
         f"WHERE eventType IN ({kinds}) AND end IS NOT NULL",
     ):
-        ranges.add(names[str(literal or texts.get(text_id, "unnamed range"))], start * US, end * US, thread)
+        name = _EXTRAS.sub("", str(literal or texts.get(text_id, "unnamed range")))
+        ranges.add(names[name], start * US, end * US, thread)
     if not len(device.start):
         raise TraceError(path, "it holds no kernels", "profile a server that uses the GPU, under load")
     empty = Column().spans()
     return Timeline(names.list(), empty, calls.spans(), ranges.spans(), device.spans())
+
+
+#: What torch's emit_nvtx puts behind a name.
+_EXTRAS = re.compile(r", (seq|op_id|sizes|input_op_ids) = .*$")
 
 
 class _Links:

@@ -24,7 +24,7 @@ CATEGORIES: tuple[tuple[Category, str], ...] = (
     ("norm and elementwise", r"triton_(poi|red|per|for)"),
     (
         "memory copies",
-        r"memcpy|memset|copy|clone|fill|zero_|contiguous|aten::cat|catarray|\[cuda mem",
+        r"memcpy|memset|copy|clone|(?<!pre)fill|zero_|contiguous|aten::cat|catarray|\[cuda mem",
     ),
     (
         "norm and elementwise",
@@ -66,6 +66,8 @@ class StepRange:
 
 _VLLM = re.compile(r"^execute_(?:\d+_)?context_(\d+)\([^)]*\)_generation_(\d+)\(")
 _SGLANG = re.compile(r"^step\[(\w+)\s+bs=(\d+)", re.IGNORECASE)
+#: roseinfer's range around a whole step, which may hold several forwards.
+WHOLE_STEP = "roseinfer.mp.step"
 _ROSEINFER = re.compile(r"^roseinfer\.(prefill_batch\.model_forward|model\.forward\.\w+)$")
 
 #: The range that encloses the model's forward in a step, by engine, as the report shows it.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.profiling.reading.rules import StepRange, step_range
+from harness.profiling.reading.rules import WHOLE_STEP, StepRange, step_range
 from harness.profiling.reading.timeline import Floats, Spans, Timeline
 from harness.spec.profile import StepKind
 
@@ -58,14 +58,29 @@ def _by_ranges(timeline: Timeline) -> Steps | None:
     ranges = _outermost(ranges.take(ranges.thread == thread))
     found: list[StepRange] = [told[number] for number in ranges.name.tolist()]
     names = sorted({timeline.names[number].partition("(")[0] for number in ranges.name.tolist()})
-    return Steps(
-        ranges.start,
-        ranges.end[:-1],
-        [one.kind for one in found[:-1]],
-        [one.batch for one in found[:-1]],
-        f"ranges {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}",
-        thread,
-    )
+    by = f"ranges {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+    groups = _whole_steps(timeline, ranges)
+    if len(groups) < 2:
+        return None
+    first, last = [group[0] for group in groups], [group[-1] for group in groups[:-1]]
+    told_kinds = [{found[i].kind for i in group} for group in groups[:-1]]
+    kinds: list[StepKind] = ["prefill" if "prefill" in kind else "decode" for kind in told_kinds]
+    batches = [found[group[0]].batch for group in groups[:-1]]
+    return Steps(ranges.start[first], ranges.end[last], kinds, batches, by, thread)
+
+
+def _whole_steps(timeline: Timeline, forwards: Spans) -> list[list[int]]:
+    """Positions of the forwards of each step: those inside one range around a whole step, else one each."""
+    numbers = [number for number, name in enumerate(timeline.names) if name == WHOLE_STEP]
+    around = timeline.ranges.take(np.isin(timeline.ranges.name, numbers))
+    if not len(around):
+        return [[position] for position in range(len(forwards))]
+    step = np.searchsorted(around.start, forwards.start, side="right") - 1
+    groups: dict[int, list[int]] = {}
+    for position, number in enumerate(step.tolist()):
+        groups.setdefault(number, []).append(position)
+    groups.pop(-1, None)  # of a step that began before the capture
+    return list(groups.values())
 
 
 def _outermost(ranges: Spans) -> Spans:

@@ -100,3 +100,17 @@ def test_packed_traces_and_bare_lists_read_alike(trace: Any, tmp_path: Path) -> 
     bare.write_text(text[text.index("[") : text.rindex("]") + 1])
     assert totals(read_torch_trace(plain)) == totals(read_torch_trace(packed))
     assert totals(read_torch_trace(plain)) == totals(read_torch_trace(bare))
+
+
+def test_forwards_of_one_step_are_one_step(trace: Any, tmp_path: Path) -> None:
+    for step in range(4):
+        at = 200 * step
+        trace.add("user_annotation", "roseinfer.mp.step", at - 5, 190)
+        if step % 2:
+            trace.cpu_step(at, "roseinfer.prefill_batch.model_forward")
+        trace.cpu_step(at + 100, "roseinfer.model.forward.eager")
+    found = figures(read_torch_trace(trace.write(tmp_path / "trace.json")), "torch", "roseinfer")
+    assert found.steps["prefill"].n == 1
+    assert found.steps["prefill"].busy_ms == pytest.approx(0.08)
+    assert found.steps["decode"].n == 2
+    assert found.step_ms == pytest.approx((100 + 300 + 100) / 3 / 1000)

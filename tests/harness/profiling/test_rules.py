@@ -1,0 +1,52 @@
+"""Names as engines and libraries really give them."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.profiling.reading.rules import categorize, component, step_range
+
+KERNELS = {
+    "void cutlass::Kernel2<cutlass_80_tensorop_h16816gemm_relu>(Params)": "matmul",
+    "nvjet_hsh_64x8_64x16_4x1_v_bz_TNN": "matmul",
+    "aten::addmm": "matmul",
+    "mkldnn::_linear_pointwise": "matmul",
+    "triton_tem_fused_mm_3": "matmul",
+    "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<64, 64>>": "attention",
+    "BatchPrefillWithPagedKVCacheKernel": "attention",
+    "_C::cpu_attn_reshape_and_cache": "attention",
+    "void at::native::elementwise_kernel<direct_copy_kernel_cuda>": "memory copies",
+    "Memcpy DtoH (Device -> Pinned)": "memory copies",
+    "triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_0": "norm and elementwise",
+    "aten::native_layer_norm": "norm and elementwise",
+    "aten::add_": "norm and elementwise",
+    "void at::native::reduce_kernel<512, 1, ReduceOp<float, ArgMaxOps<float>>>": "sampling",
+    "ncclDevKernel_AllReduce_Sum_f16_RING_LL": "communication",
+    "aten::as_strided": "other",
+    "roseinfer.prefill_batch.model_forward": "other",
+}
+
+
+@pytest.mark.parametrize(("name", "category"), KERNELS.items())
+def test_categories(name: str, category: str) -> None:
+    assert categorize(name) == category
+
+
+def test_steps_of_every_engine() -> None:
+    vllm = step_range("execute_context_1(128)_generation_3(3)")
+    assert vllm is not None and (vllm.kind, vllm.batch) == ("prefill", 4)
+    detailed = step_range("execute_131_context_0(sq0sk0sqsq0sqsk0)_generation_3(sq3sk90sqsq3sqsk90)")
+    assert detailed is not None and (detailed.kind, detailed.batch) == ("decode", 3)
+    sglang = step_range("step[EXTEND bs=2 toks=64]")
+    assert sglang is not None and (sglang.kind, sglang.batch) == ("prefill", 2)
+    rose = step_range("roseinfer.model.forward.cuda_graph_replay")
+    assert rose is not None and rose.kind == "decode"
+    assert step_range("roseinfer.sampler") is None
+
+
+def test_parts_of_the_server() -> None:
+    assert component("roseinfer.ipc.send") == "IPC"
+    assert component("schedule: allocate_slots") == "scheduling"
+    assert component("roseinfer.detokenize") == "detokenize"
+    assert component("roseinfer.tokenize") == "tokenize"
+    assert component("gpu_model_runner: forward") is None
