@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
 
-.PHONY: setup help bench-online bench-offline report test lint format clean
+.PHONY: setup help bench-online bench-offline bench-profile report test lint format clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY) ## make .venv with everything in it
@@ -33,6 +33,9 @@ bench-online: $(READY) ## replay TRACE at SCALES against ENGINES and write the H
 
 bench-offline: $(READY) ## throughput of a fixed batch of prompts through ENGINES
 	$(BIN)/bench offline --ignore-eos $(COMMON)
+
+bench-profile: $(READY) ## profile the engines of RUN, each in a server of its own, and explain its gaps
+	$(BIN)/bench profile $(RUN) $(ARGS)
 
 report: $(READY) ## render RUN (one or several run folders) into one HTML file under reports/
 	$(BIN)/bench report $(RUN)
