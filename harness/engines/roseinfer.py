@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
-from harness.engines.selfreport import SelfReport
+from harness.engines.selfreport import SelfReport, at
 from harness.engines.server import Launch
 from harness.spec.fairness import Fact
 
@@ -17,7 +17,7 @@ _PLACES = {
     "device": "settings.device",
     "threads": "settings.threads",
     "dtype": "settings.dtype",
-    "kv_dtype": "settings.kv_dtype",
+    "kv_dtype": "settings.dtype",
     "kv_tokens": "settings.kv_tokens",
     "block_size": "settings.block_size",
     "context": "settings.max_model_len",
@@ -63,7 +63,14 @@ class Roseinfer(LocalEngine):
         return {"return_token_ids": True, "return_metrics": True}
 
     def facts(self, told: SelfReport) -> dict[str, Fact]:
-        return told.paged(_INFO, _PLACES)
+        facts = told.paged(_INFO, _PLACES)
+        settings = at(told.page(_INFO), "settings")
+        if isinstance(settings, dict) and facts:
+            source = facts["dtype"].source
+            chunk, graphs = settings.get("chunked_prefill_size"), settings.get("cuda_graph")
+            facts["chunked_prefill"] = Fact(value=chunk is not None, source=source)
+            facts["graphs"] = Fact(value=bool(graphs) or [], source=source)
+        return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
         if capture.tool == "nsys":

@@ -31,6 +31,10 @@ class SelfReport:
         matches = re.findall(pattern, self.log)
         return {key: Fact(value=plain(matches[-1]), source=LOG)} if matches else {}
 
+    def all_logged(self, lines: Mapping[str, str]) -> dict[str, Fact]:
+        """`logged` for each key and pattern."""
+        return {name: fact for key, line in lines.items() for name, fact in self.logged(key, line).items()}
+
     def page(self, path: str) -> JsonValue:
         """The page's JSON; null where it did not answer, or with something else."""
         try:
@@ -69,8 +73,10 @@ def plain(value: JsonValue) -> JsonValue:
     if not isinstance(value, str):
         return value
     text = value.strip().removeprefix("torch.")
-    if re.fullmatch(r"\d[\d,]*", text):
+    if re.fullmatch(r"-?\d[\d,]*", text):
         return int(text.replace(",", ""))
+    if re.fullmatch(r"\[[\d, ]*\]", text):
+        return few(json.loads(text))
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     return _DTYPES.get(text, text)

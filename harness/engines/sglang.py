@@ -15,8 +15,10 @@ from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.cores import physical_cores
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
+from harness.engines.selfreport import LOG, SelfReport
 from harness.engines.server import Launch
 from harness.offline.workers import folder
+from harness.spec.fairness import Fact
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 #: Offline, and /health answers at once instead of generating a token each time, which takes it a second.
@@ -59,6 +61,29 @@ def options(settings: EngineSettings) -> dict[str, JsonValue]:
     }
 
 
+#: Lines of its log that tell a setting: the resolved arguments, and what came of the memory there is.
+_LINES = {
+    "device": r"'device': '(\w+)'",
+    "dtype": r"'dtype': '(\w+)'",
+    "kv_dtype": r"KV Cache is allocated\. dtype: (torch\.\w+)",
+    "kv_tokens": r"max_total_num_tokens=(\d+)",
+    "block_size": r"'page_size': (\d+)",
+    "context": r"context_len=(\d+)",
+    "max_batch": r"max_running_requests=(\d+)",
+    "max_batched_tokens": r"chunked_prefill_size=(\d+)",
+    "graphs": r"Capture cuda graph bs (\[[\d, ]*\])",
+    "attention": r"'attention_backend': '(\w+)'",
+    "sampler": r"'sampling_backend': '(\w+)'",
+}
+_NO_CHUNKS = r"max_prefill_tokens=(\d+)"
+_NO_GRAPHS = r"'cuda_graph_config': \{'decode': \{'backend': '(disabled)'"
+#: Lines that tell that something is off.
+_OFF = {
+    "prefix_cache": r"'disable_radix_cache': (\w+)",
+    "overlap": r"'disable_overlap_schedule': (\w+)",
+}
+
+
 class Sglang(LocalEngine):
     name = "sglang"
     display = "SGLang"
@@ -98,6 +123,16 @@ class Sglang(LocalEngine):
 
     def extra_body(self, asking: Asking) -> dict[str, object]:
         return {"return_token_ids": True}
+
+    def facts(self, told: SelfReport) -> dict[str, Fact]:
+        facts = told.all_logged(_LINES)
+        facts |= {key: Fact(value=not fact.value, source=LOG) for key, fact in told.all_logged(_OFF).items()}
+        if facts:
+            facts["chunked_prefill"] = Fact(value="max_batched_tokens" in facts, source=LOG)
+            facts = told.logged("max_batched_tokens", _NO_CHUNKS) | facts
+        if told.logged("graphs", _NO_GRAPHS):
+            facts["graphs"] = Fact(value=[], source=LOG)
+        return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
         """It stops by itself after the steps asked for; told to stop then, it answers with an error."""

@@ -121,9 +121,7 @@ class Vllm(LocalEngine):
         return {"return_token_ids": True}
 
     def facts(self, told: SelfReport) -> dict[str, Fact]:
-        facts = told.paged(_INFO, _PLACES)
-        for key, line in _LINES.items():
-            facts |= told.logged(key, line)
+        facts = told.paged(_INFO, _PLACES) | told.all_logged(_LINES)
         kv_dtype = facts.get("kv_dtype")
         if kv_dtype is not None and kv_dtype.value == "auto":
             facts["kv_dtype"] = kv_dtype.model_copy(update={"value": facts["dtype"].value})

@@ -1,0 +1,123 @@
+"""Lines and pages of real engines, and the settings that are found in them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import JsonValue
+
+from harness.engines.registry import LOCAL
+from harness.engines.selfreport import SelfReport, plain
+from harness.spec.settings import EngineName
+
+# vLLM 0.32.0 on two cores.
+VLLM_LOG = """\
+(EngineCore pid=8501) INFO 11-21 13:31:46 [ompmultiprocessing.py:185] \tlocal_rank=0, core ids=[0]
+(EngineCore pid=8501) INFO 11-21 13:31:46 [ompmultiprocessing.py:185] \treserved_cpus=[1]
+(EngineCore pid=8501) INFO 11-21 13:32:05 [kv_cache_utils.py:2327] CPU KV cache size: 262,144 tokens, Maximum concurrency for 1,024 tokens per request: 256.00x
+"""  # noqa: E501
+VLLM_PAGE = {
+    "vllm_config": {
+        "model_config": {"dtype": "torch.bfloat16", "seed": 0, "max_model_len": 1024},
+        "cache_config": {"block_size": 128, "cache_dtype": "auto", "enable_prefix_caching": False},
+        "scheduler_config": {
+            "max_num_batched_tokens": 2048,
+            "max_num_seqs": 128,
+            "enable_chunked_prefill": True,
+            "async_scheduling": False,
+        },
+        "device_config": {"device": "cpu"},
+        "compilation_config": {"mode": 2, "cudagraph_mode": 0, "cudagraph_capture_sizes": []},
+    }
+}
+# SGLang 0.5.23 on two cores.
+SGLANG_LOG = """\
+[2026-11-21 14:57:41] server_args={'dtype': 'bfloat16', 'kv_cache_dtype': 'auto', 'chunked_prefill_size': 4096, 'page_size': 1, 'disable_radix_cache': True, 'disable_overlap_schedule': False, 'device': 'cpu', 'attention_backend': 'torch_native', 'decode_attention_backend': None, 'sampling_backend': 'pytorch', 'cuda_graph_config': {'decode': {'backend': 'disabled'}}}
+[2026-11-21 15:02:07] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 16384, K size: 0.03 GB, V size: 0.03 GB
+[2026-11-21 15:02:07] max_total_num_tokens=16384, chunked_prefill_size=4096, max_prefill_tokens=16384, max_running_requests=4096, context_len=1024, available_cpu_mem=16.70 GB
+"""  # noqa: E501
+ROSEINFER_PAGE = {
+    "settings": {
+        "device": "cpu", "dtype": "bfloat16", "max_model_len": 1024, "kv_tokens": 262144, "block_size": 16,
+        "max_batch_size": 256, "prefill_max_tokens": 128, "chunked_prefill_size": None, "prefix_cache": False,
+        "overlap_schedule": True, "attention": "cpu-paged", "cuda_graph": False, "threads": 2,
+    }
+}  # fmt: skip
+TRANSFORMERS_ARGV = [
+    "serve",
+    "m",
+    "--device",
+    "cpu",
+    "--dtype",
+    "bfloat16",
+    "--cb-block-size",
+    "32",
+    "--cb-num-blocks",
+    "512",
+]
+
+REPORTS: dict[EngineName, tuple[SelfReport, dict[str, JsonValue]]] = {
+    "vllm": (
+        SelfReport(VLLM_LOG, {"/server_info?config_format=json": json.dumps(VLLM_PAGE)}),
+        {
+            "device": "cpu", "threads": 1, "dtype": "bfloat16", "kv_dtype": "bfloat16", "kv_tokens": 262144,
+            "block_size": 128, "context": 1024, "max_batch": 128, "max_batched_tokens": 2048,
+            "chunked_prefill": True, "prefix_cache": False, "graphs": [], "overlap": False,
+        },
+    ),
+    "sglang": (
+        SelfReport(SGLANG_LOG),
+        {
+            "device": "cpu", "dtype": "bfloat16", "kv_dtype": "bfloat16", "kv_tokens": 16384,
+            "block_size": 1, "context": 1024, "max_batch": 4096, "max_batched_tokens": 4096,
+            "chunked_prefill": True, "prefix_cache": False, "graphs": [], "overlap": True,
+            "attention": "torch_native", "sampler": "pytorch",
+        },
+    ),
+    "roseinfer": (
+        SelfReport("", {"/server_info": json.dumps(ROSEINFER_PAGE)}),
+        {
+            "device": "cpu", "threads": 2, "dtype": "bfloat16", "kv_dtype": "bfloat16", "kv_tokens": 262144,
+            "block_size": 16, "context": 1024, "max_batch": 256, "max_batched_tokens": 128,
+            "chunked_prefill": False, "prefix_cache": False, "graphs": [], "overlap": True,
+            "attention": "cpu-paged",
+        },
+    ),
+    "transformers": (
+        SelfReport("", {}, TRANSFORMERS_ARGV),
+        {"device": "cpu", "dtype": "bfloat16", "block_size": 32, "kv_tokens": 16384},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", REPORTS)
+def test_settings_are_found_in_what_the_engine_says(engine: EngineName) -> None:
+    told, expected = REPORTS[engine]
+    facts = LOCAL[engine].facts(told)
+    assert {key: fact.value for key, fact in facts.items()} == expected
+    sources = {fact.source for fact in facts.values()}
+    assert sources <= {"start-up log", "GET /server_info", "command line"}
+
+
+@pytest.mark.parametrize("engine", LOCAL)
+@pytest.mark.parametrize("page", ["", "[]", '"x"', '{"settings": 3, "vllm_config": {"cache_config": []}}'])
+def test_an_engine_that_says_nothing_or_something_else_tells_no_setting(
+    engine: EngineName, page: str
+) -> None:
+    pages = dict.fromkeys(LOCAL[engine].pages, page)
+    assert LOCAL[engine].facts(SelfReport("Uvicorn running on http://127.0.0.1:1\n", pages)) == {}
+
+
+@pytest.mark.parametrize(
+    ("told", "value"),
+    [
+        ("torch.float16", "float16"), ("half", "float16"), ("262,144", 262144), ("-1", -1), ("True", True),
+        ("None", None), ("FLASH_ATTN", "FLASH_ATTN"), ("[1, 2]", [1, 2]), (True, True), ([], []),
+        ([1, 2, 4, *range(8, 513, 8)], "67 sizes from 1 to 512"),
+    ],
+)  # fmt: skip
+def test_all_engines_share_their_words(told: Any, value: Any) -> None:
+    assert plain(told) == value
+    assert type(plain(told)) is type(value)
