@@ -10,11 +10,13 @@ from harness.cells.folder import write_json
 from harness.cells.run import RESULTS
 from harness.errors import UsageError
 from harness.profiling.explain import explain
+from harness.profiling.level import measure_levels
 from harness.profiling.reading.errors import TraceError
 from harness.profiling.reading.figures import figures
 from harness.profiling.reading.nsys_file import read_nsys
 from harness.profiling.reading.torch_trace import read_torch_trace
 from harness.profiling.store import FIGURES, MANIFEST, read_manifest
+from harness.records.store import read_records
 from harness.spec.profile import ProfileFigures, ProfileRun, Profiles
 from harness.spec.results import OnlineResults
 
@@ -42,7 +44,9 @@ def analyse(run: Path) -> Profiles:
             unread[error.path.relative_to(run).as_posix()] = error.reason
     gaps = []
     if (run / RESULTS).is_file():
-        gaps = explain(_results(run / RESULTS), manifest.runs, found)
+        records = read_records(run)
+        levels = measure_levels(records.requests, records.chunks)
+        gaps = explain(_results(run / RESULTS), manifest.runs, found, levels)
     profiles = Profiles(figures=found, gaps=gaps, unread=unread)
     write_json(run / FIGURES, profiles)
     return profiles

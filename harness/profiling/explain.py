@@ -30,9 +30,16 @@ _TTFT_PARTS: tuple[Part, ...] = ("http", "queue", "prefill", "delivery")
 
 
 def explain(
-    results: OnlineResults, runs: Sequence[ProfileRun], figures: Sequence[ProfileFigures]
+    results: OnlineResults,
+    runs: Sequence[ProfileRun],
+    figures: Sequence[ProfileFigures],
+    levels: Mapping[tuple[str, float], Level],
 ) -> list[Gap]:
-    """Every difference that a verdict at 5 % found, scale by scale."""
+    """Every difference that a verdict at 5 % found, scale by scale.
+
+    Args:
+        levels: what each engine's load came to in the benchmark, by label and scale.
+    """
     found: dict[tuple[str, str, float, str], dict[str, Verdict]] = {}
     for metric, triggers in TRIGGERS.items():
         for one in results.comparisons:
@@ -46,7 +53,9 @@ def explain(
         pair = pooled[a, scale], pooled[b, scale]
         gap = _TAKE_APART[metric](profiled, *pair)
         if gap is not None:
-            gaps.append(gap.model_copy(update={"verdicts": verdicts}))
+            batches = [_batch(label, levels[label, scale]) for label in (a, b) if (label, scale) in levels]
+            update = {"verdicts": verdicts, "notes": [*batches, *gap.notes]}
+            gaps.append(gap.model_copy(update=update))
     return gaps
 
 
@@ -126,9 +135,8 @@ def _step_parts(a: _Side, b: _Side) -> Iterable[GapPart]:
 
 def _notes(side: _Side) -> Iterable[str]:
     level, deviation = side.level, side.deviation
-    batch = side.decode.batch if side.decode else None
-    told = "" if batch is None else f", {batch:.1f} in the profiled steps"
-    yield f"{level.running:.1f} requests running on average in the benchmark{told}"
+    if side.decode is not None and side.decode.batch is not None:
+        yield f"{side.decode.batch:.1f} requests in a profiled decode step"
     if level.step_ms is None:
         yield "there is no benchmark to compare the profiled steps with"
     elif deviation is not None and abs(deviation) > TOLERANCE:
@@ -149,10 +157,7 @@ def _ttft(profiled: _Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None
             weaker = one if one.source != "measured" else other
             parts.append(_part(name, one.mean_ms, other.mean_ms, f"{weaker.source}: {weaker.how}"))
     gap = _gap("ttft_ms", a, b, a.waterfall.ttft_ms, b.waterfall.ttft_ms, parts, "")
-    notes = []
-    if sides := profiled.pair(a.label, b.label):
-        notes = [f"{s.run.label}: {s.level.running:.1f} requests running on average" for s in sides]
-    return gap.model_copy(update={"conclusion": _conclude(gap), "notes": notes})
+    return gap.model_copy(update={"conclusion": _conclude(gap)})
 
 
 def _end_to_end(profiled: _Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
@@ -169,6 +174,13 @@ def _end_to_end(profiled: _Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap 
 
 
 _TAKE_APART = {"ttft_ms": _ttft, "itl_ms": _time_per_token, "e2e_ms": _end_to_end}
+
+
+def _batch(label: str, level: Level) -> str:
+    return (
+        f"{label}: {level.running:.1f} requests running on average, "
+        f"{level.in_flight} in flight, when tokens came"
+    )
 
 
 def _part(name: str, a: float, b: float, source: str) -> GapPart:

@@ -11,6 +11,15 @@ from harness.metrics.definitions import MS
 from harness.spec.profile import Level
 
 
+def measure_levels(requests: pd.DataFrame, chunks: pd.DataFrame) -> dict[tuple[str, float], Level]:
+    """By label and scale; without those at which no request succeeded."""
+    return {
+        (str(rows["label"].iloc[0]), float(rows["scale"].iloc[0])): level
+        for _, rows in requests.groupby(["label", "scale"], observed=True)
+        if (level := measure_level(rows, chunks)) is not None
+    }
+
+
 def measure_level(requests: pd.DataFrame, chunks: pd.DataFrame) -> Level | None:
     """Requests in flight and running when tokens came, a mean over all tokens but each request's first.
 

@@ -20,7 +20,7 @@ from harness.cells.run import RUN
 from harness.engines.base import Contender
 from harness.engines.registry import get_engine
 from harness.errors import UsageError
-from harness.profiling.level import measure_level
+from harness.profiling.level import measure_levels
 from harness.records.store import read_records
 from harness.spec.profile import Level
 from harness.spec.results import RunInfo
@@ -121,9 +121,8 @@ def open_subject(folder: Path, scale: float | None, notify: Notify) -> Subject:
     levels: dict[str, Level] = {}
     if info.kind == "online" and ((folder / "requests.parquet").is_file() or (folder / "raw").is_dir()):
         records = read_records(folder)
-        for label, rows in records.requests[records.requests["scale"] == chosen].groupby("label"):
-            if level := measure_level(rows, records.chunks):
-                levels[str(label)] = level
+        every = measure_levels(records.requests, records.chunks)
+        levels = {label: level for (label, at), level in every.items() if at == chosen}
     return Subject(folder, info, resolved, chosen if settings.concurrency is None else None, levels)
 
 

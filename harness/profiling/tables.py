@@ -110,7 +110,10 @@ def gap(one: Gap) -> Table:
     rows.append(row("not explained", None, None, one.unexplained, "what the parts leave over"))
     where = "" if one.scale is None else f", scale {one.scale:g}"
     title = f"{term.short} of {one.a} against {one.b}{where}: {one.conclusion}"
-    return Table(f"gap-{one.metric}", title, columns, rows, [f"{note}." for note in one.notes])
+    notes = [f"{note}." for note in one.notes]
+    if one.artifacts:
+        notes.append(f"From {' and '.join(one.artifacts)}.")
+    return Table(f"gap-{one.metric}", title, columns, rows, notes)
 
 
 def rules() -> Table:

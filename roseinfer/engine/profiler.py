@@ -15,7 +15,10 @@ from roseinfer.params import RequestError
 def nvtx_ranges() -> AbstractContextManager[object]:
     """Every record_function and operator as an NVTX range, for Nsight Systems, where ROSEINFER_NVTX is 1."""
     wanted = os.environ.get("ROSEINFER_NVTX") == "1" and torch.cuda.is_available()
-    return torch.autograd.profiler.emit_nvtx() if wanted else nullcontext()
+    if not wanted:
+        return nullcontext()
+    ranges: AbstractContextManager[object] = torch.autograd.profiler.emit_nvtx()  # type: ignore[no-untyped-call]
+    return ranges
 
 
 class StepProfiler:

@@ -80,8 +80,8 @@ def _read(path: Path, database: sqlite3.Connection) -> Timeline:
         "textId, globalTid, text",
         f"WHERE eventType IN ({kinds}) AND end IS NOT NULL",
     ):
-        name = _EXTRAS.sub("", str(literal or texts.get(text_id, "unnamed range")))
-        ranges.add(names[name], start * US, end * US, thread)
+        marked = _EXTRAS.sub("", str(literal or texts.get(text_id, "unnamed range")))
+        ranges.add(names[marked], start * US, end * US, thread)
     if not len(device.start):
         raise TraceError(path, "it holds no kernels", "profile a server that uses the GPU, under load")
     empty = Column().spans()

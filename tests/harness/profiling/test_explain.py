@@ -25,6 +25,9 @@ META = RunInfo(
 )
 
 
+LEVELS = {("A", 1.0): Level(in_flight=4, running=1.25), ("B", 1.0): Level(in_flight=4, running=3.5)}
+
+
 def summary(label: str, itl_ms: float, **parts: float) -> OnlineSummary:
     ttft = sum(parts.values())
     means = {"itl_ms": itl_ms, "tpot_ms": itl_ms, "ttft_ms": ttft, "e2e_ms": ttft + 10 * itl_ms}
@@ -76,7 +79,7 @@ def profile(label: str, step_ms: float | None, busy: dict[Category, float], idle
 
 def taken_apart(a: OnlineSummary, b: OnlineSummary, profiles: Any, *found: Comparison) -> list[Gap]:
     results = OnlineResults(meta=META, summaries=[a, b], comparisons=list(found))
-    return explain(results, [one[0] for one in profiles], [one[1] for one in profiles])
+    return explain(results, [one[0] for one in profiles], [one[1] for one in profiles], LEVELS)
 
 
 def test_only_what_a_verdict_calls_a_difference() -> None:
@@ -95,6 +98,7 @@ def test_ttft_by_its_waterfall() -> None:
     assert found.unexplained == pytest.approx(0)
     assert "is queue, +49.00 ms" in found.conclusion
     assert found.conclusion in gap(found).title
+    assert found.notes[0] == "A: 1.2 requests running on average, 4 in flight, when tokens came"
 
 
 def test_time_per_token_by_the_profiles() -> None:
