@@ -1,10 +1,11 @@
-"""`roseinfer serve` and `roseinfer generate`."""
+"""`roseinfer serve`, `roseinfer generate` and `roseinfer bench-scheduler`."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
@@ -50,6 +51,44 @@ def generate_command(
         for token in step.tokens.tolist():
             print(text.push(token), end="", flush=True)
     print(text.finish())
+
+
+@app.command("bench-scheduler")
+@with_settings(EngineConfig)
+def bench_scheduler_command(
+    engine: EngineConfig,
+    mode: Annotated[
+        Literal["online", "offline"], typer.Option(help="requests over time, or all at once")
+    ] = "offline",
+    num_requests: Annotated[int, typer.Option(min=1, help="requests, at most the trace's")] = 128,
+    input_len: Annotated[int, typer.Option(min=1, help="tokens of a prompt")] = 256,
+    output_len: Annotated[int, typer.Option(min=1, help="tokens of an answer")] = 64,
+    request_rate: Annotated[float, typer.Option(min=1e-6, help="requests a second, online")] = 20.0,
+    trace: Annotated[
+        Path | None, typer.Option(help="online: CSV with arrival_s, input_tokens, output_tokens")
+    ] = None,
+    scale: Annotated[float, typer.Option(min=0, help="times of the trace are multiplied by it")] = 1.0,
+    simulate: Annotated[bool, typer.Option(help="virtual time: no model, a cost for each step")] = False,
+    cost: Annotated[Path | None, typer.Option(help="simulate: steps cost what --fit-cost wrote")] = None,
+    host_us: Annotated[float, typer.Option(min=0, help="simulate: time on the host before a step")] = 60.0,
+    fit_cost: Annotated[Path | None, typer.Option(help="write what steps cost here, fitted")] = None,
+    request_seed: Annotated[int, typer.Option(min=0, help="of prompts and arrivals")] = 0,
+) -> None:
+    """Run requests through the engine without HTTP, or through its scheduler in virtual time."""
+    from roseinfer.benchmarks import replay, scheduler
+
+    if mode == "online" and trace is not None:
+        arrivals = replay.from_trace(trace, scale, num_requests, request_seed)
+    else:
+        rate = request_rate if mode == "online" else None
+        arrivals = replay.uniform(num_requests, rate, input_len, output_len, request_seed)
+    if simulate:
+        outcome = scheduler.simulate(engine, arrivals, scheduler.read_cost(cost), host_us * 1e-6)
+    else:
+        outcome = scheduler.measure(engine, arrivals)
+    print("\n".join(scheduler.describe(outcome, online=mode == "online")))
+    if fit_cost is not None:
+        scheduler.write_cost(fit_cost, outcome.steps.fit())
 
 
 def main() -> None:

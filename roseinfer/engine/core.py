@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import psutil
@@ -14,6 +15,7 @@ from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.choose import choose_runner, triton_runs
 from roseinfer.engine.loop import Loop
 from roseinfer.engine.resolve import resolve_device, resolve_dtype, resolve_policies
+from roseinfer.engine.runner import Runner
 from roseinfer.engine.warmup import warm_up
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.pool import KVPool, bytes_per_token
@@ -130,6 +132,10 @@ class Engine:
     def cached_tokens(self) -> int:
         """How many of the prompt tokens were in the prefix cache."""
         return self._prefixes.cached_tokens
+
+    def watch(self, watcher: Callable[[Runner], Runner]) -> None:
+        """Put what `watcher` makes of the runner in its place. Call it when there is no work."""
+        self._loop.runner = watcher(self._loop.runner)
 
     def flush_cache(self) -> None:
         """Forget all prefixes. Running requests go on."""

@@ -17,7 +17,7 @@ class Loop:
     """
 
     def __init__(self, scheduler: Scheduler, running: Running, runner: Runner, *, overlap: bool) -> None:
-        self._scheduler, self._running, self._runner = scheduler, running, runner
+        self._scheduler, self._running, self.runner = scheduler, running, runner
         self._overlap = overlap
         self._in_flight: tuple[Batch, Pending] | None = None
 
@@ -35,7 +35,7 @@ class Loop:
             batch = self._scheduler.prepare()
         if batch is None:
             return None
-        pending = self._runner.launch(batch, self._sampling(batch))
+        pending = self.runner.launch(batch, self._sampling(batch))
         self._scheduler.launched(batch)
         return batch, pending
 

@@ -58,6 +58,9 @@ class CacheModel(Runner):
         owners = dict(
             zip((batch.cache_slots // BLOCK).tolist(), self._running.ids[rows].tolist(), strict=True)
         )
+        running = self._running
+        held = Counter(block for row in running.order for block in running.held_blocks(row).tolist())
+        assert all(held[block] == 1 for block in owners), "a block that is written is shared"
         for _, _, others in self._in_flight:
             for block in owners.keys() & others.keys():
                 assert owners[block] == others[block], "a launched step still writes to that block"
@@ -126,7 +129,10 @@ class Ask:
         )
 
     def answer(self, id: int) -> list[int]:
-        known = self.prompt(id).tolist()
+        return self.answer_to(self.prompt(id))
+
+    def answer_to(self, prompt: np.ndarray) -> list[int]:
+        known = prompt.tolist()
         made: list[int] = []
         while len(made) < self.max_tokens:
             made.append(next_token(np.array(known + made)))
@@ -298,3 +304,22 @@ def test_the_first_in_the_queue_is_passed_a_bounded_number_of_times() -> None:
     assert 0 < sum(other > 6 for other in admitted[: admitted.index(6)]) <= LOOKAHEAD
     fifo = replace(house, policies=Policies(8, 8, 64))
     assert live(fifo, asks).admitted == list(range(67))
+
+
+@dataclass(frozen=True)
+class NextTurn(Ask):
+    """Goes on from what the same request without this was answered, with a word of its own."""
+
+    def prompt(self, id: int) -> np.ndarray:
+        return np.array([*super().prompt(0), *super().answer_to(super().prompt(0)), 1], dtype=np.int32)
+
+
+@given(own=st.integers(1, 8), max_tokens=st.integers(1, 12), overlap=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_the_next_turn_of_a_conversation_finds_the_answer(own: int, max_tokens: int, overlap: bool) -> None:
+    """All but the answer's last token, whose keys and values nobody computed, as far as it fills blocks."""
+    first = Ask(0, 8, own, max_tokens, 0, False, 0, None)
+    turns = [first, NextTurn(0, 8, own, max_tokens, 0, False, 30, None)]
+    life = live(House(20, 2, Policies(2, 2, 64), prefix_cache=True, overlap=overlap), turns)
+    assert life.answers == {id: turn.answer(id) for id, turn in enumerate(turns)}
+    assert life.cached[1] == (8 + own + len(life.answers[0]) - 1) // BLOCK * BLOCK
