@@ -66,6 +66,8 @@ class StepRange:
 
 _VLLM = re.compile(r"^execute_(?:\d+_)?context_(\d+)\([^)]*\)_generation_(\d+)\(")
 _SGLANG = re.compile(r"^step\[(\w+)\s+bs=(\d+)", re.IGNORECASE)
+#: SGLang's names of steps with prompts in them.
+_SGLANG_PROMPTS = {"EXTEND", "MIXED", "SPLIT_PREFILL"}
 #: roseinfer's range around a whole step, which may hold several forwards.
 WHOLE_STEP = "roseinfer.mp.step"
 _ROSEINFER = re.compile(r"^roseinfer\.(prefill_batch\.model_forward|model\.forward\.\w+)$")
@@ -86,5 +88,5 @@ def step_range(name: str) -> StepRange | None:
         prompts, decodes = int(match[1]), int(match[2])
         return StepRange("prefill" if prompts else "decode", prompts + decodes)
     if match := _SGLANG.match(name):
-        return StepRange("decode" if match[1].upper() == "DECODE" else "prefill", int(match[2]))
+        return StepRange("prefill" if match[1].upper() in _SGLANG_PROMPTS else "decode", int(match[2]))
     return None

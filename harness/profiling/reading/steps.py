@@ -17,6 +17,7 @@ from harness.spec.profile import StepKind
 
 #: A gap of the device ends a step when it is longer than this and than GAP_FACTOR times the median gap.
 GAP_US, GAP_FACTOR = 50.0, 20.0
+_GRAPH_LAUNCH = ("cudaGraphLaunch", "cuGraphLaunch")
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def _outermost(ranges: Spans) -> Spans:
 
 
 def _by_graphs(timeline: Timeline) -> Steps | None:
-    launches = [number for number, name in enumerate(timeline.names) if name.startswith("cudaGraphLaunch")]
+    launches = [number for number, name in enumerate(timeline.names) if name.startswith(_GRAPH_LAUNCH)]
     calls = timeline.calls.take(np.isin(timeline.calls.name, launches))
     if len(calls) < 2:
         return None
