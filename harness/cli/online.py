@@ -41,18 +41,16 @@ def online(
                 folder = event.folder
             display.show(event)
 
+        if settings is not None and settings.profile_only:
+            profile_alone(settings, "online", display)
+            return
         try:
-            if settings is not None and settings.profile_only:
-                profile_alone(settings, "online", display)
-                return
             if settings is not None:
                 run, results = run_online(settings, ["bench", *sys.argv[1:]], show)
             else:
                 assert resume is not None
                 run, results = resume_online(resume, show)
             report = write_run_outputs(run)
-            if settings is not None and settings.profile is not None:
-                profile_folder(run, None, ProfileOptions(settings.profile), display)
         except KeyboardInterrupt:
             if folder is None:
                 raise
@@ -61,6 +59,8 @@ def online(
             if folder is not None:
                 error.mend = "; then ".join(filter(None, (error.mend, _finish(folder))))
             raise
+        if settings is not None and settings.profile is not None:
+            profile_folder(run, None, ProfileOptions(settings.profile), display)
     display.tables(results)
     conclude(results, report, as_json=as_json, open_report=open_report)
 
