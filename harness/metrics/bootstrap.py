@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.metrics.samples import Sample
-from harness.spec.results import PERCENTILES
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
@@ -28,15 +27,6 @@ MAX_LEVELS = 1024
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-
-def _levels() -> Floats:
-    """(L,) ascending fractions of a sample at which bins end: even over all, dense around each percentile."""
-    near = [q / 100 + np.linspace(-1, 1, 128) * min(q, 100 - q) / 100 for q in PERCENTILES]
-    return np.unique(np.clip(np.concatenate([np.linspace(0, 1, 512), *near]), 0, 1))
-
-
-_LEVELS = _levels()
 
 
 @dataclass(frozen=True)
@@ -97,17 +87,7 @@ class Resampling:
             if sample.weights is not None:
                 counts *= sample.weights[order].astype(np.float32)
             return np.cumsum(counts, axis=1), sample.values[order]
-        level, values = _bin(sample)
+        level, values = sample.bins
         units = self.draws.shape[1]
         held = np.bincount(unit * len(values) + level, sample.weights, minlength=units * len(values))
         return self.draws @ np.cumsum(held.reshape(units, -1), axis=1, dtype=np.float32), values
-
-
-def _bin(sample: Sample) -> tuple[Ints, Floats]:
-    """(S,) bin of each sample, and (L,) the ascending mean of each bin."""
-    ascending = np.sort(sample.values)
-    edges = np.unique(ascending[np.ceil(_LEVELS * (len(ascending) - 1)).astype(np.int64)])
-    level = np.searchsorted(edges, sample.values).astype(np.int64)
-    weights = np.ones(len(level)) if sample.weights is None else sample.weights
-    means = np.bincount(level, weights * sample.values) / np.bincount(level, weights)
-    return level, np.clip(means, np.append(edges[0], edges[:-1]), edges)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import pandas as pd
@@ -9,7 +10,7 @@ import pandas as pd
 from harness.metrics.contrast import Contrast, contrast, judged
 from harness.metrics.estimates import Key, estimates
 from harness.metrics.intervals import Estimate
-from harness.metrics.samples import by_scale, split
+from harness.metrics.samples import Group, by_scale, split
 from harness.metrics.window import Cut
 from harness.spec.results import Comparison
 
@@ -36,10 +37,15 @@ def compare(
         Engines are resampled independently. A statistic that a sample does not support (p99 of fewer than 100
         samples) has no interval. The verdicts of a pair hold for all its scales and statistics together.
     """
+    return compare_groups(split(requests, chunks, cut), baseline, seed)
+
+
+def compare_groups(groups: Sequence[Group], baseline: str | None = None, seed: int = 0) -> list[Comparison]:
+    """`compare` of tables that are split already."""
     scales: dict[float, dict[str, dict[Key, Estimate]]] = {}
-    for repeats in by_scale(split(requests, chunks, cut)):
+    for repeats in by_scale(groups):
         scales.setdefault(repeats[0].scale, {})[repeats[0].label] = estimates(repeats, seed=seed)
-    labels = list(dict.fromkeys(requests["label"]))
+    labels = list(dict.fromkeys(group.label for group in groups))
     pairs = {
         pair: judged(
             [

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from harness.metrics.bins import bins
 from harness.metrics.definitions import (
     REQUEST_METRICS,
     Gaps,
@@ -38,6 +40,11 @@ class Sample:
     weights: npt.NDArray[np.int64] | None
     request: npt.NDArray[np.int64]
 
+    @cached_property
+    def bins(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """(S,) bin of each value, and (L,) the ascending mean of each bin."""
+        return bins(self.values, self.weights)
+
 
 @dataclass(frozen=True)
 class Group:
@@ -63,9 +70,15 @@ class Group:
     gaps: Gaps
     window: Window | None = None
     whole: Group | None = None
+    _samples: dict[str, Sample] = field(default_factory=dict, repr=False, compare=False)
 
     def sample(self, metric: str) -> Sample:
         """The samples of a metric: one a request, one a gap (`icl_ms`), or one a token (`itl_ms`)."""
+        if metric not in self._samples:
+            self._samples[metric] = self._sample(metric)
+        return self._samples[metric]
+
+    def _sample(self, metric: str) -> Sample:
         if metric == "itl_ms":
             return Sample(self.gaps.gap_ms / self.gaps.tokens, self.gaps.tokens, self.gaps.request)
         if metric == "icl_ms":
@@ -119,6 +132,8 @@ def by_scale(groups: Sequence[Group]) -> Iterator[list[Group]]:
 def pool(groups: Sequence[Group]) -> Group:
     """The repeats of one engine at one scale as one group."""
     first = groups[0]
+    if len(groups) == 1:
+        return replace(first, repeat=None, window=None, whole=None)
     starts = np.cumsum([0, *(len(group.metrics) for group in groups)])
     return Group(
         engine=first.engine,

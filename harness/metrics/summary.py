@@ -51,9 +51,21 @@ def summarize(
         For each engine as it first appears and each scale ascending: its repeats, then all of them pooled
         (`repeat` None).
     """
+    return summarize_groups(split(requests, chunks, cut), slo, seed, ceiling, told, wrong)
+
+
+def summarize_groups(
+    groups: Sequence[Group],
+    slo: Slo | None = None,
+    seed: int = 0,
+    ceiling: ClientCeiling | None = None,
+    told: Told | None = None,
+    wrong: Mapping[str, str] | None = None,
+) -> list[OnlineSummary]:
+    """`summarize` of tables that are split already."""
     summaries = []
     told = told or {}
-    for repeats in by_scale(split(requests, chunks, cut)):
+    for repeats in by_scale(groups):
         each = [_summary(group, [group], slo, seed, ceiling, told) for group in repeats]
         if len(each) == 1:
             pooled = each[0].model_copy(update={"repeat": None})

@@ -7,7 +7,7 @@ from itertools import chain
 
 import matplotlib as mpl
 
-from harness.metrics.samples import Group, by_scale, pool, split
+from harness.metrics.samples import Group, by_scale, pool
 from harness.reporting.bands import HEADLINE, band, overview, percentile
 from harness.reporting.bars import bars
 from harness.reporting.distributions import ecdf
@@ -55,8 +55,7 @@ def online_figures(run: OnlineRun) -> Figures:
         return Figures()
     styles = looks((summary.engine, summary.label) for summary in run.pooled)
     shown = {label: look for label, look in styles.items() if any(s.label == label for s in pooled)}
-    groups = [group for group in split(run.requests, run.chunks) if len(group.metrics)]
-    groups.sort(key=lambda group: list(styles).index(group.label))
+    groups = [group for group in run.groups if len(group.metrics)]
     with mpl.rc_context(MATPLOTLIB):
         return Figures(
             overview=overview(pooled, shown),
@@ -96,7 +95,7 @@ def _ecdfs(
 def _timelines(groups: list[Group], styles: dict[str, Look]) -> dict[float, list[Plot]]:
     """The first repeat of each engine, with the same axes at the same scale."""
     found: dict[float, list[Plot]] = {}
-    firsts = [repeats[0] for repeats in by_scale(groups)]
+    firsts = [repeats[0].whole or repeats[0] for repeats in by_scale(groups)]
     for scale in sorted({group.scale for group in firsts}):
         cells = [group for group in firsts if group.scale == scale]
         highest = max(float(group.sample("ttft_ms").values.max(initial=0)) for group in cells)
@@ -108,6 +107,7 @@ def _timelines(groups: list[Group], styles: dict[str, Look]) -> dict[float, list
 def _lives(groups: list[Group], styles: dict[str, Look]) -> list[Plot]:
     """The first repeat of each engine at the heaviest load."""
     heaviest = min(group.scale for group in groups)
-    cells = [repeats[0] for repeats in by_scale(groups) if repeats[0].scale == heaviest]
+    firsts = [repeats[0].whole or repeats[0] for repeats in by_scale(groups)]
+    cells = [group for group in firsts if group.scale == heaviest]
     seconds = max(lives_end(group) for group in cells)
     return [lives(group, styles[group.label], seconds=seconds) for group in cells]

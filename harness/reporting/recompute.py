@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 from pydantic import ValidationError
 
 from harness.errors import UsageError
-from harness.metrics.comparison import compare
-from harness.metrics.summary import summarize
+from harness.metrics.comparison import compare_groups
+from harness.metrics.samples import Group, split
+from harness.metrics.summary import summarize_groups
 from harness.spec.calibration import client_ceiling
 from harness.spec.results import Comparison, OnlineResults, OnlineSummary
 from harness.spec.settings import OnlineSettings
@@ -20,14 +21,35 @@ from harness.spec.settings import OnlineSettings
 _CLOSE = 1e-9
 
 
-def recompute(results: OnlineResults, requests: pd.DataFrame, chunks: pd.DataFrame) -> OnlineResults:
+def regroup(results: OnlineResults, requests: pd.DataFrame, chunks: pd.DataFrame) -> list[Group]:
+    """The raw tables as groups, engines in the order of the results, cut as the run's settings say.
+
+    Raises:
+        UsageError: The settings are not of this version.
+    """
+    known = list(dict.fromkeys(one.label for one in results.summaries))
+    rank = {label: position for position, label in enumerate(known)}
+    rows = requests.sort_values("label", key=lambda labels: labels.astype(object).map(rank), kind="stable")
+    return split(rows, chunks, _settings(results).cut)
+
+
+def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
     """The results with summaries and comparisons made of the raw tables, under the run's own settings.
 
     Raises:
         UsageError: The settings are not of this version.
     """
+    settings, ceiling = _settings(results), client_ceiling(results.meta)
+    wrong = results.answers.wrong if results.answers else None
+    with ThreadPoolExecutor(2) as threads:
+        comparisons = threads.submit(compare_groups, groups, seed=settings.seed)
+        summaries = summarize_groups(groups, settings.slo, settings.seed, ceiling, results.told, wrong)
+        return results.model_copy(update={"summaries": summaries, "comparisons": comparisons.result()})
+
+
+def _settings(results: OnlineResults) -> OnlineSettings:
     try:
-        settings = OnlineSettings.model_validate(results.meta.settings)
+        return OnlineSettings.model_validate(results.meta.settings)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -35,16 +57,6 @@ def recompute(results: OnlineResults, requests: pd.DataFrame, chunks: pd.DataFra
             f"the settings of the run are not of this version: {where}: {first['msg']}",
             "make the run again with this version of bench",
         ) from error
-    known = list(dict.fromkeys(one.label for one in results.summaries))
-    rank = {label: position for position, label in enumerate(known)}
-    rows = requests.sort_values("label", key=lambda labels: labels.astype(object).map(rank), kind="stable")
-    ceiling = client_ceiling(results.meta)
-    wrong = results.answers.wrong if results.answers else None
-    summaries = summarize(
-        rows, chunks, settings.slo, settings.seed, settings.cut, ceiling, results.told, wrong
-    )
-    comparisons = compare(rows, chunks, seed=settings.seed, cut=settings.cut)
-    return results.model_copy(update={"summaries": summaries, "comparisons": comparisons})
 
 
 def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:
@@ -55,8 +67,8 @@ def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:
     absent = {_name(one) for one in computed.summaries} - {_name(one) for one in stored.summaries}
     return [
         *(f"{name}: not stored" for name in sorted(absent)),
-        *_between(_named(stored.summaries), _named(computed.summaries)),
-        *_between(_paired(stored.comparisons), _paired(computed.comparisons)),
+        *_between(_named(stored.summaries, only_set=True), _named(computed.summaries)),
+        *_between(_paired(stored.comparisons, only_set=True), _paired(computed.comparisons)),
     ]
 
 
@@ -67,10 +79,10 @@ def _between(stored: dict[str, object], computed: dict[str, object]) -> Iterator
             yield f"{place}: stored {_say(a)}, computed {_say(b)}"
 
 
-def _named(summaries: list[OnlineSummary]) -> dict[str, object]:
+def _named(summaries: list[OnlineSummary], only_set: bool = False) -> dict[str, object]:
     found: dict[str, object] = {}
     for one in summaries:
-        found |= _leaves(_name(one), one.model_dump(exclude_unset=True))
+        found |= _leaves(_name(one), one.model_dump(exclude_unset=only_set))
     return found
 
 
@@ -80,11 +92,11 @@ def _name(one: OnlineSummary) -> str:
     )
 
 
-def _paired(comparisons: list[Comparison]) -> dict[str, object]:
+def _paired(comparisons: list[Comparison], only_set: bool = False) -> dict[str, object]:
     found: dict[str, object] = {}
     for one in comparisons:
         place = f"{one.a} against {one.b}, scale {one.scale or 0:g}, {one.metric} {one.statistic}"
-        found |= _leaves(place, one.model_dump(exclude_unset=True))
+        found |= _leaves(place, one.model_dump(exclude_unset=only_set))
     return found
 
 

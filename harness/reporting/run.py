@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
 from harness.errors import UsageError
+from harness.metrics.samples import Group
 from harness.records.schema import CHUNKS, REQUESTS
-from harness.reporting.recompute import disagreements, recompute
+from harness.reporting.recompute import disagreements, recompute, regroup
 from harness.spec.results import OfflineResults, OnlineResults, OnlineSummary, RunInfo
 
 ONLINE, OFFLINE = "online_results.json", "offline_results.json"
@@ -31,14 +32,16 @@ Results = TypeVar("Results", bound=BaseModel)
 class OnlineRun:
     """Results of `bench online` and the raw tables they come from.
 
-    `disagreements` are the values of the stored results that the raw tables do not give.
+    `groups` are the raw tables cell by cell, engines in the order of the results; `disagreements` the values
+    of the stored results that they do not give.
     """
 
     path: Path
     results: OnlineResults
     requests: pd.DataFrame
     chunks: pd.DataFrame
-    disagreements: tuple[str, ...] = ()
+    groups: Sequence[Group] = ()
+    disagreements: Sequence[str] = ()
 
     @property
     def meta(self) -> RunInfo:
@@ -93,10 +96,11 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
             _table(path / "requests.parquet", REQUESTS),
             _table(path / "chunks.parquet", CHUNKS),
         )
+        groups = regroup(stored, requests, chunks)
         if trust:
-            return OnlineRun(path, stored, requests, chunks)
-        computed = recompute(stored, requests, chunks)
-        return OnlineRun(path, computed, requests, chunks, tuple(disagreements(stored, computed)))
+            return OnlineRun(path, stored, requests, chunks, groups)
+        computed = recompute(stored, groups)
+        return OnlineRun(path, computed, requests, chunks, groups, disagreements(stored, computed))
     if (path / OFFLINE).is_file():
         return OfflineRun(path, _results(path / OFFLINE, OfflineResults))
     if (path / "journal.jsonl").is_file():

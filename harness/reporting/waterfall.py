@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.reporting.axes import fit_values, footnote
+from harness.reporting.axes import footnote
 from harness.reporting.numbers import decimals, number
 from harness.reporting.sketch import LINE, Sketch
 from harness.reporting.style import INK, RULE, Look
@@ -67,11 +67,10 @@ def waterfall(pooled: Sequence[OnlineSummary], scale: float) -> Plot:
     axes.grid(visible=False, axis="y")
     axes.spines["bottom"].set_visible(False)
     axes.spines["left"].set(visible=True, color=RULE)
-    fit_values(axes, [1.12 * found.total_ms for _, found in rows], "x")
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, 1.15 * max(found.total_ms for _, found in rows))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     axes.set_title(f"Mean TTFT at scale {scale:g}, ms")
-    axes.set_xlabel("from the schedule", loc="left")
-    footnote(axes, f"n = {min(found.n for _, found in rows):,} requests or more a bar")
+    footnote(axes, f"from the schedule; n ≥ {min(found.n for _, found in rows):,} requests a bar")
     return sketch.finish(
         f"waterfall_scale_{scale:g}", f"Parts of the mean time to first token, scale {scale:g}"
     )
