@@ -1,0 +1,49 @@
+"""A server that answers quickly and wrongly, from the question to the report's reasons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from harness.cells.answers import ANSWERS
+from harness.cells.online import resume_online, run_online
+from harness.fairness.prompts import LENGTHS
+from harness.spec.settings import OnlineSettings
+
+
+def run_quickly(url: str, folder: Path, **given: Any) -> tuple[Path, Any]:
+    quick: dict[str, Any] = {"max_model_len": 1024, "n": 3, "scales": [0.01], "warmup": 0, "calibrate": False}
+    return run_online(OnlineSettings(base_url=url, out=folder, **quick, **given), ["bench"], lambda _: None)
+
+
+def test_an_engine_that_answers_wrongly_wins_nothing(serve_golden: Any, tmp_path: Path) -> None:
+    folder, results = run_quickly(serve_golden().url, tmp_path, model="random:gpt2-tiny", engines="openai")
+    assert results.answers is not None
+    [check] = results.answers.checks
+    assert check.verdict == "wrong" and results.answers.wrong == {"openai": check.reason}
+    assert [one.prompt_tokens for one in check.answers] == [*LENGTHS, *LENGTHS]
+    assert {one.outcome for one in check.answers} == {"different"}
+    assert {one.got for one in check.answers} == {16}
+    assert "float32" in results.answers.reference and results.answers.tolerance > 0
+    for summary in results.summaries:
+        assert summary.num_error == 0 and not summary.valid
+        assert summary.invalid_reasons[-1] == f"its answers are wrong: {check.reason}"
+
+    before = (folder / ANSWERS).read_bytes()
+    assert resume_online(folder, lambda _: None)[1] == results
+    assert (folder / ANSWERS).read_bytes() == before
+
+
+def test_a_server_whose_model_nobody_knows_is_judged_by_lengths_alone(
+    serve_golden: Any, tmp_path: Path
+) -> None:
+    _, results = run_quickly(serve_golden().url, tmp_path / "right")
+    [check] = results.answers.checks
+    assert (check.verdict, check.reason) == ("unknown", "nothing to judge by")
+    assert results.answers.reference is None
+    assert all(summary.valid for summary in results.summaries)
+
+
+def test_a_check_that_is_not_wanted_asks_nothing(serve_golden: Any, tmp_path: Path) -> None:
+    folder, results = run_quickly(serve_golden().url, tmp_path, check_answers=False)
+    assert results.answers is None and not (folder / ANSWERS).exists()
