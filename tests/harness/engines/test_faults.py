@@ -1,0 +1,90 @@
+"""Whatever happens to engines of a run, the next one is measured and nothing of them is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from harness.cells.events import CellProgress, Event
+from harness.cells.online import run_online
+from harness.engines.base import Installation
+from harness.engines.registry import LOCAL
+from harness.spec.results import OnlineResults
+from harness.spec.settings import OnlineSettings
+
+
+@dataclass
+class Killer:
+    """Kills a process below this one when the first requests of an engine are sent: by label, a Python module
+    that the process was started with. Knows every process of the run."""
+
+    modules: Mapping[str, str] = field(default_factory=dict)
+    killed: set[str] = field(default_factory=set)
+    seen: set[psutil.Process] = field(default_factory=set)
+
+    def __call__(self, event: Event) -> None:
+        processes = psutil.Process().children(recursive=True)
+        self.seen.update(processes)
+        if isinstance(event, CellProgress) and (label := event.cell.contender.label) not in self.killed:
+            self.killed.add(label)
+            if module := self.modules.get(label):
+                next(one for one in processes if module in one.cmdline()[:3]).kill()
+
+    def left(self) -> list[psutil.Process]:
+        return psutil.wait_procs(self.seen, timeout=10)[1]
+
+
+def _run(tmp_path: Path, engines: str, killer: Killer) -> OnlineResults:
+    settings = OnlineSettings(
+        engines=engines, model="random:gpt2-tiny", device="cpu", dtype="fp32", max_model_len=64, out=tmp_path,
+        concurrency=2, n=4, input_len=8, output_len=4, warmup=0, calibrate=False, check_answers=False,
+    )  # fmt: skip
+    return run_online(settings, ["bench"], killer)[1]
+
+
+def _succeeded(results: OnlineResults) -> dict[str, int]:
+    """Requests that succeeded, by label."""
+    return {one.label: one.num_success for one in results.summaries if one.repeat is None}
+
+
+def test_processes_of_engines_are_killed(tmp_path: Path):
+    """Of the first the one that answers HTTP, of the second the one that computes."""
+    killer = Killer({"roseinfer": "roseinfer.cli", "roseinfer (one thread)": "roseinfer.engine.process"})
+    results = _run(tmp_path, "roseinfer,roseinfer@one-thread,roseinfer@no-packed-weights", killer)
+    assert len(killer.killed) == 3
+    succeeded = _succeeded(results)
+    assert succeeded.pop("roseinfer (-packed weights)") == 4
+    left_out = {one.label for one in results.skipped}
+    for label in killer.modules:
+        assert label in left_out or succeeded[label] == 0
+    assert killer.left() == []
+
+
+def test_engines_that_do_not_serve(tmp_path: Path, fake: Any, monkeypatch: pytest.MonkeyPatch):
+    """One never gets ready; one answers nothing but its health and ignores SIGINT. Both leave daemons."""
+    (tmp_path / "second").mkdir()
+    fakes = {"vllm": fake, "sglang": type(fake)(tmp_path / "second")}
+    for name, mode in {"vllm": "deaf", "sglang": "stubborn"}.items():
+        there = Installation(name, "1", name, Path("/v/bin/python"), "here")
+        launch = fakes[name].launch(mode, timeout_s=3.0)
+        monkeypatch.setattr(type(LOCAL[name]), "find", lambda self, there=there: there)
+        monkeypatch.setattr(
+            type(LOCAL[name]), "command", lambda self, found, settings, port, launch=launch: launch(port)
+        )
+    killer = Killer()
+    results = _run(tmp_path, "vllm,sglang,roseinfer", killer)
+    assert _succeeded(results) == {"SGLang": 0, "roseinfer": 4}
+    [fault] = results.skipped
+    assert (fault.label, fault.reason.splitlines()[0]) == (
+        "vLLM",
+        "vLLM was not ready after 3 s; its last lines:",
+    )
+    for one in fakes.values():
+        assert len(one.pids) == 3
+        assert one.left() == []
+    assert killer.left() == []
