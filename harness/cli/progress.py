@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -75,9 +83,10 @@ class Display:
                     self.line(f"[{cell.index + 1}/{self._cells}] {cell}: {requests} requests")
                 self._current = cell.index
                 failed = f", {progress.failed} failed" if progress.failed else ""
-                in_flight = progress.sent - progress.done
+                counts = f"{progress.sent} sent, {progress.sent - progress.done} in flight{failed}"
+                ttft = f", TTFT p50 {progress.ttft_us / 1e3:.0f} ms" if progress.ttft_us else ""
                 self._live(
-                    f"[{cell.index + 1}/{self._cells}] {cell}: {in_flight} in flight{failed}",
+                    f"[{cell.index + 1}/{self._cells}] {cell}: {counts}{ttft}",
                     requests,
                     progress.done,
                 )
@@ -131,6 +140,8 @@ def make_display(quiet: bool) -> Iterator[Display]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as progress:
         yield Display(console, progress, quiet)

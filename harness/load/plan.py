@@ -79,8 +79,13 @@ class LoadResult(msgspec.Struct):
 
 
 class Progress(msgspec.Struct, array_like=True):
-    """Counts so far, summed over the client processes."""
+    """Counts so far, summed over the client processes.
+
+    `ttft_us` is the median over the latest answers from sending to the first event, in µs, for whoever
+    watches: events are not read while measuring. 0 before there is one.
+    """
 
     sent: int
     done: int
     failed: int
+    ttft_us: int = 0

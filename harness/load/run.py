@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 
 import msgspec
 
@@ -115,7 +116,13 @@ def _usable_cpus() -> set[int]:
 
 def _total(processes: Sequence[ClientProcess]) -> Progress:
     parts = [process.progress for process in processes]
-    return Progress(sum(p.sent for p in parts), sum(p.done for p in parts), sum(p.failed for p in parts))
+    known = [p.ttft_us for p in parts if p.ttft_us]
+    return Progress(
+        sum(p.sent for p in parts),
+        sum(p.done for p in parts),
+        sum(p.failed for p in parts),
+        round(median(known)) if known else 0,
+    )
 
 
 def _listen(

@@ -1,8 +1,8 @@
 """One client process: `python -m harness.load.worker PLAN_FILE OUT_FILE`.
 
 It writes `ready`, reads the common start time (seconds of CLOCK_MONOTONIC) from its standard input, runs its
-part of the load, writes `SENT DONE FAILED` at most twice a second and its result file at the end. It dies
-when its standard input closes, which happens when the process that started it dies.
+part of the load, writes `SENT DONE FAILED TTFT_US` at most twice a second and its result file at the end. It
+dies when its standard input closes, which happens when the process that started it dies.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import gc
 import os
 import sys
 import time
+from collections import deque
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import uvloop
@@ -25,6 +27,8 @@ from harness.load.pacing import ClosedLoop, OpenLoop
 from harness.load.plan import ClientUsage, LoadPlan, RawResponse
 
 _PROGRESS_S = 0.5
+#: The latest answers of which the progress tells.
+_WATCHED = 200
 _STDIN, _STDOUT = 0, 1
 
 
@@ -53,6 +57,7 @@ class _Run:
         self._finished = asyncio.Event()
         self._responses: list[RawResponse] = []
         self._failed = 0
+        self._ttft: deque[float] = deque(maxlen=_WATCHED)
         self._client = Client(
             work.plan.target, work.addresses, requests, work.plan.timeout_s, on_end=self._ended
         )
@@ -81,6 +86,9 @@ class _Run:
         response.client = self._client_id
         self._responses.append(response)
         self._failed += response.error is not None
+        if response.error is None and response.t_sent is not None:
+            first = next((t for t, data in response.segments if b"data:" in data), response.t_sent)
+            self._ttft.append(first - response.t_sent)
         self._pacing.ended(response)
         if len(self._responses) == len(self._plan.requests):
             self._finished.set()
@@ -91,7 +99,8 @@ class _Run:
             self._tell()
 
     def _tell(self) -> None:
-        line = f"{self._client.submitted} {len(self._responses)} {self._failed}\n"
+        ttft_us = round(1e6 * median(self._ttft)) if self._ttft else 0
+        line = f"{self._client.submitted} {len(self._responses)} {self._failed} {ttft_us}\n"
         os.write(_STDOUT, line.encode())
 
 

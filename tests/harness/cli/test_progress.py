@@ -6,10 +6,12 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from harness.cells.cell import Cell
 from harness.cells.events import (
+    CellDone,
     CellProgress,
     EngineSkipped,
     EngineStarting,
@@ -22,8 +24,10 @@ from harness.cli.progress import make_display
 from harness.engines.base import Contender
 from harness.engines.variants import Variant
 from harness.load.plan import Progress
+from harness.metrics.percentiles import distribution
+from harness.metrics.samples import Sample
 from harness.offline.run import Measuring
-from harness.spec.results import OfflineResult, Skipped
+from harness.spec.results import LATENCY_METRICS, OfflineResult, OnlineSummary, Skipped
 from harness.spec.settings import EngineRef
 
 WHO = Contender(EngineRef(name="vllm", variant="x"), Variant(), "vLLM ([bold]x[/bold] :smile:)")
@@ -37,7 +41,7 @@ EVENTS: list[Event] = [
     EngineStarting(WHO.label, Path("log")),
     EngineWarming(WHO.label, 1.25, 3),
     CellProgress(CELL, 10, Progress(0, 0, 0)),
-    CellProgress(CELL, 10, Progress(5, 3, 1)),
+    CellProgress(CELL, 10, Progress(5, 3, 1, 41_400)),
     EngineSkipped(LOST),
     Reporting(),
 ]
@@ -102,5 +106,26 @@ def test_a_terminal_gets_a_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with make_display(quiet=False) as display:
         for event in EVENTS[:6]:
             display.show(event)
-    assert "2 in flight, 1 failed" in text.getvalue() and "3/10" in text.getvalue()
+    assert "5 sent, 2 in flight, 1 failed, TTFT p50 41 ms" in text.getvalue()
+    assert "3/10" in text.getvalue() and "left" in text.getvalue()
     assert "[bold]x[/bold] :smile:" in text.getvalue()
+
+
+@pytest.mark.parametrize(("n", "words"), [
+    (1, "TTFT – ms"), (5, "TTFT p50 3.0 ms"),
+    (30, "TTFT p50 15.5 p90 27.1 ms"), (100, "TTFT p50 50.5 p99 99.0 ms"),
+])  # fmt: skip
+def test_percentiles_that_a_cell_is_too_small_for_are_not_shown(
+    n: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = Sample(np.arange(1.0, n + 1), None, np.arange(n))
+    found = distribution(sample)
+    metrics = dict.fromkeys(LATENCY_METRICS, found)
+    summary = OnlineSummary(
+        engine="vllm", label="vLLM", scale=0.4, repeat=1, num_requests=n, num_success=n, num_error=0,
+        duration_s=1, offered_req_per_s=n, req_per_s=n, output_tok_per_s=n, total_tok_per_s=n,
+        prompt_tokens=n, completion_tokens=n, chunks=n, **metrics,
+    )  # fmt: skip
+    with make_display(quiet=False) as display:
+        display.show(CellDone(CELL, summary))
+    assert words in capsys.readouterr().err
