@@ -16,6 +16,7 @@ from harness.reporting import made, tables
 from harness.reporting.bands import HEADLINE
 from harness.reporting.facts import facts, machine, title
 from harness.reporting.figures import Figures
+from harness.reporting.ledger import sources
 from harness.reporting.notices import Notice, notices
 from harness.reporting.page import environment, text_of
 from harness.reporting.prefixes import prefix_table
@@ -72,6 +73,11 @@ class Chapter:
     @property
     def ledger(self) -> Ledger | None:
         return self.run.results.ledger if isinstance(self.run, OnlineRun) else None
+
+    @property
+    def ledger_sources(self) -> list[str]:
+        """Who tells each engine's settings."""
+        return sources(self.ledger) if self.ledger else []
 
     @property
     def answers(self) -> AnswerChecks | None:

@@ -120,5 +120,5 @@ def say(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(say(item) for item in value)
+        return ", ".join(say(item) for item in value) or "none"
     return value if isinstance(value, str) else json.dumps(value)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from harness.reporting import tables
 from harness.reporting.bands import HEADLINE
 from harness.reporting.facts import facts, title
+from harness.reporting.ledger import ledger_table
+from harness.reporting.made import answers
 from harness.reporting.notices import notices
 from harness.reporting.prefixes import prefix_table
 from harness.reporting.run import OnlineRun, Run
 from harness.reporting.svg import plain
 from harness.reporting.table import Table
 from harness.reporting.verdict import verdict
+from harness.reporting.waterfall import waterfall_table
 from harness.reporting.winners import winners
 
 _STAR = "\\* better than every other valid engine, at 5 % for all comparisons of a pair together.\n"
@@ -27,6 +30,12 @@ def summary(run: Run) -> str:
         parts += [table(tables.headline(run.pooled, best)), *([_STAR] if best else [])]
         parts += [table(tables.latency(run.pooled, metric)) for metric in HEADLINE]
         parts.append(table(tables.throughput(run.pooled)))
+        if waterfall := waterfall_table(run.pooled):
+            parts.append(table(waterfall))
+        if run.results.answers is not None:
+            parts.append(table(answers(run.results.answers)))
+        if run.results.ledger is not None:
+            parts.append(table(ledger_table(run.results.ledger)))
         if prefixes := prefix_table(run.results.prefixes):
             parts.append(table(prefixes))
     else:
@@ -41,7 +50,7 @@ def table(given: Table) -> str:
     lines = [heads, rule, *([_text(text) for text in line] for line in given.lines)]
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return "\n".join(
-        [f"## {_text(given.title)}\n", body, "", *(f"{_text(note, 300)}\n" for note in given.notes)]
+        [f"## {_text(given.title)}\n", body, "", *(f"{_text(note, 1000)}\n" for note in given.notes)]
     )
 
 
