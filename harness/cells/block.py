@@ -23,7 +23,7 @@ from harness.cells.folder import now
 from harness.cells.resolve import Resolved
 from harness.cells.run import Run
 from harness.engines.base import Asking, Encoder, Engine, Server
-from harness.engines.pages import METRICS, Histogram, between, get, histograms
+from harness.engines.pages import METRICS, Histogram, between, get, histograms, post
 from harness.errors import BenchError, EngineError, LeftBehindError
 from harness.load.plan import LoadPlan, LoadResult, Progress, WireRequest
 from harness.load.run import run_load
@@ -115,6 +115,7 @@ class _Measuring:
         def progress(progress: Progress) -> None:
             self.notify(CellProgress(cell, len(requests), progress))
 
+        self._flush(cell)
         progress(Progress(0, 0, 0))
         before, held = self._counted(), self._held()
         result = self._send(requests, self.resolved.settings.concurrency, progress)
@@ -155,6 +156,12 @@ class _Measuring:
             return None
         hits, queries = after[0] - before[0], after[1] - before[1]
         return PrefixCount(hits=hits, queries=queries, source=counters.source).model_dump()
+
+    def _flush(self, cell: Cell) -> None:
+        """Empty the prefix cache, so that no cell begins with what warm-up or another cell left in it."""
+        flush = self.engine.flush
+        if flush is not None and self.resolved.engine_settings(cell.contender).caches_prefixes:
+            post(self.server.target, flush)
 
     def _send(
         self,

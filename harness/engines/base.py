@@ -16,6 +16,7 @@ from typing import ClassVar, Literal, Protocol
 import msgspec
 
 from harness.engines.counters import PrefixCounters
+from harness.engines.profiler import Route
 from harness.engines.variants import Variant
 from harness.load.plan import Target
 from harness.spec.results import LaunchRecord
@@ -123,6 +124,8 @@ class Engine(ABC):
     #: `prefill_ms`): names with the labels that choose a series, `sglang:queue_time_seconds`.
     histograms: ClassVar[Mapping[str, str]] = {}
 
+    #: Empties its prefix cache; None: it has no route for that.
+    flush: ClassVar[Route | None] = None
     #: Its counters of prompt tokens in the prefix cache.
     prefix_counters: ClassVar[PrefixCounters | None] = None
 

@@ -1,19 +1,24 @@
-"""Pages of a server beside its API: settings and Prometheus histograms."""
+"""Pages of a server beside its API: settings, Prometheus histograms, and routes that do something."""
 
 from __future__ import annotations
 
 import http.client
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from harness.engines.profiler import Route
+from harness.errors import EngineError
 from harness.load.plan import Target
 from harness.spec.fairness import ToldMean
 
 METRICS = "/metrics"
 TIMEOUT_S = 10.0
+#: Of routes that do something: writing a profile can take minutes.
+ROUTE_TIMEOUT_S = 300.0
 
 _SERIES = re.compile(r"^(?P<name>[\w:]+)(\{(?P<labels>.*)\})?$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -32,6 +37,24 @@ def get(target: Target, path: str) -> str | None:
     finally:
         connection.close()
     return body.decode(errors="replace") if response.status == 200 else None
+
+
+def post(target: Target, route: Route) -> None:
+    """POST to a server. Raises EngineError unless it answers 2xx."""
+    connection = http.client.HTTPConnection(target.host, target.port, timeout=ROUTE_TIMEOUT_S)
+    body = None if route.body is None else json.dumps(route.body)
+    try:
+        connection.request("POST", route.path, body, {"content-type": "application/json"})
+        response = connection.getresponse()
+        said = response.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException) as error:
+        raise EngineError(f"POST {route.path}: {error}", "see the engine's log") from None
+    finally:
+        connection.close()
+    if response.status // 100 != 2:
+        raise EngineError(
+            f"POST {route.path} answered {response.status}: {said[:300]}", "see the engine's log"
+        )
 
 
 @dataclass(frozen=True)

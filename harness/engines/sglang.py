@@ -96,6 +96,8 @@ class Sglang(LocalEngine):
         "prefill_ms": 'sglang:per_stage_req_latency_seconds{stage="prefill_forward"}',
     }
 
+    flush = Route("/flush_cache")
+
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         arguments = [
             *(str(installation.python), "-m", "sglang.launch_server"),

@@ -24,7 +24,7 @@ from harness.spec.fairness import Fact
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 SHIM = Path(__file__).parent / "shims" / "vllm_cli.py"
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-#: Adds the page that tells how every setting was resolved, and nothing else.
+#: Adds the page that tells how every setting was resolved, and the route that empties the prefix cache.
 TELLING = {"VLLM_SERVER_DEV_MODE": "1"}
 _PER_REQUEST = "--enable-per-request-metrics"
 
@@ -87,6 +87,7 @@ class Vllm(LocalEngine):
         "prefill_ms": "vllm:request_prefill_time_seconds",
     }
     pages = (_INFO,)
+    flush = Route("/reset_prefix_cache")
     prefix_counters = PrefixCounters("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total")
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:

@@ -6,8 +6,6 @@ every place in the load has been taken a second time, and stops it; the rest of 
 
 from __future__ import annotations
 
-import http.client
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,13 +13,13 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.engines.base import Encoder, Server
-from harness.engines.profiler import EngineProfiler, Route
+from harness.engines.pages import post
+from harness.engines.profiler import EngineProfiler
 from harness.errors import BenchError, EngineError
 from harness.load.plan import LoadPlan, Progress, Target, WireRequest
 from harness.load.run import run_load
 from harness.workload import PlannedRequest
 
-ROUTE_TIMEOUT_S = 300.0
 #: A trace is whole when its folder has not changed for so long.
 SETTLED_S, WRITING_S, POLL_S = 1.0, 120.0, 0.1
 
@@ -46,24 +44,6 @@ class RouteWindow:
     def stop(self) -> None:
         if self._profiler.stop is not None:
             post(self._target, self._profiler.stop)
-
-
-def post(target: Target, route: Route) -> None:
-    """POST to a server. Raises EngineError unless it answers 2xx."""
-    connection = http.client.HTTPConnection(target.host, target.port, timeout=ROUTE_TIMEOUT_S)
-    body = None if route.body is None else json.dumps(route.body)
-    try:
-        connection.request("POST", route.path, body, {"content-type": "application/json"})
-        response = connection.getresponse()
-        said = response.read().decode(errors="replace")
-    except (OSError, http.client.HTTPException) as error:
-        raise EngineError(f"POST {route.path}: {error}", "see the engine's log") from None
-    finally:
-        connection.close()
-    if response.status // 100 != 2:
-        raise EngineError(
-            f"POST {route.path} answered {response.status}: {said[:300]}", "see the engine's log"
-        )
 
 
 def capture(

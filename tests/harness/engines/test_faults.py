@@ -13,7 +13,10 @@ import pytest
 from harness.cells.events import CellProgress, Event
 from harness.cells.online import run_online
 from harness.engines.base import Installation
+from harness.engines.openai import OpenAI
+from harness.engines.profiler import Route
 from harness.engines.registry import LOCAL
+from harness.errors import BenchError
 from harness.spec.results import OnlineResults
 from harness.spec.settings import OnlineSettings
 
@@ -88,3 +91,19 @@ def test_engines_that_do_not_serve(tmp_path: Path, fake: Any, monkeypatch: pytes
         assert len(one.pids) == 3
         assert one.left() == []
     assert killer.left() == []
+
+
+def test_a_prefix_cache_that_cannot_be_emptied(
+    tmp_path: Path, serve_golden: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """A cell that would begin with another's prefixes is not measured."""
+    monkeypatch.setattr(OpenAI, "flush", Route("/no_such_route"))
+    settings = OnlineSettings(
+        base_url=serve_golden().url, out=tmp_path, max_model_len=64, concurrency=2, n=4, input_len=8,
+        output_len=4, warmup=0, calibrate=False, check_answers=False, prefix_cache=True,
+    )  # fmt: skip
+    with pytest.raises(
+        BenchError, match="nothing could be measured: openai: POST /no_such_route answered 400"
+    ):
+        run_online(settings, ["bench"], lambda event: None)
+    run_online(settings.model_copy(update={"prefix_cache": False}), ["bench"], lambda event: None)
