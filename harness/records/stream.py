@@ -3,7 +3,7 @@
 Understood are /v1/completions and /v1/chat/completions as vLLM, SGLang, roseinfer, llama.cpp and
 transformers send them. Beyond OpenAI's own fields: `choices[0].token_ids` (with `return_token_ids`), `usage`
 in every chunk (with `stream_options.continuous_usage_stats`), and `metrics`, in the last chunk (vLLM with
---enable-per-request-metrics) or the last choice (roseinfer with `return_metrics`).
+--enable-per-request-metrics) or the last choice (roseinfer with `return_metrics`), or `timings` (llama.cpp).
 """
 
 from __future__ import annotations
@@ -74,18 +74,20 @@ class _Error(msgspec.Struct):
 
 class _Metrics(msgspec.Struct):
     """roseinfer says `queue_wait_ms` and `prefill_ms`, vLLM `queue_time_ms` and `time_to_first_token_ms`; the
-    latter runs from scheduling to the first token, which is prefill."""
+    latter runs from scheduling to the first token, which is prefill, as is llama.cpp's `prompt_ms`."""
 
     queue_wait_ms: float | None = None
     queue_time_ms: float | None = None
     prefill_ms: float | None = None
     time_to_first_token_ms: float | None = None
+    prompt_ms: float | None = None
 
 
 class _Event(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     metrics: msgspec.Raw = msgspec.Raw()
+    timings: msgspec.Raw = msgspec.Raw()
     error: _Error | str | None = None
     object: str | None = None
     message: str | None = None
@@ -141,8 +143,9 @@ def _take(stream: Stream, t: float, event: _Event) -> None:
         stream.finish_reason = choice.finish_reason or stream.finish_reason
         if choice.metrics:
             _take_metrics(stream, choice.metrics)
-    if event.metrics:
-        _take_metrics(stream, event.metrics)
+    for told in (event.metrics, event.timings):
+        if told:
+            _take_metrics(stream, told)
 
 
 def _take_metrics(stream: Stream, raw: msgspec.Raw) -> None:
@@ -151,7 +154,7 @@ def _take_metrics(stream: Stream, raw: msgspec.Raw) -> None:
     except msgspec.MsgspecError:  # another server's idea of metrics
         return
     waits = (metrics.queue_wait_ms, metrics.queue_time_ms)
-    prefills = (metrics.prefill_ms, metrics.time_to_first_token_ms)
+    prefills = (metrics.prefill_ms, metrics.time_to_first_token_ms, metrics.prompt_ms)
     stream.queue_wait_ms = next((ms for ms in waits if ms is not None), None)
     stream.prefill_ms = next((ms for ms in prefills if ms is not None), None)
 

@@ -81,6 +81,14 @@ def test_roseinfer_tells_its_metrics_in_the_last_choice() -> None:
     assert (record.queue_wait_ms, record.prefill_ms) == (2.0, 9.0)
 
 
+def test_llama_cpp_tells_its_prefill_in_timings() -> None:
+    timings = {"cache_n": 0, "prompt_n": 7, "prompt_ms": 17.5, "predicted_n": 1, "predicted_ms": 0.01}
+    last = {**usage(1), "choices": [{"text": "", "finish_reason": "length"}], "timings": timings}
+    record = read([event(completion("a")), event(last), event("[DONE]")])
+    assert record.error is None
+    assert (record.queue_wait_ms, record.prefill_ms) == (None, 17.5)
+
+
 def test_metrics_of_another_shape_are_left_alone() -> None:
     last = {**completion("a", token_ids=[1], finish_reason="stop"), "metrics": ["?"]}
     assert read([event(last)]).error is None
