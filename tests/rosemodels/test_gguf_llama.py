@@ -69,11 +69,5 @@ def test_a_model_comes_back(tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     pieces = tokenizer.convert_ids_to_tokens(tokenizer("he 11<|end|>").input_ids)
     assert pieces == ["he", "Ġ", "1", "1", "<|end|>"]
-        "he",
-        "Ġ",
-        "1",
-        "1",
-        "<|end|>",
-    ]
     assert tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "hi"
     assert tokenizer.eos_token == "<|end|>"
