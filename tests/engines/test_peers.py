@@ -1,8 +1,12 @@
-"""The adapters against the real engines. A peer that is not installed is skipped with the reason."""
+"""The adapters against the real engines, where BENCH_PEERS or BENCH_ENGINES names them.
+
+A peer that is not there, or not asked for, is skipped with the reason: each takes up to a minute to start.
+"""
 
 from __future__ import annotations
 
 import http.client
+import os
 from pathlib import Path
 
 import psutil
@@ -10,6 +14,7 @@ import pytest
 
 from harness.engines.base import Asking, EngineSettings, Missing
 from harness.engines.registry import LOCAL, contender
+from harness.errors import EngineError
 from harness.load.plan import LoadPlan, WireRequest
 from harness.load.run import run_load
 from harness.models import resolve
@@ -18,11 +23,15 @@ from harness.records.cell import CellIdentity, Expected, read_cell
 from harness.spec.settings import EngineRef, OfflineSettings
 from harness.workload import closed_loop
 
-PEERS = [pytest.param(name, marks=pytest.mark.peer(name)) for name in ("vllm", "transformers")]
+PEERS = [pytest.param(name, marks=pytest.mark.peer(name)) for name in ("vllm", "sglang", "transformers")]
+#: By engine, what the process that computes calls itself.
+CORES = {"vllm": "EngineCore", "sglang": "sglang::scheduler"}
 N, INPUT, OUTPUT = 6, 50, 8
 
 
 def _skip_unless_it_runs(name: str) -> None:
+    if not {"BENCH_PEERS", "BENCH_ENGINES"} & os.environ.keys():
+        pytest.skip("neither BENCH_PEERS nor BENCH_ENGINES names real engines")
     found = LOCAL[name].find()
     if isinstance(found, Missing):
         pytest.skip(f"{found.reason}; {found.mend}")
@@ -51,13 +60,37 @@ def test_serves_what_was_asked_for_and_is_gone(name: str, tmp_path: Path):
     assert (table["completion_tokens"] == OUTPUT).all()
     assert (table["prompt_tokens"] == INPUT).all()
     assert server.record.ready_s > 0
-    if name == "vllm":
+    if name != "transformers":
         assert (table["token_source"] == "token_ids").all()
-        assert server.record.settings["prefix_cache"] == "False"
+        assert server.record.facts["prefix_cache"].value is False
+    if name == "vllm":
         assert table[["queue_wait_ms", "prefill_ms"]].notna().all(axis=None)
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
     with pytest.raises(ConnectionRefusedError):
         http.client.HTTPConnection(server.target.host, server.target.port).connect()
+
+
+@pytest.mark.parametrize("name", [peer for peer in PEERS if peer.values[0] in CORES])
+def test_its_core_is_killed(name: str, tmp_path: Path):
+    """The server ends by itself, which is noticed, and nothing of it is left."""
+    _skip_unless_it_runs(name)
+    engine, model = LOCAL[name], resolve("random:gpt2-tiny")
+    settings = EngineSettings(
+        contender(EngineRef(name=name)), model.path, model.served_name, "cpu", "bf16", model.max_model_len
+    )
+    pids: list[int] = []
+    with (
+        pytest.raises(EngineError, match="ended while it was in use"),
+        engine.open(settings, tmp_path / "server.log") as server,
+    ):
+        pids += server.pids
+        family = [psutil.Process(pid) for pid in pids]
+        core = next(process for process in family if CORES[name] in " ".join(process.cmdline()))
+        first = next(process for process in family if process.ppid() not in pids)
+        core.kill()
+        psutil.wait_procs([first], timeout=120)
+        server.check()
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
 @pytest.mark.parametrize("name", PEERS)
