@@ -16,9 +16,9 @@ Ints = NDArray[np.int64]
 UNKNOWN = -1
 
 
-def no_ints() -> Ints:
-    """An empty array."""
-    return np.empty(0, dtype=np.int64)
+#: Empty arrays, nothing of Batch.changed and Batch.copies.
+NO_INTS: Ints = np.empty(0, dtype=np.int64)
+NO_COPIES: Ints = np.empty((2, 0), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Batch:
     requests: Ints
     block_table: Ints
     block_size: int
-    changed: Ints = field(default_factory=no_ints)
-    copies: Ints = field(default_factory=lambda: np.empty((2, 0), dtype=np.int64))
+    changed: Ints = field(default_factory=lambda: NO_INTS)
+    copies: Ints = field(default_factory=lambda: NO_COPIES)
 
     @property
     def decode_start(self) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.profiler import record_function
 
 from roseinfer.attention.base import Attention, Batch, Ints
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, sample
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.model import Model
+from roseinfer.ranges import named_range
 
 
 class EagerPending(Pending):
@@ -38,14 +38,14 @@ class EagerRunner(Runner):
         self._attention.begin(batch)
         requests = self._tensor(batch.requests)
         name = "roseinfer.prefill_batch.model_forward" if batch.segments else "roseinfer.model.forward.eager"
-        with record_function(name):
+        with named_range(name):
             prompts = self._tensor(batch.tokens[: batch.decode_start])
             decoded = self._last[requests[len(batch.prefill_requests) :]]
             hidden = self._model.forward(
                 torch.cat((prompts, decoded)), self._tensor(batch.positions), self._attention
             )
             logits = self._model.logits(hidden[self._tensor(batch.last_rows)])
-        with record_function("roseinfer.sampler"):
+        with named_range("roseinfer.sampler"):
             sampled = sample(logits, sampling)
         self._last[requests] = sampled
         return EagerPending(sampled)

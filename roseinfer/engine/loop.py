@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from torch.profiler import record_function
-
-from roseinfer.attention.base import Batch
+from roseinfer.attention.base import Batch, Ints
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
+from roseinfer.ranges import named_range
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler, StepResult
 
@@ -20,6 +19,7 @@ class Loop:
         self._scheduler, self._running, self.runner = scheduler, running, runner
         self._overlap = overlap
         self._in_flight: tuple[Batch, Pending] | None = None
+        self._rows: Ints | None = None
 
     def step(self) -> StepResult | None:
         """Process one step, which may have yielded no token; None when there is no work."""
@@ -31,7 +31,7 @@ class Loop:
         return self._scheduler.process(batch, pending.tokens())
 
     def _launch(self) -> tuple[Batch, Pending] | None:
-        with record_function("roseinfer.scheduler.admit"):
+        with named_range("roseinfer.scheduler.admit"):
             batch = self._scheduler.prepare()
         if batch is None:
             return None
@@ -41,10 +41,9 @@ class Loop:
 
     def _sampling(self, batch: Batch) -> SamplingBatch:
         running, rows = self._running, batch.requests
-        return SamplingBatch(
-            running.temperature[rows],
-            running.top_k[rows],
-            running.top_p[rows],
-            running.seed[rows],
-            running.length[rows],
-        )
+        if rows is not self._rows:  # the array of decoding rows is another one after every change
+            self._rows = rows
+            self._settings = (
+                running.temperature[rows], running.top_k[rows], running.top_p[rows], running.seed[rows]
+            )  # fmt: skip
+        return SamplingBatch(*self._settings, position=running.length[rows])

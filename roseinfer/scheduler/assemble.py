@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from roseinfer.attention.base import Batch, Ints, Segment
+from roseinfer.attention.base import UNKNOWN, Batch, Ints, Segment
 from roseinfer.scheduler.policies import Chunk
 from roseinfer.scheduler.running import Running
 
@@ -16,7 +16,7 @@ def assemble(running: Running, chunks: list[Chunk], decode: Ints, changed: Ints,
     lengths = running.length[decode]
     positions = lengths - 1
     return Batch(
-        tokens=running.tokens[decode, positions].astype(np.int64),
+        tokens=np.full(len(decode), UNKNOWN),  # the runner knows them
         positions=positions,
         cache_slots=_slots(running, decode, positions),
         segments=(),
@@ -65,6 +65,6 @@ def _context(running: Running, chunk: Chunk) -> Ints:
 
 
 def _slots(running: Running, rows: Ints, positions: Ints) -> Ints:
-    block, offset = np.divmod(positions, running.block_size)
-    slots: Ints = running.block_table[rows, block] * running.block_size + offset
+    block = positions // running.block_size
+    slots: Ints = (running.block_table[rows, block] - block) * running.block_size + positions
     return slots

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from roseinfer.attention.base import Ints, no_ints
+from roseinfer.attention.base import NO_INTS, Ints
 from roseinfer.scheduler.admission import Admission, Fifo
 
 
@@ -61,7 +61,7 @@ def decode_first(prompts: Callable[[], list[Chunk]], decode: Callable[[], Ints])
 def prefill_first(prompts: Callable[[], list[Chunk]], decode: Callable[[], Ints]) -> tuple[list[Chunk], Ints]:
     """A step that has prompts computes only them: decoding waits until no prompt can be admitted."""
     chunks = prompts()
-    return chunks, no_ints() if chunks else decode()
+    return chunks, NO_INTS if chunks else decode()
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from roseinfer.attention.base import UNKNOWN, Batch, Ints
+from roseinfer.attention.base import NO_COPIES, NO_INTS, UNKNOWN, Batch, Ints
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.prefix import PrefixCache, Reuse
 from roseinfer.params import Finished, FinishReason
@@ -97,15 +98,18 @@ class Scheduler:
 
     def prepare(self) -> Batch | None:
         """The next step's batch; None when there is none before a launched step has been processed."""
-        self._changed, self._copies = [], [np.empty((2, 0), dtype=np.int64)]
+        self._changed, self._copies = [], [NO_COPIES]
         try:
             chunks, decode = self._policies.composition(self._prompts, self._decode)
         except _MustWaitError:
             return None
         if not chunks and not len(decode):
             return None
-        changed = np.concatenate([*self._changed, [chunk.row for chunk in chunks]]).astype(np.int64)
-        return assemble(self._running, chunks, decode, changed, np.concatenate(self._copies, axis=1))
+        if chunks:
+            self._changed.append(np.array([chunk.row for chunk in chunks]))
+        changed = np.concatenate(self._changed) if self._changed else NO_INTS
+        copies = np.concatenate(self._copies, axis=1) if chunks else NO_COPIES
+        return assemble(self._running, chunks, decode, changed, copies)
 
     def launched(self, batch: Batch) -> None:
         """The batch is being computed: each of its requests has one more token, of unknown value."""
@@ -141,7 +145,9 @@ class Scheduler:
         running.tokens[rows, length] = tokens
         length += 1
         ids = running.ids[rows]
-        stopped = (length >= running.first_stop[rows]) & np.isin(tokens, self._eos)
+        stopped = self._is_eos(tokens)
+        if stopped.any():
+            stopped &= length >= running.first_stop[rows]
         ended = stopped | (length >= running.last_stop[rows])
         finished: tuple[Finished, ...] = ()
         if ended.any():
@@ -152,6 +158,12 @@ class Scheduler:
             self._leave(rows[ended])
         self._vacate()
         return StepResult(ids, tokens, finished)
+
+    def _is_eos(self, tokens: Ints) -> NDArray[np.bool_]:
+        found = np.zeros(len(tokens), dtype=np.bool_)
+        for eos in self._eos:
+            found |= tokens == eos
+        return found
 
     def _finished(self, row: int, reason: FinishReason, now: float) -> Finished:
         request = self._running.request(row)
