@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 
 from markupsafe import Markup
@@ -131,7 +132,7 @@ class Chapter:
         assert isinstance(self.run, OnlineRun)
         return tables.throughput(self.run.pooled)
 
-    @property
+    @cached_property
     def profiles(self) -> ProfileSection | None:
         """Of a run that was profiled."""
         return profile_section(self.run.path)
