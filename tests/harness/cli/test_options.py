@@ -32,6 +32,8 @@ COMMON: dict[str, tuple[str, Any]] = {
     "warmup": ("5", 5),
     "prefix_cache": ("yes", True),
     "ignore_eos": ("no", False),
+    "profile": ("both", "both"),
+    "profile_only": ("yes", True),
     "out": ("runs", Path("runs")),
 }
 ONLINE = COMMON | {
