@@ -35,32 +35,20 @@ def waterfall(good: pd.DataFrame, told: Told) -> Waterfall | None:
     head = _column(good, "t_head")
     began = np.where(head < first, (head - sent) * MS, np.nan)
     http = np.clip(began, 0, np.maximum(ttft - np.nan_to_num(queue) - np.nan_to_num(prefill), 0))
+    queue_part, queue = _engine_part("queue", queue, good, told, "queue_wait_ms")
+    prefill_part, prefill = _engine_part("prefill", prefill, good, told, "prefill_ms")
+    delivery = ttft - http - queue - prefill
     parts = [
         _part("client lag", lag, "measured", "the client's clock"),
         _part("http", http, "measured", "the head of the response, as the client saw it"),
-        _engine_part("queue", queue, good, told, "queue_wait_ms"),
-        _engine_part("prefill", prefill, good, told, "prefill_ms"),
+        queue_part,
+        prefill_part,
+        _part("delivery", delivery, "inferred", "what the parts before leave over, where all are known"),
     ]
     mean_ttft = float(ttft.mean())
     rest = mean_ttft - sum(part.mean_ms or 0.0 for part in parts[1:])
-    complete = all(part.n == len(good) for part in parts[1:])
-    delivery = max(rest, 0.0) if complete else None
-    parts += [
-        WaterfallPart(
-            part="delivery",
-            mean_ms=delivery,
-            n=len(good) if complete else 0,
-            source="inferred" if complete else "unknown",
-            how="what the parts before leave over" if complete else "nobody tells",
-        ),
-        WaterfallPart(
-            part="unexplained",
-            mean_ms=rest - (delivery or 0.0),
-            n=len(good),
-            source="inferred",
-            how="what the other parts leave over",
-        ),
-    ]
+    how = "what the other parts leave over"
+    parts.append(WaterfallPart(part="unexplained", mean_ms=rest, n=len(good), source="inferred", how=how))
     total = mean_ttft + (parts[0].mean_ms or 0.0)
     return Waterfall(n=len(good), total_ms=total, ttft_ms=mean_ttft, parts=parts)
 
@@ -74,22 +62,24 @@ def told_mean(requests: pd.DataFrame, told: Told, metric: str) -> ToldMean | Non
     return ToldMean(mean_ms=sum(one.mean_ms * one.n for one in found) / count, n=count)
 
 
-def _engine_part(part: Part, values: Floats, good: pd.DataFrame, told: Told, metric: str) -> WaterfallPart:
-    """From each request's own metrics, else the mean of its cell."""
-    measured = np.isfinite(values)
-    if measured.any():
-        return _part(part, values, "measured", "the engine, for each request")
+def _engine_part(
+    part: Part, values: Floats, good: pd.DataFrame, told: Told, metric: str
+) -> tuple[WaterfallPart, Floats]:
+    """From each request's own metrics, else the mean of its cell; and the values (U,) that it is made of."""
+    if np.isfinite(values).any():
+        return _part(part, values, "measured", "the engine, for each request"), values
     means = {cell: means[metric].mean_ms for cell, means in told.items() if metric in means}
     of_cell = np.array([means.get(cell, np.nan) for cell in good["cell"]], dtype=np.float64)
-    return _part(part, of_cell, "inferred", "the engine's histograms, the mean of all requests of the cell")
+    how = "the engine's histograms, the mean of all requests of the cell"
+    return _part(part, of_cell, "inferred", how), of_cell
 
 
 def _part(part: Part, values: Floats, source: Source, how: str) -> WaterfallPart:
-    """The mean over all, those of which nothing is known counting as 0."""
+    """The mean over all, those of which nothing is known counting as 0. A part takes no less than no time."""
     known = int(np.isfinite(values).sum())
     if not known:
         return WaterfallPart(part=part, mean_ms=None, n=0, source="unknown", how="nobody tells")
-    mean = float(np.nan_to_num(values).sum() / len(values))
+    mean = max(float(np.nan_to_num(values).sum() / len(values)), 0.0)
     return WaterfallPart(part=part, mean_ms=mean, n=known, source=source, how=how)
 
 

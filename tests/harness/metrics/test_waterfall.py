@@ -119,8 +119,8 @@ def test_histograms_are_inferred_and_weigh_cells_by_their_requests() -> None:
     assert (found["queue"].mean_ms, found["queue"].source) == (pytest.approx(25), "inferred")
     assert found["prefill"].mean_ms == pytest.approx(12.5)
     assert found["prefill"].n == 1
-    assert found["delivery"].source == "unknown"
-    assert found["unexplained"].mean_ms == pytest.approx(100 - 10 - 25 - 12.5)
+    assert (found["delivery"].mean_ms, found["delivery"].n) == (pytest.approx((100 - 10 - 10 - 50) / 4), 1)
+    assert found["unexplained"].mean_ms == pytest.approx(100 - 10 - 25 - 12.5 - 7.5)
 
 
 def test_nothing_succeeded_nothing_to_explain() -> None:
