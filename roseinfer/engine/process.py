@@ -110,7 +110,9 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
                     engine.add(id, np.frombuffer(prompt, dtype=np.int32), params)
                 case Discard(id):
                     engine.discard(id)
-                case Query():
+                case Query(flush):
+                    if flush:
+                        engine.flush_cache()
                     channels.send(owner, _load(engine))
                 case StartProfile() | StopProfile():
                     channels.send(owner, _profile(profiler, message))
@@ -140,7 +142,10 @@ def _tell_all(channels: EngineChannels[ToEngine], message: Ready | Failed) -> No
 
 
 def _load(engine: Engine) -> Load:
-    return Load(engine.num_running, engine.num_waiting, engine.kv_usage, engine.preemptions)
+    return Load(
+        engine.num_running, engine.num_waiting, engine.kv_usage, engine.preemptions,
+        engine.prompt_tokens, engine.cached_tokens,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

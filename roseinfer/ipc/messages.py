@@ -25,7 +25,12 @@ class Discard(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Query(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Ask for the engine's load; a Load answers, in the order of the queries."""
+    """Ask for the engine's load; a Load answers, in the order of the queries.
+
+    `flush`: forget the prefix cache first.
+    """
+
+    flush: bool = False
 
 
 class StartProfile(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -73,6 +78,13 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     waiting: int
     kv_usage: float
     preemptions: int
+    prompt_tokens: int
+    cached_tokens: int
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the prompt tokens that were in the prefix cache."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
 ToEngine = Submit | Discard | Query | StartProfile | StopProfile

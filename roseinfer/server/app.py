@@ -17,11 +17,14 @@ from roseinfer.ipc.messages import StartProfile, StopProfile
 from roseinfer.params import RequestError, check_request
 from roseinfer.server.counters import Counters
 from roseinfer.server.errors import BadRequestError, HttpError, Response
+from roseinfer.server.exposition import CONTENT_TYPE, exposition
 from roseinfer.server.http import Connection, Request
 from roseinfer.server.reply import Backend
-from roseinfer.server.requests import CompletionRequest, ProfileRequest, check, parse
+from roseinfer.server.requests import ChatRequest, CompletionRequest, GenerationRequest, ProfileRequest, parse
+from roseinfer.server.responses import ChatShape, CompletionShape, Shape
 from roseinfer.server.stream import StreamReply
 from roseinfer.server.whole import WholeReply
+from roseinfer.server.work import Work, check_chat, check_completion
 
 Route = Callable[[Request, Connection], Awaitable[Response | None]]
 
@@ -46,9 +49,12 @@ class App:
             "/health": ("GET", self._health),
             "/server_info": ("GET", self._server_info),
             "/v1/models": ("GET", self._models),
+            "/metrics": ("GET", self._metrics),
+            "/flush_cache": ("POST", self._flush_cache),
             "/start_profile": ("POST", self._start_profile),
             "/stop_profile": ("POST", self._stop_profile),
             "/v1/completions": ("POST", self._completions),
+            "/v1/chat/completions": ("POST", self._chat),
         }
 
     async def handle(self, request: Request, connection: Connection) -> Response | None:
@@ -88,6 +94,16 @@ class App:
         }
         return Response(200, msgspec.json.encode(info))
 
+    async def _metrics(self, request: Request, connection: Connection) -> Response:
+        """For Prometheus: all front ends together, whichever answers."""
+        load = await self._backend.engine.load()
+        return Response(200, exposition(self._counters, load), CONTENT_TYPE)
+
+    async def _flush_cache(self, request: Request, connection: Connection) -> Response:
+        """Forget the prefix cache. Answers under way go on."""
+        await self._backend.engine.load(flush=True)
+        return Response(200)
+
     async def _start_profile(self, request: Request, connection: Connection) -> Response:
         """Begin a torch profile of the engine process; see ProfileRequest."""
         asked = parse(request.body, ProfileRequest)
@@ -105,14 +121,26 @@ class App:
 
     async def _completions(self, request: Request, connection: Connection) -> None:
         body = parse(request.body, CompletionRequest)
-        if body.model not in (None, self._backend.model):
-            name = self._backend.model
-            raise HttpError(404, f"the model {body.model!r} does not exist; this is {name!r}")
-        await self._answer(body, connection)
+        self._check_model(body)
+        await self._answer(body, check_completion(body), CompletionShape(self._backend.model), connection)
 
-    async def _answer(self, body: CompletionRequest, connection: Connection) -> None:
-        work = check(body)
-        prompts = [await self._token_ids(prompt) for prompt in work.prompts]
+    async def _chat(self, request: Request, connection: Connection) -> None:
+        body = parse(request.body, ChatRequest)
+        self._check_model(body)
+        work = check_chat(body, self._backend.chat_template)
+        await self._answer(body, work, ChatShape(self._backend.model), connection)
+
+    def _check_model(self, body: GenerationRequest) -> None:
+        name = self._backend.model
+        if body.model not in (None, name):
+            raise HttpError(404, f"the model {body.model!r} does not exist; this is {name!r}")
+
+    async def _answer(
+        self, body: GenerationRequest, work: Work, shape: Shape, connection: Connection
+    ) -> None:
+        prompts = [await self._token_ids(prompt, work.special_tokens) for prompt in work.prompts]
+        if work.fills_context:
+            work = work.filling(self._backend.engine.info, len(prompts[0]))
         for prompt in prompts:
             try:
                 check_request(self._backend.engine.info, prompt, work.params)
@@ -121,17 +149,18 @@ class App:
         if self._max_inflight is not None and self._counters.inflight >= self._max_inflight:
             raise HttpError(429, "too many requests in flight", headers={"retry-after": "1"})
         kind = StreamReply if body.stream else WholeReply
-        kind(self._backend, connection, body, work, prompts)
+        kind(self._backend, connection, body, shape, work, prompts)
 
-    async def _token_ids(self, prompt: str | NDArray[np.int32]) -> NDArray[np.int32]:
+    async def _token_ids(self, prompt: str | NDArray[np.int32], special_tokens: bool) -> NDArray[np.int32]:
         if not isinstance(prompt, str):
             return prompt
         tokenizer = self._backend.tokenizer
         if tokenizer is None:
             raise BadRequestError("the model has no tokenizer; send token ids", "prompt")
         if self._tokenizing is None:
-            return tokenizer.encode(prompt)
-        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, tokenizer.encode, prompt)
+            return tokenizer.encode(prompt, special_tokens)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._tokenizing, tokenizer.encode, prompt, special_tokens)
 
     def _authorize(self, request: Request) -> None:
         if self._api_key is not None:

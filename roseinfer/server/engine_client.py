@@ -28,7 +28,9 @@ from roseinfer.ipc.messages import (
     Tokens,
 )
 from roseinfer.params import EngineInfo, Finished, SamplingParams
+from roseinfer.server.counters import Counters
 from roseinfer.server.errors import EngineDeadError
+from roseinfer.server.observer import Observer
 
 
 class Receiver(Protocol):
@@ -44,8 +46,7 @@ class Receiver(Protocol):
 class EngineClient:
     """Talks to the engine over one channel. Use `await start()` before anything else.
 
-    `on_change` is called with the number of answers under way when it changes, `on_death` when a started
-    engine ends without having been asked to.
+    `on_death` is called when a started engine ends without having been asked to.
     """
 
     info: EngineInfo
@@ -54,11 +55,11 @@ class EngineClient:
         self,
         sock: socket.socket,
         front_end: int,
-        on_change: Callable[[int], None],
+        counters: Counters,
         on_death: Callable[[], None],
     ) -> None:
         self._socket = sock
-        self._on_change, self._on_death = on_change, on_death
+        self._counters, self._observer, self._on_death = counters, Observer(counters), on_death
         self._receivers: dict[int, Receiver] = {}
         self._queries: deque[asyncio.Future[Load]] = deque()
         self._profiles: deque[asyncio.Future[Profiled]] = deque()
@@ -85,13 +86,13 @@ class EngineClient:
         """Expect the channel to close from now on."""
         self.alive = False
 
-    async def load(self) -> Load:
-        """What the engine holds now. Raises EngineDeadError."""
+    async def load(self, *, flush: bool = False) -> Load:
+        """What the engine holds now, after forgetting its prefix cache if told to. Raises EngineDeadError."""
         if not self.alive:
             raise EngineDeadError
         answer: asyncio.Future[Load] = asyncio.get_running_loop().create_future()
         self._queries.append(answer)
-        self._channel.send(Query())
+        self._channel.send(Query(flush))
         return await answer
 
     async def profile(self, order: StartProfile | StopProfile) -> Profiled:
@@ -103,27 +104,37 @@ class EngineClient:
         self._channel.send(order)
         return await answer
 
-    def submit(self, prompt: NDArray[np.int32], params: SamplingParams, receiver: Receiver) -> int:
-        """Queue a prompt `[n]`. Returns the id to discard. Raises EngineDeadError."""
+    def submit(
+        self, prompt: NDArray[np.int32], params: SamplingParams, receiver: Receiver, received: float
+    ) -> int:
+        """Queue a prompt `[n]` of a request that arrived at `received` (monotonic, s).
+
+        Returns the id to discard. Raises EngineDeadError.
+        """
         if not self.alive:
             raise EngineDeadError
         id, self._next_id = self._next_id, self._next_id + 1
         self._receivers[id] = receiver
         self._channel.send(Submit(id, prompt.tobytes(), params))
-        self._on_change(len(self._receivers))
+        self._counters.set_inflight(len(self._receivers))
+        self._observer.submitted(id, len(prompt), received)
         return id
 
     def discard(self, id: int) -> None:
         """Forget a request; nothing happens if it has ended."""
         if self._receivers.pop(id, None) is not None:
-            self._on_change(len(self._receivers))
+            self._counters.set_inflight(len(self._receivers))
+            self._observer.discarded()
             if self.alive:
                 self._channel.send(Discard(id))
 
     def _on_message(self, message: FromEngine) -> None:
         match message:
             case Tokens(ids, tokens, finished):
-                self._take(_integers(ids), _integers(tokens), {end.id: end for end in finished})
+                took = np.frombuffer(ids, np.int64)
+                made: list[int] = np.frombuffer(tokens, np.int64).tolist()
+                self._take(took.tolist(), made, {end.id: end for end in finished})
+                self._observer.step(took, finished)
             case Load():
                 answer = self._queries.popleft()
                 if not answer.done():
@@ -145,7 +156,7 @@ class EngineClient:
         if ends:
             for id in ends:
                 self._receivers.pop(id, None)
-            self._on_change(len(self._receivers))
+            self._counters.set_inflight(len(self._receivers))
 
     def _on_close(self) -> None:
         if not self._ready.done():
@@ -159,8 +170,3 @@ class EngineClient:
                 future.set_exception(EngineDeadError())
         if was_alive:
             self._on_death()
-
-
-def _integers(data: bytes) -> list[int]:
-    values: list[int] = np.frombuffer(data, np.int64).tolist()
-    return values

@@ -20,6 +20,7 @@ import msgspec
 import uvloop
 
 from roseinfer.config import ConfigError
+from roseinfer.folder import model_folder
 from roseinfer.server.app import App
 from roseinfer.server.config import ServerConfig
 from roseinfer.server.counters import Counters
@@ -27,6 +28,7 @@ from roseinfer.server.engine_client import EngineClient
 from roseinfer.server.errors import EngineDeadError
 from roseinfer.server.http import Connection, Connections
 from roseinfer.server.reply import Backend
+from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 
 #: Seconds that answers under way get when the server is told to stop.
@@ -54,11 +56,12 @@ class FrontEnd:
         on_death: Callable[[], None],
     ) -> None:
         server = settings.server
-        self.engine = EngineClient(channel, index, counters.set_inflight, on_death)
+        self.engine = EngineClient(channel, index, counters, on_death)
         tokenizer = load_tokenizer(settings.model)
+        template = ChatTemplate.load(model_folder(settings.model))
         name = server.served_model_name or settings.model
         app = App(
-            Backend(self.engine, tokenizer, name, server.stream_interval),
+            Backend(self.engine, tokenizer, name, server.stream_interval, template),
             counters,
             api_key=server.api_key,
             max_inflight=server.max_inflight_requests,

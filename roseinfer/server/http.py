@@ -126,6 +126,12 @@ class Connection(asyncio.Protocol):
         return self._request is not None
 
     @property
+    def received(self) -> float:
+        """When the request that is answered now arrived: monotonic (s)."""
+        assert self._request is not None
+        return self._request.received
+
+    @property
     def paused(self) -> bool:
         return self._paused
 

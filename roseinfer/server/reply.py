@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.params import SamplingParams
-from roseinfer.server.answer import Answer
+from roseinfer.params import Finished, SamplingParams
+from roseinfer.server.answer import Answer, metrics_of
 from roseinfer.server.engine_client import EngineClient, Receiver
 from roseinfer.server.http import Connection
-from roseinfer.server.requests import CompletionRequest, Work
-from roseinfer.server.responses import Choice, Completion, Usage
+from roseinfer.server.requests import GenerationRequest
+from roseinfer.server.responses import Choice, PromptDetails, Shape, Usage
+from roseinfer.server.work import Work
+from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.detokenizer import Detokenizer, NoText, StopStrings
 from roseinfer.tokenizer.tokenizer import Tokenizer
 
@@ -28,6 +28,7 @@ class Backend:
     tokenizer: Tokenizer | None
     model: str  # as clients call it
     stream_interval: int
+    chat_template: ChatTemplate | None
 
     def detokenizer(self) -> Detokenizer:
         """A new answer's text."""
@@ -41,13 +42,14 @@ class Reply:
         self,
         backend: Backend,
         connection: Connection,
-        request: CompletionRequest,
+        request: GenerationRequest,
+        shape: Shape,
         work: Work,
         prompts: list[NDArray[np.int32]],
     ) -> None:
         self._backend, self._connection, self._request = backend, connection, request
-        self._id, self._created = f"cmpl-{uuid.uuid4().hex}", int(time.time())
-        self._prompt_tokens = sum(map(len, prompts))
+        self._shape = shape
+        self._prompt_tokens, self._cached_tokens = sum(map(len, prompts)), 0
         self._ids: list[int] = []
         self._answers: list[Answer] = []
         self._open = len(prompts) * work.n
@@ -57,7 +59,7 @@ class Reply:
                 receiver = self._receiver(len(self._answers), answer)
                 params = _with_seed(work.params, len(self._answers))
                 self._answers.append(answer)
-                self._ids.append(backend.engine.submit(prompt, params, receiver))
+                self._ids.append(backend.engine.submit(prompt, params, receiver, connection.received))
         connection.answer_with(self)
 
     def _receiver(self, index: int, answer: Answer) -> Receiver:
@@ -79,14 +81,21 @@ class Reply:
         """The answer has ended before the engine's own end."""
         self._backend.engine.discard(self._ids[index])
 
-    def body(self, choices: list[Choice]) -> Completion:
-        """A response with these choices."""
-        return Completion(self._id, self._created, self._backend.model, choices)
+    def note(self, choice: Choice, end: Finished | None) -> None:
+        """What the engine tells at the end of a choice; None when a stop string ended it."""
+        if end is not None:
+            if choice.index % self._request.n == 0:  # a prompt counts once
+                self._cached_tokens += end.cached_tokens
+            if self._request.return_metrics:
+                choice.metrics = metrics_of(end)
 
     def usage(self) -> Usage:
         """Tokens so far."""
         made = sum(answer.tokens for answer in self._answers)
-        return Usage(self._prompt_tokens, made, self._prompt_tokens + made)
+        usage = Usage(self._prompt_tokens, made, self._prompt_tokens + made)
+        if not self._backend.engine.info.prefix_cache:
+            return usage
+        return msgspec.structs.replace(usage, prompt_tokens_details=PromptDetails(self._cached_tokens))
 
 
 def _with_seed(params: SamplingParams, index: int) -> SamplingParams:

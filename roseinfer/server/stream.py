@@ -11,11 +11,11 @@ from collections.abc import Callable
 import msgspec
 
 from roseinfer.params import Finished
-from roseinfer.server.answer import Answer, metrics_of
+from roseinfer.server.answer import Answer
 from roseinfer.server.errors import EngineDeadError, error_body
 from roseinfer.server.reply import Reply
 from roseinfer.server.requests import StreamOptions
-from roseinfer.server.responses import Choice, Completion
+from roseinfer.server.responses import Choice, UsageField
 
 _encode = msgspec.json.Encoder().encode
 
@@ -47,32 +47,27 @@ class StreamReply(Reply):
             self._write = self._connection.begin_stream()
         return self._write
 
-    def chunk(self, choice: Choice) -> Completion:
-        """What one event carries."""
-        chunk = self.body([choice])
+    def event(self, choice: Choice, *, first: bool) -> bytes:
+        """What adds `choice` to its answer."""
+        usage: UsageField = None if self._options.include_usage else msgspec.UNSET
         if self._options.continuous_usage_stats:
-            chunk.usage = self.usage()
-        elif self._options.include_usage:
-            chunk.usage = None
-        return chunk
+            usage = self.usage()
+        return _event(self._shape.chunk([choice], usage, first=first))
 
     @property
     def same_chunks(self) -> bool:
         """Whether chunks differ in nothing but text and token ids."""
         return not self._options.continuous_usage_stats
 
-    def finished(self, choice: Choice, end: Finished | None) -> None:
+    def finished(self, choice: Choice, end: Finished | None, *, first: bool) -> None:
         """Send the last chunk of a choice, and after the last choice the end of the stream."""
-        if end is not None and self._request.return_metrics:
-            choice.metrics = metrics_of(end)
+        self.note(choice, end)
         write = self.begin()
-        write(_event(_encode(self.chunk(choice))))
+        write(self.event(choice, first=first))
         self._open -= 1
         if not self._open:
             if self._options.include_usage:
-                last = self.body([])
-                last.usage = self.usage()
-                write(_event(_encode(last)))
+                write(_event(self._shape.chunk([], self.usage())))
             self._end()
 
     def fail(self) -> None:
@@ -106,8 +101,8 @@ class StreamedAnswer:
     """Sends one choice. `short_way`: nothing is held back, so that a token is a chunk by itself."""
 
     __slots__ = (
-        "_answer", "_escaped", "_held", "_ids", "_index", "_interval", "_reply", "_template", "_uniform",
-        "_with_ids", "_write", "short_way",
+        "_answer", "_begun", "_escaped", "_held", "_ids", "_index", "_interval", "_reply", "_template",
+        "_uniform", "_with_ids", "_write", "short_way",
     )  # fmt: skip
 
     def __init__(self, reply: StreamReply, index: int, answer: Answer, interval: int, with_ids: bool) -> None:
@@ -118,7 +113,7 @@ class StreamedAnswer:
         self._ids: list[int] = []
         self._uniform = interval == 1 and not answer.stops.stops and reply.same_chunks
         self._template = b""
-        self.short_way = False
+        self._begun = self.short_way = False
 
     def push(self, token: int, end: Finished | None) -> None:
         if self.short_way and end is None:
@@ -138,7 +133,7 @@ class StreamedAnswer:
             self.short_way = False
             if end is None:
                 reply.stop(self._index)
-            reply.finished(self._take(reason), end)
+            reply.finished(self._take(reason), end, first=not self._begun)
         elif not reply.paused and (answer.tokens == 1 or len(self._ids) >= self._interval):
             self.flush()
 
@@ -147,7 +142,8 @@ class StreamedAnswer:
         if not self._ids:
             return
         self._write = self._reply.begin()
-        self._write(_event(_encode(self._reply.chunk(self._take(None)))))
+        self._write(self._reply.event(self._take(None), first=not self._begun))
+        self._begun = True
         self.short_way = self._uniform and self._answer.text.clean
         if self.short_way and not self._template:
             self._template = self._make_template()
@@ -167,7 +163,7 @@ class StreamedAnswer:
         choice = Choice(self._index, _TEXT, None, None)
         if self._with_ids:
             choice.token_ids = [_ID]
-        chunk = _event(_encode(self._reply.chunk(choice))).replace(b"%", b"%%")
+        chunk = self._reply.event(choice, first=False).replace(b"%", b"%%")
         head, tail = chunk.rsplit(_encode(_TEXT)[1:-1], 1)
         return head + b"%b" + tail.replace(b"%d" % _ID, b"%d")
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from roseinfer.params import Finished
-from roseinfer.server.answer import Answer, metrics_of
+from roseinfer.server.answer import Answer
 from roseinfer.server.errors import EngineDeadError, Response
 from roseinfer.server.reply import Reply
 from roseinfer.server.responses import Choice
-
-_encode = msgspec.json.Encoder().encode
 
 
 class WholeReply(Reply):
@@ -25,13 +21,10 @@ class WholeReply(Reply):
 
     def ended(self, choice: Choice, end: Finished | None) -> None:
         """A choice is complete."""
-        if end is not None and self._request.return_metrics:
-            choice.metrics = metrics_of(end)
+        self.note(choice, end)
         self._open -= 1
         if not self._open:
-            body = self.body(self._choices)
-            body.usage = self.usage()
-            self._connection.respond(Response(200, _encode(body)))
+            self._connection.respond(Response(200, self._shape.whole(self._choices, self.usage())))
 
     def fail(self) -> None:
         """The engine is gone."""

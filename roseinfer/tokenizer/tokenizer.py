@@ -40,9 +40,9 @@ class Tokenizer:
             raise ConfigError(f"the tokenizer in {folder} cannot be read: {error}") from error
         return None
 
-    def encode(self, text: str) -> NDArray[np.int32]:
-        """Token ids `[n]`, with the special tokens that the model's own template adds."""
-        return np.array(self._tokenizer.encode(text).ids, dtype=np.int32)
+    def encode(self, text: str, special_tokens: bool = True) -> NDArray[np.int32]:
+        """Token ids `[n]`, with the special tokens that the tokenizer adds by itself, unless told not to."""
+        return np.array(self._tokenizer.encode(text, add_special_tokens=special_tokens).ids, dtype=np.int32)
 
     def detokenizer(self) -> Detokenizer:
         """A new answer's text, token by token."""

@@ -27,7 +27,7 @@ TO_ENGINE = [
 ]
 FROM_ENGINE = [
     Tokens(b"12345678", b"abcdefgh", (Finished(1, FinishReason.LENGTH, 0.1, 0.2, 0.3),)),
-    Load(1, 2, 0.5, 3),
+    Load(1, 2, 0.5, 3, 8, 4),
     Tokens(b"x" * 3_000_000, b"", ()),
 ]
 
@@ -60,27 +60,31 @@ def test_both_ways_between_two_front_ends_and_the_engine() -> None:
                 assert channels.receive(wait=True) == []
         at_engine[0].append("closed")
 
-    async def front_end(sock: socket.socket) -> list[object]:
+    got = [0, 0]
+
+    async def front_end(index: int, both_complete: asyncio.Event) -> list[object]:
         received: list[object] = []
-        complete, closed = asyncio.Event(), asyncio.Event()
+        closed = asyncio.Event()
 
         def on_message(message: FromEngine) -> None:
             received.append(message)
-            if len(received) == len(FROM_ENGINE):
-                complete.set()
+            got[index] += 1
+            if got == [len(FROM_ENGINE)] * 2:
+                both_complete.set()
 
         _, channel = await asyncio.get_running_loop().create_unix_connection(
-            lambda: FrontEndChannel[FromEngine](FromEngine, on_message, closed.set), sock=sock
+            lambda: FrontEndChannel[FromEngine](FromEngine, on_message, closed.set), sock=pairs[index][0]
         )
         for message in TO_ENGINE:
             channel.send(message)
-        await asyncio.wait_for(complete.wait(), 20)
+        await asyncio.wait_for(both_complete.wait(), 20)
         channel.close()
         await asyncio.wait_for(closed.wait(), 20)
         return received
 
     async def both() -> list[list[object]]:
-        return await asyncio.gather(*(front_end(sock) for sock, _ in pairs))
+        both_complete = asyncio.Event()
+        return await asyncio.gather(*(front_end(index, both_complete) for index in range(2)))
 
     thread = threading.Thread(target=engine)
     thread.start()

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -130,8 +131,8 @@ def serve(text_model: Any) -> Iterator[Serve]:
     """Start a server of one's own; it is gone after the test."""
     with contextlib.ExitStack() as stack:
 
-        def run(*options: str) -> Serving:
-            server = Serving(start(str(text_model.folder), *options))
+        def run(*options: str, folder: Path | None = None) -> Serving:
+            server = Serving(start(str(folder or text_model.folder), *options))
             stack.callback(server.close)
             return server
 

@@ -180,5 +180,7 @@ def test_models_and_server_info(serving: Any, text_model: Any) -> None:
     assert (card["id"], card["max_model_len"]) == ("tiny", 1024)
     info = serving.request("/server_info").json
     assert info["settings"]["dtype"] == "float32" and info["settings"]["model"] == str(text_model.folder)
-    assert info["load"].keys() == {"running", "waiting", "kv_usage", "preemptions", "inflight"}
+    assert info["load"].keys() == {
+        "running", "waiting", "kv_usage", "preemptions", "prompt_tokens", "cached_tokens", "inflight",
+    }  # fmt: skip
     assert serving.request("/health").status == 200

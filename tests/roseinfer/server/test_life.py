@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import struct
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -79,6 +80,45 @@ def test_engine_killed(serve: Any) -> None:
     assert server.process.returncode == 1
     server._drain.join()
     assert "SIGKILL" in server.log[-1]
+
+
+def test_front_end_killed(serve: Any) -> None:
+    """Nobody is left with a server that answers some and not others."""
+    server = serve("--frontend-processes", "3")
+    clients = [connect(server, index) for index in range(6)]
+    for client in clients:
+        first_chunk(client)
+    server.front_ends[1].kill()
+    assert server.ended()
+    assert server.process.returncode == 1
+    server._drain.join()
+    assert "front end 2" in server.log[-1] and "SIGKILL" in server.log[-1]
+
+
+def test_connections_are_shared_evenly(serve: Any) -> None:
+    """Kept connections count as well, and those that have closed do not."""
+    server = serve("--frontend-processes", "3")
+    processes = [psutil.Process(server.process.pid), *server.front_ends]
+
+    def held() -> list[int]:
+        return [
+            sum(one.status == "ESTABLISHED" for one in process.net_connections("tcp"))
+            for process in processes
+        ]
+
+    clients = [connect(server, index) for index in range(9)]
+    for client in clients:
+        first_chunk(client)
+    assert held() == [3, 3, 3]
+    for client in clients[:3]:
+        client.close()
+    end = time.monotonic() + 20
+    while sum(held()) > 6 and time.monotonic() < end:
+        pass
+    clients += [connect(server, index) for index in range(3)]
+    for client in clients[9:]:
+        first_chunk(client)
+    assert held() == [3, 3, 3]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

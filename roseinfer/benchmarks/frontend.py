@@ -1,0 +1,173 @@
+"""What the front ends cost: many streaming clients, and an engine that computes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import msgspec
+import psutil
+import uvloop
+
+from roseinfer.benchmarks.synthetic_engine import STEP_MS
+from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.server.config import ServerConfig
+
+_PROMPT = list(range(100, 228))
+
+
+@dataclass(frozen=True)
+class FrontendCost:
+    """CPU time in µs a token: of the front ends, of these in the kernel, of the engine process besides.
+
+    `floor_us` is one `send` of a typical chunk to a socket that somebody reads.
+    """
+
+    front_ends: int
+    tokens: int
+    seconds: float
+    front_end_us: float
+    kernel_us: float
+    engine_us: float
+    floor_us: float
+
+    @property
+    def tokens_per_core(self) -> float:
+        """Tokens/s that a front end with a core of its own can stream."""
+        return 1e6 / self.front_end_us
+
+
+def measure(server: ServerConfig, clients: int, tokens: int, rounds: int, step_ms: float) -> FrontendCost:
+    """`clients` ask `rounds` times each for `tokens`, which come every `step_ms`."""
+    environment = os.environ | {STEP_MS: str(step_ms)}
+    command = [sys.executable, "-m", "roseinfer.benchmarks.frontend", msgspec.json.encode(server).decode()]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        port = _port(process)
+        below = psutil.Process(process.pid).children()
+        engine = next(child for child in below if "roseinfer.benchmarks.synthetic_engine" in child.cmdline())
+        front_ends = [psutil.Process(process.pid), *(child for child in below if child != engine)]
+        uvloop.run(load(port, clients, tokens, 1))  # connections, tables and code paths are warm
+        before, engine_before, start = _cpu(front_ends), _cpu([engine]), time.monotonic()
+        uvloop.run(load(port, clients, tokens, rounds))
+        seconds = time.monotonic() - start
+        after, engine_after = _cpu(front_ends), _cpu([engine])
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+    made = clients * tokens * rounds
+    user, kernel = ((b - a) / made * 1e6 for a, b in zip(before, after, strict=True))
+    engine_us = sum(b - a for a, b in zip(engine_before, engine_after, strict=True)) / made * 1e6
+    return FrontendCost(len(front_ends), made, seconds, user + kernel, kernel, engine_us, floor(clients))
+
+
+def floor(connections: int, sends: int = 40_000, size: int = 240) -> float:
+    """CPU µs of one `send` of `size` bytes to one of `connections` that another process reads."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        pairs = []
+        for _ in range(connections):
+            ours = socket.create_connection(listener.getsockname())
+            ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            pairs.append((ours, listener.accept()[0]))
+    child = os.fork()
+    if child == 0:
+        _drain([theirs for _, theirs in pairs], [ours for ours, _ in pairs])
+    for _, theirs in pairs:
+        theirs.close()
+    data, start = b"x" * size, time.process_time()
+    for _ in range(sends // connections):
+        for ours, _ in pairs:
+            ours.send(data)
+    spent = time.process_time() - start
+    for ours, _ in pairs:
+        ours.close()
+    os.waitpid(child, 0)
+    return spent / (sends // connections * connections) * 1e6
+
+
+def _drain(sockets: list[socket.socket], others: list[socket.socket]) -> None:
+    for sock in others:
+        sock.close()
+    poll, open_ones = select.epoll(), {sock.fileno(): sock for sock in sockets}
+    for fd in open_ones:
+        poll.register(fd, select.EPOLLIN)
+    while open_ones:
+        for fd, _ in poll.poll():
+            if not open_ones[fd].recv(1 << 16):
+                open_ones.pop(fd).close()
+    os._exit(0)
+
+
+async def load(port: int, clients: int, tokens: int, rounds: int) -> None:
+    """Stream `tokens` to each of `clients`, `rounds` times. Raises ConfigError when a stream breaks."""
+    body = {"prompt": _PROMPT, "max_tokens": tokens, "stream": True, "ignore_eos": True, "temperature": 0}
+    data = json.dumps(body | {"return_token_ids": True, "stream_options": {"include_usage": True}}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(data)
+    loop = asyncio.get_running_loop()
+    readers = [_Reader(head + data, rounds) for _ in range(clients)]
+    for reader in readers:
+        await loop.create_connection(lambda reader=reader: reader, "127.0.0.1", port)  # type: ignore[misc]
+    await asyncio.gather(*(reader.done for reader in readers))
+
+
+class _Reader(asyncio.Protocol):
+    """One client: asks again when a stream has ended."""
+
+    def __init__(self, request: bytes, rounds: int) -> None:
+        self._request, self._rounds = request, rounds
+        self._tail = b""
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._tail = (self._tail + data)[-40:]
+        if self._tail.endswith(b"0\r\n\r\n") and b"[DONE]" in self._tail:
+            self._rounds -= 1
+            if self._rounds:
+                self._transport.write(self._request)
+            else:
+                self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._rounds:
+            self.done.set_exception(ConfigError("the server closed a stream"))
+        else:
+            self.done.set_result(None)
+
+
+def _port(process: subprocess.Popen[str]) -> int:
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if listening := re.search(r"listening on http://127.0.0.1:(\d+)", line):
+            return int(listening[1])
+    raise ConfigError(f"the server did not start: {''.join(lines)}")
+
+
+def _cpu(processes: list[psutil.Process]) -> tuple[float, float]:
+    times = [process.cpu_times() for process in processes]
+    return sum(spent.user for spent in times), sum(spent.system for spent in times)
+
+
+if __name__ == "__main__":
+    import logging
+
+    from roseinfer.server.launch import launch
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    settings = msgspec.json.decode(sys.argv[1], type=ServerConfig)
+    model = EngineConfig(device="cpu", warmup=False, threads=1)
+    sys.exit(launch(model, settings, "roseinfer.benchmarks.synthetic_engine"))

@@ -1,0 +1,79 @@
+"""A conversation becomes a prompt through the model's own template, as `apply_chat_template` of transformers
+does it.
+
+Templates come with model files, so they run in jinja2's sandbox and cannot change what they are given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.sandbox
+
+from roseinfer.config import ConfigError
+
+
+class ChatError(Exception):
+    """Messages that the template does not take."""
+
+
+class ChatTemplate:
+    """`source` in Jinja; `special_tokens` by their names in tokenizer_config.json (`bos_token`, …)."""
+
+    def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
+        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise
+        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise ConfigError(f"the model's chat template cannot be read: {error}") from error
+        self._special_tokens = special_tokens
+
+    @classmethod
+    def load(cls, folder: Path) -> ChatTemplate | None:
+        """From chat_template.jinja or tokenizer_config.json; None if there is none. Raises ConfigError."""
+        file, alone = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+        try:
+            config = json.loads(file.read_text()) if file.is_file() else {}
+            source = alone.read_text() if alone.is_file() else config.get("chat_template")
+            if isinstance(source, list):  # several, by name
+                source = next((one["template"] for one in source if one["name"] == "default"), None)
+            tokens = {name: _content(value) for name, value in config.items() if name.endswith("_token")}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"the chat template in {folder} cannot be read: {error}") from error
+        if source is None:
+            return None
+        return cls(source, {name: token for name, token in tokens.items() if token is not None})
+
+    def render(self, messages: Sequence[dict[str, str]]) -> str:
+        """The prompt, up to where the assistant's answer begins. Raises ChatError."""
+        try:
+            return self._template.render(
+                messages=messages, tools=None, documents=None, add_generation_prompt=True,
+                **self._special_tokens,
+            )  # fmt: skip
+        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+            raise ChatError(f"the model's chat template refuses the messages: {error}") from None
+
+
+def _content(token: Any) -> str | None:
+    """A special token is a text, or an object with its text and how it is matched."""
+    text = token["content"] if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)

@@ -1,0 +1,103 @@
+"""Clients that write and read in unusual ways."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+BODY = {"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, "temperature": 0}
+
+
+def post(body: Any, version: bytes = b"1.1", headers: bytes = b"") -> bytes:
+    data = json.dumps(body).encode()
+    length = b"content-length: %d\r\n" % len(data)
+    return b"POST /v1/completions HTTP/" + version + b"\r\nhost: a\r\n" + headers + length + b"\r\n" + data
+
+
+def connect(server: Any) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=30)
+
+
+def until_closed(client: socket.socket) -> bytes:
+    with client.makefile("rb") as stream:
+        return stream.read()
+
+
+def test_requests_that_do_not_wait_for_answers(serving: Any) -> None:
+    """They are answered in order, one after the other."""
+    bodies = [BODY | {"prompt": [index + 1] * 4, "stream": index % 2 == 1} for index in range(40)]
+    last = post(BODY | {"prompt": [99]}, headers=b"connection: close\r\n")
+    with connect(serving) as client:
+        client.sendall(b"".join(map(post, bodies)) + last)
+        answers = until_closed(client).split(b"HTTP/1.1 ")[1:]
+    assert len(answers) == 41 and all(answer.startswith(b"200 OK") for answer in answers)
+    kinds = [b"text/event-stream" in answer for answer in answers]
+    assert kinds == [index % 2 == 1 for index in range(40)] + [False]
+
+
+def test_byte_by_byte_and_in_chunks(serving: Any) -> None:
+    data = json.dumps(BODY).encode()
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (data[:7], data[7:])) + b"0\r\n\r\n"
+    request = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\nconnection: close\r\n"
+    request += b"expect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n" + chunks
+    with connect(serving) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for index in range(len(request)):
+            client.sendall(request[index : index + 1])
+        answer = until_closed(client)
+    assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
+
+
+def test_old_http(serving: Any) -> None:
+    """HTTP/1.0 knows no chunks: the stream ends with the connection."""
+    with connect(serving) as client:
+        client.sendall(post(BODY | {"stream": True}, version=b"1.0"))
+        head, _, events = until_closed(client).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert events.endswith(b"data: [DONE]\n\n") and events.startswith(b"data: {")
+
+
+def test_what_is_no_http(serving: Any) -> None:
+    for sent, status in (
+        (b"hello there\r\n\r\n", b"400"),
+        (b"GET /health HTTP/1.1\r\nhost: " + b"a" * 70_000, b"431"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"400"),
+    ):
+        with connect(serving) as client:
+            client.sendall(sent)
+            answer = until_closed(client)
+        assert answer.startswith(b"HTTP/1.1 " + status), answer
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
+
+
+def test_a_client_that_reads_late_gets_everything(serving: Any) -> None:
+    """And others do not wait for it."""
+    body = {"prompt": [7] * 3, "max_tokens": 200, "n": 8, "ignore_eos": True, "return_token_ids": True}
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        client.settimeout(60)
+        client.connect(("127.0.0.1", serving.port))
+        client.sendall(post(body | {"stream": True}, headers=b"connection: close\r\n"))
+        while not serving.load()["inflight"]:
+            pass
+        assert serving.complete([1, 2], max_tokens=2).status == 200
+        assert serving.becomes_idle(60)
+        answer = until_closed(client)
+    events = [part for part in answer.split(b"data: ")[1:] if not part.startswith(b"[DONE]")]
+    chunks = [json.loads(part.partition(b"\n\n")[0]) for part in events]
+    made = dict.fromkeys(range(8), 0)
+    for chunk in chunks:
+        (choice,) = chunk["choices"]
+        made[choice["index"]] += len(choice["token_ids"])
+    assert set(made.values()) == {200}
+
+
+def test_nobody_waits_for_half_a_request(serving: Any) -> None:
+    halves = [connect(serving) for _ in range(50)]
+    for half in halves:
+        half.sendall(post(BODY)[:-5])
+    assert serving.complete([1, 2], max_tokens=2).status == 200
+    for half in halves:
+        half.close()
+    assert serving.becomes_idle()

@@ -1,0 +1,61 @@
+"""Templates against transformers, which defines how they are rendered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from roseinfer.config import ConfigError
+from roseinfer.tokenizer.chat import ChatError, ChatTemplate
+from roseinfer.tokenizer.tokenizer import load_tokenizer
+
+TALK = [
+    {"role": "system", "content": " Be brief. "},
+    {"role": "user", "content": "Où <b> {{ 7 }}?"},
+    {"role": "assistant", "content": "Here."},
+    {"role": "user", "content": "Why?"},
+]
+CHATML = (
+    "{% for message in messages %}\n    {{'<|im_start|>' + message['role'] + '\n' + message['content'] | trim"
+    " + '<|im_end|>' + '\n'}}\n{% endfor %}\n{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    "{% endif %}"
+)
+LOOPS = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}"
+    "[{{ m | tojson }}]{{ m.content.split(' ')[-1] }}{% if loop.last %}{% break %}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("source", [CHATML, LOOPS])
+def test_renders_as_transformers_does(source: str, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer("random:gpt2-tiny")
+    assert tokenizer is not None
+    theirs = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer._tokenizer, bos_token="<|endoftext|>", chat_template=source
+    )
+    theirs.save_pretrained(tmp_path)
+    ours = ChatTemplate.load(tmp_path)
+    assert ours is not None
+    assert ours.render(TALK) == theirs.apply_chat_template(TALK, tokenize=False, add_generation_prompt=True)
+
+
+def test_templates_cannot_reach_out() -> None:
+    for source in ("{{ ''.__class__.__mro__ }}", "{{ messages.clear() }}", "{{ messages[0].nothing.deep }}"):
+        with pytest.raises(ChatError):
+            ChatTemplate(source, {}).render(TALK)
+
+
+def test_folders(tmp_path: Path) -> None:
+    assert ChatTemplate.load(tmp_path) is None
+    config = tmp_path / "tokenizer_config.json"
+    several = [{"name": "tool_use", "template": "b"}, {"name": "default", "template": "a"}]
+    config.write_text(json.dumps({"chat_template": several}))
+    named = ChatTemplate.load(tmp_path)
+    assert named is not None and named.render(TALK) == "a"
+    for broken in ("{", '{"chat_template": "{% if %}"}', '{"chat_template": [1]}', "[]"):
+        config.write_text(broken)
+        with pytest.raises(ConfigError, match="chat template"):
+            ChatTemplate.load(tmp_path)
