@@ -25,7 +25,8 @@ def waterfall(good: pd.DataFrame, told: Told) -> Waterfall | None:
 
     A request's HTTP part ends with the head of the response. Some servers send the head when the request is
     with the engine already; what the engine says then bounds it: it was over before the queue began, so it is
-    at most TTFT - queue - prefill. Where the head comes together with the first token it tells nothing.
+    at most TTFT - queue - prefill. Others hold the head back until they have the first token: a head that is
+    nearer to that than to the sending tells nothing.
     """
     if good.empty:
         return None
@@ -33,7 +34,7 @@ def waterfall(good: pd.DataFrame, told: Told) -> Waterfall | None:
     lag, ttft = (sent - _column(good, "t_sched")) * MS, (first - sent) * MS
     queue, prefill = _column(good, "queue_wait_ms"), _column(good, "prefill_ms")
     head = _column(good, "t_head")
-    began = np.where(head < first, (head - sent) * MS, np.nan)
+    began = np.where(head - sent < first - head, (head - sent) * MS, np.nan)
     http = np.clip(began, 0, np.maximum(ttft - np.nan_to_num(queue) - np.nan_to_num(prefill), 0))
     queue_part, queue = _engine_part("queue", queue, good, told, "queue_wait_ms")
     prefill_part, prefill = _engine_part("prefill", prefill, good, told, "prefill_ms")

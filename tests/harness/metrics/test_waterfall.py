@@ -92,8 +92,9 @@ def test_an_engine_that_tells_each_request_leaves_only_delivery_to_be_inferred()
     assert [ms for ms, _ in told.values()] == pytest.approx([2, 3, 10, 20, 7, 0])
 
 
-def test_a_head_that_comes_with_the_first_token_tells_nothing() -> None:
-    row = {"t_head": 0.05, "queue_wait_ms": 10.0, "prefill_ms": 20.0, "chunks": [(0.05, 1)]}
+@pytest.mark.parametrize("head", [0.05, 0.0499, 0.03])
+def test_a_head_that_comes_with_the_first_token_tells_nothing(head: float) -> None:
+    row = {"t_head": head, "queue_wait_ms": 10.0, "prefill_ms": 20.0, "chunks": [(0.05, 1)]}
     found = waterfall(build([row])[0], {})
     assert found is not None
     assert {name: part.source for name, part in parts(found).items() if part.source == "unknown"} == {
