@@ -1,0 +1,71 @@
+"""Slows a roseinfer down in one place: Python runs this first in every process that has it on its path.
+
+SLOWED names the place: `tokenizer` sleeps where the server turns a prompt into token ids, `layers` normalizes
+a large tensor in each layer's attention, which takes longer than all else in the step.
+"""
+
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from typing import Any
+
+SLEEP_S = 1.0
+SHAPE = (16384, 1024)
+
+
+def slow_tokenizer(module: Any) -> None:
+    import asyncio
+
+    original = module.App._token_ids
+
+    async def slow(self: Any, prompt: Any) -> Any:
+        await asyncio.sleep(SLEEP_S)
+        return await original(self, prompt)
+
+    module.App._token_ids = slow
+
+
+def slow_layers(module: Any) -> None:
+    import torch
+
+    original = module.CpuPagedAttention._decode
+    large = torch.ones(SHAPE)
+
+    def slow(self: Any, *tensors: Any) -> None:
+        torch.nn.functional.layer_norm(large, SHAPE[1:])
+        original(self, *tensors)
+
+    module.CpuPagedAttention._decode = slow
+
+
+SLOWDOWNS = {
+    "tokenizer": ("roseinfer.server.app", slow_tokenizer),
+    "layers": ("roseinfer.attention.cpu_paged", slow_layers),
+}
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Patches one module when it is imported."""
+
+    def __init__(self, name: str, patch: Any) -> None:
+        self.name, self.patch = name, patch
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != self.name:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        assert spec is not None and spec.loader is not None
+        loader, patch = spec.loader, self.patch
+        execute = loader.exec_module
+
+        def then_patch(module: Any) -> None:
+            execute(module)
+            patch(module)
+
+        loader.exec_module = then_patch  # type: ignore[method-assign]
+        return spec
+
+
+if "SLOWED" in os.environ:
+    sys.meta_path.insert(0, Finder(*SLOWDOWNS[os.environ["SLOWED"]]))

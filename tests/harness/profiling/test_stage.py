@@ -1,0 +1,146 @@
+"""The whole stage against real roseinfer processes, some of them slowed down on purpose."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.cells.online import run_online
+from harness.cli.commands import app
+from harness.engines import registry
+from harness.engines.variants import Variant
+from harness.errors import UsageError
+from harness.profiling.analysis import analyse
+from harness.profiling.stage import Captured, ProfileOptions, Profiling, profile_run
+from harness.profiling.store import read_profiles
+from harness.profiling.subject import Subject, open_subject
+from harness.reporting.report import write_run_outputs
+from harness.spec.profile import Gap, ProfileManifest
+from harness.spec.results import OnlineResults
+from harness.spec.settings import EngineName, OnlineSettings
+
+SLOWED = Path(__file__).parent / "slowed"
+PATH = os.pathsep.join(filter(None, [str(SLOWED), os.environ.get("PYTHONPATH")]))
+#: Made-up slowdowns: two by patches that `slowed/sitecustomize.py` makes, one by a real setting.
+VARIANTS = {
+    "tokenizer": Variant(label="slow tokenizer", env={"PYTHONPATH": PATH, "SLOWED": "tokenizer"}),
+    "layers": Variant(label="extra norm", env={"PYTHONPATH": PATH, "SLOWED": "layers"}),
+    "batch": Variant(label="batch of 1", args=["--max-active-requests", "1"]),
+}
+
+
+@pytest.fixture(autouse=True)
+def variants(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(engine: EngineName, name: str | None) -> Variant:
+        return VARIANTS[name] if name else Variant()
+
+    monkeypatch.setattr(registry, "find_variant", find)
+
+
+@pytest.fixture
+def run_for(tmp_path: Path) -> Callable[..., tuple[Path, OnlineResults]]:
+    """A short benchmark in a closed loop of 4."""
+
+    def run(*engines: str) -> tuple[Path, OnlineResults]:
+        settings = OnlineSettings.model_validate(
+            {
+                "engines": list(engines), "model": "random:gpt2-tiny", "device": "cpu", "dtype": "fp32",
+                "concurrency": 4, "n": 16, "input_len": 16, "output_len": 12, "warmup": 4,
+                "calibrate": False, "check_answers": False, "out": tmp_path / "runs",
+            }
+        )  # fmt: skip
+        return run_online(settings, ["bench"], lambda event: None)
+
+    return run
+
+
+def gap(gaps: list[Gap], metric: str, label: str) -> Gap:
+    """That of the engine as it is against a slowed one."""
+    [found] = [one for one in gaps if (one.metric, one.a, one.b) == (metric, "roseinfer", label)]
+    return found
+
+
+def largest(found: Gap) -> str:
+    return min(found.parts, key=lambda part: part.delta).name
+
+
+def test_slowdowns_are_found_where_they_were_made(
+    run_for: Callable[..., tuple[Path, OnlineResults]],
+) -> None:
+    folder, _ = run_for("roseinfer", "roseinfer@tokenizer", "roseinfer@batch", "roseinfer@layers")
+    before = (folder / "online_results.json").read_bytes()
+    whole = open_subject(folder, None, lambda event: None)
+    told: list[Profiling | Captured] = []
+    profiled = {"roseinfer", "roseinfer (extra norm)"}
+    manifest = profile_run(_only(whole, profiled), ProfileOptions(steps=12), told.append)
+    profiles = analyse(folder)
+
+    assert [type(one) for one in told] == [Profiling, Captured] * 2
+    assert {one.label for one in manifest.runs} == profiled
+    assert ProfileManifest.model_validate_json((folder / "profile_manifest.json").read_bytes()) == manifest
+    for one in manifest.runs:
+        assert one.error is None
+        [trace] = one.artifacts
+        assert trace.path == f"{one.output_dir}/trace.json.gz"
+        assert (folder / trace.path).stat().st_size == trace.bytes
+        assert one.level.in_flight in (3, 4)
+    for figures in profiles.figures:
+        assert figures.device == "cpu"
+        assert sum(step.n for step in figures.steps.values()) >= 9
+        for step in figures.steps.values():
+            assert step.busy_ms == pytest.approx(sum(step.categories_ms.values()))
+    assert (folder / "online_results.json").read_bytes() == before
+
+    assert largest(gap(profiles.gaps, "ttft_ms", "roseinfer (slow tokenizer)")) == "http"
+    assert largest(gap(profiles.gaps, "ttft_ms", "roseinfer (batch of 1)")) == "queue"
+    assert (
+        largest(gap(profiles.gaps, "itl_ms", "roseinfer (extra norm)")) == "decode step: norm and elementwise"
+    )
+    levels = whole.levels
+    assert levels["roseinfer (batch of 1)"].running < 1.5 < levels["roseinfer"].running
+
+    page = write_run_outputs(folder).read_text()
+    assert "decode step: norm and elementwise" in page and "trace.json.gz" in page
+    diff = CliRunner().invoke(app, ["profile", "diff", str(folder), str(folder)])
+    assert diff.exit_code == 0
+    assert "norm and elementwise" in diff.stdout and "roseinfer (extra norm)" in diff.stdout
+
+
+def _only(subject: Subject, labels: set[str]) -> Subject:
+    chosen = [who for who in subject.contenders if who.label in labels]
+    return replace(subject, resolved=replace(subject.resolved, contenders=chosen))
+
+
+def test_what_fails_leaves_the_rest_whole(
+    run_for: Callable[..., tuple[Path, OnlineResults]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = run_for("roseinfer")
+    subject = open_subject(folder, None, lambda event: None)
+    small = profile_run(subject, ProfileOptions("both", steps=4, max_bytes=100), lambda event: None)
+    torch, nsys = small.runs
+    assert torch.error is not None and "was removed" in torch.error and not torch.artifacts
+    assert nsys.error is not None and "--tool torch" in nsys.error
+    done = CliRunner().invoke(app, ["profile", str(folder), "--steps", "4", "--quiet"])
+    assert (done.exit_code, done.stdout.strip()) == (0, str(folder / "profile_manifest.json"))
+    trace = folder / "profiles/torch/roseinfer/trace.json.gz"
+    trace.write_bytes(trace.read_bytes()[:-100])
+    profiles = analyse(folder)
+    assert "cut off" in profiles.unread["profiles/torch/roseinfer/trace.json.gz"]
+    assert read_profiles(folder) == profiles
+    assert "Not read" in write_run_outputs(folder).read_text()
+
+
+def test_folders_that_hold_no_run(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no run"):
+        open_subject(tmp_path, None, lambda event: None)
+    (tmp_path / "run.json").write_text(json.dumps({"kind": "online"}))
+    with pytest.raises(UsageError, match="of this version"):
+        open_subject(tmp_path, None, lambda event: None)
+    told = CliRunner().invoke(app, ["profile", "diff", str(tmp_path), str(tmp_path)])
+    assert isinstance(told.exception, UsageError) and "bench profile" in told.exception.mend
