@@ -115,7 +115,7 @@
       const shown = button.getAttribute("aria-pressed") !== "true";
       for (const twin of all(`.legend button${own}`, chapter)) twin.setAttribute("aria-pressed", shown);
       for (const part of all(`svg ${own}`, chapter)) part.style.display = shown ? "" : "none";
-      status.textContent = `${button.textContent.trim()} ${shown ? "shown" : "hidden"}.`;
+      status.textContent = `${button.lastChild.textContent.trim()} ${shown ? "shown" : "hidden"}.`;
     });
   }
 

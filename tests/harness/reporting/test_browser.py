@@ -2,10 +2,14 @@
 
 import json
 import shutil
+from importlib.resources import files
+from urllib.parse import unquote
 
 import pytest
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from harness.reporting.report import write_run_outputs
+from harness.reporting.run import load_run
 
 from .conftest import ENGINES, make_online
 
@@ -27,10 +31,17 @@ FLAGS = [
 ]
 
 
+HOSTILE = "</script><script>window.hit = 1</script><img src=x onerror='window.hit = 2'>\"{{7*7}}"
+
+
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("browser") / "run"
-    return write_run_outputs(make_online(folder, engines=ENGINES[::2], repeats=1, n=110)).resolve().as_uri()
+def folder(tmp_path_factory):
+    return make_online(tmp_path_factory.mktemp("browser") / "run", engines=ENGINES[::2], repeats=1, n=110)
+
+
+@pytest.fixture(scope="module")
+def report(folder):
+    return write_run_outputs(folder).resolve().as_uri()
 
 
 @pytest.fixture(scope="module")
@@ -131,3 +142,104 @@ def test_the_keyboard_reaches_sorting_and_folds(page):
         ".every(element => element.tabIndex === 0)"
     )
     assert reachable
+
+
+def test_the_legend_hides_an_engine_in_every_figure(page):
+    button = page.find_element("css selector", ".legend button[data-series]")
+    own = f"svg [data-series='{button.get_attribute('data-series')}']"
+    visible = (
+        f"return [...document.querySelectorAll(\"{own}\")].filter(e => e.style.display !== 'none').length"
+    )
+    before = page.execute_script(visible)
+    assert before > 10
+    button.send_keys(" ")
+    assert page.execute_script(visible) == 0
+    assert button.get_attribute("aria-pressed") == "false"
+    assert page.execute_script("return document.getElementById('status').textContent") == "roseinfer hidden."
+    button.click()
+    assert page.execute_script(visible) == before
+
+
+def test_a_point_tells_its_value_and_interval(page, folder):
+    point = page.find_element("css selector", ".card svg [data-tip*='TTFT p90']")
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", point)
+    at = page.execute_script(
+        "const b = arguments[0].getBoundingClientRect(); return [b.x + 4, b.y + 4]", point
+    )
+    page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": at[0], "y": at[1]})
+    tip = page.find_element("id", "tip")
+    assert tip.is_displayed()
+    summary = load_run(folder).pooled[0]
+    low, high = summary.ttft_ms.ci["p90"]
+    label, value, interval, n = tip.text.splitlines()
+    assert label == f"roseinfer, scale {summary.scale:g}"
+    assert float(value.removeprefix("TTFT p90 ").removesuffix(" ms")) == pytest.approx(
+        summary.ttft_ms.p90, rel=0.01
+    )
+    shown = [float(end) for end in interval.removeprefix("95 % interval ").split(" to ")]
+    assert shown == pytest.approx([low, high], rel=0.01)
+    assert n == f"n = {summary.ttft_ms.n}"
+    page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 2, "y": 2})
+    assert not tip.is_displayed()
+
+
+def test_a_baseline_is_chosen(page):
+    page.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
+    titles = "return [...document.querySelectorAll('div[data-baseline]')].filter(d => !d.hidden)" + (
+        ".map(d => d.querySelector('figcaption span').textContent)"
+    )
+    assert "TTFT, ratio to roseinfer" in page.execute_script(titles)
+    Select(page.find_element("css selector", "select[data-baseline]")).select_by_visible_text("vLLM")
+    assert page.execute_script(titles) == [f"{m}, ratio to vLLM" for m in ("TTFT", "TPOT", "ITL", "E2E")]
+
+
+def test_the_data_of_a_figure_is_copied_and_the_figure_saved(page):
+    page.execute_script(
+        "Object.defineProperty(navigator, 'clipboard',"
+        " {value: {writeText: async text => { window.copied = text }}});"
+        "window.saved = [];"
+        "HTMLAnchorElement.prototype.click = function () { window.saved.push([this.download, this.href]) }"
+    )
+    card = page.find_element("css selector", ".card")
+    card.find_element("css selector", "[data-copy=data]").click()
+    lines = page.execute_script("return window.copied").splitlines()
+    assert lines[0] == "metric,engine,scale,statistic,ms,ci_low,ci_high,n,valid"
+    for kind in ("svg", "png"):
+        card.find_element("css selector", f"[data-save={kind}]").click()
+    WebDriverWait(page, 20).until(lambda page: page.execute_script("return window.saved.length") == 2)
+    (svg_name, svg), (png_name, png) = page.execute_script("return window.saved")
+    assert (svg_name, png_name) == ("ttft.svg", "ttft.png")
+    text = unquote(svg.removeprefix("data:image/svg+xml,"))
+    assert 'class="legend"' in text and "data-tip" not in text
+    assert png.startswith("data:image/png;base64,iVBOR")
+    assert page.get_log("browser") == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(page, scheme):
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    page.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
+    axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    page.execute_script(axe)
+    page.set_script_timeout(120)
+    found = page.execute_async_script(
+        "const options = {resultTypes: ['violations']};"
+        "axe.run({exclude: [['.card svg > *']]}, options).then(arguments[0])"
+    )
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
+    assert not serious, [(one["id"], [node["html"][:160] for node in one["nodes"][:4]]) for one in serious]
+
+
+def test_a_hostile_run_executes_nothing(browser, tmp_path):
+    engine = type(ENGINES[0])("roseinfer", HOSTILE, 0.01, 0.004)
+    folder = make_online(tmp_path / "run", engines=[engine, ENGINES[2]], scales=[1.0], repeats=1, n=40)
+    browser.get_log("browser")
+    browser.get(write_run_outputs(folder).resolve().as_uri())
+    for button in browser.find_elements("css selector", ".legend button"):
+        if button.is_displayed():
+            button.click()
+    assert browser.execute_script("return window.hit") is None
+    assert browser.execute_script("return document.querySelectorAll('img, iframe, object').length") == 0
+    assert browser.get_log("browser") == []
