@@ -1,8 +1,9 @@
-"""`roseinfer serve`, `roseinfer generate` and `roseinfer bench-scheduler`."""
+"""`roseinfer serve`, `generate`, and the benchmarks without HTTP."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -89,6 +90,70 @@ def bench_scheduler_command(
     print("\n".join(scheduler.describe(outcome, online=mode == "online")))
     if fit_cost is not None:
         scheduler.write_cost(fit_cost, outcome.steps.fit())
+
+
+@app.command("bench-streaming")
+@with_settings(EngineConfig)
+def bench_streaming_command(
+    engine: EngineConfig,
+    prompt: Annotated[str, typer.Option(help="the text of every request")] = "The quick brown fox",
+    unique_prompts: Annotated[bool, typer.Option(help="put each request's number before the text")] = False,
+    pretok: Annotated[bool, typer.Option(help="tokenize before the run")] = False,
+    tokenize_workers: Annotated[
+        int, typer.Option(min=0, help="threads that tokenize; 0: the one that submits")
+    ] = 0,
+    num_requests: Annotated[int, typer.Option(min=1, help="requests of a run")] = 16,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="tokens of an answer")] = 64,
+    stream_interval: Annotated[int, typer.Option(min=1, help="tokens that are shown together")] = 1,
+    submit_interval_ms: Annotated[float, typer.Option(min=0, help="between two requests")] = 0.0,
+    submit_schedule: Annotated[
+        Literal["absolute", "relative"],
+        typer.Option(help="interval from the start, or from the last request"),
+    ] = "absolute",
+    warmup_runs: Annotated[int, typer.Option(min=0, help="runs that are not counted")] = 1,
+    repeat_runs: Annotated[int, typer.Option(min=1, help="runs that are counted together")] = 1,
+    stop_on_eos: Annotated[bool, typer.Option(help="end answers at the end-of-text token")] = False,
+    nvtx: Annotated[bool, typer.Option(help="ranges for Nsight Systems; sets ROSEINFER_NVTX=1")] = False,
+    json: Annotated[Path | None, typer.Option(help="write the same here")] = None,
+) -> None:
+    """Stream answers from the engine in this process, and say where the time went."""
+    if nvtx:
+        os.environ["ROSEINFER_NVTX"] = "1"
+    if engine.cuda_graph and not engine.paged_attn:
+        print("warning: --cuda-graph needs --paged-attn and stays off", file=sys.stderr)
+    from roseinfer.benchmarks import streaming, streaming_report
+
+    load = streaming.StreamingLoad(
+        prompt, unique_prompts, pretok, tokenize_workers, num_requests, max_new_tokens,
+        stream_interval, submit_interval_ms, submit_schedule, stop_on_eos,
+    )  # fmt: skip
+    bench = streaming.StreamingBench(engine, load)
+    cold = [] if warmup_runs else [("Cold start", [bench.run()])]
+    for _ in range(warmup_runs):
+        bench.run()
+    parts = [*cold, ("Warm", [bench.run() for _ in range(repeat_runs)])]
+    shown = {name: streaming_report.figures(bench.engine.info, load, runs) for name, runs in parts}
+    for name, values in shown.items():
+        if len(shown) > 1:
+            print(f"[{name}]")
+        print("\n".join(streaming_report.lines(values)))
+    if json is not None:
+        streaming_report.write(json, shown)
+
+
+@app.command("bench-frontend")
+@with_settings(ServerConfig)
+def bench_frontend_command(
+    server: ServerConfig,
+    clients: Annotated[int, typer.Option(min=1, help="streams at once")] = 256,
+    tokens: Annotated[int, typer.Option(min=2, help="tokens of a stream")] = 256,
+    rounds: Annotated[int, typer.Option(min=1, help="streams of each client")] = 4,
+    step_ms: Annotated[float, typer.Option(min=0.01, help="time between two tokens of a stream")] = 2.0,
+) -> None:
+    """What the front ends cost a token: real HTTP clients, and an engine that computes nothing."""
+    from roseinfer.benchmarks.frontend import measure
+
+    print("\n".join(measure(server, clients, tokens, rounds, step_ms).lines()))
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import psutil
@@ -45,11 +45,27 @@ class FrontendCost:
         """Tokens/s that a front end with a core of its own can stream."""
         return 1e6 / self.front_end_us
 
+    def lines(self) -> list[str]:
+        """For reading."""
+        return [
+            f"Front ends: {self.front_ends}",
+            f"Tokens: {self.tokens} in {self.seconds:.2f} s, {self.tokens / self.seconds:.0f} tokens/s",
+            f"Front end: {self.front_end_us:.2f} us a token, {self.kernel_us:.2f} of it in the kernel",
+            f"Floor: {self.floor_us:.2f} us, one send of a chunk",
+            f"Engine process: {self.engine_us:.2f} us a token",
+            f"Tokens/s of a front end with a core of its own: {self.tokens_per_core:.0f}",
+        ]
+
 
 def measure(server: ServerConfig, clients: int, tokens: int, rounds: int, step_ms: float) -> FrontendCost:
     """`clients` ask `rounds` times each for `tokens`, which come every `step_ms`."""
     environment = os.environ | {STEP_MS: str(step_ms)}
-    command = [sys.executable, "-m", "roseinfer.benchmarks.frontend", msgspec.json.encode(server).decode()]
+    command = [
+        sys.executable,
+        "-m",
+        "roseinfer.benchmarks.frontend",
+        msgspec.json.encode(replace(server, port=0)).decode(),
+    ]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         port = _port(process)
