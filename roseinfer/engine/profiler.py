@@ -44,6 +44,9 @@ class StepProfiler:
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
+            # As torch.profiler does for Inductor: replayed graphs do not outlive the end of CUPTI.
+            os.environ.setdefault("TEARDOWN_CUPTI", "0")
+            os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
         self._path = Path(folder) / f"roseinfer-{os.getpid()}.trace.json.gz"
         self._left = -1 if steps is None else steps
         self._profile = profile(activities=activities, with_stack=with_stack)
