@@ -116,7 +116,7 @@ def _time_per_token(profiled: _Profiled, a: OnlineSummary, b: OnlineSummary) -> 
     faithful = all(one.deviation is not None and abs(one.deviation) <= TOLERANCE for one in sides)
     conclusion = _conclude(gap)
     if not faithful:
-        conclusion = f"the profile is not representative; in it, {_largest(gap)}"
+        conclusion = f"not explained: the profile is not representative; in it, {_largest(parts)}"
     artifacts = [one.path for side in sides for one in side.run.artifacts]
     return gap.model_copy(update={"conclusion": conclusion, "notes": notes, "artifacts": artifacts})
 
@@ -207,20 +207,21 @@ def _conclude(gap: Gap) -> str:
     """Names the largest part where the parts make up enough of the difference; else says that they do not."""
     if not gap.delta or abs(gap.unexplained) > ENOUGH * abs(gap.delta):
         return f"not explained: {_unexplained(gap)} of {gap.delta:+.2f} ms is left over"
-    return f"{_largest(gap)}; {_unexplained(gap)} is not explained"
+    return f"{_largest(gap.parts)}; {_unexplained(gap)} of {gap.delta:+.2f} ms is not explained"
 
 
 def _unexplained(gap: Gap) -> str:
     return f"{gap.unexplained:+.2f} ms"
 
 
-def _largest(gap: Gap) -> str:
-    """The part that adds most in the direction of the difference."""
-    towards = [part for part in gap.parts if part.delta * gap.delta > 0]
+def _largest(parts: Sequence[GapPart]) -> str:
+    """The part that adds most in the direction in which all parts together differ."""
+    total = sum(part.delta for part in parts)
+    towards = [part for part in parts if part.delta * total > 0]
     if not towards:
-        return "no part differs in this direction"
+        return "nothing differs"
     largest = max(towards, key=lambda part: abs(part.delta))
-    return f"the largest part of {gap.delta:+.2f} ms is {largest.name}, {largest.delta:+.2f} ms"
+    return f"the largest part of {total:+.2f} ms is {largest.name}, {largest.delta:+.2f} ms"
 
 
 def _statistic(one: Comparison) -> str:
