@@ -13,6 +13,7 @@ from typing import cast
 
 from harness.metrics.glossary import GLOSSARY
 from harness.profiling.reading.figures import CATEGORIES
+from harness.reporting.numbers import signed
 from harness.spec.fairness import Part
 from harness.spec.profile import Gap, GapPart, Level, ProfileFigures, ProfileRun, Tool
 from harness.spec.results import Comparison, OnlineResults, OnlineSummary, Verdict
@@ -206,12 +207,12 @@ def _gap(
 def _conclude(gap: Gap) -> str:
     """Names the largest part where the parts make up enough of the difference; else says that they do not."""
     if not gap.delta or abs(gap.unexplained) > ENOUGH * abs(gap.delta):
-        return f"not explained: {_unexplained(gap)} of {gap.delta:+.2f} ms is left over"
-    return f"{_largest(gap.parts)}; {_unexplained(gap)} of {gap.delta:+.2f} ms is not explained"
+        return f"not explained: {_unexplained(gap)} of {signed(gap.delta, 2)} ms is left over"
+    return f"{_largest(gap.parts)}; {_unexplained(gap)} of {signed(gap.delta, 2)} ms is not explained"
 
 
 def _unexplained(gap: Gap) -> str:
-    return f"{gap.unexplained:+.2f} ms"
+    return f"{signed(gap.unexplained, 2)} ms"
 
 
 def _largest(parts: Sequence[GapPart]) -> str:
@@ -221,7 +222,7 @@ def _largest(parts: Sequence[GapPart]) -> str:
     if not towards:
         return "nothing differs"
     largest = max(towards, key=lambda part: abs(part.delta))
-    return f"the largest part of {total:+.2f} ms is {largest.name}, {largest.delta:+.2f} ms"
+    return f"the largest part of {signed(total, 2)} ms is {largest.name}, {signed(largest.delta, 2)} ms"
 
 
 def _statistic(one: Comparison) -> str:

@@ -8,7 +8,7 @@ from harness.metrics.glossary import GLOSSARY
 from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.reading.rules import CATEGORIES as CATEGORY_RULES
 from harness.profiling.reading.rules import COMPONENTS, STEP_RANGES
-from harness.reporting.numbers import DASH, decimals, number
+from harness.reporting.numbers import DASH, decimals, number, signed
 from harness.reporting.table import Cell, Column, Table
 from harness.spec.profile import Gap, ProfileFigures, StepFigures, StepKind
 
@@ -102,7 +102,7 @@ def gap(one: Gap) -> Table:
 
     def row(name: str, a: float | None, b: float | None, delta: float, source: str) -> list[Cell]:
         shown = [Cell(DASH) if value is None else Cell(number(value, places), value) for value in (a, b)]
-        return [Cell(name), *shown, Cell(f"{delta:+.{places}f}", delta), Cell(source)]
+        return [Cell(name), *shown, Cell(signed(delta, places), delta), Cell(source)]
 
     term = GLOSSARY[one.metric]
     rows = [row(f"{term.short}, mean", one.value_a, one.value_b, one.delta, ", ".join(one.verdicts))]
@@ -140,7 +140,7 @@ def difference(a: ProfileFigures, b: ProfileFigures) -> Table:
                 [
                     *(Cell(kind), Cell(name)),
                     *(Cell(number(value, 3), value) for value in (of_a, of_b)),
-                    Cell(f"{of_a - of_b:+.3f}", of_a - of_b),
+                    Cell(signed(of_a - of_b, 3), of_a - of_b),
                 ]
             )
     notes = [

@@ -22,6 +22,11 @@ def number(value: float | None, places: int) -> str:
     return DASH if value is None else f"{value:,.{places}f}"
 
 
+def signed(value: float, places: int) -> str:
+    """`+1.2`, `-3.4`; what rounds to zero is `+0.0`."""
+    return f"{round(value, places) + 0.0:+,.{places}f}"
+
+
 def plural(count: int, noun: str) -> str:
     """`1 request`, `2 requests`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
