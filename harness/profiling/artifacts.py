@@ -17,32 +17,40 @@ KINDS = {
 }
 
 
+def files(folder: Path) -> list[Path]:
+    """Every file of a profile, by name."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
 def name_torch_traces(folder: Path) -> None:
     """Call the largest trace `trace.json[.gz]`: that of the process that runs the model.
 
     Raises:
         EngineError: there is none.
     """
-    traces = [path for path in folder.iterdir() if path.name.endswith((".json", ".json.gz"))]
+    traces = [path for path in files(folder) if path.name.endswith((".json", ".json.gz"))]
     if not traces:
         raise EngineError("the engine's profiler wrote no trace", "see the log")
     main = max(traces, key=lambda path: path.stat().st_size)
     main.rename(folder / ("trace.json.gz" if main.name.endswith(".gz") else "trace.json"))
 
 
-def collect(run: Path, folder: Path, max_bytes: int) -> list[Artifact]:
-    """Every file of a profile, paths relative to the run's folder.
+def remove_oversized(folder: Path, max_bytes: int) -> str | None:
+    """Remove every file above `max_bytes`, which nothing could open; says which. None: there was none."""
+    large = [(path, size) for path in files(folder) if (size := path.stat().st_size) > max_bytes]
+    if not large:
+        return None
+    for path, _ in large:
+        path.unlink()
+    names = ", ".join(f"{path.name} with {size / 1e6:.1f} MB" for path, size in large)
+    return (
+        f"{names} was removed: the limit is {max_bytes / 1e6:.1f} MB\n"
+        "  mend: lower --steps, or raise --max-mb"
+    )
 
-    Raises:
-        EngineError: one is larger than `max_bytes`. It is removed: nothing could open it.
-    """
-    for path in sorted(folder.iterdir()):
-        if (size := path.stat().st_size) > max_bytes:
-            path.unlink()
-            raise EngineError(
-                f"{path.name} had {size / 1e6:.0f} MB and was removed: the limit is {max_bytes / 1e6:.0f} MB",
-                "lower --steps, or raise --max-mb",
-            )
+
+def collect(run: Path, folder: Path) -> list[Artifact]:
+    """Every file of a profile, paths relative to the run's folder."""
     return [
         Artifact(
             path=str(path.relative_to(run)),
@@ -50,7 +58,7 @@ def collect(run: Path, folder: Path, max_bytes: int) -> list[Artifact]:
             bytes=path.stat().st_size,
             sha256=_sha256(path),
         )
-        for path in sorted(folder.iterdir())
+        for path in files(folder)
     ]
 
 

@@ -18,6 +18,7 @@ from harness.engines.profiler import EngineProfiler
 from harness.errors import BenchError, EngineError
 from harness.load.plan import LoadPlan, Progress, Target, WireRequest
 from harness.load.run import run_load
+from harness.profiling.artifacts import files
 from harness.workload import PlannedRequest
 
 #: A trace is whole when its folder has not changed for so long.
@@ -151,4 +152,4 @@ def settle(folder: Path) -> None:
 
 
 def _state(folder: Path) -> list[tuple[str, int]]:
-    return sorted((path.name, path.stat().st_size) for path in folder.iterdir())
+    return [(str(path), path.stat().st_size) for path in files(folder)]

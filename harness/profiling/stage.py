@@ -17,7 +17,7 @@ from harness.engines.server import Launch
 from harness.errors import BenchError, EngineError, LeftBehindError
 from harness.load.plan import LoadPlan, WireRequest
 from harness.load.run import run_load
-from harness.profiling.artifacts import collect, name_torch_traces
+from harness.profiling.artifacts import collect, files, name_torch_traces, remove_oversized
 from harness.profiling.capture import RouteWindow, Window, capture, settle
 from harness.profiling.nsys import NsysSession, find_nsys
 from harness.profiling.store import MANIFEST, read_manifest
@@ -96,10 +96,7 @@ def _profile(
         raise
     except BenchError as fault:
         error = str(fault)
-    try:
-        artifacts = collect(run, folder, options.max_bytes)
-    except EngineError as fault:
-        artifacts, error = collect(run, folder, options.max_bytes), str(fault)
+    error = remove_oversized(folder, options.max_bytes) or error
     return ProfileRun(
         tool=tool,
         engine=who.ref.name,
@@ -112,7 +109,7 @@ def _profile(
         level=level,
         steps=options.steps,
         output_dir=str(folder.relative_to(run)),
-        artifacts=artifacts,
+        artifacts=collect(run, folder),
         log_path=str(log.relative_to(run)),
         wall_s=round(time.monotonic() - began, 3),
         error=error,
@@ -173,9 +170,7 @@ class _Stage:
         requests = self._subject.sample(self._who)
         self.n = len(requests)
         for wave in resolved.workload.warmup_waves(resolved.settings.seed):
-            wire = [
-                WireRequest(one.index, None, encode(one.prompt.tolist(), one.output_tokens)) for one in wave
-            ]
+            wire = [WireRequest(r.index, None, encode(r.prompt.tolist(), r.output_tokens)) for r in wave]
             run_load(LoadPlan(server.target, wire, len(wire)), start_delay_s=0.1)
             server.check()
         routes = RouteWindow(server.target, profiler)
@@ -187,7 +182,7 @@ class _Stage:
             encode,
             level.in_flight,
             windows,
-            lambda: own_end and any(self._folder.iterdir()),
+            lambda: own_end and bool(files(self._folder)),
             _seconds(self._tool, self._options.steps, level.step_ms),
             resolved.cpus.client,
         )
