@@ -36,16 +36,19 @@ class Killer:
         if isinstance(event, CellProgress) and (label := event.cell.contender.label) not in self.killed:
             self.killed.add(label)
             if module := self.modules.get(label):
-                next(one for one in processes if module in one.cmdline()[:3]).kill()
+                [victim] = [one for one in processes if module in one.cmdline()]
+                victim.kill()
 
-    def left(self) -> list[psutil.Process]:
-        return psutil.wait_procs(self.seen, timeout=10)[1]
+    def left(self, but: int) -> list[psutil.Process]:
+        """Processes of the run that live, without that of the PID `but`."""
+        seen = [process for process in self.seen if process.pid != but]
+        return psutil.wait_procs(seen, timeout=10)[1]
 
 
-def _run(tmp_path: Path, engines: str, killer: Killer) -> OnlineResults:
+def _run(tmp_path: Path, engines: str, url: str, killer: Killer) -> OnlineResults:
     settings = OnlineSettings(
-        engines=engines, model="random:gpt2-tiny", device="cpu", dtype="fp32", max_model_len=64, out=tmp_path,
-        concurrency=2, n=4, input_len=8, output_len=4, warmup=0, calibrate=False, check_answers=False,
+        engines=engines, base_url=url, model="random:gpt2-tiny", device="cpu", dtype="fp32", out=tmp_path,
+        max_model_len=64, concurrency=2, n=4, input_len=8, output_len=4, warmup=0, calibrate=False, check_answers=False,
     )  # fmt: skip
     return run_online(settings, ["bench"], killer)[1]
 
@@ -55,20 +58,23 @@ def _succeeded(results: OnlineResults) -> dict[str, int]:
     return {one.label: one.num_success for one in results.summaries if one.repeat is None}
 
 
-def test_processes_of_engines_are_killed(tmp_path: Path):
+def test_processes_of_engines_are_killed(tmp_path: Path, serve_golden: Any):
     """Of the first the one that answers HTTP, of the second the one that computes."""
+    golden = serve_golden()
     killer = Killer({"roseinfer": "roseinfer.cli", "roseinfer (one thread)": "roseinfer.engine.process"})
-    results = _run(tmp_path, "roseinfer,roseinfer@one-thread,roseinfer@no-packed-weights", killer)
+    results = _run(tmp_path, "roseinfer,roseinfer@one-thread,openai", golden.url, killer)
     assert len(killer.killed) == 3
     succeeded = _succeeded(results)
-    assert succeeded.pop("roseinfer (-packed weights)") == 4
+    assert succeeded.pop("openai") == 4
     left_out = {one.label for one in results.skipped}
     for label in killer.modules:
         assert label in left_out or succeeded[label] == 0
-    assert killer.left() == []
+    assert killer.left(but=golden.process.pid) == []
 
 
-def test_engines_that_do_not_serve(tmp_path: Path, fake: Any, monkeypatch: pytest.MonkeyPatch):
+def test_engines_that_do_not_serve(
+    tmp_path: Path, serve_golden: Any, fake: Any, monkeypatch: pytest.MonkeyPatch
+):
     """One never gets ready; one answers nothing but its health and ignores SIGINT. Both leave daemons."""
     (tmp_path / "second").mkdir()
     fakes = {"vllm": fake, "sglang": type(fake)(tmp_path / "second")}
@@ -79,9 +85,8 @@ def test_engines_that_do_not_serve(tmp_path: Path, fake: Any, monkeypatch: pytes
         monkeypatch.setattr(
             type(LOCAL[name]), "command", lambda self, found, settings, port, launch=launch: launch(port)
         )
-    killer = Killer()
-    results = _run(tmp_path, "vllm,sglang,roseinfer", killer)
-    assert _succeeded(results) == {"SGLang": 0, "roseinfer": 4}
+    results = _run(tmp_path, "vllm,sglang,openai", serve_golden().url, Killer())
+    assert _succeeded(results) == {"SGLang": 0, "openai": 4}
     [fault] = results.skipped
     assert (fault.label, fault.reason.splitlines()[0]) == (
         "vLLM",
@@ -90,7 +95,6 @@ def test_engines_that_do_not_serve(tmp_path: Path, fake: Any, monkeypatch: pytes
     for one in fakes.values():
         assert len(one.pids) == 3
         assert one.left() == []
-    assert killer.left() == []
 
 
 def test_a_prefix_cache_that_cannot_be_emptied(
