@@ -48,7 +48,8 @@ class Killer:
 def _run(tmp_path: Path, engines: str, url: str, killer: Killer) -> OnlineResults:
     settings = OnlineSettings(
         engines=engines, base_url=url, model="random:gpt2-tiny", device="cpu", dtype="fp32", out=tmp_path,
-        max_model_len=64, concurrency=2, n=4, input_len=8, output_len=4, warmup=0, calibrate=False, check_answers=False,
+        max_model_len=64, concurrency=2, n=4, input_len=8, output_len=4, warmup=0, calibrate=False,
+        check_answers=False,
     )  # fmt: skip
     return run_online(settings, ["bench"], killer)[1]
 
