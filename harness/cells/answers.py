@@ -17,11 +17,13 @@ ANSWERS = "answers.json"
 
 
 def ask_engine(run: Run, resolved: Resolved, who: Contender, server: Server, encode: Encoder) -> None:
-    """Ask a server all prompts of the check, where the run is to be checked, and keep its replies."""
+    """Ask a server all prompts of the check, where the run is to be checked and its context holds any."""
     if not resolved.settings.check_answers:
         return
     model = resolved.model.path if resolved.model else Path()
     prompts = check_prompts(model, resolved.workload.vocab_size, resolved.workload.max_model_len)
+    if not prompts:
+        return
     replies = _read(run.folder) or Replies(prompts=prompts)
     given = ask(server.target, encode, prompts, exact=resolved.settings.ignore_eos)
     replies.given.setdefault(who.label, []).append(given)

@@ -40,6 +40,13 @@ def test_shared_prefixes_stay_shared(prompts: TextPrompts):
     assert prompts.of([1, 2, 3]) != prompts.of([4, 5, 6])
 
 
+@given(ids=st.lists(st.integers(0, 50_256), min_size=1, max_size=300))
+def test_ids_that_stand_for_themselves_are_written_as_they_are(prompts: TextPrompts, ids: list[int]):
+    same = prompts.tokens(ids)
+    assert prompts.of(same) == prompts.of(ids)
+    assert prompts.tokens(same) == same
+
+
 def test_a_model_without_tokenizer(tmp_path: Path):
     with pytest.raises(EngineError, match=r"tokenizer\.json"):
         TextPrompts(tmp_path)
