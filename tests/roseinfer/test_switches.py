@@ -51,7 +51,7 @@ def plain(gpt2_folder: Path) -> list[list[int]]:
         {"chunked_prefill_size": 24},
         {"decode_first": False, "prefill_max_tokens": 2048},
         {"max_batch_size": 5},
-        {"kv_tokens": 500, "prefill_max_tokens": 2048, "max_active_requests": 16},
+        {"kv_tokens": 800, "prefill_max_tokens": 2048},
         {"kv_tokens": 500, "prefill_max_tokens": 2048, "overlap_schedule": True, "prefix_cache": True},
         {
             "kv_tokens": 500, "overlap_schedule": True, "prefix_cache": True, "chunked_prefill_size": 24,
