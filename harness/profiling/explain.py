@@ -27,6 +27,8 @@ TRIGGERS = {"ttft_ms": ("ttft_ms",), "itl_ms": ("itl_ms", "tpot_ms"), "e2e_ms": 
 #: The first that has figures is taken: torch's know operators, nsys's disturb less.
 TOOLS: tuple[Tool, ...] = ("nsys", "torch")
 
+#: Of TTFT, where nobody tells before from after: a head that comes with the first token hides it.
+OUTSIDE = "outside the engine (HTTP, tokenizing, delivery)"
 _TTFT_PARTS: tuple[Part, ...] = ("http", "queue", "prefill", "delivery")
 
 
@@ -157,6 +159,13 @@ def _ttft(profiled: _Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None
         if one and other and one.mean_ms is not None and other.mean_ms is not None:
             weaker = one if one.source != "measured" else other
             parts.append(_part(name, one.mean_ms, other.mean_ms, f"{weaker.source}: {weaker.how}"))
+    known = {part.name for part in parts}
+    if {"queue", "prefill"} <= known and "http" not in known:
+        rest_a, rest_b = (
+            found.ttft_ms - sum(getattr(part, side) for part in parts)
+            for found, side in ((a.waterfall, "value_a"), (b.waterfall, "value_b"))
+        )
+        parts.append(_part(OUTSIDE, rest_a, rest_b, "inferred: what queue and prefill leave over"))
     gap = _gap("ttft_ms", a, b, a.waterfall.ttft_ms, b.waterfall.ttft_ms, parts, "")
     return gap.model_copy(update={"conclusion": _conclude(gap)})
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.profiling.explain import explain
+from harness.profiling.explain import OUTSIDE, explain
 from harness.profiling.tables import difference, gap
 from harness.spec.fairness import Waterfall, WaterfallPart
 from harness.spec.profile import Category, Gap, Level, ProfileFigures, ProfileRun, StepFigures
@@ -99,6 +99,15 @@ def test_ttft_by_its_waterfall() -> None:
     assert "is queue, +49.00 ms" in found.conclusion
     assert found.conclusion in gap(found).title
     assert found.notes[0] == "A: 1.2 requests running on average, 4 in flight, when tokens came"
+
+
+def test_ttft_of_which_the_head_tells_nothing() -> None:
+    """What queue and prefill leave over is before or after the engine: nobody knows which."""
+    pair = summary("A", 4, queue=1, prefill=9, unexplained=60), summary("B", 4, queue=1, prefill=9)
+    [found] = taken_apart(*pair, [], verdict("ttft_ms", "worse"))
+    assert found.parts[-1].name == OUTSIDE
+    assert found.parts[-1].delta == pytest.approx(60)
+    assert found.unexplained == pytest.approx(0)
 
 
 def test_time_per_token_by_the_profiles() -> None:

@@ -19,9 +19,9 @@ def slow_tokenizer(module: Any) -> None:
 
     original = module.App._token_ids
 
-    async def slow(self: Any, prompt: Any) -> Any:
+    async def slow(self: Any, *arguments: Any) -> Any:
         await asyncio.sleep(SLEEP_S)
-        return await original(self, prompt)
+        return await original(self, *arguments)
 
     module.App._token_ids = slow
 
