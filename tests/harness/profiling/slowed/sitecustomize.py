@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 SLEEP_S = 1.0
-SHAPE = (16384, 1024)
+SHAPE = (8192, 1024)
 
 
 def slow_tokenizer(module: Any) -> None:
