@@ -52,6 +52,7 @@ ONLINE = COMMON | {
     "steady_state": ("yes", True),
     "aa": ("yes", True),
     "calibrate": ("no", False),
+    "check_answers": ("no", False),
     "timeout_s": ("2.5", 2.5),
     "slo": ("ttft_ms=200,tpot_ms=50", Slo(ttft_ms=200, tpot_ms=50)),
 }
