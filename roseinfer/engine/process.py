@@ -89,6 +89,9 @@ def split(result: StepResult, owners: int) -> Iterator[tuple[int, Tokens]]:
         yield 0, Tokens(result.ids.tobytes(), result.tokens.tobytes(), result.finished)
         return
     owner = result.ids >> OWNER_SHIFT
+    if len(owner) == 1:
+        yield int(owner[0]), Tokens(result.ids.tobytes(), result.tokens.tobytes(), result.finished)
+        return
     order = np.argsort(owner, kind="stable")
     ids, tokens = result.ids[order], result.tokens[order]
     cuts = np.searchsorted(owner[order], np.arange(owners + 1)).tolist()

@@ -60,19 +60,22 @@ class FrontEnd:
         tokenizer = load_tokenizer(settings.model)
         template = ChatTemplate.load(model_folder(settings.model))
         name = server.served_model_name or settings.model
+        backend = Backend(self.engine, tokenizer, name, server.stream_interval, template)
         app = App(
-            Backend(self.engine, tokenizer, name, server.stream_interval, template),
+            backend,
             counters,
             api_key=server.api_key,
             max_inflight=server.max_inflight_requests,
             tokenize_threads=server.tokenize_threads if server.mp_async_admit else 0,
         )
+        self._detokenizer = backend.detokenizer
         self._connections = Connections(app.handle, counters.count_closed)
         self._adopting: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Wait for the engine. Raises ConfigError or EngineDeadError when it cannot start."""
         await self.engine.start()
+        self._detokenizer().escaped.fill()
         gc.collect()
         gc.freeze()
         self._sweep()
