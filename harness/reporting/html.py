@@ -11,6 +11,7 @@ from itertools import count
 
 from markupsafe import Markup
 
+from harness.compare.tables import noise
 from harness.metrics.glossary import GLOSSARY
 from harness.profiling.section import ProfileSection, profile_section
 from harness.reporting import made, tables
@@ -126,6 +127,12 @@ class Chapter:
     def prefixes(self) -> Table | None:
         assert isinstance(self.run, OnlineRun)
         return prefix_table(self.run.results.prefixes)
+
+    @property
+    def noise(self) -> list[Table]:
+        """Of a run that measures every engine as two."""
+        assert isinstance(self.run, OnlineRun)
+        return noise(self.run.results.comparisons) if self.meta.settings.get("aa") else []
 
     @property
     def throughput(self) -> Table:

@@ -27,7 +27,8 @@ def summary(run: Run) -> str:
     parts.append(_text(" ".join(verdict(run)), 2000) + "\n")
     if isinstance(run, OnlineRun):
         best = winners(run.pooled, run.results.comparisons)
-        parts += [table(tables.headline(run.pooled, best)), *([_STAR] if best else [])]
+        shown = tables.headline(run.pooled, best)
+        parts += [table(shown), *([_STAR] if shown.marked else [])]
         parts += [table(tables.latency(run.pooled, metric)) for metric in HEADLINE]
         parts.append(table(tables.throughput(run.pooled)))
         if waterfall := waterfall_table(run.pooled):

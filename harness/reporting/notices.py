@@ -8,6 +8,9 @@ from typing import Literal
 from harness.reporting.made import say
 from harness.reporting.numbers import percent, plural
 from harness.reporting.run import OnlineRun, Run
+from harness.reporting.winners import differs
+
+_KINDS = ("invalid", "skipped", "load")
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,10 @@ def notices(run: Run) -> list[Notice]:
         where += "" if one.repeat is None else f", repeat {one.repeat}"
         mend = f" To include it: {_sentence(one.mend)}" if one.mend else ""
         found.append(Notice("skipped", f"{one.label} was skipped{where}:", f"{_sentence(one.reason)}{mend}"))
-    found = _unfair(run) + found if isinstance(run, OnlineRun) else found
-    return found + _fitting(run) + (_window(run) if isinstance(run, OnlineRun) else [])
+    found += _fitting(run)
+    if isinstance(run, OnlineRun):
+        found += [*_unfair(run), *_noise(run), *_window(run)]
+    return sorted(found, key=lambda one: _KINDS.index(one.kind))
 
 
 def _disagreements(run: OnlineRun) -> list[Notice]:
@@ -59,6 +64,19 @@ def _unfair(run: OnlineRun) -> list[Notice]:
         )
         found.append(Notice("skipped", title, _sentence("; ".join(parts))))
     return found
+
+
+def _noise(run: OnlineRun) -> list[Notice]:
+    """An engine that differs from itself."""
+    if not run.meta.settings.get("aa"):
+        return []
+    wrong = {
+        one.a.removesuffix(" (A)")
+        for one in run.results.comparisons
+        if one.a.endswith(" (A)") and one.b == f"{one.a.removesuffix(' (A)')} (B)" and differs(one)
+    }
+    detail = "Differences of this size between engines mean nothing on this machine."
+    return [Notice("invalid", f"{label} differs from itself.", detail) for label in sorted(wrong)]
 
 
 def _invalid(run: OnlineRun) -> list[Notice]:

@@ -43,6 +43,11 @@ class Table:
         return [f"{column.group} {column.title}".strip() for column in self.columns]
 
     @property
+    def marked(self) -> bool:
+        """Whether something is the best."""
+        return any(cell.best for row in self.rows for cell in row)
+
+    @property
     def lines(self) -> list[list[str]]:
         """The rows as text; the best is starred."""
         return [[f"{cell.text} *" if cell.best else cell.text for cell in row] for row in self.rows]
