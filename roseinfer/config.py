@@ -62,11 +62,11 @@ class EngineConfig:
     overlap_schedule: bool | None = setting(
         None, "launch a step before the tokens of the last one are read; on for a GPU if not given"
     )
-    paged_attn: bool = setting(True, "GPU: attend in Triton over the blocks where they lie, else gather them")
+    paged_attn: bool = setting(True, "GPU: attend over the blocks where they lie, else gather them")
     cuda_graph: bool = setting(True, "GPU: replay captured graphs instead of launching every kernel")
     fused_ops: bool = setting(True, "GPU: kernels that do several operators' work at once")
     pinned_staging: bool = setting(True, "GPU: copy a step's arrays from pinned memory, asynchronously")
-    prefill_backend: PrefillBackend = setting("auto", "GPU: attention of prompts; auto: flash-attn, then sdpa")
+    prefill_backend: PrefillBackend = setting("auto", "GPU: attention of prompts; auto: flash-attn or sdpa")
     threads: int | None = setting(None, "CPU threads; PyTorch's choice if not given")
     packed_weights: bool = setting(True, "store weights in the layout of the CPU's matrix kernels")
     cpu_kernels: bool = setting(True, "use the C++ kernels on a CPU")

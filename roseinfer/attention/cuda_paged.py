@@ -10,7 +10,7 @@ from torch import Tensor
 
 from roseinfer.attention.base import Attention, Batch
 from roseinfer.attention.prefill import Prefill, Spans
-from roseinfer.kernels.triton.paged_decode import paged_decode, splits_for
+from roseinfer.kernels.triton.paged_decode import paged_decode, paged_decode_split, splits_for
 from roseinfer.kernels.triton.store_kv import store_kv
 from roseinfer.kvcache.pool import KVPool
 
@@ -37,9 +37,8 @@ class Decodes:
 class CudaPagedAttention(Attention):
     """`begin` takes a step from the host; `use` one whose arrays are on the device already."""
 
-    def __init__(self, pool: KVPool, heads: int, prefill: Prefill) -> None:
-        self._pool, self._prefill, self._heads = pool, prefill, heads
-        self._multiprocessors = torch.cuda.get_device_properties(pool.device).multi_processor_count
+    def __init__(self, pool: KVPool, prefill: Prefill) -> None:
+        self._pool, self._prefill = pool, prefill
         self._prompts: Prompts | None = None
         self._decodes: Decodes | None = None
 
@@ -75,22 +74,23 @@ class CudaPagedAttention(Attention):
             start = len(prompts.slots)
             parts.append(self._attend_prompts(prompts, q[:start], k[:start], v[:start], keys, values))
         if decodes is not None:
-            splits = splits_for(len(decodes.rows), self._heads, self._multiprocessors)
+            rows = q[start:], k[start:], v[start:], keys, values
             parts.append(
-                paged_decode(
-                    q[start:],
-                    k[start:],
-                    v[start:],
-                    keys,
-                    values,
-                    decodes.table,
-                    decodes.rows,
-                    decodes.lengths,
-                    self._pool.block_size,
-                    splits,
-                )  # fmt: skip
+                paged_decode(*rows, decodes.table, decodes.rows, decodes.lengths, self._pool.block_size)
             )
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def attend_split(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor] | None:
+        """As `attend`, for a step of one-token rows alone: parts that are yet to be joined, see
+        `paged_decode_split`; None where a request's tokens are not split."""
+        decodes = self._decodes
+        splits = splits_for(q.shape[0], q.shape[1], q.device)
+        if decodes is None or self._prompts is not None or splits == 1:
+            return None
+        return paged_decode_split(
+            q, k, v, *self._pool.layer(layer), decodes.table, decodes.rows, decodes.lengths,
+            self._pool.block_size, splits,
+        )  # fmt: skip
 
     def _attend_prompts(
         self, prompts: Prompts, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -40,18 +41,16 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """PyTorch's own operator, prompt by prompt: any dtype, any device."""
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     queries, keys = spans.query.tolist(), spans.key.tolist()
-    for (q0, q1), (k0, k1) in zip(_pairs(queries), _pairs(keys), strict=True):
+    for (q0, q1), (k0, k1) in zip(pairwise(queries), pairwise(keys), strict=True):
         if q1 == q0:
             continue
-        one = (x.transpose(0, 1)[None] for x in (q[q0:q1], k[k0:k1], v[k0:k1]))
+        query, key, value = (x.transpose(0, 1)[None] for x in (q[q0:q1], k[k0:k1], v[k0:k1]))
         mask = torch.ones(q1 - q0, k1 - k0, dtype=torch.bool, device=q.device).tril((k1 - k0) - (q1 - q0))
-        attended = F.scaled_dot_product_attention(*one, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+        attended = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1]
+        )
         out[q0:q1] = attended[0].transpose(0, 1)
     return out
-
-
-def _pairs(bounds: list[int]) -> list[tuple[int, int]]:
-    return list(zip(bounds, bounds[1:], strict=False))
 
 
 def choose(backend: PrefillBackend, dtype: torch.dtype) -> tuple[Prefill, str]:

@@ -59,7 +59,7 @@ def choose_runner(
     from roseinfer.engine.cuda import CudaRunner
 
     prefill, prefill_name = choose(config.prefill_backend, dtype)
-    paged = CudaPagedAttention(pool, model.config.heads, prefill)
+    paged = CudaPagedAttention(pool, prefill)
     if not config.cuda_graph:
         return Chosen(EagerRunner(model, paged, pool, capacity), "triton", prefill_name, False)
     runner = CudaRunner(

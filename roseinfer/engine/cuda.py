@@ -1,11 +1,15 @@
-"""Runs a step on a GPU from captured graphs: the host only fills in what changed, launches, and reads later."""
+"""Runs a step on a GPU from captured graphs: the host fills in what changed, launches, and reads later."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.profiler import record_function
 
@@ -21,8 +25,8 @@ from roseinfer.models.gpt2_cuda import CudaGPT2
 from roseinfer.models.model import Model
 
 #: Prompt tokens of the graphs for prompts, and how many prompts these take. More of either run eagerly.
-PROMPT_TOKENS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-MAX_PROMPTS = 8
+PROMPT_TOKENS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+MAX_PROMPTS = 64
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,14 @@ class CudaRunner(Runner):
     ) -> None:
         self._model, self._attention, self._pool = model, attention, pool
         self._nobody, device = capacity, pool.device
+        self._longest = max_blocks * pool.block_size
         self._last = torch.zeros(capacity + 1, dtype=torch.int64, device=device)
         self._table = torch.zeros(capacity + 1, max_blocks, dtype=torch.int32, device=device)
         self._decoded = torch.zeros(max_batch, dtype=torch.int64, device=device)
-        self._first = torch.zeros(max(max_batch, capacity), dtype=torch.int64, device=device)
+        self._first = torch.zeros(max(MAX_PROMPTS, capacity), dtype=torch.int64, device=device)
         self._decode_in = Staging(2 * max_batch, device, pinned=pinned)
         self._changes = Staging(capacity * (1 + max_blocks), device, pinned=pinned)
-        self._prompt_in = Staging(3 * max_prompt_tokens + 4 * (capacity + 1), device, pinned=pinned)
+        self._prompt_in = Staging(3 * max_prompt_tokens + 4 * (capacity + MAX_PROMPTS), device, pinned=pinned)
         self._results = Results(max_batch + capacity)
         self._max_batch = max_batch
         self._decode_sizes = _ladder(max_batch)
@@ -89,9 +94,9 @@ class CudaRunner(Runner):
         self._decode_in.device.fill_(0)
         self._decode_in.device[: self._max_batch] = self._nobody
         for size in reversed(self._prompt_sizes if prompts else []):
-            self._prompt_graphs[size] = _capture(lambda size=size: self._prompt_step(size), pool)
+            self._prompt_graphs[size] = _capture(partial(self._prompt_step, size), pool)
         for size in reversed(self._decode_sizes):
-            self._decode_graphs[size] = _capture(lambda size=size: self._decode_step(size), pool)
+            self._decode_graphs[size] = _capture(partial(self._decode_step, size), pool)
         torch.cuda.synchronize()
 
     @torch.inference_mode()
@@ -143,8 +148,11 @@ class CudaRunner(Runner):
         arrays = self._decode_in.device
         rows, lengths = arrays[:size], arrays[self._max_batch : self._max_batch + size]
         self._attention.use(None, Decodes(self._table, rows, lengths))
-        tokens = self._last.index_select(0, rows)
-        hidden = self._model.forward(tokens, (lengths - 1).clamp_(min=0), self._attention)
+        if isinstance(self._model, CudaGPT2):
+            hidden = self._model.forward_last(self._last, rows, lengths, self._attention)
+        else:
+            tokens = self._last.index_select(0, rows)
+            hidden = self._model.forward(tokens, (lengths - 1).clamp_(min=0), self._attention)
         return self._choose(hidden, rows, self._decoded[:size])
 
     def _launch_prompts(self, batch: Batch) -> Tensor:
@@ -178,7 +186,8 @@ class CudaRunner(Runner):
         arrays = self._prompt_in.device
         tokens, positions, slots = arrays[: 3 * size].view(3, size)
         spans, last, rows = _prompt_arrays(arrays, size)
-        self._attention.use(Prompts(slots, Spans(spans, spans, size, size), None), None)
+        longest = min(size, self._longest)
+        self._attention.use(Prompts(slots, Spans(spans, spans, longest, longest), None), None)
         hidden = self._model.forward(tokens, positions, self._attention).index_select(0, last)
         return self._choose(hidden, rows, self._first[:MAX_PROMPTS])
 
@@ -216,13 +225,16 @@ class CudaRunner(Runner):
         return tokens
 
 
-def _prompt_arrays(array, size):
+A = TypeVar("A", Tensor, NDArray[np.int32])
+
+
+def _prompt_arrays(array: A, size: int) -> tuple[A, A, A]:
     """Where prompts begin and end `[MAX_PROMPTS + 1]`, their last rows and their running rows, both
     `[MAX_PROMPTS]`, behind the three arrays of `size` tokens."""
-    begin = 3 * size
-    spans = array[begin : begin + MAX_PROMPTS + 1]
-    begin += MAX_PROMPTS + 1
-    return spans, array[begin : begin + MAX_PROMPTS], array[begin + MAX_PROMPTS : begin + 2 * MAX_PROMPTS]
+    first = 3 * size
+    last = first + MAX_PROMPTS + 1
+    rows = last + MAX_PROMPTS
+    return array[first:last], array[last:rows], array[rows : rows + MAX_PROMPTS]
 
 
 def _ladder(largest: int) -> list[int]:
@@ -232,9 +244,9 @@ def _ladder(largest: int) -> list[int]:
     return [size for size in sizes if size < largest] + [largest]
 
 
-def _capture(step, pool) -> Captured:
+def _capture(step: Callable[[], Tensor], pool: torch.cuda._POOL_HANDLE) -> Captured:
     """Run `step` once, so that its kernels are compiled, then capture it."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         step()

@@ -21,7 +21,7 @@ class Staging:
         self.device = torch.zeros(size, dtype=torch.int32, device=device)
         self._hosts = [torch.zeros(size, dtype=torch.int32, pin_memory=pinned) for _ in range(_DEPTH)]
         self._arrays: list[NDArray[np.int32]] = [host.numpy() for host in self._hosts]
-        self._copied = [torch.cuda.Event() for _ in range(_DEPTH)]
+        self._copied = [torch.cuda.Event() for _ in range(_DEPTH)]  # type: ignore[no-untyped-call]
         self._turn = 0
 
     def array(self) -> NDArray[np.int32]:
@@ -43,7 +43,7 @@ class Results:
 
     def __init__(self, size: int) -> None:
         self._hosts = [torch.zeros(size, dtype=torch.int64, pin_memory=True) for _ in range(_DEPTH + 1)]
-        self._events = [torch.cuda.Event() for _ in range(_DEPTH + 1)]
+        self._events = [torch.cuda.Event() for _ in self._hosts]  # type: ignore[no-untyped-call]
         self._turn = 0
 
     def fetch(self, *parts: Tensor) -> tuple[Tensor, torch.cuda.Event]:

@@ -1,8 +1,8 @@
-"""Whether kernels run here, and whether one may start while the one before it still runs."""
+"""How kernels are started: how many programs, and whether while the kernel before still runs."""
 
 from __future__ import annotations
 
-import importlib.util
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,9 +11,10 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
-def available(device: torch.device) -> bool:
-    """A GPU that Triton compiles for."""
-    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """How many programs the device runs at once at least; a number like a GPU's where there is none."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 8
 
 
 def early(device: torch.device) -> dict[str, Any]:

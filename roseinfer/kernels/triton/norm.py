@@ -1,4 +1,4 @@
-"""Layer norm of a sum. Reference: `x = x + branch + bias`, then `F.layer_norm(x)`."""
+"""Layer norm, also of a sum. Reference: `x = x + branch + bias`, then `F.layer_norm(x)`."""
 
 from __future__ import annotations
 
@@ -12,34 +12,46 @@ from roseinfer.kernels.triton.launch import early, follow
 
 @triton.jit
 def normed(x, gain, shift, k, K: tl.constexpr, eps):
-    """Layer norm of `x` `[…, K padded]` in float32, over its last dimension; `k` are the elements' numbers."""
-    mean = tl.sum(x, -1) / K
+    """Layer norm of `x` `[K padded]` in float32; `k` are the elements' numbers."""
+    mean = tl.sum(x, 0) / K
     off = tl.where(k < K, x - mean, 0.0)
-    return off * tl.rsqrt(tl.sum(off * off, -1) / K + eps) * gain + shift
+    return off * tl.rsqrt(tl.sum(off * off, 0) / K + eps) * gain + shift
 
 
 @triton.jit
-def _add_norm(x_ptr, branch_ptr, bias_ptr, gain_ptr, shift_ptr, out_ptr, eps, K: tl.constexpr,
-              PAD_K: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
+def _norm(x_ptr, branch_ptr, bias_ptr, gain_ptr, shift_ptr, out_ptr, eps, K: tl.constexpr,
+          PAD_K: tl.constexpr, ADD: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * K
     k = tl.arange(0, PAD_K)
     inside = k < K
     gain = tl.load(gain_ptr + k, inside, 0.0).to(tl.float32)
     shift = tl.load(shift_ptr + k, inside, 0.0).to(tl.float32)
-    bias = tl.load(bias_ptr + k, inside, 0.0).to(tl.float32)
     follow(EARLY)
     x = tl.load(x_ptr + at + k, inside, 0.0).to(tl.float32)
-    x += tl.load(branch_ptr + at + k, inside, 0.0).to(tl.float32) + bias
-    tl.store(x_ptr + at + k, x.to(x_ptr.dtype.element_ty), inside)
+    if ADD:
+        x += tl.load(bias_ptr + k, inside, 0.0).to(tl.float32)
+        x += tl.load(branch_ptr + at + k, inside, 0.0).to(tl.float32)
+        tl.store(x_ptr + at + k, x.to(x_ptr.dtype.element_ty), inside)
     tl.store(out_ptr + at + k, normed(x, gain, shift, k, K, eps).to(out_ptr.dtype.element_ty), inside)
+
+
+def norm(x: Tensor, gain: Tensor, shift: Tensor, eps: float) -> Tensor:
+    """Layer norm of `x` `[T, width]`."""
+    return _launch(x, x, gain, gain, shift, eps, add=False)
 
 
 def add_norm_(x: Tensor, branch: Tensor, bias: Tensor, gain: Tensor, shift: Tensor, eps: float) -> Tensor:
     """Add `branch` `[T, width]` and `bias` `[width]` to `x` `[T, width]` in place; its layer norm."""
+    return _launch(x, branch, bias, gain, shift, eps, add=True)
+
+
+def _launch(
+    x: Tensor, branch: Tensor, bias: Tensor, gain: Tensor, shift: Tensor, eps: float, *, add: bool
+) -> Tensor:
     out = torch.empty_like(x)
     width = x.shape[1]
-    _add_norm[(len(x),)](
-        x, branch, bias, gain, shift, out, eps, K=width, PAD_K=triton.next_power_of_2(width), num_warps=4,
-        **early(x.device),
+    _norm[(len(x),)](
+        x, branch, bias, gain, shift, out, eps, K=width, PAD_K=triton.next_power_of_2(width), ADD=add,
+        num_warps=4, **early(x.device),
     )  # fmt: skip
     return out

@@ -1,7 +1,9 @@
 """Attention of one new token of each request over its cached blocks, and the append of its key and value.
 
 The cached tokens of a request are split among several programs where there are few requests; each leaves its
-weighted mean and the logarithm of its weight, which `merge` joins (flash decoding, Dao et al. 2023).
+weighted mean and the logarithm of its weight, which `_join`, or the product behind it, joins (flash decoding,
+Dao et al. 2023). Where the head size allows it, `roseinfer.kernels.cuda.paged_decode` runs instead, which has
+more loads under way.
 Reference: `TorchPagedAttention`.
 """
 
@@ -12,18 +14,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from roseinfer.kernels.triton.launch import early, follow
+from roseinfer.kernels.cuda import paged_decode as cuda
+from roseinfer.kernels.triton.launch import early, follow, multiprocessors
 
 LOG2E = tl.constexpr(1.4426950408889634)
 #: Cached tokens a program reads at a time.
 BLOCK_TOKENS = 64
+WARPS, STAGES = 4, 3
 
 
 @triton.jit
 def _attend(
     q_ptr, k_ptr, v_ptr, q_stride, k_stride, v_stride,
     keys_ptr, values_ptr, table_ptr, table_stride, rows_ptr, lengths_ptr,
-    out_ptr, weight_ptr, scale,
+    out_ptr, share_ptr, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_TOKENS: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -75,40 +79,34 @@ def _attend(
     at = (index * HEADS + head) * SPLITS + split
     tl.store(out_ptr + at * DIM + d, mean.to(out_ptr.dtype.element_ty), inside)
     if SPLITS > 1:
-        tl.store(weight_ptr + at, tl.where(total > 0, top + tl.log2(total), float("-inf")))
+        tl.store(share_ptr + at, tl.where(total > 0, top + tl.log2(total), float("-inf")))
 
 
 @triton.jit
-def joined(mean_ptr, weight_ptr, at, d, inside, DIM: tl.constexpr, SPLITS: tl.constexpr):
-    """The weighted mean of the `SPLITS` parts from `at` on, elements `d` of the head."""
-    s = tl.arange(0, SPLITS)
-    weight = tl.load(weight_ptr + at * SPLITS + s)
-    weight = tl.exp2(weight - tl.max(weight, 0))
-    part = tl.load(mean_ptr + (at * SPLITS + s)[:, None] * DIM + d[None, :], inside[None, :], 0.0)
-    return tl.sum(part * weight[:, None], 0) / tl.sum(weight, 0)
-
-
-@triton.jit
-def _join(mean_ptr, weight_ptr, out_ptr,
+def _join(mean_ptr, share_ptr, out_ptr,
           DIM: tl.constexpr, PAD_DIM: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
     at = tl.program_id(0)
     d = tl.arange(0, PAD_DIM)
     inside = d < DIM
+    s = tl.arange(0, SPLITS)
     follow(EARLY)
-    out = joined(mean_ptr, weight_ptr, at, d, inside, DIM, SPLITS)
+    share = tl.load(share_ptr + at * SPLITS + s)
+    share = tl.exp2(share - tl.max(share, 0))
+    mean = tl.load(mean_ptr + (at * SPLITS + s)[:, None] * DIM + d[None, :], inside[None, :], 0.0)
+    out = tl.sum(mean * share[:, None], 0) / tl.sum(share, 0)
     tl.store(out_ptr + at * DIM + d, out.to(out_ptr.dtype.element_ty), inside)
 
 
-def splits_for(requests: int, heads: int, multiprocessors: int) -> int:
-    """Into how many parts a request's tokens are split, so that the device has two programs a
-    multiprocessor: a power of two, at most 16."""
-    wanted = -(-2 * multiprocessors // (requests * heads))
-    return min(16, triton.next_power_of_2(wanted))
+def splits_for(requests: int, heads: int, device: torch.device) -> int:
+    """Into how many parts a request's tokens are split, so that there is work for every multiprocessor: a
+    power of two, at most 8."""
+    wanted = triton.cdiv(multiprocessors(device), requests * heads)
+    return min(8, int(triton.next_power_of_2(wanted)))
 
 
 def paged_decode(
     q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, table: Tensor, rows: Tensor,
-    lengths: Tensor, block_size: int, splits: int,
+    lengths: Tensor, block_size: int,
 ) -> Tensor:  # fmt: skip
     """Append `k`, `v` to the cache and attend.
 
@@ -119,27 +117,53 @@ def paged_decode(
         rows: `[D]` int32, which line of `table` each request has.
         lengths: `[D]` int32, tokens of each request, the new one included; 0 for a row that is padding, which
             writes nothing and gives anything finite.
-        splits: from `splits_for`.
 
     Returns:
         `[D, heads · dim]` in the dtype of `q`.
     """
     count, heads, dim = q.shape
-    kv_heads = k.shape[1]
-    pad = triton.next_power_of_2(dim)
     out = torch.empty(count, heads * dim, dtype=q.dtype, device=q.device)
-    how = early(q.device)
+    splits = splits_for(count, heads, q.device)
     if splits == 1:
-        means = weights = out
-    else:
-        means = torch.empty(count, heads, splits, dim, dtype=torch.float32, device=q.device)
-        weights = torch.empty(count, heads, splits, dtype=torch.float32, device=q.device)
+        _launch(q, k, v, keys, values, table, rows, lengths, out, out, block_size, 1)
+        return out
+    means, shares = paged_decode_split(q, k, v, keys, values, table, rows, lengths, block_size, splits)
+    _join[(count * heads,)](
+        means, shares, out, DIM=dim, PAD_DIM=triton.next_power_of_2(dim), SPLITS=splits, num_warps=1,
+        **early(q.device),
+    )  # fmt: skip
+    return out
+
+
+def paged_decode_split(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, table: Tensor, rows: Tensor,
+    lengths: Tensor, block_size: int, splits: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As `paged_decode`, each request's tokens in `splits` parts (at least 2) that are not joined.
+
+    Returns:
+        The weighted mean of each part, `[D, heads, splits, dim]` float32, and the logarithm to base 2 of its
+        weight, `[D, heads, splits]` float32: −inf for a part without tokens.
+    """
+    count, heads, dim = q.shape
+    means = torch.empty(count, heads, splits, dim, dtype=torch.float32, device=q.device)
+    shares = torch.empty(count, heads, splits, dtype=torch.float32, device=q.device)
+    _launch(q, k, v, keys, values, table, rows, lengths, means, shares, block_size, splits)
+    return means, shares
+
+
+def _launch(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, table: Tensor, rows: Tensor,
+    lengths: Tensor, means: Tensor, shares: Tensor, block_size: int, splits: int,
+) -> None:  # fmt: skip
+    count, heads, dim = q.shape
+    if q.is_cuda and cuda.supports(dim, q.dtype):
+        cuda.launch(q, k, v, keys, values, table, rows, lengths, means, shares, block_size, splits)
+        return
     _attend[(count, heads, splits)](
         q, k, v, q.stride(0), k.stride(0), v.stride(0),
-        keys, values, table, table.stride(0), rows, lengths, means, weights, dim**-0.5,
-        HEADS=heads, KV_HEADS=kv_heads, DIM=dim, PAD_DIM=pad, BLOCK_SIZE=block_size,
-        BLOCK_TOKENS=BLOCK_TOKENS, SPLITS=splits, num_warps=4, **how,
+        keys, values, table, table.stride(0), rows, lengths, means, shares, dim**-0.5,
+        HEADS=heads, KV_HEADS=k.shape[1], DIM=dim, PAD_DIM=triton.next_power_of_2(dim),
+        BLOCK_SIZE=block_size, BLOCK_TOKENS=BLOCK_TOKENS, SPLITS=splits, num_warps=WARPS, num_stages=STAGES,
+        **early(q.device),
     )  # fmt: skip
-    if splits > 1:
-        _join[(count * heads,)](means, weights, out, DIM=dim, PAD_DIM=pad, SPLITS=splits, num_warps=1, **how)
-    return out

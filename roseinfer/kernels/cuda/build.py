@@ -1,0 +1,56 @@
+"""CUDA C++ to kernels, by the compiler that PyTorch carries (NVRTC): no toolkit is needed."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+log = logging.getLogger(__name__)
+_FOLDER = Path(__file__).parent
+
+
+#: Macros of the smallest kernel there is.
+PROBE = (
+    ("BF16", 0),
+    ("DIM", 32),
+    ("HEADS", 1),
+    ("KV_HEADS", 1),
+    ("BLOCK_SIZE", 16),
+    ("SPLITS", 1),
+    ("WARPS", 1),
+)
+
+
+class BuildError(Exception):
+    """The kernel cannot be compiled here."""
+
+
+@cache
+def available() -> bool:
+    """Whether kernels can be compiled here; a warning says why not."""
+    try:
+        kernel("paged_decode", *PROBE.items())
+    except BuildError as error:
+        log.warning("CUDA kernels are off, attention falls back to Triton: %s", error)
+        return False
+    return True
+
+
+@cache
+def kernel(name: str, *defines: tuple[str, int | float]) -> Any:
+    """The kernel `name` of `name.cu`, with macros set. Call it with `grid`, `block` and `args`.
+
+    Raises:
+        BuildError: There is no compiler, or it says no.
+    """
+    parts = ["#define INFINITY __int_as_float(0x7f800000)"]
+    parts += [f"#define {macro} {value}" for macro, value in defines]
+    parts += [(_FOLDER / file).read_text() for file in ("half.cuh", "attend.cuh", f"{name}.cu")]
+    try:
+        return torch.cuda._compile_kernel("\n".join(parts), name, nvcc_options=["--use_fast_math"])
+    except (RuntimeError, OSError) as error:
+        raise BuildError(f"{name}.cu: {error}") from error

@@ -1,0 +1,39 @@
+"""Attention of one new token of each request over its cached blocks: see `paged_decode.cu`.
+
+The same as `roseinfer.kernels.triton.paged_decode`, in half precision for head sizes of 32, 64, 128 and 256.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from roseinfer.kernels.cuda.build import available, kernel
+
+_WARPS = 4
+
+
+def supports(dim: int, dtype: torch.dtype) -> bool:
+    """Whether the kernel exists for this head size and dtype, and can be compiled."""
+    return dim in (32, 64, 128, 256) and dtype in (torch.float16, torch.bfloat16) and available()
+
+
+def launch(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, table: Tensor, rows: Tensor,
+    lengths: Tensor, means: Tensor, shares: Tensor, block_size: int, splits: int,
+) -> None:  # fmt: skip
+    """As the Triton kernel of the same arguments; `means` in the dtype of `q` where `splits` is 1."""
+    count, heads, dim = q.shape
+    kv_heads = k.shape[1]
+    run = kernel(
+        "paged_decode", ("BF16", int(q.dtype == torch.bfloat16)), ("DIM", dim), ("HEADS", heads),
+        ("KV_HEADS", kv_heads), ("BLOCK_SIZE", block_size), ("SPLITS", splits), ("WARPS", _WARPS),
+    )  # fmt: skip
+    run(
+        grid=(count, heads, splits),
+        block=(32 * _WARPS, 1, 1),
+        args=[
+            q, k, v, q.stride(0), k.stride(0), v.stride(0), keys, values, table, table.stride(0), rows,
+            lengths, means, shares,
+        ],
+    )  # fmt: skip

@@ -1,0 +1,205 @@
+"""Triton's kernels against PyTorch's operators: on a GPU as they are, elsewhere in Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from roseinfer.kernels.triton import argmax, embed, few_rows, norm, paged_decode, store_kv
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+EPS = 1e-5
+examples = settings(max_examples=15, deadline=None)
+seeds = st.integers(0, 1000)
+
+
+def draw(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def close(got: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@examples
+@given(seeds, st.integers(1, 5), st.sampled_from([96, 128, 200]))
+def test_norms(seed: int, rows: int, width: int) -> None:
+    x, branch = draw(seed, rows, width), draw(seed + 1, rows, width)
+    bias, gain, shift = draw(seed + 2, 3, width)
+    close(norm.norm(x, gain, shift, EPS), F.layer_norm(x, (width,), gain, shift, EPS))
+    summed = x + branch + bias
+    close(norm.add_norm_(x, branch, bias, gain, shift, EPS), F.layer_norm(summed, (width,), gain, shift, EPS))
+    close(x, summed)
+
+
+@examples
+@given(
+    seeds, st.integers(1, few_rows.MAX_ROWS), st.sampled_from([96, 1500]), st.integers(1, 40), st.booleans()
+)
+def test_products_of_few_rows(seed: int, rows: int, inputs: int, outputs: int, gelu: bool) -> None:
+    x, weight, bias = draw(seed, rows, inputs), draw(seed + 1, outputs, inputs) / 30, draw(seed + 2, outputs)
+    tile = few_rows.tile_for(outputs, 8)
+    wanted = F.linear(x, weight, bias)
+    out = draw(seed + 3, rows, outputs)
+    summed = out + wanted
+    few_rows.linear_add_(out, x, weight, bias, tile)
+    close(out, summed)
+    if gelu:
+        wanted = F.gelu(wanted, approximate="tanh")
+    close(few_rows.linear(x, weight, bias, tile, gelu=gelu), wanted)
+
+
+@examples
+@given(seeds, st.integers(1, 40), st.booleans())
+def test_norm_and_product_of_one_row(seed: int, outputs: int, gelu: bool) -> None:
+    x, weight, bias = draw(seed, 1, 96), draw(seed + 1, outputs, 96), draw(seed + 2, outputs)
+    gain, shift = draw(seed + 3, 2, 96)
+    wanted = F.linear(F.layer_norm(x, (96,), gain, shift, EPS), weight, bias)
+    if gelu:
+        wanted = F.gelu(wanted, approximate="tanh")
+    tile = few_rows.tile_for(outputs, 8)
+    close(few_rows.norm_linear(x, gain, shift, weight, bias, EPS, tile, gelu=gelu), wanted)
+
+
+@examples
+@given(seeds, st.integers(1, 150))
+def test_head_and_choice(seed: int, vocab: int) -> None:
+    x, weight = draw(seed, 1, 96), draw(seed + 1, vocab, 96)
+    gain, shift = draw(seed + 2, 2, 96)
+    wanted = F.linear(F.layer_norm(x, (96,), gain, shift, EPS), weight)
+    logits, best, token = few_rows.head(x, gain, shift, weight, EPS, few_rows.Tile(8), 4)
+    close(logits, wanted)
+    last, out = (
+        torch.zeros(5, dtype=torch.int64, device=DEVICE),
+        torch.zeros(1, dtype=torch.int64, device=DEVICE),
+    )
+    argmax.choose(best, token, torch.tensor([3], dtype=torch.int32, device=DEVICE), last, out)
+    assert out.item() == last[3].item() == logits.argmax(-1).item()
+    assert last[[0, 1, 2, 4]].eq(0).all()
+
+
+@examples
+@given(st.lists(st.lists(st.integers(0, 3), min_size=7, max_size=7), min_size=1, max_size=4))
+def test_argmax_takes_the_first_of_equals(values: list[list[int]]) -> None:
+    logits = torch.tensor(values, dtype=torch.float32, device=DEVICE)
+    rows = torch.arange(len(values), dtype=torch.int32, device=DEVICE)
+    last, out = torch.zeros(2, len(values), dtype=torch.int64, device=DEVICE)
+    argmax.argmax(logits, rows, last, out)
+    assert out.tolist() == last.tolist() == [row.index(max(row)) for row in values]
+
+
+def test_argmax_over_several_parts() -> None:
+    logits = draw(0, 2, 5003)
+    last, out = torch.zeros(2, 2, dtype=torch.int64, device=DEVICE)
+    argmax.argmax(logits, torch.tensor([1, 0], dtype=torch.int32, device=DEVICE), last, out)
+    assert out.tolist() == logits.argmax(-1).tolist() == last.flip(0).tolist()
+
+
+def test_embedding_of_last_tokens() -> None:
+    tokens, positions = draw(1, 50, 96), draw(2, 40, 96)
+    last = torch.tensor([7, 49, 0, 3], device=DEVICE)
+    rows, lengths = torch.tensor([[2, 0, 3], [1, 40, 0]], dtype=torch.int32, device=DEVICE)
+    found = embed.embed_last(last, rows, lengths, tokens, positions)
+    close(found, tokens[last[rows.long()]] + positions[[0, 39, 0]])
+
+
+def test_keys_and_values_are_stored_where_they_belong() -> None:
+    k, v = draw(1, 3, 2, 24), draw(2, 3, 2, 24)
+    keys, values = torch.zeros(2, 10, 2, 24, device=DEVICE)
+    store_kv.store_kv(k, v, keys, values, torch.tensor([4, -1, 9], dtype=torch.int32, device=DEVICE))
+    wanted = torch.zeros(2, 10, 2, 24, device=DEVICE)
+    wanted[0, [4, 9]], wanted[1, [4, 9]] = k[[0, 2]], v[[0, 2]]
+    assert torch.equal(keys, wanted[0]) and torch.equal(values, wanted[1])
+
+
+HEADS, DIM, SIZE, BLOCKS = 4, 32, 8, 20
+
+
+class Step:
+    """Requests with cached tokens, and one new token each; a length of 0 is padding."""
+
+    def __init__(self, seed: int, lengths: list[int], kv_heads: int, dtype: torch.dtype) -> None:
+        count = len(lengths)
+        self.lengths = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+        self.keys, self.values = draw(seed, 2, BLOCKS * SIZE, kv_heads, DIM).to(dtype)
+        generator = torch.Generator().manual_seed(seed)
+        self.table = torch.randperm(BLOCKS, generator=generator).view(4, 5).int().to(DEVICE)
+        self.rows = torch.randperm(4, generator=generator)[:count].int().to(DEVICE)
+        qkv = draw(seed + 1, count, (HEADS + 2 * kv_heads) * DIM).to(dtype)
+        q, k, v = qkv.split([HEADS * DIM, kv_heads * DIM, kv_heads * DIM], 1)
+        self.q, self.k, self.v = (x.view(count, -1, DIM) for x in (q, k, v))
+
+    @property
+    def arguments(self) -> tuple[Tensor, ...]:
+        new = self.q, self.k, self.v
+        return *new, self.keys, self.values, self.table, self.rows, self.lengths
+
+    def slots(self, index: int) -> Tensor:
+        t = torch.arange(int(self.lengths[index]), device=DEVICE)
+        return self.table[self.rows[index].long()][t // SIZE].long() * SIZE + t % SIZE
+
+    def attended(self) -> Tensor:
+        """What every request should get, `[D, heads · dim]` float32, from the cache after the append."""
+        out = []
+        for index in range(len(self.lengths)):
+            k, v = (
+                cache[self.slots(index)].float().repeat_interleave(HEADS // cache.shape[1], 1)
+                for cache in (self.keys, self.values)
+            )
+            weights = torch.softmax(torch.einsum("hd,thd->ht", self.q[index].float(), k) * DIM**-0.5, -1)
+            out.append(torch.einsum("ht,thd->hd", weights, v).flatten())
+        return torch.stack(out)
+
+
+steps = st.builds(
+    Step,
+    seeds,
+    st.lists(st.integers(1, 5 * SIZE), min_size=1, max_size=4),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([torch.float32] if DEVICE == "cpu" else [torch.float32, torch.float16, torch.bfloat16]),
+)
+
+
+@examples
+@given(steps, st.sampled_from([1, 2, 8]))
+def test_paged_attention(step: Step, splits: int) -> None:
+    tolerance = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[step.q.dtype]
+    before = step.keys.clone()
+    if splits == 1:
+        got = paged_decode.paged_decode(*step.arguments, SIZE)
+    else:
+        means, shares = paged_decode.paged_decode_split(*step.arguments, SIZE, splits)
+        weights = torch.softmax(shares * 0.6931471805599453, -1)
+        got = (means * weights[..., None]).sum(2).flatten(1)
+    torch.testing.assert_close(got.float(), step.attended(), rtol=tolerance, atol=tolerance)
+    new = torch.stack([step.slots(index)[-1] for index in range(len(step.lengths))])
+    assert torch.equal(step.keys[new], step.k) and torch.equal(step.values[new], step.v)
+    untouched = torch.ones(len(before), dtype=torch.bool, device=DEVICE)
+    untouched[new] = False
+    assert torch.equal(step.keys[untouched], before[untouched])
+
+
+def test_padding_writes_nothing() -> None:
+    step = Step(0, [5, 0], 2, torch.float32)
+    before = step.keys.clone()
+    out = paged_decode.paged_decode(*step.arguments, SIZE)
+    assert out.isfinite().all()
+    changed = (step.keys != before).flatten(1).any(1).nonzero().flatten().tolist()
+    assert changed == [int(step.slots(0)[-1])]
+
+
+@examples
+@given(seeds, st.integers(1, 5 * SIZE), st.integers(1, 40))
+def test_split_attention_is_joined_in_the_product(seed: int, length: int, outputs: int) -> None:
+    step = Step(seed, [length], HEADS, torch.float32)
+    weight, bias, x = draw(seed, outputs, HEADS * DIM), draw(seed + 1, outputs), draw(seed + 2, 1, outputs)
+    means, shares = paged_decode.paged_decode_split(*step.arguments, SIZE, 4)
+    wanted = x + F.linear(step.attended(), weight, bias)
+    few_rows.join_linear_add_(x, means, shares, weight, bias, few_rows.tile_for(outputs, 8))
+    close(x, wanted)
