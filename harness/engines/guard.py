@@ -159,8 +159,16 @@ def main() -> int:
     if engine.poll() is not None:
         _say(exit=engine.returncode)
     left = end(engine, order)
+    _collect()
     _say(left=left)
     return 0
+
+
+def _collect() -> None:
+    """Takes the exit status of every adopted process: the first process of a container need not do so."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _read_line() -> bytes:
