@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.profiler import record_function
 
 from roseinfer.attention.base import Batch, Ints
 from roseinfer.attention.cuda_paged import CudaPagedAttention, Decodes, Prompts
@@ -23,6 +22,7 @@ from roseinfer.kernels.triton.argmax import argmax
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.gpt2_cuda import CudaGPT2
 from roseinfer.models.model import Model
+from roseinfer.ranges import named_range
 
 #: Prompt tokens of the graphs for prompts, and how many prompts these take. More of either run eagerly.
 PROMPT_TOKENS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
@@ -108,12 +108,12 @@ class CudaRunner(Runner):
         parts = []
         prompts = len(batch.prefill_requests)
         if batch.segments:
-            with record_function("roseinfer.prefill_batch.model_forward"):
+            with named_range("roseinfer.prefill_batch.model_forward"):
                 logits = self._launch_prompts(batch)
             if prompts:
                 parts.append(self._sampled(logits, self._first[:prompts], batch, sampling, 0))
         if len(batch.decode_lengths):
-            with record_function("roseinfer.model.forward.cuda_graph_replay"):
+            with named_range("roseinfer.model.forward.cuda_graph_replay"):
                 logits = self._launch_decode(batch)
             decoded = self._decoded[: len(batch.decode_lengths)]
             parts.append(self._sampled(logits, decoded, batch, sampling, prompts))
@@ -218,7 +218,7 @@ class CudaRunner(Runner):
         count = len(tokens)
         how = part(sampling, start, count)
         if (how.temperature > 0).any():
-            with record_function("roseinfer.sampler"):
+            with named_range("roseinfer.sampler"):
                 tokens.copy_(sample(logits[:count], how))
                 rows = torch.from_numpy(batch.requests[start : start + count]).to(tokens.device)
                 self._last[rows] = tokens
