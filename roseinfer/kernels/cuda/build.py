@@ -33,7 +33,7 @@ class BuildError(Exception):
 def available() -> bool:
     """Whether kernels can be compiled here; a warning says why not."""
     try:
-        kernel("paged_decode", *PROBE.items())
+        kernel("paged_decode", *PROBE)
     except BuildError as error:
         log.warning("CUDA kernels are off, attention falls back to Triton: %s", error)
         return False
