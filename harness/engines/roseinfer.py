@@ -36,6 +36,7 @@ class Roseinfer(LocalEngine):
     install = "pip install -e . in this project"
     module = "roseinfer"
     pages = (_INFO,)
+    flush = Route("/flush_cache")
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         arguments = [
