@@ -28,9 +28,12 @@ from harness.spec.results import OnlineResults
 BENCH = [sys.executable, "-m", "harness.cli.app"]
 LOAD = [
     *("--engines", "roseinfer", "--model", "random:gpt2-tiny", "--device", "cpu"),
-    *("--max-model-len", "256", "--fit", "clip", "--max-output-len", "32"),
-    *("--n", "40", "--scales", "0.4", "--warmup", "16"),
+    *("--max-model-len", "256", "--n", "40", "--warmup", "16"),
 ]
+#: Trials of `alike` replay a trace; those of `slowed` ask one request after the other, so that they watch the
+#: engine's step and no queue.
+TRACE = ["--fit", "clip", "--max-output-len", "32", "--scales", "0.4"]
+CLOSED = ["--concurrency", "1", "--input-len", "64", "--output-len", "64"]
 #: What a trial of `slowed` looks at: every step of the engine is in it, and little else.
 WATCHED = ("tpot_ms", "p50")
 PILOT_REPEATS = 3
@@ -56,7 +59,7 @@ def alike(trials: int, repeats: int, out: Path, options: Sequence[str]) -> bool:
     for trial in range(trials):
         begin = time.monotonic()
         try:
-            run = measure(out, ["--aa", "--repeats", str(repeats), "--seed", str(trial), *options])
+            run = measure(out, [*TRACE, "--aa", "--repeats", str(repeats), "--seed", str(trial), *options])
         except FailedRunError as error:
             print(f"trial {trial + 1}: {error}", flush=True)
             continue
@@ -83,7 +86,7 @@ def slowed(out: Path, options: Sequence[str]) -> bool:
     engines.write_text(yaml.safe_dump({"roseinfer": {"python": sys.executable, "env": path}}))
 
     def compare(repeats: int) -> Difference:
-        asked = ["--repeats", str(repeats), *options]
+        asked = [*CLOSED, "--repeats", str(repeats), *options]
         a, b = measure(out, asked), measure(out, asked, {"BENCH_ENGINES": str(engines)})
         # A client that was late for a request does not move the time between tokens; it is told all the same.
         command = [*BENCH, "compare", str(a), str(b), "--json", "--allow-different", "invalid"]

@@ -36,6 +36,9 @@ TTFT_MS, ITL_MS, TIMED_TOKENS, TIMED_REQUESTS = 40.0, 5.0, 64, 200
 #: Of the two loads that are to be sustained: gaps of 5 ms, the first chunk after 5 ms.
 FAST = ("--ttft-ms", "5", "--itl-ms", "5", "--keep-gaps")
 CHUNKS_TOKENS, REQUESTS_TOKENS = 128, 8
+#: Chunks that the server hands to the kernel at once, where it would be short of time before the client is.
+TOGETHER = 8
+TOGETHER_SERVER = ("--itl-ms", "1", "--chunks-per-write", str(TOGETHER))
 #: The server has a core; the other clients, of several processes, may run where the kernel puts them.
 SERVER_CPUS, CLIENT_CPUS = (0,), (1,)
 
@@ -154,6 +157,7 @@ class Row:
     client: str
     requests_per_s: float
     chunks_per_s: float
+    together_per_s: float
     ttft_error: dict[int, tuple[float, float]]
     itl_error: dict[int, tuple[float, float]]
 
@@ -162,10 +166,10 @@ def measure(name: str, timed: Sequence[int]) -> Row:
     """Everything about one client."""
     client, levels = CLIENTS[name]
 
-    def best(tokens: int, rate: Callable[[list[Deed]], float]) -> float:
+    def best(tokens: int, rate: Callable[[list[Deed]], float], *server: str) -> float:
         found = []
         for concurrency in levels:
-            with golden_server(*FAST, cpus=SERVER_CPUS) as golden:
+            with golden_server(*FAST, *server, cpus=SERVER_CPUS) as golden:
                 client(golden, Load(ROUNDS * concurrency, concurrency, tokens))
                 found.append(rate(_answers(golden, ROUNDS * concurrency)))
             _say(f"{name}: {concurrency} in flight, {tokens} chunks each: {found[-1]:,.0f}/s")
@@ -173,6 +177,7 @@ def measure(name: str, timed: Sequence[int]) -> Row:
 
     requests_per_s = best(REQUESTS_TOKENS, _request_rate)
     chunks_per_s = best(CHUNKS_TOKENS, _chunk_rate)
+    together_per_s = best(CHUNKS_TOKENS, _chunk_rate, *TOGETHER_SERVER)
     ttft_error, itl_error = {}, {}
     for concurrency in timed:
         with golden_server("--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS), cpus=SERVER_CPUS) as golden:
@@ -187,7 +192,7 @@ def measure(name: str, timed: Sequence[int]) -> Row:
         )
         itl_error[concurrency] = _difference(seen.itl, true)
         _say(f"{name}: {concurrency} in flight: TTFT {ttft_error[concurrency]}, ITL {itl_error[concurrency]}")
-    return Row(name, requests_per_s, chunks_per_s, ttft_error, itl_error)
+    return Row(name, requests_per_s, chunks_per_s, together_per_s, ttft_error, itl_error)
 
 
 def _answers(golden: Golden, requests: int) -> list[Deed]:
@@ -258,13 +263,14 @@ def _say(line: str) -> None:
 
 
 def _table(rows: list[Row], timed: Sequence[int]) -> str:
-    head = ["client", "requests/s", "chunks/s"]
+    head = ["client", "requests/s", "chunks/s", f"chunks/s, {TOGETHER} a write"]
     head += [f"{what} error at {c}, p50 / p99 (ms)" for c in timed for what in ("TTFT", "ITL")]
     lines = [head, ["---"] * len(head)]
     for row in rows:
         errors = [error[c] for c in timed for error in (row.ttft_error, row.itl_error)]
         cells = [f"{p50:+.3f} / {p99:+.3f}" for p50, p99 in errors]
-        lines.append([row.client, f"{row.requests_per_s:,.0f}", f"{row.chunks_per_s:,.0f}", *cells])
+        rates = (row.requests_per_s, row.chunks_per_s, row.together_per_s)
+        lines.append([row.client, *(f"{rate:,.0f}" for rate in rates), *cells])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 

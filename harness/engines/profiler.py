@@ -1,4 +1,4 @@
-"""How an engine's own profiler is used: what its server is started with, and which routes start and stop it."""
+"""How an engine's own profiler is used: what its server starts with, which routes start and stop it."""
 
 from __future__ import annotations
 

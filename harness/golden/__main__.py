@@ -23,6 +23,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ttft-ms", type=float, default=default.ttft_ms)
     parser.add_argument("--itl-ms", type=float, default=default.itl_ms)
     parser.add_argument("--tokens-per-chunk", type=int, default=default.tokens_per_chunk)
+    parser.add_argument("--chunks-per-write", type=int, default=default.chunks_per_write)
     parser.add_argument("--slots", type=int, help="requests answered at once; the others queue")
     parser.add_argument("--script", type=Path, help="JSON list of behaviours, given to requests in turn")
     parser.add_argument("--keep-gaps", action="store_true", help="a late chunk delays those after it")
@@ -34,7 +35,14 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     """Serve until interrupted."""
     options = _parse(argv)
-    behaviours = [Behaviour(options.ttft_ms, options.itl_ms, options.tokens_per_chunk)]
+    behaviours = [
+        Behaviour(
+            options.ttft_ms,
+            options.itl_ms,
+            options.tokens_per_chunk,
+            chunks_per_write=options.chunks_per_write,
+        )
+    ]
     if options.script is not None:
         base = msgspec.structs.asdict(behaviours[0])
         try:

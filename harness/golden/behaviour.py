@@ -13,6 +13,7 @@ class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ttft_ms: float = 40.0  # after the request, or after its turn came where it had to queue
     itl_ms: float = 5.0  # from token to token: a chunk of k tokens comes k of these after the one before
     tokens_per_chunk: int = 1
+    chunks_per_write: int = 1  # handed to the kernel together, when the last of them is due
     tokens: int | None = None  # sent instead of the max_tokens asked for
     chat: bool = False  # chunks of /v1/chat/completions, a role chunk first
     empty_first: bool = False  # a chunk without a token before the first that has one

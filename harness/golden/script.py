@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from http import HTTPStatus
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -16,11 +17,12 @@ _WORDS = (" the", " café", " serves", " 面", ",", " tokens", " and", " 🌹")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Bytes to write `after_s` seconds after the request's turn came."""
+    """Bytes to write `after_s` seconds after the request's turn came; `tokens` of each chunk in them that
+    carries any."""
 
     after_s: float
     data: bytes
-    tokens: int = 0
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,27 @@ def write_script(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> S
     events, outcome = _events(behaviour, max_tokens, prompt_tokens)
     events = [replace(event, data=_wire(behaviour, event.data)) for event in events]
     steps = [Step(0.0, _head(behaviour, sum(len(event.data) for event in events)))]
-    steps += [replace(event, data=_frame(behaviour, event.data)) for event in events]
+    framed = [replace(event, data=_frame(behaviour, event.data)) for event in events]
+    steps += _together(framed, behaviour.chunks_per_write)
     if outcome == "complete" and behaviour.framing != "length":  # that one is over with its last byte
         last = steps[-1].after_s + behaviour.end_delay_ms / 1e3
         steps.append(Step(last, b"0\r\n\r\n" if behaviour.framing == "chunked" else b""))
     close = behaviour.framing == "close" or behaviour.hang_up
     return Script(tuple(steps), outcome, 200, close, behaviour.reset)
+
+
+def _together(steps: list[Step], count: int) -> list[Step]:
+    """Every `count` steps that carry tokens as one, at the time of the last of them."""
+    if count == 1:
+        return steps
+    joined = []
+    for carries, run in groupby(steps, key=lambda step: bool(step.tokens)):
+        part = list(run)
+        for start in range(0, len(part), count if carries else 1):
+            some = part[start : start + (count if carries else 1)]
+            tokens = tuple(k for step in some for k in step.tokens)
+            joined.append(Step(some[-1].after_s, b"".join(step.data for step in some), tokens))
+    return joined
 
 
 @lru_cache(maxsize=64)
@@ -99,7 +116,7 @@ def _events(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> tuple[
         usage = _usage(prompt_tokens, sent) if behaviour.usage == "continuous" else None
         ids, padding = list(range(sent - k, sent)), behaviour.padding if chunks == 1 else 0
         data = _chunk(behaviour, text, token_ids=ids, finish=finish, usage=usage, padding=padding)
-        events.append(Step(at, data, k))
+        events.append(Step(at, data, (k,)))
         at += behaviour.itl_ms / 1e3 * min(behaviour.tokens_per_chunk, max(1, total - sent))
     last = events[-1].after_s if events else 0.0
     if behaviour.usage != "none":

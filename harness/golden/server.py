@@ -209,8 +209,8 @@ class GoldenServer:
                 heapq.heappop(due)
                 continue
             step, following = answer.step, next(answer.steps, None)
-            if step.tokens:
-                answer.writes.append((now, step.tokens))
+            for tokens in step.tokens:
+                answer.writes.append((now, tokens))
             if following is None:
                 heapq.heappop(due)
                 self._end(answer, connection, step.data, now)

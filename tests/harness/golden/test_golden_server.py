@@ -55,6 +55,19 @@ def test_it_does_what_it_is_told_and_says_what_it_did(tmp_path: Path) -> None:
     assert deed["t_end"] >= deed["writes"][-1][0]
 
 
+def test_chunks_can_share_a_write_and_are_written_down_one_by_one(tmp_path: Path) -> None:
+    with Server(tmp_path, "--ttft-ms", "5", "--itl-ms", "2") as server:
+        asked = {"prompt": "a", "max_tokens": 7}
+        _, apart = server.ask(asked)
+        _, together = server.ask({**asked, "golden": {"chunks_per_write": 3}})
+        deeds = server.deeds()
+    assert together == apart
+    written = [[t - deed["t_received"] for t, _ in deed["writes"]] for deed in deeds]
+    assert [tokens for deed in deeds for _, tokens in deed["writes"]] == [1] * 14
+    assert len(set(written[0])) == 7
+    assert len(set(written[1])) == 3 and written[1][0] == written[1][2] >= 0.009
+
+
 def test_a_script_is_taken_in_turn_and_a_request_overrides_it(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text('[{"status": 429}, {"ttft_ms": 0, "itl_ms": 0}]')
