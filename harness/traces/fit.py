@@ -129,6 +129,7 @@ def _scale(trace: Trace, limit: int) -> Trace:
     output = np.maximum(1, np.rint(trace.output_tokens * factor).astype(np.int64))
     input = np.maximum(1, np.rint(trace.input_tokens * factor).astype(np.int64))
     over_by_rounding = (total * factor <= limit) & (input + output > limit)
+    output = np.where(over_by_rounding, np.minimum(output, limit - 1), output)
     return _resize(trace, np.where(over_by_rounding, limit - output, input), output, block_size)
 
 

@@ -20,7 +20,7 @@ import pytest
         (["online", "--device"], "Option '--device' requires an argument."),
         (["online", "--n", "x"], "--n: 'x' should be a valid integer"),
         (["online", "--trace", "no-such-trace"], "there is no trace or file 'no-such-trace'"),
-        (["online", "--model", "random:x", "--engines", "roseinfer"], "there is no random model 'x'"),
+        (["online", "--model", "random:x", "--engines", "roseinfer"], "there is no model 'random:x'"),
         (["online", "--engines", "roseinfer@x"], "roseinfer has no variant 'x'"),
         (["online", "--base-url", "http://h", "--model", "auto"], "the running server's context is unknown"),
         (["online", "--resume", "no-such-run"], "no-such-run holds no run: No such file or directory"),

@@ -35,7 +35,7 @@ def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
         assert row["output_tok_per_s"] == pytest.approx(6 / row["total_s"])
         assert row["total_tok_per_s"] == pytest.approx(22 / row["total_s"])
         assert row["label"] in (folder / "summary.md").read_text()
-    assert {path.suffix for path in (folder / "figures").iterdir()} == {".svg"}
+    assert {path.suffix for path in (folder / "figures").iterdir()} == {".csv", ".png", ".svg"}
     lines = done.err.splitlines()
     assert lines[0].startswith("skipped openai: it has no in-process API here")
     assert lines[2].startswith("[1/2] roseinfer, repeat 0; log: ")

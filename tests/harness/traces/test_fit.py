@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
@@ -92,6 +92,7 @@ def test_blocks_are_cut_with_the_input() -> None:
     longest=st.none() | st.integers(1, 3_000),
     block_size=st.none() | st.sampled_from([16, 512]),
 )
+@example(pairs=[(1, 3)], rule="scale", context=RESERVED_TOKENS + 2, longest=None, block_size=None)
 def test_whatever_is_kept_fits(
     pairs: list[tuple[int, int]], rule: Fit, context: int, longest: int | None, block_size: int | None
 ) -> None:
