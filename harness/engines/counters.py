@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 from dataclasses import dataclass
 
+from harness.engines import pages
 from harness.load.plan import Target
-
-TIMEOUT_S = 5.0
-PAGE = "/metrics"
 
 
 @dataclass(frozen=True)
@@ -22,25 +19,13 @@ class PrefixCounters:
     @property
     def source(self) -> str:
         """As it is named beside the figures."""
-        return f"GET {PAGE}: {self.hits}, {self.queries}"
+        return f"GET {pages.METRICS}: {self.hits}, {self.queries}"
 
     def read(self, target: Target) -> tuple[float, float] | None:
         """Both as they stand now, over all series; None where the server does not tell."""
-        page = _page(target)
+        page = pages.get(target, pages.METRICS) or ""
         hits, queries = _total(page, self.hits), _total(page, self.queries)
         return None if hits is None or queries is None else (hits, queries)
-
-
-def _page(target: Target) -> str:
-    connection = http.client.HTTPConnection(target.host, target.port, timeout=TIMEOUT_S)
-    try:
-        connection.request("GET", PAGE)
-        response = connection.getresponse()
-        return response.read().decode(errors="replace") if response.status == 200 else ""
-    except (OSError, http.client.HTTPException):
-        return ""
-    finally:
-        connection.close()
 
 
 def _total(page: str, name: str) -> float | None:

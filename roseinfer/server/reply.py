@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import msgspec
@@ -35,7 +36,7 @@ class Backend:
         return NoText() if self.tokenizer is None else self.tokenizer.detokenizer()
 
 
-class Reply:
+class Reply(ABC):
     """Makes an answer for each prompt and each of `n`, and asks the engine for its tokens."""
 
     def __init__(
@@ -62,14 +63,14 @@ class Reply:
                 self._ids.append(backend.engine.submit(prompt, params, receiver, connection.received))
         connection.answer_with(self)
 
+    @abstractmethod
     def _receiver(self, index: int, answer: Answer) -> Receiver:
         """What takes the tokens of choice `index`."""
-        raise NotImplementedError
 
-    def pause(self) -> None:
+    def pause(self) -> None:  # noqa: B027 (nothing to do unless it streams)
         """The client does not read fast enough."""
 
-    def resume(self) -> None:
+    def resume(self) -> None:  # noqa: B027
         """The client has read."""
 
     def close(self) -> None:
