@@ -25,7 +25,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from harness import PROJECT_ROOT
 from harness.engines.base import Installation, Missing
 from harness.errors import UsageError
-from harness.spec.base import Strict
+from harness.spec.base import Strict, first_fault
 from harness.spec.settings import EngineName
 
 CACHE = PROJECT_ROOT / ".cache" / "engines"
@@ -79,10 +79,8 @@ def _configured(path: Path) -> dict[EngineName, Environment]:
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "mend the file") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise UsageError(
-            f"{path}: {where}: {first['msg']}", "write it like `vllm: {python: /path/to/bin/python}`"
+            f"{path}: {first_fault(error)}", "write it like `vllm: {python: /path/to/bin/python}`"
         ) from None
 
 

@@ -13,6 +13,7 @@ from harness.errors import UsageError
 from harness.metrics.comparison import compare_groups
 from harness.metrics.samples import Group, split
 from harness.metrics.summary import summarize_groups
+from harness.spec.base import first_fault
 from harness.spec.calibration import client_ceiling
 from harness.spec.results import Comparison, OnlineResults, OnlineSummary
 from harness.spec.settings import OnlineSettings
@@ -51,10 +52,8 @@ def _settings(results: OnlineResults) -> OnlineSettings:
     try:
         return OnlineSettings.model_validate(results.meta.settings)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise UsageError(
-            f"the settings of the run are not of this version: {where}: {first['msg']}",
+            f"the settings of the run are not of this version: {first_fault(error)}",
             "make the run again with this version of bench",
         ) from error
 

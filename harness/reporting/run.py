@@ -16,6 +16,7 @@ from harness.errors import UsageError
 from harness.metrics.samples import Group
 from harness.records.schema import CHUNKS, REQUESTS
 from harness.reporting.recompute import disagreements, recompute, regroup
+from harness.spec.base import first_fault
 from harness.spec.results import OfflineResults, OnlineResults, OnlineSummary, RunInfo
 
 ONLINE, OFFLINE = "online_results.json", "offline_results.json"
@@ -119,10 +120,8 @@ def _results(path: Path, model: type[Results]) -> Results:
     try:
         return model.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise UsageError(
-            f"{path} is not a results file of this version: {f'{where}: ' if where else ''}{first['msg']}",
+            f"{path} is not a results file of this version: {first_fault(error)}",
             "make it again with this version of bench",
         ) from error
 
