@@ -155,7 +155,9 @@ class Engine:
         return self._loop.step()
 
     def check_idle(self) -> None:
-        """Raise AssertionError unless every block is free. Call it when there is no work."""
+        """Raise AssertionError unless there is no work and every block is free."""
+        if self.has_work:
+            raise AssertionError("requests are under way")
         self._allocator.check()
         self._prefixes.check()
         if self._allocator.num_free != self._allocator.num_blocks:

@@ -28,14 +28,15 @@ from roseinfer.engine.profiler import StepProfiler, nvtx_ranges
 from roseinfer.ipc.engine_channel import EngineChannels, FrontEndStuckError
 from roseinfer.ipc.messages import (
     OWNER_SHIFT,
+    CheckBlocks,
     Discard,
+    Done,
     Failed,
     Load,
-    Profiled,
+    Order,
     Query,
     Ready,
     StartProfile,
-    StopProfile,
     Submit,
     ToEngine,
     Tokens,
@@ -117,8 +118,8 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
                     if flush:
                         engine.flush_cache()
                     channels.send(owner, _load(engine))
-                case StartProfile() | StopProfile():
-                    channels.send(owner, _profile(profiler, message))
+                case _:
+                    channels.send(owner, _obey(message, engine, profiler))
         with record_function("roseinfer.mp.step"):
             result = engine.step()
         if result is not None:
@@ -128,15 +129,18 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
             profiler.step()
 
 
-def _profile(profiler: StepProfiler, message: StartProfile | StopProfile) -> Profiled:
+def _obey(order: Order, engine: Engine, profiler: StepProfiler) -> Done:
     try:
-        if isinstance(message, StartProfile):
-            profiler.start(message.folder, message.steps, message.with_stack)
-        else:
-            profiler.stop()
-    except RequestError as error:
-        return Profiled(str(error))
-    return Profiled()
+        match order:
+            case StartProfile(folder, steps, with_stack):
+                profiler.start(folder, steps, with_stack)
+            case CheckBlocks():
+                engine.check_idle()
+            case _:
+                profiler.stop()
+    except (RequestError, AssertionError) as error:
+        return Done(str(error))
+    return Done()
 
 
 def _tell_all(channels: EngineChannels[ToEngine], message: Ready | Failed) -> None:

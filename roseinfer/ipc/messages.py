@@ -34,7 +34,7 @@ class Query(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class StartProfile(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Profile the next `steps` steps (None: until stopped) into `folder`; a Profiled answers."""
+    """Profile the next `steps` steps (None: until stopped) into `folder`; a Done answers."""
 
     folder: str
     steps: int | None
@@ -42,11 +42,15 @@ class StartProfile(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class StopProfile(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """End the profile and write it; a Profiled answers when it is written."""
+    """End the profile and write it; a Done answers when it is written."""
 
 
-class Profiled(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Done, or why not."""
+class CheckBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """See whether every block of the cache is free, as it must be without requests; a Done answers."""
+
+
+class Done(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """An order was carried out, or why not."""
 
     error: str | None = None
 
@@ -87,5 +91,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
-ToEngine = Submit | Discard | Query | StartProfile | StopProfile
-FromEngine = Ready | Failed | Tokens | Load | Profiled
+#: What is answered with Done, in the order in which it was sent.
+Order = StartProfile | StopProfile | CheckBlocks
+ToEngine = Submit | Discard | Query | Order
+FromEngine = Ready | Failed | Tokens | Load | Done

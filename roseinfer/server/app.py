@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roseinfer import __version__
-from roseinfer.ipc.messages import StartProfile, StopProfile
+from roseinfer.ipc.messages import CheckBlocks, StartProfile, StopProfile
 from roseinfer.params import RequestError, check_request
 from roseinfer.server.counters import Counters
 from roseinfer.server.errors import BadRequestError, HttpError, Response
@@ -51,6 +51,7 @@ class App:
             "/v1/models": ("GET", self._models),
             "/metrics": ("GET", self._metrics),
             "/flush_cache": ("POST", self._flush_cache),
+            "/integrity": ("GET", self._integrity),
             "/start_profile": ("POST", self._start_profile),
             "/stop_profile": ("POST", self._stop_profile),
             "/v1/completions": ("POST", self._completions),
@@ -104,6 +105,13 @@ class App:
         await self._backend.engine.load(flush=True)
         return Response(200)
 
+    async def _integrity(self, request: Request, connection: Connection) -> Response:
+        """Whether every block of the cache is free, and each once; 409 also while requests are under way."""
+        done = await self._backend.engine.order(CheckBlocks())
+        if done.error is not None:
+            raise HttpError(409, done.error)
+        return Response(200)
+
     async def _start_profile(self, request: Request, connection: Connection) -> Response:
         """Begin a torch profile of the engine process; see ProfileRequest."""
         asked = parse(request.body, ProfileRequest)
@@ -114,7 +122,7 @@ class App:
         return await self._profile(StopProfile())
 
     async def _profile(self, order: StartProfile | StopProfile) -> Response:
-        done = await self._backend.engine.profile(order)
+        done = await self._backend.engine.order(order)
         if done.error is not None:
             raise BadRequestError(done.error)
         return Response(200)

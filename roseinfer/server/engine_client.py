@@ -16,14 +16,13 @@ from roseinfer.ipc.front_end_channel import FrontEndChannel
 from roseinfer.ipc.messages import (
     OWNER_SHIFT,
     Discard,
+    Done,
     Failed,
     FromEngine,
     Load,
-    Profiled,
+    Order,
     Query,
     Ready,
-    StartProfile,
-    StopProfile,
     Submit,
     Tokens,
 )
@@ -62,7 +61,7 @@ class EngineClient:
         self._counters, self._observer, self._on_death = counters, Observer(counters), on_death
         self._receivers: dict[int, Receiver] = {}
         self._queries: deque[asyncio.Future[Load]] = deque()
-        self._profiles: deque[asyncio.Future[Profiled]] = deque()
+        self._orders: deque[asyncio.Future[Done]] = deque()
         self._next_id = front_end << OWNER_SHIFT
         self.alive = False
 
@@ -95,12 +94,12 @@ class EngineClient:
         self._channel.send(Query(flush))
         return await answer
 
-    async def profile(self, order: StartProfile | StopProfile) -> Profiled:
-        """Start or end a profile of the engine. Raises EngineDeadError."""
+    async def order(self, order: Order) -> Done:
+        """Have the engine do something else than answer requests. Raises EngineDeadError."""
         if not self.alive:
             raise EngineDeadError
-        answer: asyncio.Future[Profiled] = asyncio.get_running_loop().create_future()
-        self._profiles.append(answer)
+        answer: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
+        self._orders.append(answer)
         self._channel.send(order)
         return await answer
 
@@ -139,8 +138,8 @@ class EngineClient:
                 answer = self._queries.popleft()
                 if not answer.done():
                     answer.set_result(message)
-            case Profiled():
-                done = self._profiles.popleft()
+            case Done():
+                done = self._orders.popleft()
                 if not done.done():
                     done.set_result(message)
             case Ready() | Failed():
@@ -164,7 +163,7 @@ class EngineClient:
         was_alive, self.alive = self.alive, False
         for receiver in list(self._receivers.values()):
             receiver.fail()
-        unanswered: list[asyncio.Future[Any]] = [*self._queries, *self._profiles]
+        unanswered: list[asyncio.Future[Any]] = [*self._queries, *self._orders]
         for future in unanswered:
             if not future.done():
                 future.set_exception(EngineDeadError())

@@ -31,7 +31,7 @@ LINGER_TIMEOUT = 5.0
 
 _REASONS = {
     200: b"OK", 400: b"Bad Request", 401: b"Unauthorized", 404: b"Not Found", 405: b"Method Not Allowed",
-    408: b"Request Timeout", 413: b"Content Too Large", 429: b"Too Many Requests",
+    408: b"Request Timeout", 409: b"Conflict", 413: b"Content Too Large", 429: b"Too Many Requests",
     431: b"Request Header Fields Too Large", 500: b"Internal Server Error", 503: b"Service Unavailable",
 }  # fmt: skip
 _STREAM_HEAD = (

@@ -85,8 +85,7 @@ class Serving:
         """Whether the engine gets rid of every request and every block."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            load = self.load()
-            if not any(load[key] for key in ("running", "waiting", "kv_usage", "inflight")):
+            if not self.load()["inflight"] and self.request("/integrity").status == 200:
                 return True
         return False
 
