@@ -22,6 +22,9 @@ from harness.load.plan import Target
 from harness.spec.results import LaunchRecord
 from harness.spec.settings import EngineName, EngineRef
 
+#: Full contexts that a KV cache holds where an engine is told its size, within these bounds.
+MIN_CONTEXTS, MAX_CONTEXTS = 16, 64
+
 #: Makes the HTTP body of one request: (prompt token ids, output tokens) -> JSON.
 Encoder = Callable[[Sequence[int], int], bytes]
 
@@ -58,6 +61,17 @@ class EngineSettings:
     host: str = "127.0.0.1"
 
     @property
+    def torch_dtype(self) -> str:
+        """The dtype by its name in torch."""
+        return {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[self.dtype]
+
+    @property
+    def full_contexts(self) -> int:
+        """How many requests of the whole context an engine has room for that is told how many: as many as
+        there are in flight."""
+        return min(max(self.max_concurrency or 0, MIN_CONTEXTS), MAX_CONTEXTS)
+
+    @property
     def caches_prefixes(self) -> bool:
         """Whether the prefix cache is on: the variant's word, else the run's."""
         override = self.contender.variant.prefix_cache
@@ -76,7 +90,10 @@ class Asking:
 
 @dataclass(frozen=True)
 class Installation:
-    """An engine that is there. `how` says in words where it was found; `env` is set whenever it runs."""
+    """An engine that is there. `how` says in words where it was found; `env` is set whenever it runs.
+
+    `python` is the interpreter that has it; of a `llama-server` that is in none, that program itself.
+    """
 
     engine: EngineName
     version: str

@@ -9,6 +9,7 @@ engine more than sharing does. Every engine then runs at a lower priority than t
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,13 @@ def physical_cores(topology: Path = TOPOLOGY) -> list[tuple[int, ...]]:
         group = siblings.read_text().strip() if siblings.exists() else str(cpu)
         groups.setdefault(group, []).append(cpu)
     return [tuple(group) for group in groups.values()]
+
+
+def compute_threads(cpus: Collection[int] | None) -> int:
+    """Threads of an engine confined to `cpus` that is told how many: one on each physical core but one, which
+    its front end has."""
+    cores = [core for core in physical_cores() if cpus is None or not set(core).isdisjoint(cpus)]
+    return max(1, len(cores) - 1)
 
 
 def split(cores: list[tuple[int, ...]]) -> CpuSplit:

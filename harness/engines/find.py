@@ -2,8 +2,7 @@
 
 Looked up in this order, the first that is configured decides:
 
-1. the file `BENCH_ENGINES`, else `~/.config/rosebench/engines.yaml`:
-   `vllm: {python: /path/to/venv/bin/python, env: {PYTHONPATH: /path}}`
+1. the user's own file (configured.py)
 2. the folder `BENCH_PEERS`, which holds one virtual environment per engine: `$BENCH_PEERS/vllm/bin/python`
 3. `.cache/engines/vllm/bin/python` in the project
 4. the interpreter that runs this harness
@@ -19,13 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
-from pydantic import Field, TypeAdapter, ValidationError
-
 from harness import PROJECT_ROOT
 from harness.engines.base import Installation, Missing
+from harness.engines.configured import user_engine, user_file
 from harness.errors import UsageError
-from harness.spec.base import Strict, first_fault
 from harness.spec.settings import EngineName
 
 CACHE = PROJECT_ROOT / ".cache" / "engines"
@@ -44,13 +40,6 @@ print(json.dumps(found))
 """
 
 
-class Environment(Strict):
-    """Where one engine lives, as a user writes it down."""
-
-    python: Path = Field(description="the interpreter of the engine's environment")
-    env: dict[str, str] = Field(default_factory=dict, description="set whenever the engine runs")
-
-
 @dataclass(frozen=True)
 class Place:
     """A candidate interpreter and why it is one."""
@@ -60,50 +49,28 @@ class Place:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def configuration_path() -> Path:
-    """The file that names environments: `BENCH_ENGINES`, else the user's own."""
-    if named := os.environ.get("BENCH_ENGINES"):
-        return Path(named).expanduser()
-    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(base).expanduser() / "rosebench" / "engines.yaml"
-
-
-def _configured(path: Path) -> dict[EngineName, Environment]:
-    if not path.exists():
-        if "BENCH_ENGINES" in os.environ:
-            raise UsageError(f"BENCH_ENGINES names {path}, which does not exist", "unset it or mend the path")
-        return {}
-    try:
-        content = yaml.safe_load(path.read_text()) or {}
-        return TypeAdapter(dict[EngineName, Environment]).validate_python(content)
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "mend the file") from None
-    except ValidationError as error:
-        raise UsageError(
-            f"{path}: {first_fault(error)}", "write it like `vllm: {python: /path/to/bin/python}`"
-        ) from None
-
-
 def place(engine: EngineName) -> Place:
     """The interpreter that decides for this engine.
 
     Raises:
         UsageError: the configuration cannot be read, or names an interpreter that is not there.
     """
-    path = configuration_path()
-    if environment := _configured(path).get(engine):
-        python = environment.python.expanduser()
+    own = user_engine(engine)
+    if own.python is not None:
+        python = own.python.expanduser()
         if not os.access(python, os.X_OK):
-            raise UsageError(f"{path} names {python} for {engine}, which cannot be run", "mend the path")
-        return Place(python, f"named in {path}", environment.env)
+            raise UsageError(
+                f"{user_file()} names {python} for {engine}, which cannot be run", "mend the path"
+            )
+        return Place(python, f"named in {user_file()}", own.env)
     folders = [(CACHE, f".cache/engines/{engine}")]
     if peers := os.environ.get("BENCH_PEERS"):
         folders.insert(0, (Path(peers).expanduser(), f"$BENCH_PEERS/{engine}"))
     for folder, how in folders:
         python = folder / engine / "bin" / "python"
         if os.access(python, os.X_OK):
-            return Place(python, how)
-    return Place(Path(sys.executable), "this environment")
+            return Place(python, how, own.env)
+    return Place(Path(sys.executable), "this environment", own.env)
 
 
 def probe(where: Place, distributions: Sequence[str]) -> dict[str, str]:

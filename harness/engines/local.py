@@ -8,7 +8,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -46,7 +46,7 @@ class LocalEngine(Engine):
     needs: ClassVar[tuple[str, ...]] = ()
     #: How to install it, for messages.
     install: ClassVar[str]
-    #: What `bench engines doctor` imports to see whether it runs.
+    #: What its interpreter imports to see whether it runs.
     module: ClassVar[str]
     #: What to know before trusting it, where there is such a thing.
     caveat: ClassVar[str] = ""
@@ -75,6 +75,10 @@ class LocalEngine(Engine):
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         """The in-process API, without the variant's settings."""
 
+    def prepare(self, settings: EngineSettings) -> None:
+        """Make the files that `command` names, where they are missing: what it needs beside the model's
+        folder. Raises EngineError."""
+
     def facts(self, told: SelfReport) -> dict[str, Fact]:
         """The resolved settings that the server tells, by the keys of `harness.fairness.ledger.SETTINGS`."""
         return {}
@@ -93,14 +97,10 @@ class LocalEngine(Engine):
         options = [arg.partition("=")[0] for arg in variant.args if arg.startswith("--")]
         self.require(installation, settings, options)
         launch = self.command(installation, settings, port)
-        return Launch(
+        return replace(
+            launch,
             argv=(*launch.argv, *variant.args),
-            served_name=launch.served_name,
             env={**launch.env, **installation.env, **variant.env},
-            ready_path=launch.ready_path,
-            ready_timeout_s=launch.ready_timeout_s,
-            stop_signal=launch.stop_signal,
-            grace_s=launch.grace_s,
         )
 
     def require(self, installation: Installation, settings: EngineSettings, options: list[str]) -> None:
@@ -131,6 +131,7 @@ class LocalEngine(Engine):
             version=installation.version,
         )
         self.server(installation, settings, port=0)
+        self.prepare(settings)
         hygiene = memory_restored(contender.label) if settings.device == "cuda" else nullcontext()
         with (
             hygiene,
@@ -146,11 +147,15 @@ class LocalEngine(Engine):
         ):
             yield server
 
+    def proof(self, installation: Installation) -> list[str]:
+        """A short command that succeeds where the installed engine runs."""
+        return [str(installation.python), "-c", f"import {self.module}"]
+
     def trouble(self, installation: Installation) -> str | None:
-        """Why the installed engine does not even import; None when it does."""
+        """Why the installed engine does not run; None when it does."""
         try:
             done = subprocess.run(
-                [str(installation.python), "-c", f"import {self.module}"],
+                self.proof(installation),
                 env=os.environ | installation.env,
                 capture_output=True,
                 text=True,

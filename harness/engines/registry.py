@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.engines.base import Contender, Engine
+from harness.engines.configured import find_variant
 from harness.engines.llamacpp import Llamacpp
 from harness.engines.local import LocalEngine
 from harness.engines.openai import OpenAI
@@ -10,7 +11,6 @@ from harness.engines.roseinfer import Roseinfer
 from harness.engines.sglang import Sglang
 from harness.engines.transformers import Transformers
 from harness.engines.trtllm import Trtllm
-from harness.engines.variants import find_variant
 from harness.engines.vllm import Vllm
 from harness.spec.settings import EngineName, EngineRef
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 from pydantic import JsonValue
 
 from harness.engines.base import Asking, EngineSettings, Installation
-from harness.engines.cores import physical_cores
+from harness.engines.cores import compute_threads
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
 from harness.engines.selfreport import LOG, SelfReport
@@ -20,22 +20,16 @@ from harness.engines.server import Launch
 from harness.offline.workers import folder
 from harness.spec.fairness import Fact
 
-DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 #: Offline, and /health answers at once instead of generating a token each time, which takes it a second.
 QUIET = {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
-#: Its KV cache on a CPU, in full contexts: as many as there are requests in flight, within these bounds.
-MIN_CONTEXTS, MAX_CONTEXTS = 16, 64
 
 
 def environment(settings: EngineSettings) -> dict[str, str]:
-    """Quiet, offline, and on a CPU one thread on every physical core but one, which its front end has.
-
-    Its own choice is every core; its processes then wait for each other.
-    """
+    """Quiet, offline, and told its threads on a CPU: its own choice is every core, and its processes then
+    wait for each other."""
     if settings.device != "cpu":
         return QUIET
-    cores = [core for core in physical_cores() if settings.cpus is None or set(core) & set(settings.cpus)]
-    return {**QUIET, "OMP_NUM_THREADS": str(max(1, len(cores) - 1))}
+    return {**QUIET, "OMP_NUM_THREADS": str(compute_threads(settings.cpus))}
 
 
 def options(settings: EngineSettings) -> dict[str, JsonValue]:
@@ -46,18 +40,17 @@ def options(settings: EngineSettings) -> dict[str, JsonValue]:
     """
     given: dict[str, JsonValue] = {
         "device": settings.device,
-        "dtype": DTYPES[settings.dtype],
+        "dtype": settings.torch_dtype,
         "context_length": settings.max_model_len,
         "random_seed": settings.seed,
         "disable_radix_cache": not settings.caches_prefixes,
     }
     if settings.device == "cuda":
         return {**given, "sampling_backend": "pytorch"}
-    contexts = min(max(settings.max_concurrency or 0, MIN_CONTEXTS), MAX_CONTEXTS)
     return {
         **given,
         "attention_backend": "torch_native",
-        "max_total_tokens": contexts * settings.max_model_len,
+        "max_total_tokens": settings.full_contexts * settings.max_model_len,
     }
 
 

@@ -15,11 +15,7 @@ from harness.engines.text import TextPrompts
 from harness.offline.workers import folder
 from harness.spec.fairness import Fact
 
-DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 CB_BLOCK = 32
-#: Its KV cache on a CPU, in full contexts: as many as there are requests in flight, within these bounds.
-#: Left alone it takes most of the memory.
-MIN_CONTEXTS, MAX_CONTEXTS = 16, 64
 
 
 class Transformers(LocalEngine):
@@ -35,13 +31,12 @@ class Transformers(LocalEngine):
             *self._cli(installation),
             *("serve", str(settings.model)),
             *("--host", settings.host, "--port", str(port)),
-            *("--device", settings.device, "--dtype", DTYPES[settings.dtype]),
+            *("--device", settings.device, "--dtype", settings.torch_dtype),
             *("--default-seed", str(settings.seed)),
             *("--continuous-batching", "--cb-block-size", str(CB_BLOCK)),
         ]
-        if settings.device == "cpu":
-            contexts = min(max(settings.max_concurrency or 0, MIN_CONTEXTS), MAX_CONTEXTS)
-            blocks = contexts * -(-settings.max_model_len // CB_BLOCK)
+        if settings.device == "cpu":  # left alone its KV cache takes most of the memory
+            blocks = settings.full_contexts * -(-settings.max_model_len // CB_BLOCK)
             arguments += ["--cb-num-blocks", str(blocks)]
             arguments += ["--cb-max-batch-tokens", str(max(settings.max_model_len, 1024))]
         # The model is pinned: requests must call it by its folder. Its SIGINT handler outlives 4 s.
@@ -100,6 +95,6 @@ class Transformers(LocalEngine):
         arguments = {
             "model": str(settings.model),
             "device": settings.device,
-            "dtype": DTYPES[settings.dtype],
+            "dtype": settings.torch_dtype,
         }
         return OfflineFactory(target, {**arguments}, {"HF_HUB_OFFLINE": "1"})

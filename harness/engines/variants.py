@@ -58,25 +58,3 @@ def load_file(engine: EngineName, folder: Path = CONFIGS) -> EngineFile:
         where = ".".join(str(part) for part in first["loc"])
         known = ", ".join(Variant.model_fields)
         raise UsageError(f"{path}: {where}: {first['msg']}", f"a variant has the keys {known}") from None
-
-
-def load_variants(engine: EngineName, folder: Path = CONFIGS) -> dict[str, Variant]:
-    """The variants of an engine by name. Raises UsageError like `load_file`."""
-    return load_file(engine, folder).variants
-
-
-def find_variant(engine: EngineName, name: str | None, folder: Path = CONFIGS) -> Variant:
-    """The variant of that name; without a name the engine as it is.
-
-    Raises:
-        UsageError: there is no such variant; the message lists those there are.
-    """
-    if name is None:
-        return Variant()
-    variants = load_variants(engine, folder)
-    if name not in variants:
-        known = ", ".join(f"{engine}@{known}" for known in sorted(variants)) or "none"
-        raise UsageError(
-            f"{engine} has no variant {name!r}", f"known: {known}; add it to {folder / engine}.yaml"
-        )
-    return variants[name]

@@ -21,7 +21,6 @@ from harness.errors import EngineError
 from harness.offline.workers import folder
 from harness.spec.fairness import Fact
 
-DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 SHIM = Path(__file__).parent / "shims" / "vllm_cli.py"
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 #: Adds the page that tells how every setting was resolved, and the route that empties the prefix cache.
@@ -98,7 +97,7 @@ class Vllm(LocalEngine):
             *("serve", str(settings.model)),
             *("--served-model-name", settings.served_name),
             *("--host", settings.host, "--port", str(port)),
-            *("--dtype", DTYPES[settings.dtype]),
+            *("--dtype", settings.torch_dtype),
             *("--max-model-len", str(settings.max_model_len)),
             *("--seed", str(settings.seed)),
             options[settings.caches_prefixes],
@@ -144,7 +143,7 @@ class Vllm(LocalEngine):
         _check_build(installation, settings)
         arguments: dict[str, JsonValue] = {
             "model": str(settings.model),
-            "dtype": DTYPES[settings.dtype],
+            "dtype": settings.torch_dtype,
             "max_model_len": settings.max_model_len,
             "enable_prefix_caching": settings.caches_prefixes,
             "seed": settings.seed,

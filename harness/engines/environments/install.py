@@ -94,7 +94,7 @@ def _fill(engine: LocalEngine, recipe: Recipe, version: str, folder: Path, pytho
     wanted = [package.format(version=version) for package in recipe.packages]
     if recipe.requirements is not None:
         wanted += ["-r", str(CONFIGS / recipe.requirements)]
-    pip(what, python, ["install", *wanted], log)
+    pip(what, python, ["install", *wanted], log, recipe.env)
     if recipe.alone:
         pip(
             what,

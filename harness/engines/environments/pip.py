@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from harness.engines.process import Guarded, tail
 from harness.errors import EngineError
@@ -23,13 +24,13 @@ NO_NETWORK = (
 QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
 
 
-def run(what: str, argv: Sequence[str], log: Path) -> None:
-    """Run a command of setting up to its end; its output is appended to `log`.
+def run(what: str, argv: Sequence[str], log: Path, env: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Run a command of setting up to its end, with `env` added; its output is appended to `log`.
 
     Raises:
         EngineError: it failed. Without a network the mend says what to do.
     """
-    process = Guarded(what, argv, os.environ | QUIET, log)
+    process = Guarded(what, argv, os.environ | QUIET | dict(env), log)
     try:
         while (code := process.wait(60.0)) is None:
             pass
@@ -48,6 +49,12 @@ def run(what: str, argv: Sequence[str], log: Path) -> None:
     raise EngineError(f"{what} failed: {' '.join(errors[:3])}", f"see {log}")
 
 
-def pip(what: str, python: Path, arguments: Sequence[str], log: Path) -> None:
+def pip(
+    what: str,
+    python: Path,
+    arguments: Sequence[str],
+    log: Path,
+    env: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Run pip of that interpreter. Raises EngineError like `run`."""
-    run(what, [str(python), "-m", "pip", *arguments, "--retries", "2"], log)
+    run(what, [str(python), "-m", "pip", *arguments, "--retries", "2"], log, env)

@@ -20,6 +20,7 @@ class Recipe(Strict):
     alone: list[str] = Field(
         default_factory=list, description="requirements installed afterwards without what they ask for"
     )
+    env: dict[str, str] = Field(default_factory=dict, description="set while packages are installed")
     remove: list[str] = Field(default_factory=list, description="distributions taken out again")
     shims: list[str] = Field(
         default_factory=list, description="files of harness/engines/shims copied into site-packages"

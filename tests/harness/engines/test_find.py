@@ -45,6 +45,19 @@ def test_the_order_of_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert find.place("vllm").env == {"PYTHONPATH": "/engines/vllm"}
 
 
+def test_what_is_set_for_an_engine_holds_wherever_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    users = tmp_path / "config" / "rosebench" / "engines.yaml"
+    users.parent.mkdir(parents=True)
+    users.write_text("vllm: {env: {VLLM_LOGGING_LEVEL: DEBUG}}")
+    assert find.place("vllm") == find.Place(
+        Path(sys.executable), "this environment", {"VLLM_LOGGING_LEVEL": "DEBUG"}
+    )
+    peers = _environment(tmp_path / "peers", "vllm")
+    monkeypatch.setenv("BENCH_PEERS", str(tmp_path / "peers"))
+    assert find.place("vllm").python == peers
+    assert find.place("vllm").env == {"VLLM_LOGGING_LEVEL": "DEBUG"}
+
+
 def test_versions_are_asked_of_that_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     python = _environment(tmp_path / "peers", "roseinfer")
     monkeypatch.setenv("BENCH_PEERS", str(tmp_path / "peers"))

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines import find, flags
+from harness.engines import find, flags, llamacpp
 from harness.engines.base import EngineSettings, Installation, Missing
+from harness.engines.llamacpp import model_file
 from harness.engines.registry import LOCAL, contender
-from harness.errors import EngineError
+from harness.errors import EngineError, UsageError
 from harness.records.stream import read_stream
 from harness.spec.settings import EngineRef
+from rosemodels import folder
 
 ENGINE = LOCAL["llamacpp"]
 
@@ -21,14 +23,14 @@ ENGINE = LOCAL["llamacpp"]
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A `llama-server` in PATH, and nothing configured."""
-    for module in (find, flags):
+    for module in (find, flags, llamacpp):
         monkeypatch.setattr(module, "CACHE", tmp_path / "cache")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("BENCH_ENGINES", raising=False)
     monkeypatch.delenv("BENCH_PEERS", raising=False)
     path = tmp_path / "bin" / "llama-server"
     path.parent.mkdir()
-    path.write_text("#!/bin/sh\necho 'version: 6500 (abc1234)'\necho '  --no-cache-prompt'\n")
+    path.write_text("#!/bin/sh\necho 'version: 6500 (abc1234)'\necho '  --no-cache-prompt --cache-ram N'\n")
     path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
     return path
@@ -49,18 +51,38 @@ def test_it_is_found_in_path(program: Path):
 
 def test_every_slot_has_a_whole_context(program: Path, tmp_path: Path):
     (tmp_path / "m.gguf").touch()
-    argv = ENGINE.server(ENGINE.installed(), _settings(tmp_path, max_concurrency=10), 8000).argv
+    argv = ENGINE.server(ENGINE.installed(), _settings(tmp_path, max_concurrency=20), 8000).argv
     given = dict(pairwise(argv))
-    assert (given["--parallel"], given["--ctx-size"], given["--n-gpu-layers"]) == ("10", "5120", "0")
+    assert (given["--parallel"], given["--ctx-size"], given["--n-gpu-layers"]) == ("20", "10240", "0")
+    assert (given["--cache-type-k"], given["--cache-type-v"]) == ("f32", "f32")
     assert given["--model"] == str(tmp_path / "m.gguf")
-    assert argv[-1] == "--no-cache-prompt"
+
+
+def test_without_a_prefix_cache_it_keeps_no_prompt(program: Path, tmp_path: Path):
+    off = {"--no-cache-prompt", "--cache-ram"}
+    assert off <= {*ENGINE.server(ENGINE.installed(), _settings(tmp_path), 8000).argv}
     cached = ENGINE.server(ENGINE.installed(), _settings(tmp_path, prefix_cache=True), 8000).argv
-    assert "--no-cache-prompt" not in cached
+    assert not off & {*cached}
 
 
-def test_it_needs_one_gguf_file(program: Path, tmp_path: Path):
-    with pytest.raises(EngineError, match=r"needs one GGUF file in .*, there are 0"):
+def test_one_that_keeps_prompts_whatever_it_is_told_is_refused(program: Path, tmp_path: Path):
+    program.write_text("#!/bin/sh\necho 'version: 1 (old)'\n")
+    with pytest.raises(UsageError, match=r"llama.cpp 1 has no option --no-cache-prompt"):
         ENGINE.server(ENGINE.installed(), _settings(tmp_path), 8000)
+
+
+def test_its_file_is_made_of_the_folders_weights_where_it_has_none(program: Path, tmp_path: Path):
+    model = folder("random:llama-tiny", tmp_path / "models")
+    assert model is not None
+    half, full = _settings(model, dtype="bf16"), _settings(model)
+    assert model_file(half) != model_file(full)
+    ENGINE.prepare(half)
+    assert model_file(half).stat().st_size < 0.55 * (model / "model.safetensors").stat().st_size
+    (model / "own.gguf").touch()
+    assert model_file(full) == model_file(half) == model / "own.gguf"
+    (model / "other.gguf").touch()
+    with pytest.raises(EngineError, match="holds 2 GGUF files"):
+        ENGINE.server(ENGINE.installed(), full, 8000)
 
 
 def test_its_timings_tell_prefill():

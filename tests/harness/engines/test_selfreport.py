@@ -58,6 +58,21 @@ TRANSFORMERS_ARGV = [
     "512",
 ]
 
+# TensorRT-LLM 1.1.0rc3 on one GPU, by a user's published log.
+TRTLLM_LOG = """\
+[12/20/2025-04:20:19] [TRT-LLM] [I] PyTorchConfig(extra_resource_managers={}, use_cuda_graph=True, cuda_graph_batch_sizes=[1, 2, 4], disable_overlap_scheduler=True, attn_backend='TRTLLM', kv_cache_dtype='auto')
+[12/20/2025-04:20:19] [TRT-LLM] [I] ATTENTION RUNTIME FEATURES:  AttentionRuntimeFeatures(chunked_prefill=False, cache_reuse=True, has_speculative_draft_tokens=False, chunk_size=8192)
+[12/20/2025-04:21:09] [TRT-LLM] [I] Using Sampler: TorchSampler
+[TensorRT-LLM][INFO] Number of tokens per block: 32.
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 0.56 GiB for max tokens in paged KV cache (8224).
+[12/20/2025-04:21:10] [TRT-LLM] [I] max_seq_len=8224, max_num_requests=64, max_num_tokens=8192, max_batch_size=64
+[12/20/2025-04:21:49] [TRT-LLM] [I] Run generation only CUDA graph warmup for batch size=2, draft_len=0
+[12/20/2025-04:21:49] [TRT-LLM] [I] Run generation only CUDA graph warmup for batch size=1, draft_len=0
+[TensorRT-LLM][INFO] Number of tokens per block: 32.
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 5.95 GiB for max tokens in paged KV cache (86720).
+[12/20/2025-04:21:52] [TRT-LLM] [I] max_seq_len=86720, max_num_requests=64, max_num_tokens=8192, max_batch_size=64
+"""  # noqa: E501
+
 REPORTS: dict[EngineName, tuple[SelfReport, dict[str, JsonValue]]] = {
     "vllm": (
         SelfReport(VLLM_LOG, {"/server_info?config_format=json": json.dumps(VLLM_PAGE)}),
@@ -83,6 +98,14 @@ REPORTS: dict[EngineName, tuple[SelfReport, dict[str, JsonValue]]] = {
             "block_size": 16, "context": 1024, "max_batch": 256, "max_batched_tokens": 128,
             "chunked_prefill": False, "prefix_cache": False, "graphs": [], "overlap": True,
             "attention": "cpu-paged",
+        },
+    ),
+    "trtllm": (
+        SelfReport(TRTLLM_LOG),
+        {
+            "kv_tokens": 86720, "block_size": 32, "context": 86720, "max_batch": 64,
+            "max_batched_tokens": 8192, "chunked_prefill": False, "prefix_cache": True, "graphs": [1, 2],
+            "attention": "TRTLLM", "sampler": "TorchSampler", "overlap": False,
         },
     ),
     "transformers": (

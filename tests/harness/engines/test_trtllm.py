@@ -54,6 +54,7 @@ def _settings(model: Path, ref: str = "trtllm", device: str = "cuda") -> EngineS
 @pytest.mark.parametrize(("ref", "reuse"), [("trtllm", False), ("trtllm@prefix-cache", True)])
 def test_the_command_is_one_that_its_parser_takes(tmp_path: Path, ref: str, reuse: bool):
     argv = ENGINE.server(THERE, _settings(tmp_path, ref), 8000).argv
+    ENGINE.prepare(_settings(tmp_path, ref))
     assert argv[:5] == ("/v/bin/python", "-m", "tensorrt_llm.commands.serve", "serve", str(tmp_path))
     given = dict(zip(argv[5::2], argv[6::2], strict=True))
     assert given.keys() <= OPTIONS

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.engines.configured import find_variant, load_variants
 from harness.engines.registry import LOCAL, contender
-from harness.engines.variants import find_variant, load_variants
 from harness.errors import UsageError
 from harness.spec.settings import EngineRef
 
@@ -45,3 +45,38 @@ def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, text: str, messa
     (tmp_path / "vllm.yaml").write_text(text)
     with pytest.raises(UsageError, match=message):
         load_variants("vllm", tmp_path)
+
+
+@pytest.fixture
+def user_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "engines.yaml"
+    monkeypatch.setenv("BENCH_ENGINES", str(path))
+    return path
+
+
+def test_a_users_own_variant_stands_beside_the_projects(user_file: Path):
+    user_file.write_text("roseinfer: {variants: {mine: {label: mine, env: {SLOWED_BY: '0.1'}}}}")
+    assert contender(EngineRef.model_validate("roseinfer@mine")).label == "roseinfer (mine)"
+    assert find_variant("roseinfer", "mine").env == {"SLOWED_BY": "0.1"}
+    assert {"mine", "one-thread"} <= load_variants("roseinfer").keys()
+    assert "mine" not in load_variants("vllm")
+
+
+def test_an_unknown_variant_names_the_users_file(user_file: Path):
+    user_file.write_text("vllm: {variants: {mine: {}}}")
+    with pytest.raises(UsageError) as caught:
+        find_variant("vllm", "fast")
+    assert "vllm@mine" in caught.value.mend and str(user_file) in caught.value.mend
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("vllm: {variants: {no-async-scheduling: {}}}", "which the project has too"),
+        ("vllm: {variants: {mine: {argz: [x]}}}", r"vllm\.variants\.mine\.argz"),
+    ],
+)
+def test_a_users_wrong_variant_is_refused(user_file: Path, text: str, message: str):
+    user_file.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        load_variants("vllm")

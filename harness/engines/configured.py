@@ -1,0 +1,94 @@
+"""What is written down about an engine: the project's `configs/engines/NAME.yaml`, and the user's own file.
+
+The user's is the file that `BENCH_ENGINES` names, else `~/.config/rosebench/engines.yaml`. By engine it holds
+where that lives, what is set when it runs, and variants beside the project's:
+
+    vllm: {python: /path/to/venv/bin/python, env: {PYTHONPATH: /path}}
+    roseinfer: {variants: {small-blocks: {label: small blocks, args: [--block-size, "8"]}}}
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError
+
+from harness.engines.variants import CONFIGS, Variant, load_file
+from harness.errors import UsageError
+from harness.spec.base import Strict, first_fault
+from harness.spec.settings import EngineName
+
+
+class UserEngine(Strict):
+    """One engine, as a user writes it down."""
+
+    python: Path | None = Field(None, description="the interpreter of the engine's environment")
+    env: dict[str, str] = Field(default_factory=dict, description="set whenever the engine runs")
+    variants: dict[str, Variant] = Field(default_factory=dict, description="beside those of the project")
+
+
+_FILE = TypeAdapter(dict[EngineName, UserEngine])
+
+
+def user_file() -> Path:
+    """The file that `BENCH_ENGINES` names, else the one in the user's configuration folder."""
+    if named := os.environ.get("BENCH_ENGINES"):
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "rosebench" / "engines.yaml"
+
+
+def user_engine(engine: EngineName) -> UserEngine:
+    """What the user wrote down about the engine.
+
+    Raises:
+        UsageError: `BENCH_ENGINES` names a file that is not there, or the file cannot be read.
+    """
+    path = user_file()
+    if not path.exists():
+        if "BENCH_ENGINES" in os.environ:
+            raise UsageError(f"BENCH_ENGINES names {path}, which does not exist", "unset it or mend the path")
+        return UserEngine()
+    try:
+        return _FILE.validate_python(yaml.safe_load(path.read_text()) or {}).get(engine, UserEngine())
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "mend the file") from None
+    except ValidationError as error:
+        keys, settings = (", ".join(kind.model_fields) for kind in (UserEngine, Variant))
+        raise UsageError(
+            f"{path}: {first_fault(error)}", f"an engine has the keys {keys}; a variant {settings}"
+        ) from None
+
+
+def load_variants(engine: EngineName, folder: Path = CONFIGS) -> dict[str, Variant]:
+    """The variants of an engine by name, the project's and the user's.
+
+    Raises:
+        UsageError: a file cannot be read, or the user's has a variant of a name that the project's has.
+    """
+    known, own = load_file(engine, folder).variants, user_engine(engine).variants
+    if twice := sorted(known.keys() & own.keys()):
+        raise UsageError(
+            f"{user_file()} has a variant {engine}@{twice[0]}, which the project has too",
+            "give it another name",
+        )
+    return known | own
+
+
+def find_variant(engine: EngineName, name: str | None, folder: Path = CONFIGS) -> Variant:
+    """The variant of that name; without a name the engine as it is.
+
+    Raises:
+        UsageError: there is no such variant; the message lists those there are.
+    """
+    if name is None:
+        return Variant()
+    variants = load_variants(engine, folder)
+    if name not in variants:
+        known = ", ".join(f"{engine}@{known}" for known in sorted(variants)) or "none"
+        raise UsageError(
+            f"{engine} has no variant {name!r}", f"known: {known}; your own go into {user_file()}"
+        )
+    return variants[name]
