@@ -127,7 +127,7 @@ class Run:
             if cell is None or measured != (cell.contender.label, cell.scale, cell.repeat):
                 raise UsageError(
                     f"cell {entry.cell} of {self.folder / JOURNAL} is not one of the run's settings",
-                    "restore run.json and the variants in configs/engines, or start a new run",
+                    "restore run.json and the variants of the engines, or start a new run",
                 )
             self.done.add(entry.cell)
 

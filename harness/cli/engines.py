@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.engines.base import EngineSettings, Installation, Missing
+from harness.engines.configured import load_variants
 from harness.engines.environments.bundle import find_bundle, make_bundle, read_size
 from harness.engines.environments.install import install as install_engine
 from harness.engines.environments.install import unfinished
@@ -22,7 +23,6 @@ from harness.engines.find import CACHE, place
 from harness.engines.local import LocalEngine
 from harness.engines.registry import LOCAL, contender, get_engine
 from harness.engines.resolve import resolve_device, resolve_dtype
-from harness.engines.variants import load_variants
 from harness.errors import UsageError
 from harness.spec.settings import Device, Dtype, EngineRef
 from harness.telemetry import gpu

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.cells.cell import Cell, plan
 from harness.cells.resolve import make_contenders
-from harness.engines import variants
+from harness.engines import configured
 from harness.engines.base import Contender
 from harness.engines.registry import contender
 from harness.engines.variants import Variant
@@ -115,7 +115,7 @@ def test_one_repeat_keeps_the_order_asked_for() -> None:
 
 def test_two_that_would_be_drawn_alike_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     (tmp_path / "roseinfer.yaml").write_text("variants: {a: {label: x}, b: {label: x}, plain: {}}")
-    monkeypatch.setattr(variants.find_variant, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(configured.find_variant, "__defaults__", (tmp_path,))
     assert contender(EngineRef.model_validate("roseinfer@a")).label == "roseinfer (x)"
     for pair in ("roseinfer@a,roseinfer@b", "roseinfer,roseinfer@plain"):
         with pytest.raises(UsageError, match="are both drawn as") as raised:
