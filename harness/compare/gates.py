@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scipy import stats
+from scipy import special
 
 from harness.metrics.contrast import Contrast
 from harness.metrics.intervals import LEVEL, Ends, level
@@ -49,11 +49,16 @@ def judge_errors(term: GateTerm, engines: tuple[str, str], scale: float, repeats
     """A gate on run B's share of failed requests, with the exact interval (Clopper and Pearson, 1934)."""
     every = [(group.whole or group).requests["error"] for group in repeats]
     failed, count = sum(int(one.notna().sum()) for one in every), sum(len(one) for one in every)
-    ci = stats.binomtest(failed, count).proportion_ci(1 - LEVEL)
-    ends = (float(ci.low), float(ci.high))
-    gated = _gated(term, engines, scale, failed / count, ends, term.limit)
+    gated = _gated(term, engines, scale, failed / count, _share(failed, count), term.limit)
     reason = f"{failed} of {count} requests failed, which does not decide it: measure more requests"
     return gated.model_copy(update={"reason": reason}) if gated.outcome == "inconclusive" else gated
+
+
+def _share(part: int, whole: int) -> Ends:
+    """The 95 % interval of a share, by the quantiles of the beta distribution."""
+    low = float(special.betaincinv(part, whole - part + 1, LEVEL / 2)) if part else 0.0
+    high = float(special.betaincinv(part + 1, whole - part, 1 - LEVEL / 2)) if part < whole else 1.0
+    return low, high
 
 
 def _gated(

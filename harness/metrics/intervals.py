@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from harness.metrics.bootstrap import CONFIDENCE, Floats
 
@@ -121,13 +121,13 @@ def _welch(value: float, a: Estimate, b: Estimate, log: bool) -> Effect:
         return Effect(value, (value, value), float(abs(middle) < _NOTHING))
     uncertain = of_a**4 / freedom_a + of_b**4 / freedom_b
     freedom = error**4 / uncertain if uncertain else math.inf
-    p = 2 * float(stats.t.sf(abs(middle) / error, freedom))
+    p = 2 * float(special.stdtr(freedom, -abs(middle) / error))
     return Effect(value, _ends(middle, error, freedom, log), p)
 
 
 def _ends(middle: float, error: float, freedom: float, log: bool) -> Ends | None:
     """The t interval; None where it is beyond all numbers."""
-    half = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
+    half = float(special.stdtrit(freedom, 1 - LEVEL / 2)) * error
     with np.errstate(over="ignore"):
         low, high = (float(np.exp(end)) if log else end for end in (middle - half, middle + half))
     return (low, high) if math.isfinite(low) and math.isfinite(high) else None

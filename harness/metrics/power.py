@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from scipy import stats
+from scipy import special
 
 from harness.metrics.intervals import LEVEL
 
@@ -57,7 +57,7 @@ def upper_spread(spread: float, freedom: int) -> float:
 
     Browne, On the Use of a Pilot Sample for Sample Size Determination (Statistics in Medicine 14, 1995).
     """
-    return spread * math.sqrt(freedom / float(stats.chi2.ppf(1 - SPREAD_CONFIDENCE, freedom)))
+    return spread * math.sqrt(freedom / float(special.chdtri(freedom, SPREAD_CONFIDENCE)))
 
 
 def _power(repeats: int, distance: float, spread: float, level: float) -> float:
@@ -66,4 +66,5 @@ def _power(repeats: int, distance: float, spread: float, level: float) -> float:
     error = spread * math.sqrt(2 / repeats)
     if error * 1e6 < distance:
         return 1.0
-    return float(stats.nct.sf(stats.t.ppf(1 - level / 2, freedom), freedom, distance / error))
+    beyond = special.stdtrit(freedom, 1 - level / 2)
+    return float(1 - special.nctdtr(freedom, distance / error, beyond))
