@@ -9,6 +9,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+#: How many of the likeliest tokens a request may be told beside each of its own.
+MAX_LOGPROBS = 20
+
 
 class RequestError(Exception):
     """A request that this engine can never serve. The message is for the client."""
@@ -25,6 +28,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     """How the next token is chosen. temperature 0 is greedy; top_k 0 and top_p 1 are no limit.
 
     `seed` makes a request's tokens depend on nothing but its own logits, whatever else is in the batch.
+    `logprobs` is how many of the likeliest tokens are told with each token's own logprob; None: nothing is.
     """
 
     max_tokens: int
@@ -34,6 +38,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     top_p: float = 1.0
     seed: int = 0
     ignore_eos: bool = False
+    logprobs: int | None = None
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
@@ -91,6 +96,8 @@ def check_request(info: EngineInfo, prompt: NDArray[np.int32], params: SamplingP
         raise RequestError("top_p must be above 0 and at most 1")
     if not 0 <= params.seed < 2**64:
         raise RequestError("seed must be from 0 to 2^64 - 1")
+    if params.logprobs is not None and not 0 <= params.logprobs <= MAX_LOGPROBS:
+        raise RequestError(f"logprobs must be from 0 to {MAX_LOGPROBS}")
     total = len(prompt) + params.max_tokens
     if total > info.max_model_len:
         raise RequestError(

@@ -13,6 +13,7 @@ from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
+from roseinfer.logprobs import StepLogprobs
 from roseinfer.params import SamplingParams
 from roseinfer.scheduler.policies import Policies
 from roseinfer.scheduler.request import Request
@@ -56,6 +57,9 @@ class _SimulatedPending(Pending):
     def tokens(self) -> Ints:
         self._clock.wait_until(self._done_at)
         return np.zeros(self._count, dtype=np.int64)
+
+    def logprobs(self) -> StepLogprobs | None:
+        return None
 
 
 class SimulatedEngine:

@@ -9,6 +9,7 @@ from roseinfer.benchmarks.cost import StepCost, contents, fit
 from roseinfer.benchmarks.replay import Clock
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
+from roseinfer.logprobs import StepLogprobs
 
 
 @dataclass
@@ -54,3 +55,6 @@ class _TimedPending(Pending):
         tokens = self._pending.tokens()
         self._runner.note(self._contents, self._start)
         return tokens
+
+    def logprobs(self) -> StepLogprobs | None:
+        return self._pending.logprobs()

@@ -15,11 +15,13 @@ from torch import Tensor
 from roseinfer.attention.base import Batch, Ints
 from roseinfer.attention.cuda_paged import CudaPagedAttention, Decodes, Prompts
 from roseinfer.attention.prefill import Spans
+from roseinfer.engine.logprobs import Asked, Logprobs, collect, tell
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, part, sample
-from roseinfer.engine.staging import Results, Staging
+from roseinfer.engine.staging import Results, Staging, fetch
 from roseinfer.kernels.triton.argmax import argmax
 from roseinfer.kvcache.pool import KVPool
+from roseinfer.logprobs import StepLogprobs
 from roseinfer.models.gpt2_cuda import CudaGPT2
 from roseinfer.models.model import Model
 from roseinfer.ranges import named_range
@@ -38,15 +40,24 @@ class Captured:
 
 
 class CudaPending(Pending):
-    """Tokens `[R]` in pinned memory once the event has happened."""
+    """Tokens `[R]`, and what is told of them, in pinned memory once the event has happened."""
 
-    def __init__(self, tokens: Tensor, event: torch.cuda.Event) -> None:
+    def __init__(
+        self, tokens: Tensor, event: torch.cuda.Event, asked: Asked | None, told: list[Logprobs]
+    ) -> None:
         self._tokens, self._event = tokens, event
+        self._asked, self._told = asked, told
 
     def tokens(self) -> Ints:
         self._event.synchronize()
         tokens: Ints = self._tokens.numpy().copy()
         return tokens
+
+    def logprobs(self) -> StepLogprobs | None:
+        if self._asked is None:
+            return None
+        self._event.synchronize()
+        return collect(self._asked, self._told)
 
 
 class CudaRunner(Runner):
@@ -105,19 +116,23 @@ class CudaRunner(Runner):
             self._pool.copy_blocks(*batch.copies)
         if len(batch.changed):
             self._update_table(batch)
-        parts = []
-        prompts = len(batch.prefill_requests)
+        parts: list[Tensor] = []
+        told: list[Logprobs] = []
+        prompts, asked = len(batch.prefill_requests), sampling.asked
         if batch.segments:
             with named_range("roseinfer.prefill_batch.model_forward"):
                 logits = self._launch_prompts(batch)
             if prompts:
                 parts.append(self._sampled(logits, self._first[:prompts], batch, sampling, 0))
+                told += tell(logits, parts[-1], asked)
         if len(batch.decode_lengths):
             with named_range("roseinfer.model.forward.cuda_graph_replay"):
                 logits = self._launch_decode(batch)
             decoded = self._decoded[: len(batch.decode_lengths)]
             parts.append(self._sampled(logits, decoded, batch, sampling, prompts))
-        return CudaPending(*self._results.fetch(*parts))
+            told += tell(logits, decoded, asked, prompts)
+        told = [Logprobs(fetch(part.tokens), fetch(part.values)) for part in told]
+        return CudaPending(*self._results.fetch(*parts), asked, told)
 
     def _update_table(self, batch: Batch) -> None:
         changed = batch.changed

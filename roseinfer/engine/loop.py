@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from roseinfer.attention.base import Batch, Ints
+from roseinfer.engine.logprobs import who_asks
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.ranges import named_range
@@ -28,7 +33,10 @@ class Loop:
             return None
         self._in_flight = self._launch() if self._overlap else None
         batch, pending = in_flight
-        return self._scheduler.process(batch, pending.tokens())
+        result, told = self._scheduler.process(batch, pending.tokens()), pending.logprobs()
+        if told is None:
+            return result
+        return replace(result, logprobs=told.where(np.isin(told.ids, result.ids)))
 
     def _launch(self) -> tuple[Batch, Pending] | None:
         with named_range("roseinfer.scheduler.admit"):
@@ -46,4 +54,5 @@ class Loop:
             self._settings = (
                 running.temperature[rows], running.top_k[rows], running.top_p[rows], running.seed[rows]
             )  # fmt: skip
-        return SamplingBatch(*self._settings, position=running.length[rows])
+            self._asked = who_asks(running.logprobs[rows], running.ids[rows])
+        return SamplingBatch(*self._settings, position=running.length[rows], asked=self._asked)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 from roseinfer.attention.base import Batch, Ints
 from roseinfer.engine.sampler import SamplingBatch
+from roseinfer.logprobs import StepLogprobs
 
 
 class Pending(ABC):
@@ -14,6 +15,10 @@ class Pending(ABC):
     @abstractmethod
     def tokens(self) -> Ints:
         """Wait for the device; the sampled tokens `[R]`, in the order of `batch.requests`."""
+
+    @abstractmethod
+    def logprobs(self) -> StepLogprobs | None:
+        """Wait for the device; the logprobs of `sampling.asked`, None where nobody asked."""
 
 
 class Runner(ABC):

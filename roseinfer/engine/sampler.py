@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from roseinfer.engine.logprobs import Asked
+
 
 @dataclass(frozen=True)
 class SamplingBatch:
-    """How each of `R` requests samples, each array `[R]`; `position` is how many tokens it has."""
+    """How each of `R` requests samples, each array `[R]`; `position` is how many tokens it has.
+
+    `asked`: which of them ask for logprobs; None when nobody does.
+    """
 
     temperature: NDArray[np.float32]
     top_k: NDArray[np.int64]
     top_p: NDArray[np.float32]
     seed: NDArray[np.uint64]
     position: NDArray[np.int64]
+    asked: Asked | None = None
 
 
 def part(batch: SamplingBatch, start: int, count: int) -> SamplingBatch:
     """How `count` requests from `start` on sample."""
-    arrays = (getattr(batch, field.name) for field in fields(batch))
-    return SamplingBatch(*(array[start : start + count] for array in arrays))
+    rows = slice(start, start + count)
+    return SamplingBatch(
+        batch.temperature[rows], batch.top_k[rows], batch.top_p[rows], batch.seed[rows], batch.position[rows]
+    )
 
 
 def sample(logits: Tensor, how: SamplingBatch) -> Tensor:
@@ -49,29 +57,6 @@ def sample(logits: Tensor, how: SamplingBatch) -> Tensor:
     mark = torch.from_numpy(_uniform(how.seed, how.position)).to(device)[:, None] * cumulative[:, -1:]
     tokens = torch.searchsorted(cumulative, mark, right=True).clamp_(max=logits.shape[-1] - 1).squeeze(-1)
     return torch.where(torch.from_numpy(greedy).to(device), logits.argmax(-1), tokens)
-
-
-@dataclass(frozen=True)
-class Logprobs:
-    """Natural logarithms of the model's own probabilities, before temperature and cuts, float32.
-
-    Args:
-        chosen: `[R]`, of the tokens that were taken.
-        tokens: `[R, k]`, the likeliest tokens, in falling order.
-        values: `[R, k]`, theirs.
-    """
-
-    chosen: Tensor
-    tokens: Tensor
-    values: Tensor
-
-
-def logprobs(logits: Tensor, tokens: Tensor, k: int) -> Logprobs:
-    """Of the tokens taken, `[R]`, and of the `k` likeliest ones (0 or more), for logits `[R, vocab]`."""
-    wide = logits.float()
-    total = wide.logsumexp(-1, keepdim=True)
-    top = wide.topk(k, dim=-1)
-    return Logprobs((wide.gather(-1, tokens[:, None]) - total).squeeze(-1), top.indices, top.values - total)
 
 
 def _cut(sorted_probabilities: Tensor, how: SamplingBatch) -> Tensor:

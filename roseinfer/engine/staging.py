@@ -38,6 +38,12 @@ class Staging:
         return target
 
 
+def fetch(tensor: Tensor) -> Tensor:
+    """Start copying `tensor` to pinned memory of its own; it is there when the stream has come this far."""
+    host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
+
+
 class Results:
     """Sampled tokens on their way back: pinned buffers in turn, each with the event that says it is there."""
 

@@ -39,6 +39,7 @@ class Running:
         self.top_k = np.zeros(capacity, dtype=np.int64)
         self.top_p = np.zeros(capacity, dtype=np.float32)
         self.seed = np.zeros(capacity, dtype=np.uint64)
+        self.logprobs = np.zeros(capacity, dtype=np.int64)  # -1 where none are asked for
         self._free_rows = list(range(capacity - 1, -1, -1))
         self._row_of: dict[int, int] = {}
 
@@ -84,6 +85,7 @@ class Running:
         self.top_k[row] = params.top_k
         self.top_p[row] = params.top_p
         self.seed[row] = params.seed
+        self.logprobs[row] = -1 if params.logprobs is None else params.logprobs
         return row
 
     def remove(self, rows: Ints) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from roseinfer.attention.base import NO_COPIES, NO_INTS, UNKNOWN, Batch, Ints
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.prefix import PrefixCache, Reuse
+from roseinfer.logprobs import StepLogprobs
 from roseinfer.params import Finished, FinishReason
 from roseinfer.scheduler.assemble import assemble
 from roseinfer.scheduler.policies import Chunk, Policies
@@ -22,11 +23,13 @@ from roseinfer.scheduler.running import Running
 
 @dataclass(frozen=True)
 class StepResult:
-    """The tokens of a step: request ids and tokens `[R]`, and the requests that ended with it."""
+    """The tokens of a step: request ids and tokens `[R]`, the requests that ended with it, and the logprobs
+    that some of them asked for."""
 
     ids: Ints
     tokens: Ints
     finished: tuple[Finished, ...]
+    logprobs: StepLogprobs | None = None
 
 
 class _MustWaitError(Exception):

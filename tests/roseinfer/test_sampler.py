@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roseinfer.engine.sampler import SamplingBatch, logprobs, sample
+from roseinfer.engine.sampler import SamplingBatch, sample
 
 VOCAB = 23
 
@@ -93,19 +93,3 @@ def test_frequencies_are_the_distribution(temperature: float, top_k: int, top_p:
 def test_first_of_equal_logits() -> None:
     logits = torch.zeros(3, VOCAB)
     assert sample(logits, how([(0, 0, 1, 1)] * 3)).tolist() == [0, 0, 0]
-
-
-@settings(deadline=None)
-@given(rows=st.integers(1, 5), k=st.integers(0, VOCAB), seed=st.integers(0, 99), dtype=st.booleans())
-def test_logprobs(rows: int, k: int, seed: int, dtype: bool) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(rows, VOCAB, generator=generator) * 9
-    logits = logits.to(torch.bfloat16 if dtype else torch.float32)
-    tokens = torch.randint(0, VOCAB, (rows,), generator=generator)
-    told = logprobs(logits, tokens, k)
-    wide = logits.double().numpy()
-    expected = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
-    assert np.allclose(told.chosen, expected[np.arange(rows), tokens], atol=1e-5)
-    assert np.allclose(told.values, -np.sort(-expected)[:, :k], atol=1e-5)
-    assert np.allclose(np.take_along_axis(expected, told.tokens.numpy(), -1), told.values, atol=1e-5)
-    assert all(len({*row}) == k for row in told.tokens.tolist())

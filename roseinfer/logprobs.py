@@ -1,0 +1,45 @@
+"""The logprobs of a step's tokens, as they travel from the engine to the front ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Of one token: `tokens` are the one taken, then the likeliest in falling order; `values` are theirs."""
+
+    tokens: list[int]
+    values: list[float]
+
+
+@dataclass(frozen=True)
+class StepLogprobs:
+    """Natural logarithms of the model's own probabilities, before temperature and cuts.
+
+    Args:
+        ids: `[L]`, the requests that ask for them.
+        tokens: `[L, 1 + k]`, the token taken, then the `k` likeliest ones in falling order.
+        values: `[L, 1 + k]`, theirs; `k` is the most that any request asks for.
+    """
+
+    ids: NDArray[np.int64]
+    tokens: NDArray[np.int32]
+    values: NDArray[np.float32]
+
+    def where(self, mask: NDArray[np.bool_]) -> StepLogprobs | None:
+        """Those of the requests that `mask` `[L]` keeps; None if it keeps none."""
+        if not mask.any():
+            return None
+        return StepLogprobs(self.ids[mask], self.tokens[mask], self.values[mask])
+
+    def by_request(self) -> dict[int, TokenLogprobs]:
+        """Each request's own."""
+        tokens, values = self.tokens.tolist(), self.values.tolist()
+        return {
+            id: TokenLogprobs(row, numbers)
+            for id, row, numbers in zip(self.ids.tolist(), tokens, values, strict=True)
+        }
