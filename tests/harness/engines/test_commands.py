@@ -11,6 +11,8 @@ import pytest
 from harness.engines import flags
 from harness.engines.base import Asking, Contender, EngineSettings, Installation
 from harness.engines.registry import LOCAL, contender, get_engine
+from harness.engines.selfreport import SelfReport
+from harness.engines.transformers import SHIM
 from harness.engines.variants import Variant
 from harness.errors import EngineError, UsageError
 from harness.models import resolve
@@ -134,6 +136,15 @@ def test_transformers_has_room_for_what_is_in_flight(in_flight, blocks):
     settings = _settings(contender(EngineRef(name="transformers")), max_concurrency=in_flight)
     argv = LOCAL["transformers"].server(there, settings, 1).argv
     assert argv[argv.index("--cb-num-blocks") + 1] == str(blocks)
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_transformers_is_started_without_its_prefix_cache(prefix_cache):
+    there = Installation("transformers", "5", "transformers", Path("/v/bin/python"), "here")
+    settings = _settings(contender(EngineRef(name="transformers")), prefix_cache=prefix_cache)
+    argv = LOCAL["transformers"].server(there, settings, 1).argv
+    assert argv[1] == ("/v/bin/transformers" if prefix_cache else str(SHIM))
+    assert LOCAL["transformers"].facts(SelfReport(argv=argv))["prefix_cache"].value is prefix_cache
 
 
 def test_transformers_gets_text():

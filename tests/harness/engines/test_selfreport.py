@@ -58,6 +58,22 @@ TRANSFORMERS_ARGV = [
     "512",
 ]
 
+# llama.cpp, build 11549, on two cores.
+LLAMACPP_LOG = """\
+0.00.001.880 I cmn  common_param: system_info: n_threads = 1 (n_threads_batch = 1) / 2 | CPU : SSE3 = 1 | AVX2 = 1 |
+0.01.646.109 I llama_context: n_ctx                 = 16384
+0.01.646.110 I llama_context: n_ctx_seq             = 1024
+0.01.646.110 I llama_context: n_batch               = 2048
+0.01.646.110 I llama_context: n_ubatch              = 512
+0.01.646.112 I llama_context: flash_attn            = auto
+0.01.988.504 I llama_kv_cache: size =   64.00 MiB (  1024 cells,   4 layers, 16/16 seqs), K (bf16):   32.00 MiB, V (bf16):   32.00 MiB
+0.01.988.861 I resolve_fused_ops: Flash Attention enabled
+"""  # noqa: E501
+LLAMACPP_PAGE = {
+    "default_generation_settings": {"params": {"seed": 4294967295}, "n_ctx": 1024},
+    "total_slots": 16,
+    "model_ftype": "BF16",
+}
 # TensorRT-LLM 1.1.0rc3 on one GPU, by a user's published log.
 TRTLLM_LOG = """\
 [12/20/2025-04:20:19] [TRT-LLM] [I] PyTorchConfig(extra_resource_managers={}, use_cuda_graph=True, cuda_graph_batch_sizes=[1, 2, 4], disable_overlap_scheduler=True, attn_backend='TRTLLM', kv_cache_dtype='auto')
@@ -108,6 +124,16 @@ REPORTS: dict[EngineName, tuple[SelfReport, dict[str, JsonValue]]] = {
             "attention": "TRTLLM", "sampler": "TorchSampler", "overlap": False,
         },
     ),
+    "llamacpp": (
+        SelfReport(
+            LLAMACPP_LOG, {"/props": json.dumps(LLAMACPP_PAGE)}, ["--n-gpu-layers", "0", "--no-cache-prompt"]
+        ),
+        {
+            "device": "cpu", "threads": 1, "dtype": "bfloat16", "kv_dtype": "bfloat16", "kv_tokens": 16384,
+            "context": 1024, "max_batch": 16, "max_batched_tokens": 2048, "prefix_cache": False,
+            "attention": "Flash Attention enabled",
+        },
+    ),
     "transformers": (
         SelfReport("", {}, TRANSFORMERS_ARGV),
         {"device": "cpu", "dtype": "bfloat16", "block_size": 32, "kv_tokens": 16384},
@@ -121,7 +147,7 @@ def test_settings_are_found_in_what_the_engine_says(engine: EngineName) -> None:
     facts = LOCAL[engine].facts(told)
     assert {key: fact.value for key, fact in facts.items()} == expected
     sources = {fact.source for fact in facts.values()}
-    assert sources <= {"start-up log", "GET /server_info", "command line"}
+    assert sources <= {"start-up log", "GET /server_info", "GET /props", "command line"}
 
 
 @pytest.mark.parametrize("engine", LOCAL)

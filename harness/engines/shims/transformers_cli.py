@@ -1,0 +1,19 @@
+"""The `transformers` command without its prefix cache, run by that environment's own Python.
+
+    python transformers_cli.py serve MODEL …
+
+Continuous batching keeps full KV cache blocks and gives them to requests that begin with the same tokens.
+`ContinuousBatchingConfig.allow_block_sharing`, the setting for that, has no option on the command line.
+"""
+
+import functools
+import sys
+
+if __name__ == "__main__":
+    from transformers import ContinuousBatchingConfig
+    from transformers.cli.transformers import main
+
+    make = ContinuousBatchingConfig.__init__
+    ContinuousBatchingConfig.__init__ = functools.partialmethod(make, allow_block_sharing=False)
+    sys.argv[0] = "transformers"
+    sys.exit(main())
