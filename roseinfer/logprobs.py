@@ -30,10 +30,8 @@ class StepLogprobs:
     tokens: NDArray[np.int32]
     values: NDArray[np.float32]
 
-    def where(self, mask: NDArray[np.bool_]) -> StepLogprobs | None:
-        """Those of the requests that `mask` `[L]` keeps; None if it keeps none."""
-        if not mask.any():
-            return None
+    def where(self, mask: NDArray[np.bool_]) -> StepLogprobs:
+        """Those of the requests that `mask` `[L]` keeps."""
         return StepLogprobs(self.ids[mask], self.tokens[mask], self.values[mask])
 
     def by_request(self) -> dict[int, TokenLogprobs]:

@@ -40,7 +40,9 @@ from roseinfer.ipc.messages import (
     Submit,
     ToEngine,
     Tokens,
+    Told,
 )
+from roseinfer.logprobs import StepLogprobs
 from roseinfer.params import RequestError
 from roseinfer.scheduler.scheduler import StepResult
 
@@ -103,6 +105,13 @@ def split(result: StepResult, owners: int) -> Iterator[tuple[int, Tokens]]:
             yield index, Tokens(ids[start:end].tobytes(), tokens[start:end].tobytes(), finished)
 
 
+def split_logprobs(step: StepLogprobs) -> Iterator[tuple[int, Told]]:
+    """What each front end is told that has requests which ask."""
+    owner = step.ids >> OWNER_SHIFT
+    for index in np.unique(owner).tolist():
+        yield index, Told.of(step.where(owner == index))
+
+
 def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
     profiler = StepProfiler()
     while True:
@@ -124,6 +133,9 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
             result = engine.step()
         if result is not None:
             with record_function("roseinfer.ipc.send"):
+                if result.logprobs is not None:
+                    for owner, told in split_logprobs(result.logprobs):
+                        channels.send(owner, told)
                 for owner, tokens in split(result, len(channels)):
                     channels.send(owner, tokens)
             profiler.step()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
+from roseinfer.logprobs import StepLogprobs
 from roseinfer.params import EngineInfo, Finished, SamplingParams
 
 #: A request's id is `front end << OWNER_SHIFT | number`, so that its tokens find their way back.
@@ -75,6 +77,26 @@ class Tokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
     finished: tuple[Finished, ...]
 
 
+class Told(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Logprobs of tokens that the Tokens behind it bring: StepLogprobs as bytes."""
+
+    ids: bytes
+    tokens: bytes
+    values: bytes
+
+    @classmethod
+    def of(cls, step: StepLogprobs) -> Told:
+        """What `logprobs` reads."""
+        return cls(step.ids.tobytes(), step.tokens.tobytes(), step.values.tobytes())
+
+    @property
+    def logprobs(self) -> StepLogprobs:
+        """What the engine told."""
+        ids = np.frombuffer(self.ids, np.int64)
+        tokens, values = np.frombuffer(self.tokens, np.int32), np.frombuffer(self.values, np.float32)
+        return StepLogprobs(ids, tokens.reshape(len(ids), -1), values.reshape(len(ids), -1))
+
+
 class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """What the engine holds between two steps: see Engine's properties."""
 
@@ -94,4 +116,4 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
 #: What is answered with Done, in the order in which it was sent.
 Order = StartProfile | StopProfile | CheckBlocks
 ToEngine = Submit | Discard | Query | Order
-FromEngine = Ready | Failed | Tokens | Load | Done
+FromEngine = Ready | Failed | Tokens | Told | Load | Done

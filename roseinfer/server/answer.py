@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from roseinfer.logprobs import TokenLogprobs
 from roseinfer.params import Finished
+from roseinfer.server.logprobs import AnswerLogprobs, Logprobs
 from roseinfer.server.responses import Metrics
 from roseinfer.tokenizer.detokenizer import Detokenizer, StopStrings
 
 
 @dataclass(slots=True)
 class Answer:
-    """`min_tokens`: stop strings are looked for in the text behind these."""
+    """`min_tokens`: stop strings are looked for in the text behind these. `logprobs`: where asked for."""
 
     text: Detokenizer
     stops: StopStrings
     min_tokens: int
+    logprobs: AnswerLogprobs | None = None
     tokens: int = 0
+
+    def tell(self, logprobs: TokenLogprobs) -> None:
+        """Of the token that the next `extend` brings."""
+        if self.logprobs is not None:
+            self.logprobs.tell(logprobs)
 
     def extend(self, token: int, end: Finished | None) -> tuple[str, str | None]:
         """The text that `token` adds, and the reason to finish when it is the last.
@@ -25,12 +33,18 @@ class Answer:
         """
         self.tokens += 1
         text = self.text.push(token)
+        if self.logprobs is not None:
+            self.logprobs.extend(text)
         shown = self.stops.push(text) if self.tokens > self.min_tokens else text
         if end is not None and not self.stops.found:
             shown += self.stops.push(self.text.finish()) + self.stops.finish()
         if self.stops.found:
             return shown, "stop"
         return shown, end.reason.value if end is not None else None
+
+    def take_logprobs(self) -> Logprobs | None:
+        """Of the tokens since the last call; None where they are not asked for."""
+        return None if self.logprobs is None else self.logprobs.take()
 
 
 def metrics_of(end: Finished) -> Metrics:

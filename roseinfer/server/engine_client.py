@@ -25,7 +25,9 @@ from roseinfer.ipc.messages import (
     Ready,
     Submit,
     Tokens,
+    Told,
 )
+from roseinfer.logprobs import StepLogprobs, TokenLogprobs
 from roseinfer.params import EngineInfo, Finished, SamplingParams
 from roseinfer.server.counters import Counters
 from roseinfer.server.errors import EngineDeadError
@@ -34,6 +36,9 @@ from roseinfer.server.observer import Observer
 
 class Receiver(Protocol):
     """Takes the tokens of one answer, in order."""
+
+    def tell(self, logprobs: TokenLogprobs) -> None:
+        """Of the next token, where the request asked for logprobs."""
 
     def push(self, token: int, end: Finished | None) -> None:
         """The next token; `end` comes with the last."""
@@ -134,6 +139,8 @@ class EngineClient:
                 made: list[int] = np.frombuffer(tokens, np.int64).tolist()
                 self._take(took.tolist(), made, {end.id: end for end in finished})
                 self._observer.step(took, finished)
+            case Told():
+                self._tell(message.logprobs)
             case Load():
                 answer = self._queries.popleft()
                 if not answer.done():
@@ -145,6 +152,12 @@ class EngineClient:
             case Ready() | Failed():
                 if not self._ready.done():
                     self._ready.set_result(message)
+
+    def _tell(self, step: StepLogprobs) -> None:
+        for id, logprobs in step.by_request().items():
+            receiver = self._receivers.get(id)
+            if receiver is not None:
+                receiver.tell(logprobs)
 
     def _take(self, ids: list[int], tokens: list[int], ends: dict[int, Finished]) -> None:
         find, ended = self._receivers.get, ends.get

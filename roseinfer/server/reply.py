@@ -13,12 +13,17 @@ from roseinfer.params import Finished, SamplingParams
 from roseinfer.server.answer import Answer, metrics_of
 from roseinfer.server.engine_client import EngineClient, Receiver
 from roseinfer.server.http import Connection
+from roseinfer.server.logprobs import AnswerLogprobs
 from roseinfer.server.requests import GenerationRequest
 from roseinfer.server.responses import Choice, PromptDetails, Shape, Usage
 from roseinfer.server.work import Work
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.detokenizer import Detokenizer, NoText, StopStrings
+from roseinfer.tokenizer.names import TokenNames
 from roseinfer.tokenizer.tokenizer import Tokenizer
+
+#: For a model without a tokenizer.
+NO_NAMES = TokenNames([], {})
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,10 @@ class Backend:
     def detokenizer(self) -> Detokenizer:
         """A new answer's text."""
         return NoText() if self.tokenizer is None else self.tokenizer.detokenizer()
+
+    def names(self) -> TokenNames:
+        """How single tokens are written."""
+        return NO_NAMES if self.tokenizer is None else self.tokenizer.names
 
 
 class Reply(ABC):
@@ -56,12 +65,19 @@ class Reply(ABC):
         self._open = len(prompts) * work.n
         for prompt in prompts:
             for _ in range(work.n):
-                answer = Answer(backend.detokenizer(), StopStrings(work.stops), work.params.min_tokens)
+                answer = self._answer(work)
                 receiver = self._receiver(len(self._answers), answer)
                 params = _with_seed(work.params, len(self._answers))
                 self._answers.append(answer)
                 self._ids.append(backend.engine.submit(prompt, params, receiver, connection.received))
         connection.answer_with(self)
+
+    def _answer(self, work: Work) -> Answer:
+        backend, params = self._backend, work.params
+        logprobs = None
+        if params.logprobs is not None:
+            logprobs = AnswerLogprobs(self._shape.logprobs, params.logprobs, backend.names())
+        return Answer(backend.detokenizer(), StopStrings(work.stops), params.min_tokens, logprobs)
 
     @abstractmethod
     def _receiver(self, index: int, answer: Answer) -> Receiver:

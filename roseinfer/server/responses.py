@@ -9,6 +9,8 @@ from typing import Protocol
 
 import msgspec
 
+from roseinfer.server.logprobs import ChatLogprobs, CompletionLogprobs, Logprobs
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -41,7 +43,7 @@ class Choice(msgspec.Struct, omit_defaults=True):
 
     index: int
     text: str
-    logprobs: None
+    logprobs: Logprobs | None
     finish_reason: str | None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     metrics: Metrics | msgspec.UnsetType = msgspec.UNSET
@@ -59,7 +61,7 @@ class MessageChoice(msgspec.Struct, omit_defaults=True):
 
     index: int
     message: ChatText
-    logprobs: None
+    logprobs: Logprobs | None
     finish_reason: str | None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     metrics: Metrics | msgspec.UnsetType = msgspec.UNSET
@@ -70,7 +72,7 @@ class DeltaChoice(msgspec.Struct, omit_defaults=True):
 
     index: int
     delta: ChatText
-    logprobs: None
+    logprobs: Logprobs | None
     finish_reason: str | None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     metrics: Metrics | msgspec.UnsetType = msgspec.UNSET
@@ -93,6 +95,8 @@ UsageField = Usage | msgspec.UnsetType | None
 class Shape(Protocol):
     """How the answers of one request are written. Bodies of one request share their id."""
 
+    logprobs: type[Logprobs]
+
     def whole(self, choices: list[Choice], usage: UsageField) -> bytes:
         """A whole response."""
 
@@ -102,6 +106,8 @@ class Shape(Protocol):
 
 class CompletionShape:
     """Of /v1/completions."""
+
+    logprobs: type[Logprobs] = CompletionLogprobs
 
     def __init__(self, model: str) -> None:
         self._id, self._created, self._model = f"cmpl-{uuid.uuid4().hex}", int(time.time()), model
@@ -116,13 +122,15 @@ class CompletionShape:
 class ChatShape:
     """Of /v1/chat/completions."""
 
+    logprobs: type[Logprobs] = ChatLogprobs
+
     def __init__(self, model: str) -> None:
         self._id, self._created, self._model = f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), model
 
     def whole(self, choices: list[Choice], usage: UsageField) -> bytes:
         messages = [
             MessageChoice(
-                c.index, ChatText(c.text, "assistant"), None, c.finish_reason, c.token_ids, c.metrics
+                c.index, ChatText(c.text, "assistant"), c.logprobs, c.finish_reason, c.token_ids, c.metrics
             )
             for c in choices
         ]
@@ -131,7 +139,7 @@ class ChatShape:
     def chunk(self, choices: list[Choice], usage: UsageField, *, first: bool = False) -> bytes:
         role = "assistant" if first else msgspec.UNSET
         deltas = [
-            DeltaChoice(c.index, ChatText(c.text, role), None, c.finish_reason, c.token_ids, c.metrics)
+            DeltaChoice(c.index, ChatText(c.text, role), c.logprobs, c.finish_reason, c.token_ids, c.metrics)
             for c in choices
         ]
         return _encode(Body(self._id, self._created, self._model, deltas, usage, "chat.completion.chunk"))

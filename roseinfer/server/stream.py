@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from roseinfer.logprobs import TokenLogprobs
 from roseinfer.params import Finished
 from roseinfer.server.answer import Answer
 from roseinfer.server.errors import EngineDeadError, error_body
@@ -111,9 +112,13 @@ class StreamedAnswer:
         self._escaped = answer.text.escaped
         self._held = ""
         self._ids: list[int] = []
-        self._uniform = interval == 1 and not answer.stops.stops and reply.same_chunks
+        plain = not answer.stops.stops and answer.logprobs is None
+        self._uniform = interval == 1 and plain and reply.same_chunks
         self._template = b""
         self._begun = self.short_way = False
+
+    def tell(self, logprobs: TokenLogprobs) -> None:
+        self._answer.tell(logprobs)
 
     def push(self, token: int, end: Finished | None) -> None:
         if self.short_way and end is None:
@@ -152,7 +157,7 @@ class StreamedAnswer:
         self._reply.fail()
 
     def _take(self, reason: str | None) -> Choice:
-        choice = Choice(self._index, self._held, None, reason)
+        choice = Choice(self._index, self._held, self._answer.take_logprobs(), reason)
         if self._with_ids:
             choice.token_ids = self._ids
         self._held, self._ids = "", []

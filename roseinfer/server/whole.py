@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from roseinfer.logprobs import TokenLogprobs
 from roseinfer.params import Finished
 from roseinfer.server.answer import Answer
 from roseinfer.server.errors import EngineDeadError, Response
@@ -44,6 +45,9 @@ class WholeAnswer:
         self._ids: list[int] | None = [] if keep_ids else None
         self.choice = Choice(index, "", None, None)
 
+    def tell(self, logprobs: TokenLogprobs) -> None:
+        self._answer.tell(logprobs)
+
     def push(self, token: int, end: Finished | None) -> None:
         text, reason = self._answer.extend(token, end)
         self._texts.append(text)
@@ -53,6 +57,7 @@ class WholeAnswer:
             if end is None:
                 self._reply.stop(self._index)
             self.choice.text, self.choice.finish_reason = "".join(self._texts), reason
+            self.choice.logprobs = self._answer.take_logprobs()
             if self._ids is not None:
                 self.choice.token_ids = self._ids
             self._reply.ended(self.choice, end)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.params import EngineInfo, SamplingParams
+from roseinfer.params import MAX_LOGPROBS, EngineInfo, SamplingParams
 from roseinfer.server.errors import BadRequestError
 from roseinfer.server.requests import ChatRequest, CompletionRequest, GenerationRequest, Message
 from roseinfer.tokenizer.chat import ChatError, ChatTemplate
@@ -48,19 +48,18 @@ def check_completion(request: CompletionRequest) -> Work:
     _refuse(
         echo=request.echo,
         suffix=request.suffix,
-        logprobs=request.logprobs is not None,
         best_of=request.best_of not in (None, request.n),
     )
     max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     prompts = _prompts(request.prompt)
-    return _work(request, max_tokens, prompts)
+    if request.logprobs is not None:
+        _within("logprobs", request.logprobs, 0, MAX_LOGPROBS)
+    return _work(request, max_tokens, prompts, logprobs=request.logprobs)
 
 
 def check_chat(request: ChatRequest, template: ChatTemplate | None) -> Work:
     """The same for a chat: its messages become the prompt through the model's template."""
     _refuse(
-        logprobs=request.logprobs,
-        top_logprobs=request.top_logprobs,
         tools=request.tools,
         response_format=(request.response_format or {}).get("type", "text") != "text",
     )
@@ -73,7 +72,15 @@ def check_chat(request: ChatRequest, template: ChatTemplate | None) -> Work:
     except ChatError as error:
         raise BadRequestError(str(error), "messages") from None
     limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-    return _work(request, limit, (prompt,), special_tokens=False)
+    return _work(request, limit, (prompt,), special_tokens=False, logprobs=_chat_logprobs(request))
+
+
+def _chat_logprobs(request: ChatRequest) -> int | None:
+    """How many of the likeliest tokens are asked for; None: no logprobs."""
+    _within("top_logprobs", request.top_logprobs or 0, 0, MAX_LOGPROBS)
+    if not request.logprobs and request.top_logprobs:
+        raise BadRequestError("top_logprobs needs logprobs to be true", "top_logprobs")
+    return (request.top_logprobs or 0) if request.logprobs else None
 
 
 def _work(
@@ -82,6 +89,7 @@ def _work(
     prompts: tuple[str | NDArray[np.int32], ...],
     *,
     special_tokens: bool = True,
+    logprobs: int | None,
 ) -> Work:
     _refuse(
         presence_penalty=request.presence_penalty,
@@ -109,7 +117,7 @@ def _work(
         raise BadRequestError(f"more than {MAX_CHOICES} answers in one request", "prompt")
     params = SamplingParams(
         max_tokens=limit, min_tokens=request.min_tokens, temperature=temperature,
-        top_k=top_k, top_p=top_p, seed=seed, ignore_eos=request.ignore_eos,
+        top_k=top_k, top_p=top_p, seed=seed, ignore_eos=request.ignore_eos, logprobs=logprobs,
     )  # fmt: skip
     return Work(prompts, params, request.n, stops, special_tokens, fills_context=max_tokens is None)
 

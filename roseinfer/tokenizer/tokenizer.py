@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from roseinfer.config import ConfigError
 from roseinfer.folder import model_folder
 from roseinfer.tokenizer.detokenizer import ByteDetokenizer, Detokenizer, StreamDetokenizer, Vocabulary
+from roseinfer.tokenizer.names import TokenNames
 
 
 class Tokenizer:
@@ -50,6 +54,12 @@ class Tokenizer:
             return StreamDetokenizer(self._tokenizer)
         return ByteDetokenizer(self.vocabulary)
 
+    @cached_property
+    def names(self) -> TokenNames:
+        """How single tokens are written."""
+        table = _piece_bytes(self._tokenizer) if self.vocabulary is None else self.vocabulary.token_bytes
+        return TokenNames(table, _special(self._tokenizer))
+
 
 def load_tokenizer(model: str) -> Tokenizer | None:
     """The tokenizer of `model`; None if its folder has none. Raises ConfigError."""
@@ -67,14 +77,36 @@ def _gpt2(vocab: Path, merges: Path) -> FastTokenizer:
 def _token_bytes(tokenizer: FastTokenizer) -> list[bytes]:
     """The bytes of each token id; special tokens have none."""
     byte_of = {character: byte for byte, character in _byte_characters().items()}
-    special = {id for id, added in tokenizer.get_added_tokens_decoder().items() if added.special}
-    vocab = tokenizer.get_vocab(with_added_tokens=True)
+
+    def encoded(token: str) -> bytes:
+        known = all(character in byte_of for character in token)
+        return bytes(byte_of[c] for c in token) if known else token.encode()
+
+    return _table(tokenizer, encoded)
+
+
+def _piece_bytes(tokenizer: FastTokenizer) -> list[bytes]:
+    """The same for SentencePiece's pieces: U+2581 is a space, `<0xNN>` a byte."""
+
+    def encoded(token: str) -> bytes:
+        byte = re.fullmatch("<0x([0-9A-F]{2})>", token)
+        return bytes.fromhex(byte[1]) if byte else token.replace("\u2581", " ").encode()
+
+    return _table(tokenizer, encoded)
+
+
+def _table(tokenizer: FastTokenizer, encoded: Callable[[str], bytes]) -> list[bytes]:
+    special, vocab = _special(tokenizer), tokenizer.get_vocab(with_added_tokens=True)
     table = [b""] * (max(vocab.values()) + 1)
     for token, id in vocab.items():
         if id not in special:
-            known = all(character in byte_of for character in token)
-            table[id] = bytes(byte_of[c] for c in token) if known else token.encode()
+            table[id] = encoded(token)
     return table
+
+
+def _special(tokenizer: FastTokenizer) -> dict[int, str]:
+    """The special tokens: they have a name and no text."""
+    return {id: added.content for id, added in tokenizer.get_added_tokens_decoder().items() if added.special}
 
 
 def _byte_characters() -> dict[int, str]:

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roseinfer.engine.process import split
+from roseinfer.engine.process import split, split_logprobs
 from roseinfer.ipc.engine_channel import EngineChannels, FrontEndStuckError
 from roseinfer.ipc.framing import FrameReader, frame
 from roseinfer.ipc.front_end_channel import FrontEndChannel
 from roseinfer.ipc.messages import OWNER_SHIFT, Discard, FromEngine, Load, Query, Submit, ToEngine, Tokens
+from roseinfer.logprobs import StepLogprobs
 from roseinfer.params import Finished, FinishReason, SamplingParams
 from roseinfer.scheduler.scheduler import StepResult
 
@@ -139,3 +140,16 @@ def test_a_step_is_split_without_loss(owners: list[int], data: st.DataObject) ->
         assert {end.id for end in message.finished} <= set(mine)
     assert seen == dict(zip(ids.tolist(), tokens.tolist(), strict=True))
     assert ended == ends
+
+
+@given(owners=st.lists(st.integers(0, 3), max_size=20), k=st.integers(0, 3))
+def test_logprobs_are_split_without_loss(owners: list[int], k: int) -> None:
+    ids = np.array([owner << OWNER_SHIFT | n for n, owner in enumerate(owners)], dtype=np.int64)
+    tokens = np.arange(len(ids) * (1 + k), dtype=np.int32).reshape(-1, 1 + k)
+    step = StepLogprobs(ids, tokens, -tokens.astype(np.float32))
+    seen = {}
+    for owner, message in split_logprobs(step):
+        mine = message.logprobs.by_request()
+        assert {id >> OWNER_SHIFT for id in mine} == {owner}
+        seen |= mine
+    assert seen == step.by_request() and len(seen) == len(ids)

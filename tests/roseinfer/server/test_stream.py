@@ -9,8 +9,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roseinfer.logprobs import TokenLogprobs
 from roseinfer.params import Finished, FinishReason
 from roseinfer.server.answer import Answer
+from roseinfer.server.logprobs import AnswerLogprobs, CompletionLogprobs
 from roseinfer.server.requests import CompletionRequest
 from roseinfer.server.responses import ChatShape, CompletionShape
 from roseinfer.server.stream import StreamedAnswer, StreamReply
@@ -37,7 +39,9 @@ class Recorder:
         self.ended = True
 
 
-def stream(interval: int, with_ids: bool, chat: bool, model: str) -> tuple[StreamReply, Recorder]:
+def stream(
+    interval: int, with_ids: bool, chat: bool, model: str, *, logprobs: bool = False
+) -> tuple[StreamReply, Recorder]:
     """A reply with one answer, whose tokens are pushed by hand."""
     assert TOKENIZER is not None
     reply, connection = StreamReply.__new__(StreamReply), Recorder()
@@ -46,7 +50,8 @@ def stream(interval: int, with_ids: bool, chat: bool, model: str) -> tuple[Strea
     reply._connection = connection  # type: ignore[assignment]
     reply._backend = type("Backend", (), {"stream_interval": interval})()  # type: ignore[assignment]
     reply._open, reply._cached_tokens = 1, 0
-    answer = Answer(TOKENIZER.detokenizer(), StopStrings(()), 0)
+    told = AnswerLogprobs(CompletionLogprobs, 0, TOKENIZER.names) if logprobs else None
+    answer = Answer(TOKENIZER.detokenizer(), StopStrings(()), 0, told)
     reply._answers = [answer]
     reply._receiver(0, answer)
     return reply, connection
@@ -112,3 +117,23 @@ def test_what_comes_while_the_client_does_not_read_leaves_together(
     detokenizer = TOKENIZER.detokenizer()
     expected = "".join(detokenizer.push(token) for token in tokens) + detokenizer.finish()
     assert "".join(map(text, whole)) == expected
+
+
+@settings(deadline=None)
+@given(tokens=TOKENS, interval=st.integers(1, 5), data=st.data())
+def test_every_chunk_tells_of_its_own_tokens(tokens: list[int], interval: int, data: st.DataObject) -> None:
+    """Also in groups, and of those that waited for the client."""
+    reply, connection = stream(interval, True, False, "m", logprobs=True)
+    answer = reply._receivers[0]
+    for index, token in enumerate(tokens):
+        (reply.resume if data.draw(st.booleans()) else reply.pause)()
+        answer.tell(TokenLogprobs([token], [-float(index)]))
+        answer.push(token, Finished(0, FinishReason.LENGTH, 0, 0, 0) if index == len(tokens) - 1 else None)
+    chunks = choices(connection)
+    assert TOKENIZER is not None
+    for chunk in chunks:
+        assert chunk["token_ids"] and len(chunk["logprobs"]["tokens"]) == len(chunk["token_ids"])
+    order = [-value for chunk in chunks for value in chunk["logprobs"]["token_logprobs"]]
+    assert order == list(range(len(tokens)))
+    offsets = [offset for chunk in chunks for offset in chunk["logprobs"]["text_offset"]]
+    assert offsets == sorted(offsets) and offsets[-1] <= len("".join(map(text, chunks)))
