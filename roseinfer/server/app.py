@@ -19,6 +19,7 @@ from roseinfer.server.counters import Counters
 from roseinfer.server.errors import BadRequestError, HttpError, Response
 from roseinfer.server.exposition import CONTENT_TYPE, exposition
 from roseinfer.server.http import Connection, Request
+from roseinfer.server.openapi import openapi
 from roseinfer.server.reply import Backend
 from roseinfer.server.requests import ChatRequest, CompletionRequest, GenerationRequest, ProfileRequest, parse
 from roseinfer.server.responses import ChatShape, CompletionShape, Shape
@@ -47,6 +48,7 @@ class App:
         self._created = int(time.time())
         self._routes: dict[str, tuple[str, Route]] = {
             "/health": ("GET", self._health),
+            "/openapi.json": ("GET", self._openapi),
             "/server_info": ("GET", self._server_info),
             "/v1/models": ("GET", self._models),
             "/metrics": ("GET", self._metrics),
@@ -72,9 +74,15 @@ class App:
         return await route(request, connection)
 
     async def _health(self, request: Request, connection: Connection) -> Response:
+        """Whether the engine lives; asks for no key."""
         return Response(200 if self._backend.engine.alive else 503)
 
+    async def _openapi(self, request: Request, connection: Connection) -> Response:
+        """This document."""
+        return Response(200, openapi(self._routes))
+
     async def _models(self, request: Request, connection: Connection) -> Response:
+        """The one model that is served."""
         card = {
             "id": self._backend.model,
             "object": "model",
@@ -128,11 +136,13 @@ class App:
         return Response(200)
 
     async def _completions(self, request: Request, connection: Connection) -> None:
+        """Go on from texts or token ids."""
         body = parse(request.body, CompletionRequest)
         self._check_model(body)
         await self._answer(body, check_completion(body), CompletionShape(self._backend.model), connection)
 
     async def _chat(self, request: Request, connection: Connection) -> None:
+        """The next message of a conversation."""
         body = parse(request.body, ChatRequest)
         self._check_model(body)
         work = check_chat(body, self._backend.chat_template)

@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
             self._refuse(refused or HttpError(400, f"this is no HTTP request: {error}"))
             return
         if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(HttpError(431, f"the request's head is larger than {MAX_HEAD_BYTES} bytes"))
+            self._refuse(HttpError(431, f"head or trailers are larger than {MAX_HEAD_BYTES} bytes"))
 
     def pause_writing(self) -> None:
         self._paused, self._since = True, time.monotonic()
@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
         self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        self._head_bytes = -(1 << 62)  # the body has its own limit
+        self._head_bytes = -MAX_BODY_BYTES  # what follows is a body, and trailers
         if self._headers.get(b"expect", b"").lower() == b"100-continue":
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -300,13 +300,18 @@ class Connection(asyncio.Protocol):
     def check(self, now: float) -> None:
         """Close it if nothing has moved for too long."""
         waited = now - self._since
+        receiving = self._request is None and self._url and not self._lingering
         if self._lingering:
             limit = LINGER_TIMEOUT
         elif self._request is None:
-            limit = RECEIVE_TIMEOUT if self._url else IDLE_TIMEOUT
+            limit = RECEIVE_TIMEOUT if receiving else IDLE_TIMEOUT
         else:
             limit = STALL_TIMEOUT if self._paused else waited
-        if waited > limit:
+        if waited <= limit:
+            return
+        if receiving:
+            self._refuse(HttpError(408, f"the request took longer than {RECEIVE_TIMEOUT:.0f} s to come in"))
+        else:
             self.abort()
 
     def close(self) -> None:

@@ -151,5 +151,5 @@ def test_ended_while_starting(launch: Any, number: signal.Signals) -> None:
         assert process.poll() is None
     process.send_signal(number)
     process.wait(5)
-    _, alive = psutil.wait_procs(children, timeout=5)
+    _, alive = psutil.wait_procs(children, timeout=30)
     assert not [child for child in alive if child.status() != psutil.STATUS_ZOMBIE]
