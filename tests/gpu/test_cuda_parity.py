@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -11,11 +12,14 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM
+from roseinfer.logprobs import TokenLogprobs
 from roseinfer.params import SamplingParams
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 
 VOCAB = 5003
+#: Share of the spread of a row of logits by which a logit may be off.
+MARGINS = {"fp32": 1e-4, "fp16": 0.02, "bf16": 0.08}
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +70,46 @@ def test_greedy_tokens(folder: Path, dtype: str) -> None:
     cases = prompts()
     outputs = llm.generate(cases, SamplingParams(max_tokens=16, ignore_eos=True))
     llm.engine.check_idle()
-    margin = {"fp32": 1e-4, "fp16": 0.02, "bf16": 0.08}[dtype]
+    margin = MARGINS[dtype]
     for prompt, tokens in zip(cases, outputs, strict=True):
         expected, logits = reference(folder, prompt, 16)
         differs = next((i for i, (a, b) in enumerate(zip(tokens, expected, strict=True)) if a != b), None)
         if differs is not None:
             row = logits[differs]
             assert row.max() - row[tokens[differs]] <= margin * (row.max() - row.min())
+
+
+@pytest.mark.parametrize(("dtype", "cuda_graph"), [("fp32", True), ("fp32", False), ("fp16", True)])
+def test_logprobs(folder: Path, dtype: str, cuda_graph: bool) -> None:
+    """The log-softmax of the reference's logits, each of which may be off by the margin above; two of three
+    requests ask, half of them are sampled, and the batch shrinks to one. Who asks changes no token."""
+    llm = LLM(EngineConfig(str(folder), device="cuda", dtype=dtype, cuda_graph=cuda_graph))
+    cases, engine = prompts(), llm.engine
+    silent = [
+        SamplingParams(2 + i % 15, temperature=0.8 * (i % 2), seed=i, ignore_eos=True)
+        for i in range(len(cases))
+    ]
+    expected = llm.generate(cases, silent)
+    tokens: list[list[int]] = [[] for _ in cases]
+    told: list[list[TokenLogprobs]] = [[] for _ in cases]
+    for i, (case, params) in enumerate(zip(cases, silent, strict=True)):
+        asking = msgspec.structs.replace(params, logprobs=(None, 0, 5)[i % 3])
+        engine.add(i, np.array(case, dtype=np.int32), asking)
+    while (step := engine.step()) is not None:
+        for i, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True):
+            tokens[i].append(token)
+        for i, one in (step.logprobs.by_request() if step.logprobs is not None else {}).items():
+            told[i].append(one)
+    assert tokens == expected
+    model = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
+    for i, (case, taken) in enumerate(zip(cases, tokens, strict=True)):
+        assert [one.tokens[0] for one in told[i]] == (taken if i % 3 else [])
+        if i % 3:
+            with torch.inference_mode():
+                logits = model(torch.tensor([case + taken])).logits[0, len(case) - 1 : -1].double()
+            bound = 2 * MARGINS[dtype] * (logits.max(-1).values - logits.min(-1).values).max()
+            wanted = logits.log_softmax(-1)
+            for row, one in zip(wanted, told[i], strict=True):
+                values = torch.tensor(one.values, dtype=torch.float64)
+                right = torch.cat((row[one.tokens], row.topk(len(values) - 1).values))
+                assert (torch.cat((values, values[1:])) - right).abs().max() <= bound
