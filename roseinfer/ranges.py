@@ -1,4 +1,4 @@
-"""Named ranges for profilers."""
+"""Named ranges of the engine's thread, for profilers. What runs beside it uses spans.py."""
 
 from __future__ import annotations
 

@@ -6,12 +6,12 @@ import ctypes
 
 import torch
 from torch import Tensor
-from torch.profiler import record_function
 
 from roseinfer.attention.torch_paged import TorchPagedAttention
 from roseinfer.kernels.cpu.build import load_library
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.config import ModelConfig
+from roseinfer.ranges import named_range
 
 _KERNELS = {torch.float32: "paged_decode_fp32", torch.bfloat16: "paged_decode_bf16"}
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
@@ -45,7 +45,7 @@ class CpuPagedAttention(TorchPagedAttention):
 
     def _decode(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
         slots, blocks, lengths = self._decode_arrays
-        with record_function("roseinfer.attention.decode"):
+        with named_range("roseinfer.attention.decode"):
             self._kernel(
                 q.data_ptr(), k.data_ptr(), v.data_ptr(), q.stride(0), k.stride(0), v.stride(0),
                 keys.data_ptr(), values.data_ptr(), out.data_ptr(), slots.ctypes.data,

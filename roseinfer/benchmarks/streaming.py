@@ -17,7 +17,7 @@ from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.engine.profiler import nvtx_ranges
 from roseinfer.params import SamplingParams
-from roseinfer.ranges import named_range
+from roseinfer.spans import span
 from roseinfer.tokenizer.detokenizer import Detokenizer
 from roseinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
@@ -79,6 +79,7 @@ class StreamingBench:
             raise ConfigError(f"{config.model} has no tokenizer; choose a --model that has one")
         self._tokenizer: Tokenizer = tokenizer
         self.engine, self._load = Engine(config), load
+        span.mark_for_nsys()
         self._params = SamplingParams(load.max_new_tokens, ignore_eos=not load.stop_on_eos)
 
     def run(self) -> Run:
@@ -111,7 +112,7 @@ class StreamingBench:
 
         def tokenize(index: int) -> None:
             start = time.monotonic()
-            with named_range("roseinfer.tokenize"):
+            with span("roseinfer.tokenize"):
                 prompt = known[index] if known is not None else self._tokenizer.encode(texts[index])
             timelines[index].tokenize = time.monotonic() - start
             arrived.put((index, prompt))
@@ -153,7 +154,7 @@ class StreamingBench:
                 continue
             ended = {end.id: end for end in step.finished}
             for index, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True):
-                with named_range("roseinfer.detokenize"):
+                with span("roseinfer.detokenize"):
                     texts[index].push(token)
                 held[index] += 1
                 shown, end = timelines[index].shown, ended.get(index)

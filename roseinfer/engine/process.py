@@ -13,6 +13,7 @@ import select
 import socket
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import NoReturn
@@ -20,7 +21,6 @@ from typing import NoReturn
 import msgspec
 import numpy as np
 import torch
-from torch.profiler import record_function
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
@@ -36,7 +36,10 @@ from roseinfer.ipc.messages import (
     Order,
     Query,
     Ready,
+    Record,
+    Recorded,
     StartProfile,
+    StopProfile,
     Submit,
     ToEngine,
     Tokens,
@@ -44,6 +47,7 @@ from roseinfer.ipc.messages import (
 )
 from roseinfer.logprobs import StepLogprobs
 from roseinfer.params import RequestError
+from roseinfer.ranges import named_range
 from roseinfer.scheduler.scheduler import StepResult
 
 log = logging.getLogger(__name__)
@@ -113,9 +117,10 @@ def split_logprobs(step: StepLogprobs) -> Iterator[tuple[int, Told]]:
 
 
 def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
-    profiler = StepProfiler()
+    profiler = StepProfiler(len(channels), lambda message: _tell_all(channels, message))
+    orders: deque[tuple[int, Order]] = deque()
     while True:
-        with record_function("roseinfer.ipc.recv") if engine.has_work else nullcontext():
+        with named_range("roseinfer.ipc.recv") if engine.has_work else nullcontext():
             incoming = channels.receive(wait=not engine.has_work)
         for owner, message in incoming:
             match message:
@@ -127,12 +132,16 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
                     if flush:
                         engine.flush_cache()
                     channels.send(owner, _load(engine))
+                case Recorded():
+                    profiler.told(message)
                 case _:
-                    channels.send(owner, _obey(message, engine, profiler))
-        with record_function("roseinfer.mp.step"):
+                    orders.append((owner, message))
+        while orders and (done := _obey(orders[0][1], engine, profiler)) is not None:
+            channels.send(orders.popleft()[0], done)
+        with named_range("roseinfer.mp.step"):
             result = engine.step()
         if result is not None:
-            with record_function("roseinfer.ipc.send"):
+            with named_range("roseinfer.ipc.send"):
                 if result.logprobs is not None:
                     for owner, told in split_logprobs(result.logprobs):
                         channels.send(owner, told)
@@ -141,21 +150,24 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
             profiler.step()
 
 
-def _obey(order: Order, engine: Engine, profiler: StepProfiler) -> Done:
+def _obey(order: Order, engine: Engine, profiler: StepProfiler) -> Done | None:
+    """The answer; None while a profile is being written, for which orders wait."""
+    if isinstance(order, StopProfile):
+        profiler.stop()
+    if profiler.writing:
+        return None
     try:
         match order:
             case StartProfile(folder, steps, with_stack):
                 profiler.start(folder, steps, with_stack)
             case CheckBlocks():
                 engine.check_idle()
-            case _:
-                profiler.stop()
     except (RequestError, AssertionError) as error:
         return Done(str(error))
     return Done()
 
 
-def _tell_all(channels: EngineChannels[ToEngine], message: Ready | Failed) -> None:
+def _tell_all(channels: EngineChannels[ToEngine], message: Ready | Failed | Record) -> None:
     for owner in range(len(channels)):
         channels.send(owner, message)
 

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar, cast
 import msgspec
 
 from roseinfer.ipc.framing import FrameReader, frame
+from roseinfer.spans import span
 
 T = TypeVar("T")
 
@@ -29,15 +30,18 @@ class FrontEndChannel(asyncio.Protocol, Generic[T]):
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:
-        for payload in self._reader.feed(data):
-            self._on_message(self._decode(payload))
+        with span("roseinfer.ipc.recv"):
+            messages = [self._decode(payload) for payload in self._reader.feed(data)]
+        for message in messages:
+            self._on_message(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._on_close()
 
     def send(self, message: object) -> None:
         """Queue a message; it is written as the socket takes it."""
-        self._transport.write(frame(self._encode(message)))
+        with span("roseinfer.ipc.send"):
+            self._transport.write(frame(self._encode(message)))
 
     def close(self) -> None:
         """The engine learns of it."""

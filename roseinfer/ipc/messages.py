@@ -7,6 +7,7 @@ import numpy as np
 
 from roseinfer.logprobs import StepLogprobs
 from roseinfer.params import EngineInfo, Finished, SamplingParams
+from roseinfer.spans import Span
 
 #: A request's id is `front end << OWNER_SHIFT | number`, so that its tokens find their way back.
 OWNER_SHIFT = 40
@@ -55,6 +56,19 @@ class Done(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """An order was carried out, or why not."""
 
     error: str | None = None
+
+
+class Record(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Keep named ranges from now on; with `end`, a Recorded answers with those kept."""
+
+    end: bool = False
+
+
+class Recorded(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Named ranges of the process `pid`."""
+
+    pid: int
+    spans: tuple[Span, ...]
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -115,5 +129,5 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 #: What is answered with Done, in the order in which it was sent.
 Order = StartProfile | StopProfile | CheckBlocks
-ToEngine = Submit | Discard | Query | Order
-FromEngine = Ready | Failed | Tokens | Told | Load | Done
+ToEngine = Submit | Discard | Query | Order | Recorded
+FromEngine = Ready | Failed | Tokens | Told | Load | Done | Record

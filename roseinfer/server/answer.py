@@ -47,9 +47,10 @@ class Answer:
         return None if self.logprobs is None else self.logprobs.take()
 
 
-def metrics_of(end: Finished) -> Metrics:
-    """An ended request's times as they are reported."""
+def metrics_of(tokenize: float, end: Finished) -> Metrics:
+    """An ended request's times as they are reported; `tokenize` in s."""
     return Metrics(
+        tokenize_ms=tokenize * 1e3,
         queue_wait_ms=end.queue_wait * 1e3,
         prefill_ms=end.prefill * 1e3,
         time_to_first_token_ms=(end.queue_wait + end.prefill) * 1e3,

@@ -26,6 +26,8 @@ from roseinfer.server.responses import ChatShape, CompletionShape, Shape
 from roseinfer.server.stream import StreamReply
 from roseinfer.server.whole import WholeReply
 from roseinfer.server.work import Work, check_chat, check_completion
+from roseinfer.spans import span
+from roseinfer.tokenizer.tokenizer import Tokenizer
 
 Route = Callable[[Request, Connection], Awaitable[Response | None]]
 
@@ -156,7 +158,9 @@ class App:
     async def _answer(
         self, body: GenerationRequest, work: Work, shape: Shape, connection: Connection
     ) -> None:
+        start = time.monotonic()
         prompts = [await self._token_ids(prompt, work.special_tokens) for prompt in work.prompts]
+        tokenize = time.monotonic() - start
         if work.fills_context:
             work = work.filling(self._backend.engine.info, len(prompts[0]))
         for prompt in prompts:
@@ -167,7 +171,9 @@ class App:
         if self._max_inflight is not None and self._counters.inflight >= self._max_inflight:
             raise HttpError(429, "too many requests in flight", headers={"retry-after": "1"})
         kind = StreamReply if body.stream else WholeReply
-        kind(self._backend, connection, body, shape, work, prompts)
+        if any(isinstance(prompt, str) for prompt in work.prompts):
+            self._counters.observe("tokenize", np.array([tokenize]))
+        kind(self._backend, connection, body, shape, work, prompts, tokenize)
 
     async def _token_ids(self, prompt: str | NDArray[np.int32], special_tokens: bool) -> NDArray[np.int32]:
         if not isinstance(prompt, str):
@@ -176,12 +182,17 @@ class App:
         if tokenizer is None:
             raise BadRequestError("the model has no tokenizer; send token ids", "prompt")
         if self._tokenizing is None:
-            return tokenizer.encode(prompt, special_tokens)
+            return _encode(tokenizer, prompt, special_tokens)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._tokenizing, tokenizer.encode, prompt, special_tokens)
+        return await loop.run_in_executor(self._tokenizing, _encode, tokenizer, prompt, special_tokens)
 
     def _authorize(self, request: Request) -> None:
         if self._api_key is not None:
             given = request.headers.get(b"authorization", b"").removeprefix(b"Bearer ")
             if not hmac.compare_digest(given, self._api_key.encode()):
                 raise HttpError(401, "the API key is missing or wrong")
+
+
+def _encode(tokenizer: Tokenizer, text: str, special_tokens: bool) -> NDArray[np.int32]:
+    with span("roseinfer.tokenize"):
+        return tokenizer.encode(text, special_tokens)

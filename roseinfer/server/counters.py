@@ -23,6 +23,7 @@ HISTOGRAMS = {
     "time_to_first_token": "From the arrival of a request to its first token.",
     "time_per_output_token": "Mean time of a token after the first, of each ended answer.",
     "inter_token_latency": "From one token of an answer to the next.",
+    "tokenize": "From a checked request with a text to its token ids, with the wait for a thread.",
     "queue_wait": "From submission to the engine to admission.",
     "prefill": "From admission to the first token.",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from roseinfer.ipc.messages import (
     Order,
     Query,
     Ready,
+    Record,
+    Recorded,
     Submit,
     Tokens,
     Told,
@@ -32,6 +35,7 @@ from roseinfer.params import EngineInfo, Finished, SamplingParams
 from roseinfer.server.counters import Counters
 from roseinfer.server.errors import EngineDeadError
 from roseinfer.server.observer import Observer
+from roseinfer.spans import span
 
 
 class Receiver(Protocol):
@@ -137,7 +141,8 @@ class EngineClient:
             case Tokens(ids, tokens, finished):
                 took = np.frombuffer(ids, np.int64)
                 made: list[int] = np.frombuffer(tokens, np.int64).tolist()
-                self._take(took.tolist(), made, {end.id: end for end in finished})
+                with span("roseinfer.detokenize"):
+                    self._take(took.tolist(), made, {end.id: end for end in finished})
                 self._observer.step(took, finished)
             case Told():
                 self._tell(message.logprobs)
@@ -149,6 +154,11 @@ class EngineClient:
                 done = self._orders.popleft()
                 if not done.done():
                     done.set_result(message)
+            case Record(end):
+                if end:
+                    self._channel.send(Recorded(os.getpid(), span.take()))
+                else:
+                    span.record()
             case Ready() | Failed():
                 if not self._ready.done():
                     self._ready.set_result(message)

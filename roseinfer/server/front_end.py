@@ -28,6 +28,7 @@ from roseinfer.server.engine_client import EngineClient
 from roseinfer.server.errors import EngineDeadError
 from roseinfer.server.http import Connection, Connections
 from roseinfer.server.reply import Backend
+from roseinfer.spans import span
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 
@@ -76,6 +77,7 @@ class FrontEnd:
         """Wait for the engine. Raises ConfigError or EngineDeadError when it cannot start."""
         await self.engine.start()
         self._detokenizer().escaped.fill()
+        span.mark_for_nsys()
         gc.collect()
         gc.freeze()
         self._sweep()

@@ -46,7 +46,10 @@ class Backend:
 
 
 class Reply(ABC):
-    """Makes an answer for each prompt and each of `n`, and asks the engine for its tokens."""
+    """Makes an answer for each prompt and each of `n`, and asks the engine for its tokens.
+
+    `tokenize`: seconds that it took until the prompts were token ids.
+    """
 
     def __init__(
         self,
@@ -56,9 +59,10 @@ class Reply(ABC):
         shape: Shape,
         work: Work,
         prompts: list[NDArray[np.int32]],
+        tokenize: float,
     ) -> None:
         self._backend, self._connection, self._request = backend, connection, request
-        self._shape = shape
+        self._shape, self._tokenize = shape, tokenize
         self._prompt_tokens, self._cached_tokens = sum(map(len, prompts)), 0
         self._ids: list[int] = []
         self._answers: list[Answer] = []
@@ -104,7 +108,7 @@ class Reply(ABC):
             if choice.index % self._request.n == 0:  # a prompt counts once
                 self._cached_tokens += end.cached_tokens
             if self._request.return_metrics:
-                choice.metrics = metrics_of(end)
+                choice.metrics = metrics_of(self._tokenize, end)
 
     def usage(self) -> Usage:
         """Tokens so far."""

@@ -30,8 +30,10 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """Where an answer's time went, in ms, as the engine saw it."""
+    """Where an answer's time went, in ms: `tokenize_ms` in the front end, before the engine saw it, and the
+    others in the engine."""
 
+    tokenize_ms: float
     queue_wait_ms: float
     prefill_ms: float
     time_to_first_token_ms: float

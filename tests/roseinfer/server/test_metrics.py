@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -41,6 +42,19 @@ def test_what_is_counted(serve: Any, text_model: Any) -> None:
         assert 0 <= seen[f"{whole}_sum"] < 60
     assert seen["roseinfer_running"] == seen["roseinfer_inflight"] == 0
     assert seen["roseinfer_prefix_hit_rate"] == 0
+
+
+def test_tokenize_time_of_texts(serving: Any) -> None:
+    """A request with texts counts once; both its answers tell the same time; token ids are not counted."""
+    before = scrape(serving)
+    texts = ["A text", "and another"]
+    reply = serving.complete(texts, max_tokens=2, return_metrics=True)
+    first, second = (choice["metrics"]["tokenize_ms"] for choice in reply.json["choices"])
+    assert serving.complete([1, 2], max_tokens=2).status == 200
+    after, name = scrape(serving), "roseinfer_tokenize_seconds"
+    assert first == second > 0
+    assert after[f"{name}_count"] - before[f"{name}_count"] == 1
+    assert math.isclose(after[f"{name}_sum"] - before[f"{name}_sum"], first / 1e3, abs_tol=1e-9)
 
 
 def test_prefix_cache_in_usage_and_rate_and_flushed(serve: Any) -> None:

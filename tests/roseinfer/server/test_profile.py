@@ -1,13 +1,25 @@
-"""A torch profile of the engine, over its routes."""
+"""A torch profile of the engine and its front ends, over its routes."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 PROMPT = [5, 6, 7]
+#: Every named range, by the process in which it is.
+IN_ENGINE = {
+    "roseinfer.prefill_batch.model_forward", "roseinfer.model.forward.eager", "roseinfer.mp.step",
+    "roseinfer.scheduler.admit", "roseinfer.sampler", "roseinfer.ipc.send", "roseinfer.ipc.recv",
+}  # fmt: skip
+IN_FRONT_END = {"roseinfer.tokenize", "roseinfer.detokenize", "roseinfer.ipc.send", "roseinfer.ipc.recv"}
+
+
+def read(trace: Path) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    return events
 
 
 def test_profile_holds_the_steps_asked_for(serving: Any, tmp_path: Path) -> None:
@@ -16,10 +28,34 @@ def test_profile_holds_the_steps_asked_for(serving: Any, tmp_path: Path) -> None
     assert serving.complete(PROMPT, max_tokens=8, ignore_eos=True).status == 200
     assert serving.request("/stop_profile", method="POST").status == 200
     (trace,) = (tmp_path / "made").iterdir()
-    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    events = read(trace)
     forwards = [event["name"] for event in events if ".model" in event.get("name", "")]
     assert len(forwards) == 3
     assert forwards.count("roseinfer.prefill_batch.model_forward") == 1
+
+
+def test_every_range_in_whichever_process(serving: Any, tmp_path: Path) -> None:
+    """On one clock: what a front end does with a step comes after the step; two profiles hold their own."""
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        before = time.time_ns()
+        assert serving.request("/start_profile", {"output_dir": str(folder)}).status == 200
+        assert serving.complete("To be, or not", max_tokens=6, ignore_eos=True).status == 200
+        assert serving.request("/stop_profile", method="POST").status == 200
+        after = time.time_ns()
+        (trace,) = folder.iterdir()
+        base = json.loads(gzip.decompress(trace.read_bytes()))["baseTimeNanoseconds"]
+        marked = [event for event in read(trace) if event.get("cat") == "user_annotation"]
+        ranges = {(event["pid"], event["name"]) for event in marked}
+        assert {name for pid, name in ranges if pid == serving.engine.pid} >= IN_ENGINE
+        assert {name for pid, name in ranges if pid != serving.engine.pid} >= IN_FRONT_END
+        assert {event["pid"] for event in marked} <= {serving.process.pid, *(p.pid for p in serving.below)}
+        times = {name: [e for e in marked if e["name"] == name] for _, name in ranges}
+        assert len(times["roseinfer.tokenize"]) == 1 and len(times["roseinfer.detokenize"]) == 6
+        (tokenized,), shown = times["roseinfer.tokenize"], times["roseinfer.detokenize"]
+        forwards = [e for e in marked if ".model" in e["name"]]
+        assert tokenized["ts"] + tokenized["dur"] < min(e["ts"] for e in forwards)
+        assert max(e["ts"] + e["dur"] for e in forwards) < max(e["ts"] for e in shown)
+        assert all(before < base + 1e3 * e["ts"] < after for e in (tokenized, *shown))
 
 
 def test_profiles_that_cannot_be(serving: Any, tmp_path: Path) -> None:
