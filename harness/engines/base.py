@@ -17,6 +17,7 @@ import msgspec
 
 from harness.engines.counters import PrefixCounters
 from harness.engines.profiler import Route
+from harness.engines.text import TextPrompts
 from harness.engines.variants import Variant
 from harness.load.plan import Target
 from harness.spec.results import LaunchRecord
@@ -80,12 +81,14 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class Asking:
-    """How every request of a run is asked: greedy and streamed. `model` is the folder of its tokenizer."""
+    """How every request of a run is asked: greedy and streamed. `model` is the folder of its tokenizer; with
+    `text`, prompts are sent as text of as many tokens."""
 
     model: Path
     served_name: str
     ignore_eos: bool = True
     seed: int = 0
+    text: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,11 @@ class Engine(ABC):
         return f"{self.display} ({variant.label})" if variant.label else self.display
 
     def encoder(self, asking: Asking) -> Encoder:
-        """The body maker of `POST /v1/completions`: token-id prompts, greedy, streamed, usage at the end."""
+        """The body maker of `POST /v1/completions`: greedy, streamed, usage at the end.
+
+        Raises:
+            EngineError: prompts are to be text, and the model's tokenizer cannot write them.
+        """
         common = {
             "model": asking.served_name,
             "stream": True,
@@ -173,8 +180,10 @@ class Engine(ABC):
             **self.extra_body(asking),
         }
 
+        written = TextPrompts(asking.model).of if asking.text else list
+
         def encode(prompt: Sequence[int], output_tokens: int) -> bytes:
-            lengths: dict[str, object] = {"prompt": prompt, "max_tokens": output_tokens}
+            lengths: dict[str, object] = {"prompt": written(prompt), "max_tokens": output_tokens}
             if asking.ignore_eos:
                 lengths |= self.fixed_length(output_tokens)
             return msgspec.json.encode(common | lengths)

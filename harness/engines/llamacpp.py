@@ -146,8 +146,8 @@ class Llamacpp(LocalEngine):
 
     def facts(self, told: SelfReport) -> dict[str, Fact]:
         facts = told.paged(_INFO, _PLACES) | told.all_logged(_LINES)
-        for layers in told.argument("device", "--n-gpu-layers").values():
-            facts["device"] = Fact(value="cuda" if layers.value else "cpu", source=ARGV)
+        if layers := told.argued({"layers": "--n-gpu-layers"}):
+            facts["device"] = Fact(value="cuda" if layers["layers"].value else "cpu", source=ARGV)
             facts["prefix_cache"] = Fact(value="--no-cache-prompt" not in told.argv, source=ARGV)
         return facts
 

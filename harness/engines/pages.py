@@ -24,10 +24,10 @@ _SERIES = re.compile(r"^(?P<name>[\w:]+)(\{(?P<labels>.*)\})?$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
-def get(target: Target, path: str) -> str | None:
-    """The body of `GET path`; None where that does not answer 200."""
+def get(target: Target, path: str, timeout_s: float = TIMEOUT_S) -> str | None:
+    """The body of `GET path`; None where that does not answer 200 in time."""
     kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
-    connection = kind(target.host, target.port, timeout=TIMEOUT_S)
+    connection = kind(target.host, target.port, timeout=timeout_s)
     try:
         connection.request("GET", path, headers=target.headers)
         response = connection.getresponse()

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from pydantic import JsonValue
 
@@ -55,10 +56,14 @@ class SelfReport:
             key: Fact(value=plain(value), source=source) for key, value in found.items() if value is not None
         }
 
-    def argument(self, key: str, option: str) -> dict[str, Fact]:
-        """`key` with what the command line gives the option: what was asked for, where no page tells."""
-        values = [b for a, b in zip(self.argv, self.argv[1:], strict=False) if a == option]
-        return {key: Fact(value=plain(values[-1]), source=ARGV)} if values else {}
+    def argued(self, options: Mapping[str, str]) -> dict[str, Fact]:
+        """Settings by the options that ask for them, where nothing tells what came of it."""
+        given = dict(pairwise(self.argv))
+        return {
+            key: Fact(value=plain(given[option]), source=ARGV)
+            for key, option in options.items()
+            if option in given
+        }
 
 
 def at(content: JsonValue, place: str) -> JsonValue:

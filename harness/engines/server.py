@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import signal
 import socket
@@ -53,18 +52,6 @@ def free_port(host: str) -> int:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def answers(host: str, port: int, path: str) -> bool:
-    """Whether `GET path` answers 200 now."""
-    connection = http.client.HTTPConnection(host, port, timeout=PROBE_TIMEOUT_S)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 def listens(pids: list[int], port: int) -> bool:
@@ -166,7 +153,8 @@ class EngineServer:
             launch.grace_s,
         )
         self._process = process
-        while not answers(self._host, port, launch.ready_path):
+        target = Target(self._host, port, COMPLETIONS)
+        while get(target, launch.ready_path, PROBE_TIMEOUT_S) is None:
             if (code := process.wait(POLL_S)) is not None:
                 if any(sign in process.tail().lower() for sign in PORT_TAKEN):
                     return False
@@ -180,7 +168,7 @@ class EngineServer:
         if not listens(process.pids(), port):
             return False
         self.served_name = launch.served_name
-        self.target = Target(self._host, port, COMPLETIONS)
+        self.target = target
         self.record = self.record.model_copy(
             update={
                 "argv": list(launch.argv),

@@ -29,7 +29,7 @@ class TextPrompts:
         path = model / "tokenizer.json"
         if not path.exists():
             raise EngineError(
-                f"{path} does not exist, and this engine takes text only", "use a model with tokenizer.json"
+                f"{path} does not exist, and prompts are to be text", "use a model with tokenizer.json"
             )
         self._tokenizer = Tokenizer.from_file(str(path))
         ids = range(self._tokenizer.get_vocab_size())

@@ -18,6 +18,14 @@ from harness.spec.fairness import Fact
 
 CB_BLOCK = 32
 SHIM = Path(__file__).parent / "shims" / "transformers_cli.py"
+#: What its command line asks for.
+_OPTIONS = {
+    "device": "--device",
+    "dtype": "--dtype",
+    "blocks": "--cb-num-blocks",
+    "block_size": "--cb-block-size",
+    "max_batched_tokens": "--cb-max-batch-tokens",
+}
 
 
 class Transformers(LocalEngine):
@@ -81,18 +89,9 @@ class Transformers(LocalEngine):
 
     def facts(self, told: SelfReport) -> dict[str, Fact]:
         """It tells nothing of itself: what it was asked for, where it was asked."""
-        options = {
-            "device": "--device",
-            "dtype": "--dtype",
-            "block_size": "--cb-block-size",
-            "max_batched_tokens": "--cb-max-batch-tokens",
-        }
-        facts = {
-            key: fact for key, option in options.items() for key, fact in told.argument(key, option).items()
-        }
-        blocks = told.argument("blocks", "--cb-num-blocks").get("blocks")
-        if blocks is not None and isinstance(blocks.value, int):
-            facts["kv_tokens"] = Fact(value=blocks.value * CB_BLOCK, source=ARGV)
+        facts = told.argued(_OPTIONS)
+        if isinstance(blocks := facts.pop("blocks", Fact(value=None, source=ARGV)).value, int):
+            facts["kv_tokens"] = Fact(value=blocks * CB_BLOCK, source=ARGV)
         if "--continuous-batching" in told.argv:
             facts["prefix_cache"] = Fact(value=str(SHIM) not in told.argv, source=ARGV)
         return facts

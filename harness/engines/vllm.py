@@ -91,7 +91,6 @@ class Vllm(LocalEngine):
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         _check_build(installation, settings)
-        options = ["--no-enable-prefix-caching", "--enable-prefix-caching"]
         arguments = [
             *self._cli(installation),
             *("serve", str(settings.model)),
@@ -100,7 +99,7 @@ class Vllm(LocalEngine):
             *("--dtype", settings.torch_dtype),
             *("--max-model-len", str(settings.max_model_len)),
             *("--seed", str(settings.seed)),
-            options[settings.caches_prefixes],
+            "--enable-prefix-caching" if settings.caches_prefixes else "--no-enable-prefix-caching",
         ]
         if _PER_REQUEST in self.flags(installation):
             arguments.append(_PER_REQUEST)

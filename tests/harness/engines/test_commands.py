@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from harness.engines import flags
 from harness.engines.base import Asking, Contender, EngineSettings, Installation
 from harness.engines.registry import LOCAL, contender, get_engine
 from harness.engines.selfreport import SelfReport
+from harness.engines.text import TextPrompts
 from harness.engines.transformers import SHIM
 from harness.engines.variants import Variant
 from harness.errors import EngineError, UsageError
@@ -122,6 +124,15 @@ def test_token_ids_are_sent_with_a_fixed_length(name):
     assert (body["temperature"], body["seed"], body["stream"]) == (0, 7, True)
     assert body["stream_options"] == {"include_usage": True}
     assert body["return_token_ids"] is True
+
+
+@pytest.mark.parametrize("name", ["roseinfer", "vllm", "sglang", "openai"])
+def test_text_is_sent_where_it_is_asked_for(name):
+    folder = resolve("random:gpt2-tiny").path
+    ids = TextPrompts(folder).tokens([5, 6, 7])
+    body = json.loads(get_engine(name).encoder(Asking(folder, "gpt2", text=True))(ids, 9))
+    assert body["prompt"] == TextPrompts(folder).of(ids)
+    assert Tokenizer.from_file(str(folder / "tokenizer.json")).encode(body["prompt"]).ids == ids
 
 
 def test_an_end_of_text_may_end_it():

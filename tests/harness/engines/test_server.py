@@ -14,8 +14,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import psutil
 import pytest
 
+from harness.engines.pages import get
 from harness.engines.selfreport import SelfReport
-from harness.engines.server import EngineServer, Launch, answers
+from harness.engines.server import EngineServer, Launch
 from harness.errors import EngineError
 from harness.spec.fairness import Fact
 from harness.spec.results import LaunchRecord
@@ -28,7 +29,7 @@ def test_is_ready_inside_and_gone_after(fake):
         return told.logged("max_batch", r"batch: (\d+)") | told.paged("/info", {"threads": "threads"})
 
     with EngineServer(fake.launch(), RECORD, fake.log, pages=["/info"], facts=facts) as server:
-        assert answers(server.target.host, server.target.port, "/health")
+        assert get(server.target, "/health") is not None
         assert sorted(server.pids) == sorted(fake.pids)
         assert len(fake.pids) == 3
         assert server.record.argv[2] == str(server.target.port)
