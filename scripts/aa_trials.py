@@ -3,9 +3,9 @@
     python scripts/aa_trials.py alike [--trials 20]    # one engine as two: how often is there no difference?
     python scripts/aa_trials.py slowed                 # against itself, every step 10 % longer: is it found?
 
-`slowed` measures both with few repeats, reads from `bench compare` how many repeats of each it asks for to
-find such a difference in TPOT p50, measures both anew with that many and reads the verdict. What follows `--`
-goes to every `bench online`. A machine that does something else meanwhile answers another question.
+`slowed` measures both in one run with few repeats, reads from its results how many repeats of each would find
+such a difference in TPOT p50, measures both anew with that many and reads the verdict. What follows `--` goes
+to every `bench online`. A machine that does something else meanwhile answers another question.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from pathlib import Path
 import yaml
 
 from harness import PROJECT_ROOT
-from harness.spec.compare import CompareResults, Difference
-from harness.spec.results import OnlineResults
+from harness.spec.results import Comparison, OnlineResults
 
 BENCH = [sys.executable, "-m", "harness.cli.app"]
 LOAD = [
-    *("--engines", "roseinfer", "--model", "random:gpt2-tiny", "--device", "cpu"),
+    *("--model", "random:gpt2-tiny", "--device", "cpu"),
     *("--max-model-len", "256", "--n", "40", "--warmup", "16"),
 ]
 #: Trials of `alike` replay a trace; those of `slowed` ask one request after the other, so that they watch the
@@ -36,8 +35,7 @@ TRACE = ["--fit", "clip", "--max-output-len", "32", "--scales", "0.4"]
 CLOSED = ["--concurrency", "1", "--input-len", "64", "--output-len", "64"]
 #: What a trial of `slowed` looks at: every step of the engine is in it, and little else.
 WATCHED = ("tpot_ms", "p50")
-PILOT_REPEATS = 3
-MOST_REPEATS = 30
+PILOT_REPEATS = 5
 
 
 class FailedRunError(Exception):
@@ -59,7 +57,20 @@ def alike(trials: int, repeats: int, out: Path, options: Sequence[str]) -> bool:
     for trial in range(trials):
         begin = time.monotonic()
         try:
-            run = measure(out, [*TRACE, "--aa", "--repeats", str(repeats), "--seed", str(trial), *options])
+            run = measure(
+                out,
+                [
+                    *TRACE,
+                    "--engines",
+                    "roseinfer",
+                    "--aa",
+                    "--repeats",
+                    str(repeats),
+                    "--seed",
+                    str(trial),
+                    *options,
+                ],
+            )
         except FailedRunError as error:
             print(f"trial {trial + 1}: {error}", flush=True)
             continue
@@ -78,36 +89,35 @@ def alike(trials: int, repeats: int, out: Path, options: Sequence[str]) -> bool:
     return without >= ceil(0.95 * trials)
 
 
-def slowed(out: Path, options: Sequence[str]) -> bool:
+def slowed(most: int, out: Path, options: Sequence[str]) -> bool:
     """Whether a slowdown of 10 % is found with the repeats that the tool asks for."""
-    engines = out / "slowed.yaml"
     out.mkdir(parents=True, exist_ok=True)
-    path = {"PYTHONPATH": str(PROJECT_ROOT / "scripts" / "slowed"), "SLOWED_BY": "0.1"}
-    engines.write_text(yaml.safe_dump({"roseinfer": {"python": sys.executable, "env": path}}))
+    engines = out / "slowed.yaml"
+    env = {"PYTHONPATH": str(PROJECT_ROOT / "scripts" / "slowed"), "SLOWED_BY": "0.1"}
+    engines.write_text(
+        yaml.safe_dump({"roseinfer": {"variants": {"slowed": {"label": "slowed", "env": env}}}})
+    )
 
-    def compare(repeats: int) -> Difference:
-        asked = [*CLOSED, "--repeats", str(repeats), *options]
-        a, b = measure(out, asked), measure(out, asked, {"BENCH_ENGINES": str(engines)})
-        # A client that was late for a request does not move the time between tokens; it is told all the same.
-        command = [*BENCH, "compare", str(a), str(b), "--json", "--allow-different", "invalid"]
-        done = subprocess.run(command, text=True, capture_output=True, check=False)
-        results = CompareResults.model_validate_json(done.stdout)
-        for obstacle in results.obstacles:
-            print(f"  {obstacle.name}: {obstacle.reason}")
-        for one in results.differences:
-            ends = "" if one.ratio_ci is None else f" ({one.ratio_ci[0]:.3f} to {one.ratio_ci[1]:.3f})"
-            print(f"  {one.metric} {one.statistic}: {one.ratio:.3f}{ends}, {one.verdict}")
-        return next(one for one in results.differences if (one.metric, one.statistic) == WATCHED)
+    def compare(repeats: int) -> Comparison:
+        both = [*CLOSED, "--engines", "roseinfer,roseinfer@slowed", "--repeats", str(repeats)]
+        run = measure(out, [*both, *options], {"BENCH_ENGINES": str(engines)})
+        found = OnlineResults.model_validate_json((run / "online_results.json").read_bytes()).comparisons
+        for one in found:
+            ends = "" if one.ci is None else f" ({one.ci[0]:.3f} to {one.ci[1]:.3f})"
+            spread = "" if one.spread is None else f", repeats {one.spread:.1%} apart"
+            print(f"  {one.metric} {one.statistic}: {one.ratio:.3f}{ends}{spread}, {one.verdict}")
+        print(f"  {run}", flush=True)
+        return next(one for one in found if (one.metric, one.statistic) == WATCHED)
 
     print(f"{PILOT_REPEATS} repeats of each:", flush=True)
     asked = compare(PILOT_REPEATS).repeats_to_find["10 %"]
-    if asked is None or asked > MOST_REPEATS:
+    if asked is None or asked > most:
         print(f"the tool asks for {asked or 'too many'} repeats: this machine is too noisy now")
         return False
     print(f"the tool asks for {asked} repeats of each to find 10 % in {' '.join(WATCHED)}:", flush=True)
     verdict = compare(asked).verdict
-    print(f"the slower engine is {'found' if verdict == 'worse' else f'not found ({verdict})'}")
-    return verdict == "worse"
+    print(f"the slower engine is {'found' if verdict == 'better' else f'not found ({verdict})'}")
+    return verdict == "better"
 
 
 def main() -> int:
@@ -118,6 +128,7 @@ def main() -> int:
     parser.add_argument("what", choices=["alike", "slowed"])
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=3, help="of each side of a trial of `alike`")
+    parser.add_argument("--most", type=int, default=40, help="repeats that `slowed` makes at most")
     parser.add_argument("--out", type=Path, default=PROJECT_ROOT / "outputs" / "trials")
     cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     given, options = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]
@@ -125,7 +136,7 @@ def main() -> int:
         if given.what == "alike":
             right = alike(given.trials, given.repeats, given.out, options)
         else:
-            right = slowed(given.out, options)
+            right = slowed(given.most, given.out, options)
     except FailedRunError as error:
         print(error)
         return 1

@@ -59,7 +59,8 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
         with engine.open(resolved.engine_settings(who), log) as server:
             run.launched(server.record)
             model = resolved.model.path if resolved.model else Path()
-            asking = Asking(model, server.served_name, resolved.settings.ignore_eos, resolved.settings.seed)
+            asked = resolved.settings
+            asking = Asking(model, server.served_name, asked.ignore_eos, asked.seed, asked.text_prompts)
             encode = engine.encoder(asking)
             measuring = _Measuring(run, resolved, notify, engine, server, encode)
             measuring.warm_up(left[0])

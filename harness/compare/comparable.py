@@ -24,6 +24,7 @@ ALIKE: dict[str, Callable[[StoredRun], object]] = {
         run.settings.ignore_eos,
     ],
     "concurrency": lambda run: run.settings.concurrency,
+    "prompts": lambda run: "text" if run.settings.text_prompts else "token ids",
     "prefix-cache": lambda run: run.settings.prefix_cache,
     "warmup": lambda run: run.settings.warmup,
     "slo": lambda run: run.settings.slo and run.settings.slo.model_dump(exclude_none=True),

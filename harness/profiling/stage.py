@@ -154,8 +154,9 @@ class _Stage:
             return profiled
 
         with engine.open(settings, self._log, change) as server:
+            asked = resolved.settings
             asking = Asking(
-                settings.model, server.served_name, resolved.settings.ignore_eos, resolved.settings.seed
+                settings.model, server.served_name, asked.ignore_eos, asked.seed, asked.text_prompts
             )
             self._capture(server, engine.encoder(asking), profiler, session)
         if session is not None:

@@ -148,6 +148,9 @@ class OnlineSettings(CommonSettings):
     )
     input_len: int = Field(128, ge=1, description="prompt tokens in the closed loop")
     output_len: int = Field(64, ge=1, description="output tokens in the closed loop")
+    text_prompts: bool = Field(
+        False, description="send text of as many tokens instead of token ids, so that engines tokenize"
+    )
     clients: Literal["auto"] | Annotated[int, Field(ge=1)] = Field("auto", description="client processes")
     calibrate: bool = Field(
         True, description="measure the client itself first where this machine has no calibration: 10 s"

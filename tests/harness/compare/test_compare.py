@@ -117,6 +117,7 @@ def test_no_failures_are_not_proof_of_none(make):
         ("scales", {"scales": (1.0, 2.0)}),
         ("engines", {"engines": ("vllm", "roseinfer")}),
         ("prefix-cache", {"prefix_cache": True}),
+        ("prompts", {"text_prompts": True}),
         ("window", {"steady_state": True}),
     ],
 )
