@@ -7,6 +7,8 @@ import codecs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import decoders, models
 
 from roseinfer.tokenizer.detokenizer import StopStrings
 from roseinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
@@ -64,3 +66,24 @@ def test_stop_strings_cut_at_the_first_whatever_the_pieces(pieces: list[str], st
     else:
         assert shown + cutter.finish() == whole
         assert not any(stop in whole for stop in stops)
+
+
+@settings(deadline=None)
+@given(ids=st.lists(st.integers(0, 8), max_size=12))
+def test_names_of_sentencepiece_tokens(ids: list[int]) -> None:
+    """Their bytes joined are what the tokenizers library decodes; a special token has only a name."""
+    pieces = ["<s>", "\u2581Hello", "\u2581", "world", "\u00e9", "<0xE2>", "<0x82>", "<0xAC>", "<0x41>"]
+    vocab = {piece: id for id, piece in enumerate(pieces)}
+    fast = FastTokenizer(models.BPE(vocab, [], byte_fallback=True))
+    fast.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    fast.add_special_tokens(["<s>"])
+    names = Tokenizer(fast).names
+    assert [names[id].text for id in range(9)] == [
+        "<s>", " Hello", " ", "world", "\u00e9", "\\xe2", "\\x82", "\\xac", "A"
+    ]  # fmt: skip
+    raw = bytes(byte for id in ids for byte in names[id].bytes or ())
+    if "\ufffd" not in raw.decode(errors="replace"):
+        assert raw.decode() == fast.decode(ids, skip_special_tokens=True)
+    assert names[0].bytes is None and names[9].text == "token_id:9"
