@@ -58,9 +58,10 @@ def _reference(run: Run, resolved: Resolved, replies: Replies) -> Reference | st
     if python is None:
         return "transformers is not installed, neither here nor beside an engine"
     settings = resolved.engine_settings(resolved.contenders[0])
-    dtype = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[settings.dtype]
     log = run.folder / "logs" / "reference.log"
-    return ask_reference(python, settings.model, settings.device, dtype, replies.prompts, OUTPUT_TOKENS, log)
+    return ask_reference(
+        python, settings.model, settings.device, settings.torch_dtype, replies.prompts, OUTPUT_TOKENS, log
+    )
 
 
 def _read(folder: Path) -> Replies | None:
