@@ -1,0 +1,207 @@
+"""The tables of docs/notes, measured anew: each switch of roseinfer, and roseinfer beside other engines.
+
+    python scripts/measure_cpu.py ablations --estimate      # what it would measure, and how long
+    python scripts/measure_cpu.py ablations > ablations.md  # about 15 minutes
+    python scripts/measure_cpu.py peers > peers.md          # about 20 minutes
+    python scripts/measure_cpu.py peers --only 124M --engines roseinfer,vllm --repeats 2
+
+Every load is one `bench online`, in which its engines are measured in turn; the others are held against the
+first. Markdown goes to stdout as each load ends, everything else to stderr. What follows `--` goes to every
+`bench online`. Nothing else should run on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness import PROJECT_ROOT
+from harness.metrics.percentiles import missing
+from harness.reporting.numbers import DASH, decimals, number
+from harness.spec.results import Comparison, Distribution, OnlineResults, OnlineSummary, Verdict
+
+BENCH = [sys.executable, "-m", "harness.cli.app", "online", "--device", "cpu"]
+PEERS = ("roseinfer", "vllm", "sglang", "transformers", "llamacpp")
+#: Seconds until a server is ready and warm, on two cores.
+START_S = {"roseinfer": 6, "vllm": 40, "sglang": 20, "transformers": 10, "llamacpp": 6}
+COLUMNS = {
+    "TTFT p50, ms": ("ttft_ms", "p50"),
+    "TTFT p99, ms": ("ttft_ms", "p99"),
+    "TPOT p50, ms": ("tpot_ms", "p50"),
+    "output tok/s": ("output_tok_per_s", "output_tok_per_s"),
+}
+OPPOSITE: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
+
+
+@dataclass(frozen=True)
+class Load:
+    """One run. `cell_s` is about how long all scales take with roseinfer, `others_s` with another engine."""
+
+    name: str
+    options: tuple[str, ...]
+    engines: tuple[str, ...]
+    cell_s: float
+    others_s: float = 0
+
+    def seconds(self, repeats: int) -> float:
+        """About how long the run takes."""
+        names = [engine.partition("@")[0] for engine in self.engines]
+        cells = sum(self.cell_s if name == "roseinfer" else self.others_s for name in names)
+        return repeats * (cells + sum(START_S[name] for name in names))
+
+
+def closed(clients: int, n: int, input_len: int = 128, output_len: int = 64) -> tuple[str, ...]:
+    lengths = ("--input-len", str(input_len), "--output-len", str(output_len))
+    return ("--concurrency", str(clients), "--n", str(n), *lengths)
+
+
+def replay(trace: str, scales: str, n: int) -> tuple[str, ...]:
+    clip = ("--fit", "clip", "--max-output-len", "64")
+    return ("--trace", trace, "--scales", scales, "--n", str(n), *clip)
+
+
+def variants(*names: str) -> tuple[str, ...]:
+    return ("roseinfer", *(f"roseinfer@{name}" for name in names))
+
+
+def ablations(out: Path) -> list[Load]:
+    """Each switch that does something on a CPU, on a load that it matters to. 16.3M parameters, bf16."""
+    shared = out / "shared-prefixes.csv"
+    rows = [f"{0.06 * i:.2f},576,32,{i * 7 % 8}" for i in range(100)]
+    header = ["# block_size: 512", "arrival_s,input_tokens,output_tokens,prefix_blocks"]
+    shared.write_text("\n".join([*header, *rows, ""]))
+    decode = variants(
+        "no-cpu-kernels", "no-packed-weights", "small-pages", "one-thread", "bound-threads",
+        "overlap-schedule", "stream-interval-4", "four-front-ends", "max-batch-4", "max-active-4",
+    )  # fmt: skip
+    prompts = variants(
+        "batched-prefill", "one-prompt", "chunked-prefill", "chunked-prefill-128", "prefill-first", "pack"
+    )
+    tokenize = variants("no-mp-async-admit", "one-tokenize-worker")
+    long, prefixes = replay("builtin", "0.8", 100), replay(str(shared), "1", 100)
+    loads = [
+        Load("8 clients, 128 tokens in, 64 out", closed(8, 100), decode, 5),
+        Load("long prompts among decoding requests: built-in trace, scale 0.8", long, prompts, 11),
+        Load("512 of 576 prompt tokens shared", prefixes, variants("prefix-cache"), 8),
+        Load("the built-in trace as text", (*long, "--text-prompts"), tokenize, 11),
+    ]
+    model = ("--model", "random:gpt2-tiny", "--max-model-len", "1024")
+    return [replace(load, options=(*model, *load.options)) for load in loads]
+
+
+def peers(out: Path) -> list[Load]:
+    """The engines that are installed, on two models: one client, eight, and a busy hour of conversations."""
+    small, large = ("--model", "random:gpt2-tiny"), ("--model", "random:gpt2")
+    azure = "azure-2023-conv-busy"
+    return [
+        Load("16.3M, 1 client, 128 in, 64 out", (*small, *closed(1, 100)), PEERS, 22, 40),
+        Load("16.3M, 8 clients, 128 in, 64 out", (*small, *closed(8, 100)), PEERS, 5, 10),
+        Load("16.3M, Azure conversations", (*small, *replay(azure, "1,2", 100)), PEERS, 38, 40),
+        Load("124M, 1 client, 128 in, 64 out", (*large, *closed(1, 12)), PEERS, 12, 25),
+        Load("124M, 8 clients, 128 in, 64 out", (*large, *closed(8, 40)), PEERS, 11, 22),
+        Load("124M, Azure conversations", (*large, *replay(azure, "8,16", 10)), PEERS, 30, 35),
+    ]
+
+
+def measure(load: Load, repeats: int, out: Path, options: Sequence[str]) -> Path | None:
+    """The folder of the run; None when nothing could be measured."""
+    asked = ["--engines", ",".join(load.engines), "--repeats", str(repeats), "--dtype", "bf16"]
+    command = [*BENCH, *load.options, *asked, "--out", str(out), "--quiet", *options]
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, check=False)
+    return Path(done.stdout.strip()).parent if done.returncode in (0, 3) and done.stdout.strip() else None
+
+
+def section(load: Load, results: OnlineResults) -> str:
+    """A Markdown table for each scale, and what must be known to read it."""
+    pooled = [one for one in results.summaries if one.repeat is None]
+    scales = sorted({one.scale for one in pooled})
+    parts = [f"## {load.name}\n", f"    {' '.join(results.meta.command)}\n"]
+    for scale in scales:
+        here = [one for one in pooled if one.scale == scale]
+        parts += [f"Scale {scale:g}:\n"] if len(scales) > 1 else []
+        parts += [f"| engine | {' | '.join(COLUMNS)} |", f"|---|{'---:|' * len(COLUMNS)}"]
+        parts += [f"| {one.label} | {' | '.join(cells(one, here, results.comparisons))} |" for one in here]
+        parts += [
+            "",
+            *(f"{one.label}: invalid, {'; '.join(one.invalid_reasons)}\n" for one in here if not one.valid),
+        ]
+    return "\n".join([*parts, *(f"{one.label}: {one.reason}\n" for one in results.skipped)])
+
+
+def cells(one: OnlineSummary, here: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) -> list[str]:
+    """Values of an engine, each with its change against the first one, the interval, and the verdict."""
+    texts = []
+    for metric, statistic in COLUMNS.values():
+        values = [value(each, metric, statistic) for each in here]
+        text = number(value(one, metric, statistic), decimals(values))
+        found = [c for c in comparisons if (c.scale, c.metric, c.statistic) == (one.scale, metric, statistic)]
+        texts.append(
+            text + next((change(c, one.label) for c in found if {c.a, c.b} == {here[0].label, one.label}), "")
+        )
+    return texts
+
+
+def value(one: OnlineSummary, metric: str, statistic: str) -> float | None:
+    """None where the sample does not support it."""
+    found = getattr(one, metric)
+    if isinstance(found, Distribution):
+        return None if missing(int(statistic[1:]), found.n) else getattr(found, statistic)
+    return float(found)
+
+
+def change(one: Comparison, label: str) -> str:
+    """`, -5 % (-9 to -1), better`: of the engine with that label against the other."""
+    if one.ci is None:
+        return f", {DASH}"
+    turned = one.b == label
+    ratio, low, high = (1 / one.ratio, 1 / one.ci[1], 1 / one.ci[0]) if turned else (one.ratio, *one.ci)
+    verdict = OPPOSITE.get(one.verdict, one.verdict) if turned else one.verdict
+    return f", {100 * ratio - 100:+.0f} % ({100 * low - 100:+.0f} to {100 * high - 100:+.0f}), {verdict}"
+
+
+def main() -> int:
+    """0 when every load was measured."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["ablations", "peers"])
+    parser.add_argument("--repeats", type=int, help="of every engine; 3 for ablations, 1 for peers")
+    parser.add_argument("--only", default="", help="loads whose name holds this")
+    parser.add_argument("--engines", help="these instead of all, comma separated; the first is held against")
+    parser.add_argument("--estimate", action="store_true", help="only say what would be measured")
+    parser.add_argument("--out", type=Path, default=PROJECT_ROOT / "outputs" / "measured")
+    cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    given, options = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]
+    given.out.mkdir(parents=True, exist_ok=True)
+    repeats = given.repeats or (3 if given.what == "ablations" else 1)
+    loads = [
+        load
+        for load in (ablations if given.what == "ablations" else peers)(given.out)
+        if given.only in load.name
+    ]
+    if given.engines:
+        loads = [replace(load, engines=tuple(given.engines.split(","))) for load in loads]
+    for load in loads:
+        print(
+            f"{load.seconds(repeats) / 60:5.1f} min: {load.name}: {', '.join(load.engines)}", file=sys.stderr
+        )
+    print(f"about {sum(load.seconds(repeats) for load in loads) / 60:.0f} minutes in all", file=sys.stderr)
+    if given.estimate:
+        return 0
+    missed = 0
+    for load in loads:
+        run = measure(load, repeats, given.out, options)
+        missed += run is None
+        if run is not None:
+            results = OnlineResults.model_validate_json((run / "online_results.json").read_bytes())
+            print(f"{run}", file=sys.stderr)
+            print(section(load, results), flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
