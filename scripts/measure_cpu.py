@@ -34,6 +34,7 @@ COLUMNS = {
     "TPOT p50, ms": ("tpot_ms", "p50"),
     "output tok/s": ("output_tok_per_s", "output_tok_per_s"),
 }
+TITLES = {"ablations": "The switches of roseinfer on a CPU", "peers": "Engines beside each other on a CPU"}
 OPPOSITE: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
 
 
@@ -115,6 +116,19 @@ def measure(load: Load, repeats: int, out: Path, options: Sequence[str]) -> Path
     return Path(done.stdout.strip()).parent if done.returncode in (0, 3) and done.stdout.strip() else None
 
 
+def head(title: str, repeats: int, results: OnlineResults) -> str:
+    """What all tables have in common."""
+    cpu = results.meta.environment["cpu"]
+    assert isinstance(cpu, dict)
+    versions = [f"{one.label} {one.version}" for one in results.meta.launches if one.variant is None]
+    return (
+        f"# {title}\n\n{cpu['model']}, {cpu['usable_cores']} cores that client and engines share; "
+        f"{', '.join(versions)}; bf16, {repeats} repeats of each, every one with a fresh server. Behind a "
+        "value stand its change against the first row, the 95 % interval of that, and the verdict, which "
+        f"holds at 5 % for all comparisons of a pair together. {DASH}: the sample is too small.\n"
+    )
+
+
 def section(load: Load, results: OnlineResults) -> str:
     """A Markdown table for each scale, and what must be known to read it."""
     pooled = [one for one in results.summaries if one.repeat is None]
@@ -192,15 +206,18 @@ def main() -> int:
     print(f"about {sum(load.seconds(repeats) for load in loads) / 60:.0f} minutes in all", file=sys.stderr)
     if given.estimate:
         return 0
-    missed = 0
+    measured = 0
     for load in loads:
         run = measure(load, repeats, given.out, options)
-        missed += run is None
-        if run is not None:
-            results = OnlineResults.model_validate_json((run / "online_results.json").read_bytes())
-            print(f"{run}", file=sys.stderr)
-            print(section(load, results), flush=True)
-    return 1 if missed else 0
+        if run is None:
+            continue
+        results = OnlineResults.model_validate_json((run / "online_results.json").read_bytes())
+        if not measured:
+            print(head(TITLES[given.what], repeats, results))
+        print(section(load, results), flush=True)
+        print(run, file=sys.stderr)
+        measured += 1
+    return 0 if measured == len(loads) else 1
 
 
 if __name__ == "__main__":
