@@ -14,9 +14,11 @@ from harness.cells.resolve import Resolved, make_contenders, resolve_online
 from harness.cells.run import JOURNAL, RESULTS, Run
 from harness.errors import BenchError, UsageError
 from harness.fairness.ledger import ledger
-from harness.metrics.comparison import compare
+from harness.metrics.comparison import compare_points
+from harness.metrics.estimates import measure
 from harness.metrics.prefixes import prefix_hits
-from harness.metrics.summary import summarize
+from harness.metrics.samples import by_scale, split
+from harness.metrics.summary import summarize_points
 from harness.records.journal import read_journal
 from harness.records.store import assemble, read_records
 from harness.spec.calibration import Calibration
@@ -134,22 +136,23 @@ def _write_results(run: Run) -> OnlineResults:
     settings = run.settings
     rank = {who.label: position for position, who in enumerate(make_contenders(settings))}
     requests = records.requests.sort_values("label", key=lambda label: label.map(rank), kind="stable")
+    groups = by_scale(split(requests, records.chunks, settings.cut))
+    points = [measure(repeats, settings.slo, settings.seed) for repeats in groups]
     answers = judged_answers(run)
     told = _TOLD.validate_python(_kept(run, "told"))
     counts = _PREFIXES.validate_python(_kept(run, "prefix_cache"))
     results = OnlineResults(
         meta=run.info,
-        summaries=summarize(
-            requests, records.chunks, settings.slo, settings.seed, settings.cut, run.ceiling,
-            told, answers.wrong if answers else None,
+        summaries=summarize_points(
+            points, settings.slo, run.ceiling, told, answers.wrong if answers else None
         ),
-        comparisons=compare(requests, records.chunks, seed=settings.seed, cut=settings.cut),
+        comparisons=compare_points(points),
         skipped=run.left_out(),
         prefixes=prefix_hits(requests, counts),
         ledger=ledger(run.info.launches),
         answers=answers,
         told=told,
-    )  # fmt: skip
+    )
     assemble(run.folder, run.done)
     write_json(run.folder / RESULTS, results)
     return results

@@ -65,17 +65,16 @@ class Resampling:
             position = np.maximum(total - 1, 0) * (q / 100)
             below = np.floor(position)
             ranks = np.stack([below, np.ceil(position)]).astype(np.float32)
-            at = np.stack([(counts <= rank[:, None]).sum(axis=1) for rank in ranks])
-            ends = values[np.minimum(at, len(values) - 1)]
+            ends = values[np.stack([(counts > rank[:, None]).argmax(axis=1) for rank in ranks])]
             result[row] = np.where(total > 0, ends[0] + (ends[1] - ends[0]) * (position - below), np.nan)
         return result
 
     def means(self, sample: Sample) -> Floats:
         """(B,) the mean of `sample` in every resample; NaN where a resample is empty."""
-        weights = np.ones(len(sample.values)) if sample.weights is None else sample.weights
         unit, units = self.unit[sample.request], self.draws.shape[1]
-        sums = self.draws @ np.bincount(unit, weights * sample.values, units)
-        counts = self.draws @ np.bincount(unit, weights, units)
+        weighted = sample.values if sample.weights is None else sample.weights * sample.values
+        held = np.bincount(unit, weighted, units), np.bincount(unit, sample.weights, units)
+        sums, counts = (self.draws @ np.column_stack(held)).T
         return np.asarray(np.divide(sums, counts, out=np.full(RESAMPLES, np.nan), where=counts > 0))
 
     def _cumulative(self, sample: Sample) -> tuple[npt.NDArray[np.float32], Floats]:

@@ -8,9 +8,8 @@ from itertools import combinations
 import pandas as pd
 
 from harness.metrics.contrast import Contrast, contrast, judged
-from harness.metrics.estimates import Key, estimates
-from harness.metrics.intervals import Estimate
-from harness.metrics.samples import Group, by_scale, split
+from harness.metrics.estimates import Estimates, Point, measure
+from harness.metrics.samples import by_scale, split
 from harness.metrics.window import Cut
 from harness.spec.results import Comparison
 
@@ -37,15 +36,16 @@ def compare(
         Engines are resampled independently. A statistic that a sample does not support (p99 of fewer than 100
         samples) has no interval. The verdicts of a pair hold for all its scales and statistics together.
     """
-    return compare_groups(split(requests, chunks, cut), baseline, seed)
+    points = [measure(repeats, seed=seed) for repeats in by_scale(split(requests, chunks, cut))]
+    return compare_points(points, baseline)
 
 
-def compare_groups(groups: Sequence[Group], baseline: str | None = None, seed: int = 0) -> list[Comparison]:
-    """`compare` of tables that are split already."""
-    scales: dict[float, dict[str, dict[Key, Estimate]]] = {}
-    for repeats in by_scale(groups):
-        scales.setdefault(repeats[0].scale, {})[repeats[0].label] = estimates(repeats, seed=seed)
-    labels = list(dict.fromkeys(group.label for group in groups))
+def compare_points(points: Sequence[Point], baseline: str | None = None) -> list[Comparison]:
+    """`compare` of what is estimated already."""
+    scales: dict[float, dict[str, Estimates]] = {}
+    for point in points:
+        scales.setdefault(point.pooled.scale, {})[point.pooled.label] = point.found
+    labels = list(dict.fromkeys(point.pooled.label for point in points))
     pairs = {
         pair: judged(
             [

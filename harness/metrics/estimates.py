@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from harness.metrics.bootstrap import RESAMPLES, Resampling
-from harness.metrics.intervals import Estimate
-from harness.metrics.percentiles import missing, percentiles
+from harness.metrics.intervals import Estimate, own
+from harness.metrics.percentiles import missing
 from harness.metrics.rates import Flow, flow
-from harness.metrics.samples import Group, pool
-from harness.metrics.summary import generator
-from harness.spec.results import PERCENTILES
+from harness.metrics.samples import Group, Sample, pool
+from harness.spec.results import LATENCY_METRICS, PERCENTILES, Distribution
 from harness.spec.settings import Slo
 
 #: Metric and statistic, as in the results; a rate is its own statistic.
 Key = tuple[str, str]
+Estimates = dict[Key, Estimate]
 
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
 RATES = ("req_per_s", "output_tok_per_s", "goodput_req_per_s")
@@ -28,29 +30,82 @@ HEADLINE: tuple[Key, ...] = (
 )
 
 
-def estimates(repeats: Sequence[Group], slo: Slo | None = None, seed: int = 0) -> dict[Key, Estimate]:
+@dataclass(frozen=True)
+class Point:
+    """One engine at one scale.
+
+    Attributes:
+        repeats: its cells.
+        pooled: all of them as one.
+        each: the latencies of each repeat.
+        found: the latencies of all repeats pooled, and the rates.
+    """
+
+    repeats: Sequence[Group]
+    pooled: Group
+    each: Sequence[Estimates]
+    found: Estimates
+
+
+def measure(repeats: Sequence[Group], slo: Slo | None = None, seed: int = 0) -> Point:
+    """Everything that is estimated of one engine at one scale, from its repeats."""
+    group = pool(repeats)
+    each = [_latencies(one, LATENCY_METRICS, seed) for one in repeats]
+    together = each[0] if len(each) == 1 else _latencies(group, LATENCY_METRICS, seed)
+    return Point(repeats, group, each, together | (_rates(repeats, slo, seed) if together else {}))
+
+
+def estimates(repeats: Sequence[Group], slo: Slo | None = None, seed: int = 0) -> Estimates:
     """Mean and percentiles of every latency that has a sample, and the rates, of one engine at one scale.
 
     Goodput needs a service level. Nothing is estimated where no request succeeded.
     """
-    group = pool(repeats)
-    resampling = Resampling.plan(group.repeat_of, generator(seed, group))
-    found: dict[Key, Estimate] = {}
-    for metric in LATENCIES:
-        sample = group.sample(metric)
-        if not sample.values.size:
-            continue
-        n = sample.values.size if sample.weights is None else int(sample.weights.sum())
-        levels = percentiles(sample.values, sample.weights, PERCENTILES)
-        rows = resampling.replicates(sample, PERCENTILES)
-        mean = float(np.average(sample.values, weights=sample.weights))
-        found[metric, "mean"] = Estimate(mean, resampling.means(sample), len(repeats))
-        for q, value, row in zip(PERCENTILES, levels, rows, strict=True):
-            found[metric, f"p{q}"] = Estimate(float(value), row, len(repeats), missing(q, n))
+    group = repeats[0] if len(repeats) == 1 else pool(repeats)
+    found = _latencies(group, LATENCIES, seed)
     return found | (_rates(repeats, slo, seed) if found else {})
 
 
-def _rates(repeats: Sequence[Group], slo: Slo | None, seed: int) -> dict[Key, Estimate]:
+def distribution(sample: Sample, found: Mapping[str, Estimate] | None = None) -> Distribution:
+    """A sample as mean, percentiles and maximum, with the intervals of the estimates that it supports."""
+    if not sample.values.size:
+        return Distribution()
+    ends = {name: own(one) for name, one in (found or {}).items() if not one.missing}
+    ci = {name: end for name, end in ends.items() if end is not None}
+    return Distribution(mean=sample.mean, **sample.levels, max=float(sample.values.max()), n=sample.n, ci=ci)
+
+
+def of_metric(found: Estimates, metric: str) -> dict[str, Estimate]:
+    """The statistics of one metric, by name."""
+    return {statistic: one for (name, statistic), one in found.items() if name == metric}
+
+
+def generator(seed: int, group: Group) -> np.random.Generator:
+    """A random stream of the group's own: resamples of two engines must not move together."""
+    name = f"{group.label}\n{group.scale!r}\n{group.repeat}"
+    return np.random.default_rng([seed, zlib.crc32(name.encode())])
+
+
+def _latencies(group: Group, metrics: Sequence[str], seed: int) -> Estimates:
+    """Mean and percentiles of every latency that has a sample."""
+    resampling = Resampling.plan(group.repeat_of, generator(seed, group))
+    samples = {metric: group.sample(metric) for metric in metrics}
+    found = {one: _statistics(one, resampling) for one in dict.fromkeys(samples.values()) if one.values.size}
+    return {
+        (metric, name): estimate
+        for metric, sample in samples.items()
+        for name, estimate in found.get(sample, {}).items()
+    }
+
+
+def _statistics(sample: Sample, resampling: Resampling) -> dict[str, Estimate]:
+    repeats, rows = resampling.repeats, resampling.replicates(sample, PERCENTILES)
+    found = {"mean": Estimate(sample.mean, resampling.means(sample), repeats)}
+    for q, row in zip(PERCENTILES, rows, strict=True):
+        found[f"p{q}"] = Estimate(sample.levels[f"p{q}"], row, repeats, missing(q, sample.n))
+    return found
+
+
+def _rates(repeats: Sequence[Group], slo: Slo | None, seed: int) -> Estimates:
     """Counts of all repeats over their summed time; repeats are resampled."""
     flows = [flow(group, slo) for group in repeats]
     draws = generator(seed, pool(repeats)).multinomial(

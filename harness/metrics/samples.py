@@ -20,15 +20,17 @@ from harness.metrics.definitions import (
     request_metrics,
     succeeded,
 )
+from harness.metrics.percentiles import percentiles
 from harness.metrics.window import Cut, find_window, inside, scheduled
+from harness.spec.results import PERCENTILES
 from harness.spec.settings import Window
 
 _IDENTITY = ["engine", "variant", "label", "scale", "repeat"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sample:
-    """Values of one metric.
+    """Values of one metric. Equal only to itself: what is computed of it is computed once.
 
     Attributes:
         values: (S,) finite.
@@ -39,6 +41,21 @@ class Sample:
     values: npt.NDArray[np.float64]
     weights: npt.NDArray[np.int64] | None
     request: npt.NDArray[np.int64]
+
+    @property
+    def n(self) -> int:
+        """How many samples the values count for."""
+        return self.values.size if self.weights is None else int(self.weights.sum())
+
+    @cached_property
+    def mean(self) -> float:
+        return float(np.average(self.values, weights=self.weights))
+
+    @cached_property
+    def levels(self) -> dict[str, float]:
+        """The percentiles that are reported, by name. There must be values."""
+        found = percentiles(self.values, self.weights, PERCENTILES)
+        return {f"p{q}": float(level) for q, level in zip(PERCENTILES, found, strict=True)}
 
     @cached_property
     def bins(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
@@ -79,10 +96,12 @@ class Group:
         return self._samples[metric]
 
     def _sample(self, metric: str) -> Sample:
-        if metric == "itl_ms":
-            return Sample(self.gaps.gap_ms / self.gaps.tokens, self.gaps.tokens, self.gaps.request)
         if metric == "icl_ms":
             return Sample(self.gaps.gap_ms, None, self.gaps.request)
+        if metric == "itl_ms" and np.all(self.gaps.tokens == 1):
+            return self.sample("icl_ms")
+        if metric == "itl_ms":
+            return Sample(self.gaps.gap_ms / self.gaps.tokens, self.gaps.tokens, self.gaps.request)
         values = self.metrics[metric].to_numpy(np.float64)
         request = np.flatnonzero(np.isfinite(values))
         return Sample(values[request], None, request)

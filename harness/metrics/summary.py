@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from harness.metrics.bootstrap import Resampling
-from harness.metrics.percentiles import distribution
+from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
 from harness.metrics.rates import Flow, flow, total
-from harness.metrics.samples import Group, by_scale, pool, split
+from harness.metrics.samples import Group, by_scale, split
 from harness.metrics.validity import discredit, invalid_reasons
 from harness.metrics.waterfall import Told, told_mean, waterfall
 from harness.metrics.window import Cut, scheduled
@@ -51,43 +49,38 @@ def summarize(
         For each engine as it first appears and each scale ascending: its repeats, then all of them pooled
         (`repeat` None).
     """
-    return summarize_groups(split(requests, chunks, cut), slo, seed, ceiling, told, wrong)
+    points = [measure(repeats, slo, seed) for repeats in by_scale(split(requests, chunks, cut))]
+    return summarize_points(points, slo, ceiling, told, wrong)
 
 
-def summarize_groups(
-    groups: Sequence[Group],
+def summarize_points(
+    points: Sequence[Point],
     slo: Slo | None = None,
-    seed: int = 0,
     ceiling: ClientCeiling | None = None,
     told: Told | None = None,
     wrong: Mapping[str, str] | None = None,
 ) -> list[OnlineSummary]:
-    """`summarize` of tables that are split already."""
+    """`summarize` of what is estimated already."""
     summaries = []
     told = told or {}
-    for repeats in by_scale(groups):
-        each = [_summary(group, [group], slo, seed, ceiling, told) for group in repeats]
+    for point in points:
+        cells = zip(point.repeats, point.each, strict=True)
+        each = [_summary(group, [group], found, slo, ceiling, told) for group, found in cells]
         if len(each) == 1:
             pooled = each[0].model_copy(update={"repeat": None})
         else:
             reasons = [f"repeat {one.repeat}: {why}" for one in each for why in one.invalid_reasons]
-            pooled = _summary(pool(repeats), repeats, slo, seed, None, told)
+            pooled = _summary(point.pooled, point.repeats, point.found, slo, None, told)
             pooled = pooled.model_copy(update={"valid": not reasons, "invalid_reasons": reasons})
         summaries += [*each, pooled]
     return [discredit(summary, (wrong or {}).get(summary.label)) for summary in summaries]
 
 
-def generator(seed: int, group: Group) -> np.random.Generator:
-    """A random stream of the group's own: resamples of two engines must not move together."""
-    name = f"{group.label}\n{group.scale!r}\n{group.repeat}"
-    return np.random.default_rng([seed, zlib.crc32(name.encode())])
-
-
 def _summary(
     group: Group,
     repeats: Sequence[Group],
+    found: Estimates,
     slo: Slo | None,
-    seed: int,
     ceiling: ClientCeiling | None,
     told: Told,
 ) -> OnlineSummary:
@@ -95,8 +88,7 @@ def _summary(
     good = requests[requests["error"].isna()]
     errors = requests["error"].dropna().astype(str).value_counts()
     passed = total([flow(one, slo) for one in repeats])
-    resampling = Resampling.plan(group.repeat_of, generator(seed, group))
-    latencies = {name: distribution(group.sample(name), resampling) for name in LATENCY_METRICS}
+    latencies = {name: distribution(group.sample(name), of_metric(found, name)) for name in LATENCY_METRICS}
     latencies |= {name: _engine_told(good, name, told) for name in ENGINE_METRICS if not latencies[name].n}
     reasons = invalid_reasons(group, ceiling)
     return OnlineSummary(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pandas as pd
 from pydantic import ValidationError
 
 from harness.errors import UsageError
-from harness.metrics.comparison import compare_groups
-from harness.metrics.samples import Group, split
-from harness.metrics.summary import summarize_groups
+from harness.metrics.comparison import compare_points
+from harness.metrics.estimates import measure
+from harness.metrics.samples import Group, by_scale, split
+from harness.metrics.summary import summarize_points
 from harness.spec.base import first_fault
 from harness.spec.calibration import client_ceiling
 from harness.spec.results import Comparison, OnlineResults, OnlineSummary
@@ -43,9 +45,9 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
     settings, ceiling = _settings(results), client_ceiling(results.meta)
     wrong = results.answers.wrong if results.answers else None
     with ThreadPoolExecutor(2) as threads:
-        comparisons = threads.submit(compare_groups, groups, seed=settings.seed)
-        summaries = summarize_groups(groups, settings.slo, settings.seed, ceiling, results.told, wrong)
-        return results.model_copy(update={"summaries": summaries, "comparisons": comparisons.result()})
+        points = list(threads.map(partial(measure, slo=settings.slo, seed=settings.seed), by_scale(groups)))
+    summaries = summarize_points(points, settings.slo, ceiling, results.told, wrong)
+    return results.model_copy(update={"summaries": summaries, "comparisons": compare_points(points)})
 
 
 def _settings(results: OnlineResults) -> OnlineSettings:

@@ -24,7 +24,7 @@ from harness.cli.progress import make_display
 from harness.engines.base import Contender
 from harness.engines.variants import Variant
 from harness.load.plan import Progress
-from harness.metrics.percentiles import distribution
+from harness.metrics.estimates import distribution
 from harness.metrics.samples import Sample
 from harness.offline.run import Measuring
 from harness.spec.results import LATENCY_METRICS, OfflineResult, OnlineSummary, Skipped

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.metrics.percentiles import distribution, missing, needed, percentiles
+from harness.metrics.estimates import distribution
+from harness.metrics.percentiles import missing, needed, percentiles
 from harness.metrics.samples import Sample
 
 finite = st.floats(0, 1e6, allow_nan=False)
