@@ -24,7 +24,7 @@ from harness.metrics.percentiles import missing
 from harness.reporting.numbers import DASH, decimals, number
 from harness.spec.results import Comparison, Distribution, OnlineResults, OnlineSummary, Verdict
 
-BENCH = [sys.executable, "-m", "harness.cli.app", "online", "--device", "cpu"]
+BENCH = [sys.executable, "-m", "harness.cli.app", "online"]
 PEERS = ("roseinfer", "vllm", "sglang", "transformers", "llamacpp")
 #: Seconds until a server is ready and warm, on two cores.
 START_S = {"roseinfer": 6, "vllm": 40, "sglang": 20, "transformers": 10, "llamacpp": 6}
@@ -47,6 +47,11 @@ class Load:
     engines: tuple[str, ...]
     cell_s: float
     others_s: float = 0
+
+    def asked(self, repeats: int) -> list[str]:
+        """The options of `bench online`."""
+        engines = ("--engines", ",".join(self.engines), "--repeats", str(repeats))
+        return ["--device", "cpu", "--dtype", "bf16", *self.options, *engines]
 
     def seconds(self, repeats: int) -> float:
         """About how long the run takes."""
@@ -110,8 +115,7 @@ def peers(out: Path) -> list[Load]:
 
 def measure(load: Load, repeats: int, out: Path, options: Sequence[str]) -> Path | None:
     """The folder of the run; None when nothing could be measured."""
-    asked = ["--engines", ",".join(load.engines), "--repeats", str(repeats), "--dtype", "bf16"]
-    command = [*BENCH, *load.options, *asked, "--out", str(out), "--quiet", *options]
+    command = [*BENCH, *load.asked(repeats), "--out", str(out), "--quiet", *options]
     done = subprocess.run(command, text=True, stdout=subprocess.PIPE, check=False)
     return Path(done.stdout.strip()).parent if done.returncode in (0, 3) and done.stdout.strip() else None
 
@@ -129,11 +133,12 @@ def head(title: str, repeats: int, results: OnlineResults) -> str:
     )
 
 
-def section(load: Load, results: OnlineResults) -> str:
+def section(load: Load, repeats: int, results: OnlineResults) -> str:
     """A Markdown table for each scale, and what must be known to read it."""
     pooled = [one for one in results.summaries if one.repeat is None]
     scales = sorted({one.scale for one in pooled})
-    parts = [f"## {load.name}\n", f"    {' '.join(results.meta.command)}\n"]
+    asked = [Path(word).name if "/" in word else word for word in load.asked(repeats)]
+    parts = [f"## {load.name}\n", f"    bench online {' '.join(asked)}\n"]
     for scale in scales:
         here = [one for one in pooled if one.scale == scale]
         parts += [f"Scale {scale:g}:\n"] if len(scales) > 1 else []
@@ -170,7 +175,7 @@ def value(one: OnlineSummary, metric: str, statistic: str) -> float | None:
 def change(one: Comparison, label: str) -> str:
     """`, -5 % (-9 to -1), better`: of the engine with that label against the other."""
     if one.ci is None:
-        return f", {DASH}"
+        return ""
     turned = one.b == label
     ratio, low, high = (1 / one.ratio, 1 / one.ci[1], 1 / one.ci[0]) if turned else (one.ratio, *one.ci)
     verdict = OPPOSITE.get(one.verdict, one.verdict) if turned else one.verdict
@@ -214,7 +219,7 @@ def main() -> int:
         results = OnlineResults.model_validate_json((run / "online_results.json").read_bytes())
         if not measured:
             print(head(TITLES[given.what], repeats, results))
-        print(section(load, results), flush=True)
+        print(section(load, repeats, results), flush=True)
         print(run, file=sys.stderr)
         measured += 1
     return 0 if measured == len(loads) else 1
