@@ -29,7 +29,7 @@ from harness.cells.events import (
     Reporting,
     Started,
 )
-from harness.compare.tables import noise
+from harness.compare.tables import noise, planning
 from harness.metrics.percentiles import missing
 from harness.offline.run import Measuring
 from harness.reporting import tables
@@ -165,7 +165,8 @@ def _tables(results: OnlineResults | OfflineResults) -> list[Table]:
     found = [*(tables.latency(pooled, metric) for metric in metrics), tables.throughput(pooled)]
     if prefixes := prefix_table(results.prefixes):
         found.append(prefixes)
-    return found + noise(results.comparisons) if results.meta.settings.get("aa") else found
+    more = noise if results.meta.settings.get("aa") else planning
+    return found + more(results.comparisons)
 
 
 def _summary(summary: OnlineSummary) -> str:

@@ -13,8 +13,7 @@ from harness.errors import UsageError
 from harness.metrics.contrast import Contrast, contrast, judged
 from harness.metrics.estimates import HEADLINE, Key, estimates
 from harness.metrics.intervals import LEVEL
-from harness.metrics.power import repeats_to_find
-from harness.spec.compare import EFFECTS, CompareResults, Difference, Gated
+from harness.spec.compare import CompareResults, Difference, Gated
 from harness.spec.gates import ERROR_RATE, GateTerm
 
 Pair = tuple[str, str]
@@ -115,7 +114,6 @@ def _outcome(gated: Sequence[Gated]) -> Literal["pass", "regression", "inconclus
 
 
 def _difference(pair: Pair, one: Contrast) -> Difference:
-    spread = one.spread
     return Difference(
         engine_a=pair[0],
         engine_b=pair[1],
@@ -133,9 +131,6 @@ def _difference(pair: Pair, one: Contrast) -> Difference:
         repeats_a=one.b.repeats,
         repeats_b=one.a.repeats,
         missing_samples=one.missing,
-        spread=spread,
-        repeats_to_find={
-            name: None if spread is None else repeats_to_find(effect, spread, one.repeats, one.comparisons)
-            for name, effect in EFFECTS.items()
-        },
+        spread=one.spread,
+        repeats_to_find=one.repeats_to_find,
     )

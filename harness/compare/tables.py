@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.metrics.estimates import Key
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.intervals import ASSUMED_SPREAD, LEVEL, Ends
-from harness.metrics.power import MAX_REPEATS, POWER, repeats_to_find
+from harness.metrics.power import MAX_REPEATS, POWER
 from harness.reporting.numbers import DASH, decimals, number, plural
 from harness.reporting.table import Cell, Column, Table
 from harness.spec.compare import EFFECTS, CompareResults, Difference, Gated
 from harness.spec.results import Comparison
+
+#: The statistics of a run's plan for more repeats.
+PLANNED: tuple[Key, ...] = (
+    *((metric, statistic) for metric in ("ttft_ms", "tpot_ms") for statistic in ("p50", "p99")),
+    ("output_tok_per_s", "output_tok_per_s"),
+)
 
 _COLUMNS = [
     Column("statistic", numeric=False),
@@ -87,6 +94,31 @@ def noise(comparisons: Sequence[Comparison]) -> list[Table]:
     ]
 
 
+def planning(comparisons: Sequence[Comparison]) -> list[Table]:
+    """How many repeats a difference between two engines of a run needs; nothing where none has several."""
+    known: dict[tuple[str, str, float | None], dict[Key, Comparison]] = {}
+    for one in comparisons:
+        if one.spread is not None:
+            known.setdefault((one.a, one.b, one.scale), {})[one.metric, one.statistic] = one
+    if not known:
+        return []
+    columns = [
+        *(Column(head, numeric=False) for head in ("engines", "scale")),
+        *(Column(_name(*key).partition(",")[0]) for key in PLANNED),
+    ]
+    rows = [
+        [
+            Cell(f"{a} and {b}"),
+            Cell(f"{scale:g}"),
+            *(Cell(" / ".join(_repeats(found[key])) if key in found else DASH) for key in PLANNED),
+        ]
+        for (a, b, scale), found in known.items()
+    ]
+    title = f"Repeats of each engine that find a difference of {' / '.join(EFFECTS)}"
+    note = f"With a chance of {POWER:.0%}, for all comparisons of the pair together."
+    return [Table("planning", title, columns, rows, (note,))]
+
+
 def _found(comparisons: Sequence[Comparison]) -> str:
     """The verdict of one A/A run."""
     wrong = sum(one.verdict in ("better", "worse") for one in comparisons)
@@ -105,14 +137,13 @@ def _noise(one: Comparison) -> list[Cell]:
         Cell(number(one.value_b, places), one.value_b),
         Cell(DASH if half is None else f"±{half:.1%}", half),
         Cell(one.verdict),
-        *(Cell(_repeats(one, effect)) for effect in EFFECTS.values()),
+        *map(Cell, _repeats(one)),
     ]
 
 
-def _repeats(one: Comparison, effect: float) -> str:
-    if one.spread is None:
-        return DASH
-    return _many(repeats_to_find(effect, one.spread, one.repeats, one.comparisons))
+def _repeats(one: Comparison | Difference) -> list[str]:
+    """For each of `EFFECTS`; a dash where one repeat shows no spread."""
+    return [DASH if one.spread is None else _many(count) for count in one.repeats_to_find.values()]
 
 
 def _row(one: Difference) -> list[Cell]:
@@ -121,7 +152,6 @@ def _row(one: Difference) -> list[Cell]:
     if one.missing_samples:
         what = "token" if one.metric == "itl_ms" else "request"
         verdict += f": {plural(one.missing_samples, what)} more needed"
-    known = [DASH if one.spread is None else _many(count) for count in one.repeats_to_find.values()]
     return [
         Cell(_name(one.metric, one.statistic)),
         Cell(number(one.value_a, places), one.value_a),
@@ -129,7 +159,7 @@ def _row(one: Difference) -> list[Cell]:
         Cell(_change(one.ratio), one.ratio),
         Cell(_ends(one.ratio_ci)),
         Cell(verdict),
-        Cell(" / ".join(known)),
+        Cell(" / ".join(_repeats(one))),
     ]
 
 

@@ -90,4 +90,5 @@ def _comparison(a: str, b: str, one: Contrast) -> Comparison:
         verdict=one.verdict,
         spread=one.spread,
         repeats=one.repeats,
+        repeats_to_find=one.repeats_to_find,
     )

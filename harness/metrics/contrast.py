@@ -10,6 +10,8 @@ from harness.metrics.estimates import HEADLINE, Key
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.holm import holm
 from harness.metrics.intervals import LEVEL, Effect, Estimate, difference, ratio
+from harness.metrics.power import repeats_to_find
+from harness.spec.compare import EFFECTS
 from harness.spec.results import Verdict
 
 
@@ -51,6 +53,15 @@ class Contrast:
         if len(known) < 2:
             return None
         return math.sqrt(sum(s * s * n for s, n in known) / sum(n for _, n in known))
+
+    @property
+    def repeats_to_find(self) -> dict[str, int | None]:
+        """Repeats of each that would find a difference of so much; None: unknown, or too many."""
+        spread = self.spread
+        return {
+            name: None if spread is None else repeats_to_find(effect, spread, self.repeats, self.comparisons)
+            for name, effect in EFFECTS.items()
+        }
 
     @property
     def repeats(self) -> tuple[int, int]:

@@ -154,10 +154,8 @@ class _Stage:
             return profiled
 
         with engine.open(settings, self._log, change) as server:
-            asked = resolved.settings
-            asking = Asking(
-                settings.model, server.served_name, asked.ignore_eos, asked.seed, asked.text_prompts
-            )
+            run = resolved.settings
+            asking = Asking(settings.model, server.served_name, run.ignore_eos, run.seed, run.text_prompts)
             self._capture(server, engine.encoder(asking), profiler, session)
         if session is not None:
             session.export()

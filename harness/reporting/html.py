@@ -11,7 +11,7 @@ from itertools import count
 
 from markupsafe import Markup
 
-from harness.compare.tables import noise
+from harness.compare.tables import noise, planning
 from harness.metrics.glossary import GLOSSARY
 from harness.profiling.section import ProfileSection, profile_section
 from harness.reporting import made, tables
@@ -133,6 +133,12 @@ class Chapter:
         """Of a run that measures every engine as two."""
         assert isinstance(self.run, OnlineRun)
         return noise(self.run.results.comparisons) if self.meta.settings.get("aa") else []
+
+    @property
+    def planning(self) -> list[Table]:
+        """Of a run with several engines and repeats; that of an A/A run is in its noise."""
+        assert isinstance(self.run, OnlineRun)
+        return [] if self.meta.settings.get("aa") else planning(self.run.results.comparisons)
 
     @property
     def throughput(self) -> Table:

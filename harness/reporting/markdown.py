@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.compare.tables import noise, planning
 from harness.reporting import tables
 from harness.reporting.bands import HEADLINE
 from harness.reporting.facts import facts, title
@@ -31,6 +32,8 @@ def summary(run: Run) -> str:
         parts += [table(shown), *([_STAR] if shown.marked else [])]
         parts += [table(tables.latency(run.pooled, metric)) for metric in HEADLINE]
         parts.append(table(tables.throughput(run.pooled)))
+        found = noise if run.meta.settings.get("aa") else planning
+        parts += [table(one) for one in found(run.results.comparisons)]
         if waterfall := waterfall_table(run.pooled):
             parts.append(table(waterfall))
         if run.results.answers is not None:

@@ -127,6 +127,10 @@ class Comparison(Strict):
         None, description="standard deviation of the logarithm from repeat to repeat; null if there was one"
     )
     repeats: tuple[int, int] = Field((1, 1), description="of `a` and of `b`")
+    repeats_to_find: dict[str, int | None] = Field(
+        default_factory=dict,
+        description="repeats of each that find a difference of so much; null: unknown, or too many",
+    )
 
 
 class Versions(Strict):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from harness.metrics.comparison import compare
+from harness.metrics.power import repeats_to_find
 
 
 def engine(label, cell, *, slower=1.0, repeat=0, scale=1.0, n=150, seed=0):
@@ -47,6 +48,20 @@ def test_of_one_repeat_only_what_is_plain_is_claimed(tables, slower, verdict):
     comparisons = compare(*tables(engine("a", 0, slower=slower) + engine("b", 1)))
     assert found(comparisons, "tpot_ms", "p50").verdict == verdict
     assert all(one.spread is None for one in comparisons)
+
+
+def test_a_run_with_repeats_says_how_many_find_a_difference(tables):
+    rows = several("a", (0, 1, 2)) + several("b", (3, 4, 5), slower=1.02)
+    rows += engine("b", 6, repeat=3, slower=1.1)
+    one = found(compare(*tables(rows)), "tpot_ms", "p50")
+    needed = one.repeats_to_find
+    assert needed == {
+        name: repeats_to_find(effect, one.spread, one.repeats, one.comparisons)
+        for name, effect in {"5 %": 0.05, "10 %": 0.1}.items()
+    }
+    assert 4 < needed["10 %"] < needed["5 %"]
+    once = found(compare(*tables(engine("a", 0) + engine("b", 1))), "tpot_ms", "p50")
+    assert once.repeats_to_find == {"5 %": None, "10 %": None}
 
 
 def test_repeats_that_differ_hide_what_their_requests_would_show(tables):
