@@ -108,12 +108,15 @@ def wait(engine: subprocess.Popen[bytes]) -> None:
 
 
 def family(root: int) -> list[psutil.Process]:
-    """Every process below that one which is not a zombie."""
+    """Every process below that one which is not a zombie.
+
+    One whose first thread alone has ended is called a zombie by the kernel, too, and holds all that it held.
+    """
     alive = []
     with suppress(psutil.NoSuchProcess):
         for process in psutil.Process(root).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                if process.status() != psutil.STATUS_ZOMBIE:
+                if process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1:
                     alive.append(process)
     return alive
 

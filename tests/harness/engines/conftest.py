@@ -15,7 +15,7 @@ from harness.engines.server import Launch
 # argv: PORT PIDS MODE. It appends the PID of each of its processes to PIDS: itself, a child, and a daemon
 # in a session of its own that ignores SIGINT and SIGTERM and whose parent has gone.
 PROGRAM = """
-import http.server, os, signal, sys, time
+import ctypes, http.server, os, signal, sys, threading, time
 port, pids, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 
 def note():
@@ -32,6 +32,9 @@ if mode == "exits":
     print("no such weights: model.safetensors")
     sys.exit(3)
 if os.fork() == 0:
+    if mode == "headless":  # looks like a zombie from here on, and is none
+        threading.Thread(target=sleep).start()
+        ctypes.CDLL(None).pthread_exit(None)
     sleep()
 if os.fork() == 0:
     os.setsid()

@@ -42,6 +42,12 @@ def test_is_ready_inside_and_gone_after(fake):
     assert fake.left() == []
 
 
+def test_a_process_whose_first_thread_has_ended_is_no_zombie(fake):
+    with EngineServer(fake.launch("headless"), RECORD, fake.log) as server:
+        assert sorted(server.pids) == sorted(fake.pids)
+    assert not [pid for pid in fake.pids if psutil.pid_exists(pid)]
+
+
 def test_one_that_ignores_the_signal_is_killed(fake):
     with EngineServer(fake.launch("stubborn"), RECORD, fake.log):
         assert len(fake.left()) == 3
