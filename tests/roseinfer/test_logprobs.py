@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
-from roseinfer.engine.logprobs import logprobs
+from roseinfer.engine.logprobs import collect, logprobs, tell, who_asks
 from roseinfer.logprobs import TokenLogprobs
 from roseinfer.params import SamplingParams
 
@@ -42,6 +42,26 @@ def test_definition(rows: int, k: int, seed: int, half: bool) -> None:
     if k:
         for row, (token, others) in enumerate(zip(taken.tolist(), likeliest, strict=True)):
             assert (others[0] == token) == (wide[row, token] == wide[row].max())
+
+
+@settings(deadline=None)
+@given(wanted=st.lists(st.integers(-1, 3), min_size=1, max_size=8), data=st.data())
+def test_a_step_told_in_parts(wanted: list[int], data: st.DataObject) -> None:
+    """Prompts and decode rows launched apart, with padding behind either, say the same as together."""
+    ids, cut = np.arange(len(wanted)) + 70, data.draw(st.integers(0, len(wanted)))
+    logits = torch.randn(len(wanted), 23, generator=torch.Generator().manual_seed(cut))
+    taken = torch.arange(len(wanted))
+    padded = [torch.cat((part, torch.full((2, 23), 99.0))) for part in (logits[:cut], logits[cut:])]
+    asked = who_asks(np.array(wanted), ids)
+    parts = tell(padded[0], taken[:cut], asked) + tell(padded[1], taken[cut:], asked, cut)
+    if asked is None:
+        assert max(wanted) == -1 and not parts
+        return
+    apart, together = collect(asked, parts), collect(asked, tell(logits, taken, asked))
+    asking = [row for row, k in enumerate(wanted) if k >= 0]
+    assert apart.ids.tolist() == [70 + row for row in asking]
+    assert apart.tokens[:, 0].tolist() == asking and apart.tokens.shape[1] == 1 + max(wanted)
+    assert np.array_equal(apart.tokens, together.tokens) and np.allclose(apart.values, together.values)
 
 
 Told = tuple[list[int], list[TokenLogprobs]]
