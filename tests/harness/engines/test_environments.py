@@ -16,6 +16,7 @@ import torch
 from harness.engines import find
 from harness.engines.base import Installation
 from harness.engines.environments import bundle, install, unpack
+from harness.engines.environments.pip import run
 from harness.engines.environments.recipe import BundleRecipe, Recipe
 from harness.engines.registry import LOCAL
 from harness.engines.variants import EngineFile, load_file
@@ -107,6 +108,13 @@ def test_two_at_once(cache: Path, engine):
     with pytest.raises(UsageError, match="another process"):
         install.install(engine, "cpu")
     os.close(held)
+
+
+def test_llamacpp_is_compiled_without_what_nobody_runs(tmp_path: Path):
+    recipe = install.find_recipe(LOCAL["llamacpp"], "cpu")
+    show = [sys.executable, "-c", "import os; print(os.environ['CMAKE_ARGS'])"]
+    run("showing", show, tmp_path / "log", recipe.env)
+    assert "-DLLAMA_BUILD_TESTS=OFF" in (tmp_path / "log").read_text()
 
 
 def test_what_cannot_be_installed():

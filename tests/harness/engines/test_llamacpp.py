@@ -14,6 +14,7 @@ from harness.engines.llamacpp import model_file
 from harness.engines.registry import LOCAL, contender
 from harness.errors import EngineError, UsageError
 from harness.records.stream import read_stream
+from harness.records.tokens import count_tokens
 from harness.spec.settings import EngineRef
 from rosemodels import folder
 
@@ -104,16 +105,23 @@ def test_its_file_is_made_of_the_folders_weights_where_it_has_none(program: Path
         ENGINE.server(ENGINE.installed(), full, 8000)
 
 
-def test_its_timings_tell_prefill():
-    last = {
-        "choices": [],
-        "usage": {"prompt_tokens": 3, "completion_tokens": 2},
-        "timings": {"prompt_ms": 12.5},
-    }
-    body = [
-        b'data: {"choices": [{"text": " a", "finish_reason": null}]}\n\n',
-        b'data: {"choices": [{"text": " b", "finish_reason": "length"}]}\n\n',
-        b"data: " + json.dumps(last).encode() + b"\n\ndata: [DONE]\n\n",
+def test_its_stream_tells_lengths_reuse_and_prefill():
+    """As build 11549 sends it: a token a chunk, then an empty text with usage and timings."""
+    texts = [
+        {"text": text, "index": 0, "logprobs": None, "finish_reason": None} for text in (" Events", "591")
     ]
+    end = {
+        "choices": [{"text": "", "index": 0, "logprobs": None, "finish_reason": "length"}],
+        "usage": {
+            "completion_tokens": 2, "prompt_tokens": 4, "total_tokens": 6,
+            "prompt_tokens_details": {"cached_tokens": 3},
+        },
+        "timings": {"cache_n": 3, "prompt_n": 1, "prompt_ms": 13.827, "predicted_n": 2, "predicted_ms": 1.8},
+    }  # fmt: skip
+    events = [*({"choices": [text]} for text in texts), end]
+    body = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events] + [b"data: [DONE]\n\n"]
     stream = read_stream([(float(i), data) for i, data in enumerate(body)], complete=True)
-    assert (stream.prefill_ms, stream.completion_tokens, stream.done) == (12.5, 2, True)
+    assert (stream.prompt_tokens, stream.cached_tokens, stream.completion_tokens) == (4, 3, 2)
+    assert (stream.prefill_ms, stream.queue_wait_ms) == (13.827, None)
+    assert (stream.finish_reason, stream.done) == ("length", True)
+    assert count_tokens(stream).chunks == [(0.0, 1), (1.0, 1)]
