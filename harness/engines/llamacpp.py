@@ -56,7 +56,7 @@ def packaged_program(python: Path) -> Path:
     try:
         done = subprocess.run([python, "-c", _LOCATE], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise EngineError(f"{PACKAGE} of {python} does not run: {error}", "install it again") from None
+        raise EngineError(f"{PACKAGE} of {python} does not run: {error}", "bench engines doctor") from None
     return Path(done.stdout.strip())
 
 
