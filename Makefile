@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
 
-.PHONY: setup help bench-online bench-offline bench-profile report test lint format clean
+.PHONY: setup help bench-online bench-offline bench-profile report test coverage lint format clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY) ## make .venv with everything in it
@@ -42,6 +42,9 @@ report: $(READY) ## render RUN (one or several run folders) into one HTML file u
 
 test: $(READY) ## run the test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(ARGS)
+
+coverage: $(READY) ## how much of the engine's own code its tests run, in all its processes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/roseinfer --cov $(ARGS)
 
 lint: $(READY) ## ruff, mypy and the walls between the packages
 	$(BIN)/ruff check .

@@ -23,11 +23,16 @@ SPIN = {"GOMP_SPINCOUNT": "10000"}
 #: third of its time on finding them. The environment's GLIBC_TUNABLES wins.
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
+#: Matrix products that oneDNN and PyTorch's layer above it keep compiled, one for each number of tokens and
+#: shape of weights. Their own 1,024 take half a GiB, and leave the memory between them in pieces. The
+#: environment's values win.
+KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "LRU_CACHE_CAPACITY": "256"}
+
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """What the engine process is started with."""
     spin = {} if "OMP_WAIT_POLICY" in inherited else SPIN
-    return {**HUGE_PAGES, **spin, **inherited}
+    return {**HUGE_PAGES, **KERNELS_KEPT, **spin, **inherited}
 
 
 class EngineProcess:
