@@ -14,6 +14,7 @@ from harness.spec.fairness import Fact
 
 LOG = "start-up log"
 ARGV = "command line"
+ENV = "environment"
 
 _DTYPES = {
     **dict.fromkeys(("half", "fp16", "f16"), "float16"),
@@ -25,11 +26,13 @@ _WORDS: dict[str, JsonValue] = {"true": True, "false": False, "none": None, "nul
 
 @dataclass(frozen=True)
 class SelfReport:
-    """The log up to readiness, the bodies of pages that answered 200 by path, and the command line."""
+    """The log up to readiness, the bodies of pages that answered 200 by path, the command line, and what the
+    environment adds to the inherited one."""
 
     log: str = ""
     pages: Mapping[str, str] = field(default_factory=dict)
     argv: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
     def logged(self, key: str, pattern: str) -> dict[str, Fact]:
         """`key` with the first group of the pattern's last match in the log; nothing without a match."""

@@ -183,7 +183,7 @@ class EngineServer:
         """The settings that the engine tells, and where it may run."""
         log = self._log.read_bytes()[process.log_start :].decode(errors="replace")
         bodies = {path: body for path in self._pages if (body := get(self.target, path)) is not None}
-        facts = self._facts(SelfReport(log, bodies, launch.argv))
+        facts = self._facts(SelfReport(log, bodies, launch.argv, launch.env))
         if self._cpus is not None:
             facts["cpus"] = Fact(value=list(self._cpus), source="set by this harness")
         return facts

@@ -15,13 +15,14 @@ from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.cores import compute_threads
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
-from harness.engines.selfreport import LOG, SelfReport
+from harness.engines.selfreport import ENV, LOG, SelfReport, plain
 from harness.engines.server import Launch
 from harness.offline.workers import folder
 from harness.spec.fairness import Fact
 
 #: Offline, and /health answers at once instead of generating a token each time, which takes it a second.
 QUIET = {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
+THREADS = "OMP_NUM_THREADS"
 
 
 def environment(settings: EngineSettings) -> dict[str, str]:
@@ -29,7 +30,7 @@ def environment(settings: EngineSettings) -> dict[str, str]:
     wait for each other."""
     if settings.device != "cpu":
         return QUIET
-    return {**QUIET, "OMP_NUM_THREADS": str(compute_threads(settings.cpus))}
+    return {**QUIET, THREADS: str(compute_threads(settings.cpus))}
 
 
 def options(settings: EngineSettings) -> dict[str, JsonValue]:
@@ -125,6 +126,8 @@ class Sglang(LocalEngine):
         if facts:
             facts["chunked_prefill"] = Fact(value="max_batched_tokens" in facts, source=LOG)
             facts = told.logged("max_batched_tokens", _NO_CHUNKS) | facts
+        if threads := told.env.get(THREADS):
+            facts["threads"] = Fact(value=plain(threads), source=ENV)
         if told.logged("graphs", _NO_GRAPHS):
             facts["graphs"] = Fact(value=[], source=LOG)
         return facts

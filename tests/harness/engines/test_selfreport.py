@@ -99,9 +99,9 @@ REPORTS: dict[EngineName, tuple[SelfReport, dict[str, JsonValue]]] = {
         },
     ),
     "sglang": (
-        SelfReport(SGLANG_LOG),
+        SelfReport(SGLANG_LOG, env={"OMP_NUM_THREADS": "1"}),
         {
-            "device": "cpu", "dtype": "bfloat16", "kv_dtype": "bfloat16", "kv_tokens": 16384,
+            "threads": 1, "device": "cpu", "dtype": "bfloat16", "kv_dtype": "bfloat16", "kv_tokens": 16384,
             "block_size": 1, "context": 1024, "max_batch": 4096, "max_batched_tokens": 4096,
             "chunked_prefill": True, "prefix_cache": False, "graphs": [], "overlap": True,
             "attention": "torch_native", "sampler": "pytorch",
@@ -147,7 +147,7 @@ def test_settings_are_found_in_what_the_engine_says(engine: EngineName) -> None:
     facts = LOCAL[engine].facts(told)
     assert {key: fact.value for key, fact in facts.items()} == expected
     sources = {fact.source for fact in facts.values()}
-    assert sources <= {"start-up log", "GET /server_info", "GET /props", "command line"}
+    assert sources <= {"start-up log", "GET /server_info", "GET /props", "command line", "environment"}
 
 
 @pytest.mark.parametrize("engine", LOCAL)
