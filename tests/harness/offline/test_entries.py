@@ -57,3 +57,9 @@ def test_without_interleaving_an_engine_is_done_before_the_next():
         ("roseinfer", 1),
         ("vllm", 0),
     ]
+
+
+def test_an_engine_without_an_api_in_process_is_left_out_with_the_reason():
+    entries, [skipped] = make_entries([contender(EngineRef(name="llamacpp"))])
+    assert entries == []
+    assert (skipped.label, skipped.reason) == ("llama.cpp", "it has no in-process API here")
