@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 
 from harness.errors import BenchError
 
 INTERRUPTED = 130
+
+#: What a file system refuses and a user can mend: no space, no permission, a file where a folder should be.
+_REFUSED = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+}
 
 
 def main() -> None:
@@ -19,6 +26,13 @@ def main() -> None:
         code = INTERRUPTED
     except BenchError as error:
         code, said = error.exit_code, str(error)
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        code = BenchError.exit_code
+        mend = "make room, let this user write there, or choose another --out"
+        said = f"{where}{error.strerror}\n  mend: {mend}"
     if code == INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # pressed again, it would break off the way out
         said = said or "interrupted"
@@ -37,7 +51,7 @@ def _run() -> int:
         code: int | None = app(standalone_mode=False)
     except typer.TyperException as error:
         if message := error.format_message():
-            print(f"bench: {message}\n  mend: see `bench --help`, of the command too", file=sys.stderr)
+            print(f"bench: {message}\n  mend: see `bench --help` and `bench COMMAND --help`", file=sys.stderr)
         return error.exit_code
     return code or 0
 

@@ -122,7 +122,7 @@ def _results(path: Path, model: type[Results]) -> Results:
     except ValidationError as error:
         raise UsageError(
             f"{path} is not a results file of this version: {first_fault(error)}",
-            "make it again with this version of bench",
+            "read it with the version of bench that wrote it (versions in run.json), or make the run again",
         ) from error
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.harness.reporting.conftest import make_offline
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -39,6 +41,15 @@ def test_a_wrong_command_line(arguments: list[str], message: str, bench: Any) ->
     assert (done.code, done.out) == (2, "")
     line, mend = done.err.splitlines()
     assert line.startswith(f"bench: {message}") and mend.startswith("  mend: ")
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path: Path, bench: Any) -> None:
+    (tmp_path / "file").write_text("kept")
+    run = make_offline(tmp_path / "run", repeats=1)
+    done = bench("report", str(run), "--out", str(tmp_path / "file" / "report.html"))
+    line, mend = done.err.splitlines()
+    assert done.code == 3 and line.startswith(f"bench: {tmp_path}") and "another --out" in mend
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "run"}
 
 
 def test_without_a_command_it_shows_its_help(bench: Any) -> None:
