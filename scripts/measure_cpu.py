@@ -21,7 +21,7 @@ from pathlib import Path
 
 from harness import PROJECT_ROOT
 from harness.metrics.percentiles import missing
-from harness.reporting.numbers import DASH, decimals, number
+from harness.reporting.numbers import DASH, decimals, number, plural
 from harness.spec.results import Comparison, Distribution, OnlineResults, OnlineSummary, Verdict
 
 BENCH = [sys.executable, "-m", "harness.cli.app", "online"]
@@ -127,7 +127,7 @@ def head(title: str, repeats: int, results: OnlineResults) -> str:
     versions = [f"{one.label} {one.version}" for one in results.meta.launches if one.variant is None]
     return (
         f"# {title}\n\n{cpu['model']}, {cpu['usable_cores']} cores that client and engines share; "
-        f"{', '.join(versions)}; bf16, {repeats} repeats of each, every one with a fresh server. Behind a "
+        f"{', '.join(versions)}; bf16, {plural(repeats, 'repeat')} of each, every one with a fresh server. Behind a "
         "value stand its change against the first row, the 95 % interval of that, and the verdict, which "
         f"holds at 5 % for all comparisons of a pair together. {DASH}: the sample is too small.\n"
     )
