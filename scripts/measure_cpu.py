@@ -127,9 +127,10 @@ def head(title: str, repeats: int, results: OnlineResults) -> str:
     versions = [f"{one.label} {one.version}" for one in results.meta.launches if one.variant is None]
     return (
         f"# {title}\n\n{cpu['model']}, {cpu['usable_cores']} cores that client and engines share; "
-        f"{', '.join(versions)}; bf16, {plural(repeats, 'repeat')} of each, every one with a fresh server. Behind a "
-        "value stand its change against the first row, the 95 % interval of that, and the verdict, which "
-        f"holds at 5 % for all comparisons of a pair together. {DASH}: the sample is too small.\n"
+        f"{', '.join(versions)}; bf16, {plural(repeats, 'repeat')} of each, every one with a fresh "
+        "server. Behind a value stand its change against the first row, the 95 % interval of that, and the "
+        "verdict, which holds at 5 % for all comparisons of a pair together. "
+        f"{DASH}: the sample is too small.\n"
     )
 
 
