@@ -39,6 +39,13 @@ from harness.workload.prefixes import reusable_tokens
 MEASURED_DELAY_S = 0.5
 WARMUP_DELAY_S = 0.1
 
+#: What a server that takes no request of the warm-up lacks.
+_MENDS = {
+    "http_404": "the server needs POST /v1/completions: one for chat alone cannot be measured",
+    "http_400": "the server must take a list of token ids as its prompt",
+    "http_422": "the server must take a list of token ids as its prompt",
+}
+
 
 def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) -> None:
     """Measure the cells of `block` that are not in the journal.
@@ -106,7 +113,10 @@ class _Measuring:
                 first = records.requests.iloc[0]
                 raise EngineError(
                     f"no request of the warm-up succeeded: {first['error']}: {first['error_detail']}",
-                    "see the engine's log in the run's folder",
+                    _MENDS.get(
+                        first["error"],
+                        "see the engine's log, which is in the run's folder if it was started here",
+                    ),
                 )
 
     def measure(self, cell: Cell) -> None:

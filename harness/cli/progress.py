@@ -33,7 +33,7 @@ from harness.compare.tables import noise, planning
 from harness.metrics.percentiles import missing
 from harness.offline.run import Measuring
 from harness.reporting import tables
-from harness.reporting.numbers import DASH
+from harness.reporting.numbers import DASH, plural
 from harness.reporting.prefixes import prefix_table
 from harness.reporting.table import Table
 from harness.spec.results import (
@@ -67,7 +67,7 @@ class Display:
             case Started(folder, cells, done):
                 self._cells = cells
                 before = f", {done} measured before" if done else ""
-                self.line(f"run {folder}: {cells} cells{before}")
+                self.line(f"run {folder}: {plural(cells, 'cell')}{before}")
             case EngineSkipped(skipped) | (Skipped() as skipped):
                 scale = "" if skipped.scale is None else f", scale {skipped.scale:g}"
                 repeat = "" if skipped.repeat is None else f", repeat {skipped.repeat}"
