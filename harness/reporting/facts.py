@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from harness.reporting.numbers import DASH, plural
+from harness.reporting.numbers import DASH, plural, several
 from harness.reporting.run import OnlineRun, Run
 
 
@@ -20,7 +20,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
     """Name and value of each line, those that the run knows."""
     settings, trace = run.meta.settings, run.meta.trace
     found = [
-        ("Model", ", ".join(str(settings[key]) for key in ("model", "dtype", "device") if settings.get(key))),
+        ("Model", _model(run)),
         ("Machine", machine(run.meta.environment)),
     ]
     if isinstance(run, OnlineRun):
@@ -56,6 +56,14 @@ def batch(settings: Mapping[str, Any]) -> str:
     names = ("num_prompts", "input_len", "output_len")
     prompts, inputs, outputs = (settings.get(name, DASH) for name in names)
     return f"{prompts} prompts of {inputs} tokens, {outputs} tokens generated for each"
+
+
+def _model(run: Run) -> str:
+    """As it was asked for; of servers that were running, what they call it and where they are."""
+    settings, told = run.meta.settings, [launch.settings for launch in run.meta.launches]
+    if told and all("base_url" in one for one in told):
+        return several(f"{one['model']} at {one['base_url']}" for one in told)
+    return ", ".join(str(settings[key]) for key in ("model", "dtype", "device") if settings.get(key))
 
 
 def _when(created: str) -> str:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.reporting.made import say
-from harness.reporting.numbers import percent, plural
+from harness.reporting.numbers import percent, plural, several
 from harness.reporting.run import OnlineRun, Run
 from harness.reporting.winners import differs
+from harness.spec.results import OnlineSummary
 
 _KINDS = ("invalid", "skipped", "load")
 
@@ -80,17 +81,26 @@ def _noise(run: OnlineRun) -> list[Notice]:
 
 
 def _invalid(run: OnlineRun) -> list[Notice]:
-    found = []
+    """One an engine, however many of its scales are invalid."""
+    wrong: dict[str, list[OnlineSummary]] = {}
     for summary in run.pooled:
-        if summary.valid:
-            continue
-        kinds = ", ".join(f"{kind} {count}" for kind, count in summary.errors.items())
-        detail = "; ".join(summary.invalid_reasons) + (f" ({kinds})" if kinds else "")
-        title = f"{summary.label} at scale {summary.scale:g} is invalid."
-        found.append(
-            Notice("invalid", title, f"{_sentence(detail)} It is shown, crossed out, and not compared.")
-        )
+        if not summary.valid:
+            wrong.setdefault(summary.label, []).append(summary)
+    found = []
+    for label, summaries in wrong.items():
+        where = f"scale{'' if len(summaries) == 1 else 's'} {several(f'{one.scale:g}' for one in summaries)}"
+        details = [_why(one) for one in summaries]
+        if len(summaries) > 1:
+            details = [f"At {one.scale:g}, {why}" for one, why in zip(summaries, details, strict=True)]
+        told = " ".join(_sentence(detail[:1].upper() + detail[1:]) for detail in details)
+        detail = f"{told} It is shown, crossed out, and not compared."
+        found.append(Notice("invalid", f"{label} at {where} is invalid.", detail))
     return found
+
+
+def _why(summary: OnlineSummary) -> str:
+    kinds = ", ".join(f"{kind} {count}" for kind, count in summary.errors.items())
+    return "; ".join(summary.invalid_reasons) + (f" ({kinds})" if kinds else "")
 
 
 def _fitting(run: Run) -> list[Notice]:

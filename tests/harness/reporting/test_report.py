@@ -165,7 +165,7 @@ def test_a_run_in_which_nothing_succeeded_still_has_a_report(tmp_path):
     (folder / "online_results.json").write_text(results.model_dump_json())
     failed.to_parquet(folder / "requests.parquet")
     page = Page(write_run_outputs(folder).read_text(encoding="utf-8"))
-    assert "no request succeeded" in page.text
+    assert "No request succeeded" in page.text
     assert "No engine has a valid result." in page.text
 
 
