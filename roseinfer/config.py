@@ -58,6 +58,9 @@ class EngineConfig:
     decode_first: bool = setting(
         True, "every step decodes, prompts come along; else steps with prompts compute only prompts"
     )
+    mixed_steps: bool | None = setting(
+        None, "prompts and decoding requests share a step, else they take turns; off for a GPU if not given"
+    )
     prefix_cache: bool = setting(False, "reuse keys and values of equal prefixes of earlier requests")
     overlap_schedule: bool | None = setting(
         None, "launch a step before the tokens of the last one are read; on for a GPU if not given"
@@ -67,6 +70,9 @@ class EngineConfig:
     fused_ops: bool = setting(True, "GPU: kernels that do several operators' work at once")
     pinned_staging: bool = setting(True, "GPU: copy a step's arrays from pinned memory, asynchronously")
     prefill_backend: PrefillBackend = setting("auto", "GPU: attention of prompts; auto: flash-attn or sdpa")
+    spin_ms: float | None = setting(
+        None, "how long processes without work stay awake for more; 1000 beside a GPU, else 0, if not given"
+    )
     threads: int | None = setting(None, "CPU threads; PyTorch's choice if not given")
     packed_weights: bool = setting(True, "store weights in the layout of the CPU's matrix kernels")
     cpu_kernels: bool = setting(True, "use the C++ kernels on a CPU")
@@ -77,3 +83,5 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1")
+        if self.spin_ms is not None and not 0 <= self.spin_ms <= 60_000:
+            raise ConfigError("spin_ms must be from 0 to 60000")

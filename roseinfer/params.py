@@ -69,6 +69,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     chunked_prefill_size: int | None
     admission_policy: str
     decode_first: bool
+    mixed_steps: bool
     prefix_cache: bool
     overlap_schedule: bool
     attention: str
@@ -76,6 +77,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     cuda_graph: bool
     packed_weights: bool
     threads: int
+    spin_ms: float
 
     def describe(self) -> str:
         """One line that says what is in use."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from roseinfer.attention.base import Attention, Batch
 from roseinfer.attention.prefill import Prefill, Spans
-from roseinfer.kernels.triton.paged_decode import paged_decode, paged_decode_split, splits_for
+from roseinfer.kernels.triton.paged_decode import paged_decode
 from roseinfer.kernels.triton.store_kv import store_kv
 from roseinfer.kvcache.pool import KVPool
 
@@ -80,17 +80,18 @@ class CudaPagedAttention(Attention):
             )
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def attend_split(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor] | None:
-        """As `attend`, for a step of one-token rows alone: parts that are yet to be joined, see
-        `paged_decode_split`; None where a request's tokens are not split."""
-        decodes = self._decodes
-        splits = splits_for(q.shape[0], q.shape[1], q.device)
-        if decodes is None or self._prompts is not None or splits == 1:
-            return None
-        return paged_decode_split(
-            q, k, v, *self._pool.layer(layer), decodes.table, decodes.rows, decodes.lengths,
-            self._pool.block_size, splits,
-        )  # fmt: skip
+    @property
+    def decodes_alone(self) -> Decodes | None:
+        """Of a step without prompts, for kernels that attend themselves."""
+        return self._decodes if self._prompts is None else None
+
+    @property
+    def block_size(self) -> int:
+        return self._pool.block_size
+
+    def cache(self, layer: int) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values, `[slots, kv heads, dim]` each."""
+        return self._pool.layer(layer)
 
     def _attend_prompts(
         self, prompts: Prompts, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor

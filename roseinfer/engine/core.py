@@ -14,13 +14,14 @@ from roseinfer import models
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.choose import choose_runner, triton_runs
 from roseinfer.engine.loop import Loop
-from roseinfer.engine.resolve import resolve_device, resolve_dtype, resolve_policies
+from roseinfer.engine.resolve import resolve_device, resolve_dtype, resolve_policies, resolve_spin_ms
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.warmup import warm_up
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.pool import KVPool, bytes_per_token
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
 from roseinfer.params import EngineInfo, SamplingParams, check_request
+from roseinfer.scheduler.policies import decode_first
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler, StepResult
@@ -90,6 +91,7 @@ class Engine:
             chunked_prefill_size=config.chunked_prefill_size,
             admission_policy=config.admission_policy,
             decode_first=config.decode_first,
+            mixed_steps=policies.composition is decode_first,
             prefix_cache=config.prefix_cache,
             overlap_schedule=overlap,
             attention=chosen.attention,
@@ -97,6 +99,7 @@ class Engine:
             cuda_graph=chosen.cuda_graph,
             packed_weights=model.packed,
             threads=torch.get_num_threads(),
+            spin_ms=resolve_spin_ms(config, device),
         )
         if config.warmup:
             warm_up(self)

@@ -19,15 +19,16 @@ from roseinfer.engine.logprobs import Asked, Logprobs, collect, tell
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, part, sample
 from roseinfer.engine.staging import Results, Staging, fetch
-from roseinfer.kernels.triton.argmax import argmax
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.logprobs import StepLogprobs
-from roseinfer.models.gpt2_cuda import CudaGPT2
 from roseinfer.models.model import Model
 from roseinfer.ranges import named_range
 
 #: Prompt tokens of the graphs for prompts, and how many prompts these take. More of either run eagerly.
-PROMPT_TOKENS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+PROMPT_TOKENS = (
+    16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 2048, 3072, 4096,
+    6144, 8192,
+)  # fmt: skip
 MAX_PROMPTS = 64
 
 
@@ -114,8 +115,6 @@ class CudaRunner(Runner):
     def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
         if batch.copies.shape[1]:
             self._pool.copy_blocks(*batch.copies)
-        if len(batch.changed):
-            self._update_table(batch)
         parts: list[Tensor] = []
         told: list[Logprobs] = []
         prompts, asked = len(batch.prefill_requests), sampling.asked
@@ -125,6 +124,8 @@ class CudaRunner(Runner):
             if prompts:
                 parts.append(self._sampled(logits, self._first[:prompts], batch, sampling, 0))
                 told += tell(logits, parts[-1], asked)
+        if len(batch.changed):  # read by steps that decode, not by prompts
+            self._update_table(batch)
         if len(batch.decode_lengths):
             with named_range("roseinfer.model.forward.cuda_graph_replay"):
                 logits = self._launch_decode(batch)
@@ -163,12 +164,8 @@ class CudaRunner(Runner):
         arrays = self._decode_in.device
         rows, lengths = arrays[:size], arrays[self._max_batch : self._max_batch + size]
         self._attention.use(None, Decodes(self._table, rows, lengths))
-        if isinstance(self._model, CudaGPT2):
-            hidden = self._model.forward_last(self._last, rows, lengths, self._attention)
-        else:
-            tokens = self._last.index_select(0, rows)
-            hidden = self._model.forward(tokens, (lengths - 1).clamp_(min=0), self._attention)
-        return self._choose(hidden, rows, self._decoded[:size])
+        hidden = self._model.forward_last(self._last, rows, lengths, self._attention)
+        return self._model.choose(hidden, rows, self._last, self._decoded[:size])
 
     def _launch_prompts(self, batch: Batch) -> Tensor:
         count, prompts = batch.decode_start, len(batch.segments)
@@ -204,7 +201,7 @@ class CudaRunner(Runner):
         longest = min(size, self._longest)
         self._attention.use(Prompts(slots, Spans(spans, spans, longest, longest), None), None)
         hidden = self._model.forward(tokens, positions, self._attention).index_select(0, last)
-        return self._choose(hidden, rows, self._first[:MAX_PROMPTS])
+        return self._model.choose(hidden, rows, self._last, self._first[:MAX_PROMPTS])
 
     def _prompts_eagerly(self, batch: Batch) -> Tensor:
         count, ends = batch.decode_start, len(batch.prefill_requests)
@@ -217,14 +214,7 @@ class CudaRunner(Runner):
         self._attention.use(self._attention.prompts(batch), None)
         hidden = self._model.forward(sent[:count], sent[count : 2 * count], self._attention)
         last, rows = sent[2 * count :].view(2, ends)
-        return self._choose(hidden.index_select(0, last), rows, self._first[:ends])
-
-    def _choose(self, hidden: Tensor, rows: Tensor, out: Tensor) -> Tensor:
-        if isinstance(self._model, CudaGPT2):
-            return self._model.choose(hidden, rows, self._last, out)
-        logits = self._model.logits(hidden)
-        argmax(logits, rows, self._last, out)
-        return logits
+        return self._model.choose(hidden.index_select(0, last), rows, self._last, self._first[:ends])
 
     def _sampled(
         self, logits: Tensor, tokens: Tensor, batch: Batch, sampling: SamplingBatch, start: int

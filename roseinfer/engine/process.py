@@ -67,6 +67,7 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
         return 2
     gc.collect()
     gc.freeze()
+    channels.spin_s = engine.info.spin_ms / 1e3
     _tell_all(channels, Ready(engine.info))
     try:
         with nvtx_ranges():

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from roseinfer.config import ConfigError, Device, Dtype, EngineConfig
 from roseinfer.scheduler.admission import Admission, Fifo, Pack
-from roseinfer.scheduler.policies import ChunkedPrompts, Policies, WholePrompts, decode_first, prefill_first
+from roseinfer.scheduler.policies import (
+    Alternate,
+    ChunkedPrompts,
+    Composition,
+    Policies,
+    WholePrompts,
+    decode_first,
+    prefill_first,
+)
 
+#: From so many cores on, processes that wait awake leave some to others.
+_SPARE_CORES = 8
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
@@ -42,5 +54,20 @@ def resolve_policies(config: EngineConfig, device: torch.device) -> Policies:
         prefill_max_tokens=config.prefill_max_tokens or (2048 if device.type == "cuda" else 128),
         admission=admissions[config.admission_policy],
         chunking=WholePrompts() if chunk is None else ChunkedPrompts(chunk),
-        composition=decode_first if config.decode_first else prefill_first,
+        composition=resolve_composition(config, device),
     )
+
+
+def resolve_composition(config: EngineConfig, device: torch.device) -> Composition:
+    """What a step is made of; a GPU computes its prompts and its decoding requests one after the other."""
+    if not config.decode_first:
+        return prefill_first
+    mixed = device.type != "cuda" if config.mixed_steps is None else config.mixed_steps
+    return decode_first if mixed else Alternate()
+
+
+def resolve_spin_ms(config: EngineConfig, device: torch.device) -> float:
+    """Cores that wait awake are taken from nobody where a GPU computes and there are some to spare."""
+    if config.spin_ms is not None:
+        return config.spin_ms
+    return 1000.0 if device.type == "cuda" and len(os.sched_getaffinity(0)) >= _SPARE_CORES else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import time
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
@@ -24,8 +25,11 @@ class FrontEndStuckError(Exception):
 class EngineChannels(Generic[T]):
     """Nothing here waits, except `receive` when told to.
 
-    What a socket does not take is kept, up to `max_backlog` bytes, and sent on by a later call.
+    What a socket does not take is kept, up to `max_backlog` bytes, and sent on by a later call. A `receive`
+    that waits stays awake for `spin_s` seconds before it sleeps.
     """
+
+    spin_s = 0.0
 
     def __init__(
         self, sockets: Sequence[socket.socket], incoming: type[T], max_backlog: int = MAX_BACKLOG
@@ -51,13 +55,22 @@ class EngineChannels(Generic[T]):
         Raises EOFError when the first front end, which is the server's parent process, is gone.
         """
         messages: list[tuple[int, T]] = []
-        for fd, events in self._poll.poll(None if wait else 0):
+        for fd, events in self._events(wait=wait):
             index = self._index_of[fd]
             if events & select.POLLOUT:
                 self._flush(index)
             if events & ~select.POLLOUT:
                 messages += [(index, message) for message in self._read(index)]
         return messages
+
+    def _events(self, *, wait: bool) -> list[tuple[int, int]]:
+        found = self._poll.poll(0)
+        if found or not wait:
+            return found
+        end = time.monotonic() + self.spin_s
+        while not found and time.monotonic() < end:
+            found = self._poll.poll(0)
+        return found or self._poll.poll()
 
     def send(self, index: int, message: object) -> None:
         """Raises FrontEndStuckError; a front end that is gone gets nothing."""

@@ -1,4 +1,4 @@
-"""GPT-2 on a GPU, in few kernels: for a handful of rows in Triton throughout, for more with cuBLAS."""
+"""GPT-2 on a GPU, in few kernels: two a layer for a handful of rows, seven for more, with cuBLAS for many."""
 
 from __future__ import annotations
 
@@ -9,30 +9,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from roseinfer.attention.base import Attention
-from roseinfer.attention.cuda_paged import CudaPagedAttention
+from roseinfer.attention.cuda_paged import CudaPagedAttention, Decodes
+from roseinfer.kernels.cuda import few_rows
+from roseinfer.kernels.triton import products
 from roseinfer.kernels.triton.argmax import argmax, choose
 from roseinfer.kernels.triton.embed import embed_last
-from roseinfer.kernels.triton.few_rows import (
-    MAX_ROWS,
-    Tile,
-    head,
-    join_linear_add_,
-    linear,
-    linear_add_,
-    norm_linear,
-    tile_for,
-)
-from roseinfer.kernels.triton.launch import multiprocessors
+from roseinfer.kernels.triton.head import MAX_ROWS, head
 from roseinfer.kernels.triton.norm import add_norm_, norm
-from roseinfer.models.gpt2 import GPT2, Layer, Norm
+from roseinfer.kernels.triton.products import Tile, product, product_in_parts
+from roseinfer.models.gpt2 import GPT2
 from roseinfer.models.linear import Linear
 
 #: cuBLAS takes its fast kernels where an output's row is a multiple of this.
 _ALIGNED = 64
+#: Of products that are added to the residual stream: few outputs, so their inputs are split.
+_OUT, _DOWN = Tile(splits=4, inputs=64), Tile(splits=4)
 
 
 class CudaGPT2(GPT2):
-    """The same weights and, within rounding, the same results as GPT2."""
+    """The same weights and, within rounding, the same results as GPT2; hidden states are normed already."""
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         return self._layers_of(
@@ -40,85 +35,90 @@ class CudaGPT2(GPT2):
         )
 
     def forward_last(self, last: Tensor, rows: Tensor, lengths: Tensor, attention: Attention) -> Tensor:
-        """`forward` of the tokens `last[rows]` at positions `lengths - 1`: one row a request."""
         return self._layers_of(embed_last(last, rows, lengths, self._tokens, self._positions), attention)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        normed = norm(hidden, self._norm.weight, self._norm.bias, self._norm.eps)
-        return (normed @ self._aligned_head.t())[:, : self.config.vocab_size]
+        return (hidden @ self._aligned_head.t())[:, : self.config.vocab_size]
 
     def choose(self, hidden: Tensor, rows: Tensor, last: Tensor, out: Tensor) -> Tensor:
-        """The likeliest next tokens of hidden states `[R, width]`, as `argmax` leaves them. Returns the
-        logits `[R, vocab]`."""
-        if len(hidden) > 1:
+        if len(hidden) > MAX_ROWS:
             logits = self.logits(hidden)
             argmax(logits, rows, last, out)
             return logits
-        last_norm = self._norm
-        programs = 2 * multiprocessors(hidden.device)
-        logits, best, token = head(
-            hidden, last_norm.weight, last_norm.bias, self._tokens, last_norm.eps, Tile(16), programs
-        )
+        logits, best, token = head(hidden, self._tokens)
         choose(best, token, rows, last, out)
         return logits
 
     def _layers_of(self, x: Tensor, attention: Attention) -> Tensor:
+        if isinstance(attention, CudaPagedAttention) and len(x) <= few_rows.MAX_ROWS:
+            decodes = attention.decodes_alone
+            shape = self._shape(attention.block_size, x.dtype)
+            if decodes is not None and shape.runs(x.device):
+                return self._few_rows(shape, x, attention, decodes)
+        return self._rows(x, attention)
+
+    def _few_rows(
+        self, shape: few_rows.Shape, x: Tensor, attention: CudaPagedAttention, decodes: Decodes
+    ) -> Tensor:
+        stream = few_rows.Stream(x)
         for index, layer in enumerate(self._layers):
-            if len(x) == 1:
-                self._one_row(index, layer, x, attention)
-            elif len(x) <= MAX_ROWS:
-                self._few_rows(index, layer, x, attention)
-        return x if len(x) <= MAX_ROWS else self._many_rows(x, attention)
+            stream = few_rows.attention(
+                shape, stream, layer.norm_1.weight, layer.norm_1.bias, _parts(layer.qkv), _parts(layer.out),
+                attention.cache(index), decodes.table, decodes.rows, decodes.lengths,
+            )  # fmt: skip
+            stream = few_rows.mlp(
+                shape, stream, layer.norm_2.weight, layer.norm_2.bias, _parts(layer.up), _parts(layer.down)
+            )
+        assert stream.parts is not None and stream.bias is not None
+        last = self._norm
+        return add_norm_(stream.x, stream.parts, stream.bias, last.weight, last.bias, last.eps)
 
-    def _one_row(self, index: int, layer: Layer, x: Tensor, attention: Attention) -> None:
-        split = None
-        q, k, v = self._heads(self._norm_linear(x, layer.norm_1, layer.qkv, gelu=False))
-        if isinstance(attention, CudaPagedAttention):
-            split = attention.attend_split(index, q, k, v)
-        if split is None:
-            linear_add_(x, attention.attend(index, q, k, v), *self._parts(layer.out))
-        else:
-            means, shares = split
-            join_linear_add_(x, means, shares, *self._parts(layer.out))
-        linear_add_(x, self._norm_linear(x, layer.norm_2, layer.up, gelu=True), *self._parts(layer.down))
-
-    def _norm_linear(self, x: Tensor, before: Norm, to: Linear, *, gelu: bool) -> Tensor:
-        weight, bias, tile = self._parts(to)
-        return norm_linear(x, before.weight, before.bias, weight, bias, before.eps, tile, gelu=gelu)
-
-    def _few_rows(self, index: int, layer: Layer, x: Tensor, attention: Attention) -> None:
-        normed = norm(x, layer.norm_1.weight, layer.norm_1.bias, layer.norm_1.eps)
-        qkv = linear(normed, *self._parts(layer.qkv), gelu=False)
-        linear_add_(x, attention.attend(index, *self._heads(qkv)), *self._parts(layer.out))
-        normed = norm(x, layer.norm_2.weight, layer.norm_2.bias, layer.norm_2.eps)
-        linear_add_(x, linear(normed, *self._parts(layer.up), gelu=True), *self._parts(layer.down))
-
-    def _many_rows(self, x: Tensor, attention: Attention) -> Tensor:
+    def _rows(self, x: Tensor, attention: Attention) -> Tensor:
         before = self._layers[0].norm_1
         normed = norm(x, before.weight, before.bias, before.eps)
         for index, layer in enumerate(self._layers):
-            attended = attention.attend(index, *self._heads(layer.qkv(normed)))
+            attended = attention.attend(index, *self._heads(_product(normed, layer.qkv)))
             before = layer.norm_2
-            branch = attended @ layer.out.weight.t()
+            branch = _branch(attended, layer.out, _OUT)
             normed = add_norm_(x, branch, _bias(layer.out), before.weight, before.bias, before.eps)
-            wide = torch._addmm_activation(_bias(layer.up), normed, layer.up.weight.t(), use_gelu=True)
-            branch = wide @ layer.down.weight.t()
+            branch = _branch(_product(normed, layer.up, gelu=True), layer.down, _DOWN)
             before = self._layers[index + 1].norm_1 if index + 1 < len(self._layers) else self._norm
             normed = add_norm_(x, branch, _bias(layer.down), before.weight, before.bias, before.eps)
-        return x
+        return normed
 
     def _heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = qkv.view(len(qkv), 3, -1, self.config.head_dim).unbind(1)
         return q, k, v
 
-    def _parts(self, linear: Linear) -> tuple[Tensor, Tensor, Tile]:
-        tile = tile_for(linear.out_features, multiprocessors(linear.weight.device))
-        return linear.weight, _bias(linear), tile
+    def _shape(self, block_size: int, dtype: torch.dtype) -> few_rows.Shape:
+        config = self.config
+        return few_rows.Shape(
+            config.width, config.heads, config.ffn_width, config.norm_eps, dtype, block_size
+        )
 
     @cached_property
     def _aligned_head(self) -> Tensor:
         vocab = len(self._tokens)
         return F.pad(self._tokens, (0, 0, 0, -vocab % _ALIGNED))
+
+
+def _product(x: Tensor, linear: Linear, *, gelu: bool = False) -> Tensor:
+    if products.takes(x):
+        return product(x, linear.weight, _bias(linear), Tile(), gelu=gelu)
+    if gelu:
+        return torch._addmm_activation(_bias(linear), x, linear.weight.t(), use_gelu=True)
+    return linear(x)
+
+
+def _branch(x: Tensor, linear: Linear, tile: Tile) -> Tensor:
+    """What is added to the residual stream but for the bias, `[parts, R, width]`."""
+    if products.takes(x):
+        return product_in_parts(x, linear.weight, tile)
+    return (x @ linear.weight.t())[None]
+
+
+def _parts(linear: Linear) -> tuple[Tensor, Tensor]:
+    return linear.weight, _bias(linear)
 
 
 def _bias(linear: Linear) -> Tensor:

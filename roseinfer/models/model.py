@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor
 
 from roseinfer.attention.base import Attention
@@ -22,6 +23,21 @@ class Model(ABC):
 
         `attention` knows which token belongs to which request and where its keys and values are kept.
         """
+
+    def forward_last(self, last: Tensor, rows: Tensor, lengths: Tensor, attention: Attention) -> Tensor:
+        """`forward` of the tokens `last[rows]` at positions `lengths - 1`, one row a request: last `[running
+        rows]` int64, rows and lengths `[R]` int32."""
+        return self.forward(last.index_select(0, rows), (lengths - 1).clamp_(min=0), attention)
+
+    def choose(self, hidden: Tensor, rows: Tensor, last: Tensor, out: Tensor) -> Tensor:
+        """The likeliest next tokens of hidden states `[R, width]` to `out` `[R]` int64 and to `last[rows]`.
+
+        Returns the logits `[R, vocab]`.
+        """
+        logits = self.logits(hidden)
+        torch.argmax(logits, -1, out=out)
+        last.index_copy_(0, rows.long(), out)
+        return logits
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:

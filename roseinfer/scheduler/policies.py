@@ -64,6 +64,26 @@ def prefill_first(prompts: Callable[[], list[Chunk]], decode: Callable[[], Ints]
     return chunks, NO_INTS if chunks else decode()
 
 
+class Alternate:
+    """A step computes prompts or decodes, in turns while there is both.
+
+    Where a device does one after the other anyway, first tokens need not wait for other requests' next ones.
+    """
+
+    def __init__(self) -> None:
+        self._decodes_next = False
+
+    def __call__(
+        self, prompts: Callable[[], list[Chunk]], decode: Callable[[], Ints]
+    ) -> tuple[list[Chunk], Ints]:
+        if self._decodes_next and len(rows := decode()):
+            self._decodes_next = False
+            return [], rows
+        chunks = prompts()
+        self._decodes_next = bool(chunks)
+        return chunks, NO_INTS if chunks else decode()
+
+
 @dataclass(frozen=True)
 class Policies:
     """Limits: requests that decode in one step, prompts in one step, and prompt tokens in one step."""

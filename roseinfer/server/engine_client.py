@@ -35,6 +35,7 @@ from roseinfer.params import EngineInfo, Finished, SamplingParams
 from roseinfer.server.counters import Counters
 from roseinfer.server.errors import EngineDeadError
 from roseinfer.server.observer import Observer
+from roseinfer.server.spinner import Spinner
 from roseinfer.spans import span
 
 
@@ -88,6 +89,7 @@ class EngineClient:
         if isinstance(answer, Failed):
             raise ConfigError(answer.reason)
         self.info = answer.info
+        self._spinner = Spinner(answer.info.spin_ms / 1e3)
         self.alive = True
 
     def stop(self) -> None:
@@ -123,6 +125,7 @@ class EngineClient:
             raise EngineDeadError
         id, self._next_id = self._next_id, self._next_id + 1
         self._receivers[id] = receiver
+        self._spinner.touch()
         self._channel.send(Submit(id, prompt.tobytes(), params))
         self._counters.set_inflight(len(self._receivers))
         self._observer.submitted(id, len(prompt), received)
@@ -139,6 +142,7 @@ class EngineClient:
     def _on_message(self, message: FromEngine) -> None:
         match message:
             case Tokens(ids, tokens, finished):
+                self._spinner.touch()
                 took = np.frombuffer(ids, np.int64)
                 made: list[int] = np.frombuffer(tokens, np.int64).tolist()
                 with span("roseinfer.detokenize"):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from roseinfer.config import EngineConfig
+from roseinfer.config import Dtype, EngineConfig
 from roseinfer.llm import LLM
 from roseinfer.logprobs import TokenLogprobs
 from roseinfer.params import SamplingParams
@@ -61,7 +61,7 @@ def reference(folder: Path, prompt: list[int], new_tokens: int) -> tuple[list[in
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
-def test_greedy_tokens(folder: Path, dtype: str) -> None:
+def test_greedy_tokens(folder: Path, dtype: Dtype) -> None:
     """The same tokens, or one that is nearly as likely where they first differ.
 
     Nearly: its reference logit is within 0.01 % (fp32), 2 % (fp16) or 8 % (bf16) of the spread from the best.
@@ -80,7 +80,7 @@ def test_greedy_tokens(folder: Path, dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "cuda_graph"), [("fp32", True), ("fp32", False), ("fp16", True)])
-def test_logprobs(folder: Path, dtype: str, cuda_graph: bool) -> None:
+def test_logprobs(folder: Path, dtype: Dtype, cuda_graph: bool) -> None:
     """The log-softmax of the reference's logits, each of which may be off by the margin above; two of three
     requests ask, half of them are sampled, and the batch shrinks to one. Who asks changes no token."""
     llm = LLM(EngineConfig(str(folder), device="cuda", dtype=dtype, cuda_graph=cuda_graph))

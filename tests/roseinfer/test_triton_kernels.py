@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from roseinfer.kernels.triton import argmax, embed, few_rows, norm, paged_decode, store_kv
+from roseinfer.kernels.triton import argmax, embed, head, norm, paged_decode, products, store_kv
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EPS = 1e-5
@@ -28,60 +28,45 @@ def close(got: Tensor, wanted: Tensor) -> None:
 
 
 @examples
-@given(seeds, st.integers(1, 5), st.sampled_from([96, 128, 200]))
-def test_norms(seed: int, rows: int, width: int) -> None:
-    x, branch = draw(seed, rows, width), draw(seed + 1, rows, width)
+@given(seeds, st.integers(1, 5), st.sampled_from([96, 128, 200]), st.integers(1, 3))
+def test_norms(seed: int, rows: int, width: int, parts: int) -> None:
+    x, branch = draw(seed, rows, width), draw(seed + 1, parts, rows, width)
     bias, gain, shift = draw(seed + 2, 3, width)
     close(norm.norm(x, gain, shift, EPS), F.layer_norm(x, (width,), gain, shift, EPS))
-    summed = x + branch + bias
+    summed = x + branch.sum(0) + bias
     close(norm.add_norm_(x, branch, bias, gain, shift, EPS), F.layer_norm(summed, (width,), gain, shift, EPS))
     close(x, summed)
 
 
 @examples
 @given(
-    seeds, st.integers(1, few_rows.MAX_ROWS), st.sampled_from([96, 1500]), st.integers(1, 40), st.booleans()
+    seeds,
+    st.integers(1, products.MAX_ROWS),
+    st.sampled_from([96, 300]),
+    st.integers(1, 70),
+    st.integers(1, 4),
+    st.booleans(),
 )
-def test_products_of_few_rows(seed: int, rows: int, inputs: int, outputs: int, gelu: bool) -> None:
+def test_products(seed: int, rows: int, inputs: int, outputs: int, splits: int, gelu: bool) -> None:
     x, weight, bias = draw(seed, rows, inputs), draw(seed + 1, outputs, inputs) / 30, draw(seed + 2, outputs)
-    tile = few_rows.tile_for(outputs, 8)
-    wanted = F.linear(x, weight, bias)
-    out = draw(seed + 3, rows, outputs)
-    summed = out + wanted
-    few_rows.linear_add_(out, x, weight, bias, tile)
-    close(out, summed)
-    if gelu:
-        wanted = F.gelu(wanted, approximate="tanh")
-    close(few_rows.linear(x, weight, bias, tile, gelu=gelu), wanted)
+    tile = products.Tile(outputs=16, splits=splits, inputs=32)
+    wanted = F.linear(x, weight)
+    close(products.product_in_parts(x, weight, tile).sum(0), wanted)
+    wanted = F.gelu(wanted + bias, approximate="tanh") if gelu else wanted + bias
+    close(products.product(x, weight, bias, products.Tile(outputs=16, inputs=32), gelu=gelu), wanted)
 
 
 @examples
-@given(seeds, st.integers(1, 40), st.booleans())
-def test_norm_and_product_of_one_row(seed: int, outputs: int, gelu: bool) -> None:
-    x, weight, bias = draw(seed, 1, 96), draw(seed + 1, outputs, 96), draw(seed + 2, outputs)
-    gain, shift = draw(seed + 3, 2, 96)
-    wanted = F.linear(F.layer_norm(x, (96,), gain, shift, EPS), weight, bias)
-    if gelu:
-        wanted = F.gelu(wanted, approximate="tanh")
-    tile = few_rows.tile_for(outputs, 8)
-    close(few_rows.norm_linear(x, gain, shift, weight, bias, EPS, tile, gelu=gelu), wanted)
-
-
-@examples
-@given(seeds, st.integers(1, 150))
-def test_head_and_choice(seed: int, vocab: int) -> None:
-    x, weight = draw(seed, 1, 96), draw(seed + 1, vocab, 96)
-    gain, shift = draw(seed + 2, 2, 96)
-    wanted = F.linear(F.layer_norm(x, (96,), gain, shift, EPS), weight)
-    logits, best, token = few_rows.head(x, gain, shift, weight, EPS, few_rows.Tile(8), 4)
-    close(logits, wanted)
-    last, out = (
-        torch.zeros(5, dtype=torch.int64, device=DEVICE),
-        torch.zeros(1, dtype=torch.int64, device=DEVICE),
-    )
-    argmax.choose(best, token, torch.tensor([3], dtype=torch.int32, device=DEVICE), last, out)
-    assert out.item() == last[3].item() == logits.argmax(-1).item()
-    assert last[[0, 1, 2, 4]].eq(0).all()
+@given(seeds, st.integers(1, head.MAX_ROWS), st.integers(1, 150))
+def test_head_and_choice(seed: int, rows: int, vocab: int) -> None:
+    x, weight = draw(seed, rows, 96), draw(seed + 1, vocab, 96)
+    logits, best, token = head.head(x, weight)
+    close(logits, F.linear(x, weight))
+    last, out = torch.zeros(2, rows + 1, dtype=torch.int64, device=DEVICE)
+    running = torch.arange(1, rows + 1, dtype=torch.int32, device=DEVICE)
+    argmax.choose(best, token, running, last, out[:rows])
+    assert out[:rows].tolist() == last[1:].tolist() == logits.argmax(-1).tolist()
+    assert last[0] == 0
 
 
 @examples
@@ -192,14 +177,3 @@ def test_padding_writes_nothing() -> None:
     assert out.isfinite().all()
     changed = (step.keys != before).flatten(1).any(1).nonzero().flatten().tolist()
     assert changed == [int(step.slots(0)[-1])]
-
-
-@examples
-@given(seeds, st.integers(1, 5 * SIZE), st.integers(1, 40))
-def test_split_attention_is_joined_in_the_product(seed: int, length: int, outputs: int) -> None:
-    step = Step(seed, [length], HEADS, torch.float32)
-    weight, bias, x = draw(seed, outputs, HEADS * DIM), draw(seed + 1, outputs), draw(seed + 2, 1, outputs)
-    means, shares = paged_decode.paged_decode_split(*step.arguments, SIZE, 4)
-    wanted = x + F.linear(step.attended(), weight, bias)
-    few_rows.join_linear_add_(x, means, shares, weight, bias, few_rows.tile_for(outputs, 8))
-    close(x, wanted)

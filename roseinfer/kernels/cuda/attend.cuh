@@ -84,14 +84,12 @@ struct Tokens {
     }
 };
 
-#define PASS (WARPS * UNROLL * GROUPS)  // tokens that a block takes at a time
-
-// Tokens begin to end; `tokens` holds this warp's of the first pass.
+// UNROLL tokens a group from `start` on, as many `stride` further on, and so on to `end`; `tokens` holds the first.
 __device__ __forceinline__ void attend(
-    Softmax& state, const float (&q)[8], const Cache& cache, int head, int begin, int end, Tokens& tokens,
-    int warp, int lane
+    Softmax& state, const float (&q)[8], const Cache& cache, int head, int start, int end, int stride,
+    Tokens& tokens, int lane
 ) {
-    for (int start = begin + warp * UNROLL * GROUPS; start < end; start += PASS) {
+    for (; start < end; start += stride) {
         float scores[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
@@ -99,10 +97,10 @@ __device__ __forceinline__ void attend(
             scores[u] = start + u * GROUPS + lane / LANES < end ? found : -INFINITY;
         }
         take(state, scores, tokens.values);
-        if (start + PASS < end) {
+        if (start + stride < end) {
             size_t places[UNROLL];
-            find(places, cache, head, start + PASS, end, lane);
-            tokens.load(cache, places, start + PASS, end, lane);
+            find(places, cache, head, start + stride, end, lane);
+            tokens.load(cache, places, start + stride, end, lane);
         }
     }
 }

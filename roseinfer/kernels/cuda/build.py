@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
+
+from roseinfer.kernels.cuda.launch import Kernel
 
 log = logging.getLogger(__name__)
 _FOLDER = Path(__file__).parent
@@ -33,7 +34,7 @@ class BuildError(Exception):
 def available() -> bool:
     """Whether kernels can be compiled here; a warning says why not."""
     try:
-        kernel("paged_decode", *PROBE)
+        kernel("paged_decode", "paged_decode", *PROBE)
     except BuildError as error:
         log.warning("CUDA kernels are off, attention falls back to Triton: %s", error)
         return False
@@ -41,16 +42,17 @@ def available() -> bool:
 
 
 @cache
-def kernel(name: str, *defines: tuple[str, int | float]) -> Any:
-    """The kernel `name` of `name.cu`, with macros set. Call it with `grid`, `block` and `args`.
+def kernel(file: str, function: str, *defines: tuple[str, int | float]) -> Kernel:
+    """The kernel `function` of `file`.cu, with macros set.
 
     Raises:
         BuildError: There is no compiler, or it says no.
     """
     parts = ["#define INFINITY __int_as_float(0x7f800000)"]
     parts += [f"#define {macro} {value}" for macro, value in defines]
-    parts += [(_FOLDER / file).read_text() for file in ("half.cuh", "attend.cuh", f"{name}.cu")]
+    parts += [(_FOLDER / name).read_text() for name in ("half.cuh", "attend.cuh", f"{file}.cu")]
     try:
-        return torch.cuda._compile_kernel("\n".join(parts), name, nvcc_options=["--use_fast_math"])
+        compiled = torch.cuda._compile_kernel("\n".join(parts), function, nvcc_options=["--use_fast_math"])
     except (RuntimeError, OSError) as error:
-        raise BuildError(f"{name}.cu: {error}") from error
+        raise BuildError(f"{file}.cu: {error}") from error
+    return Kernel(compiled)

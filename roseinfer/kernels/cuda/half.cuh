@@ -44,3 +44,8 @@ __device__ __forceinline__ uint4 load_once(const half_t* at) {
         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
     return v;
 }
+
+// The next kernel in the stream may start, and waits in `follow` until this one has ended and its results are there.
+// What does not depend on the kernel before is asked for ahead of `follow`.
+__device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void follow() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -1,12 +1,15 @@
 // Attention of one new token of each request, and the append of its key and value. A block is one query head of
 // one request and one split of its cached tokens.
 
+#define PASS (WARPS * UNROLL * GROUPS)  // tokens that a block takes at a time
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS) paged_decode(
     const half_t* q, const half_t* k, const half_t* v, int q_stride, int k_stride, int v_stride,
     half_t* keys, half_t* values, const int* table, int table_stride, const int* rows, const int* lengths,
     void* out, float* weights
 ) {
     __shared__ Shared shared;
+    let_next_start();
     const int index = blockIdx.x, head = blockIdx.y, split = blockIdx.z;
     const int kv_head = head / (HEADS / KV_HEADS);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = lane % LANES * 8;
@@ -19,6 +22,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) paged_decode(
     find(places, cache, kv_head, begin + warp * UNROLL * GROUPS, end, lane);
     tokens.load(cache, places, begin + warp * UNROLL * GROUPS, end, lane);
 
+    follow();
     const Eight query(*(const uint4*)(q + (size_t)index * q_stride + head * DIM + part));
     float scaled[8];
 #pragma unroll
@@ -38,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) paged_decode(
         }
     }
     __syncwarp();
-    attend(state, scaled, cache, kv_head, begin, end, tokens, warp, lane);
+    attend(state, scaled, cache, kv_head, begin + warp * UNROLL * GROUPS, end, PASS, tokens, lane);
     float weight;
     const float mean = join(shared, state, warp, lane, weight);
     const size_t at = ((size_t)index * HEADS + head) * SPLITS + split;

@@ -26,13 +26,14 @@ def launch(
     count, heads, dim = q.shape
     kv_heads = k.shape[1]
     run = kernel(
-        "paged_decode", ("BF16", int(q.dtype == torch.bfloat16)), ("DIM", dim), ("HEADS", heads),
-        ("KV_HEADS", kv_heads), ("BLOCK_SIZE", block_size), ("SPLITS", splits), ("WARPS", _WARPS),
+        "paged_decode", "paged_decode", ("BF16", int(q.dtype == torch.bfloat16)), ("DIM", dim),
+        ("HEADS", heads), ("KV_HEADS", kv_heads), ("BLOCK_SIZE", block_size), ("SPLITS", splits),
+        ("WARPS", _WARPS),
     )  # fmt: skip
     run(
-        grid=(count, heads, splits),
-        block=(32 * _WARPS, 1, 1),
-        args=[
+        (count, heads, splits),
+        32 * _WARPS,
+        [
             q, k, v, q.stride(0), k.stride(0), v.stride(0), keys, values, table, table.stride(0), rows,
             lengths, means, shares,
         ],

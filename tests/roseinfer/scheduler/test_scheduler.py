@@ -18,7 +18,14 @@ from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
 from roseinfer.params import FinishReason, SamplingParams
 from roseinfer.scheduler.admission import Fifo, Pack
-from roseinfer.scheduler.policies import ChunkedPrompts, Policies, WholePrompts, decode_first, prefill_first
+from roseinfer.scheduler.policies import (
+    Alternate,
+    ChunkedPrompts,
+    Policies,
+    WholePrompts,
+    decode_first,
+    prefill_first,
+)
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler
@@ -175,7 +182,7 @@ POLICIES = st.builds(
     prefill_max_tokens=st.integers(1, 40),
     admission=st.sampled_from([Fifo(), Pack(LOOKAHEAD)]),
     chunking=st.just(WholePrompts()) | st.builds(ChunkedPrompts, st.integers(1, 12)),
-    composition=st.sampled_from([decode_first, prefill_first]),
+    composition=st.one_of(st.sampled_from([decode_first, prefill_first]), st.builds(Alternate)),
 )
 HOUSES = st.builds(House, st.integers(11, 40), st.integers(1, 8), POLICIES, st.booleans(), st.booleans())
 

@@ -1,0 +1,433 @@
+// A layer of GPT-2 for a few rows, one new token of each of ROWS requests, in two kernels: `attention` and `mlp`.
+//
+// Thread blocks work in clusters of CLUSTER. A cluster has a head, or a share of the hidden units, to itself, and
+// its blocks give each other what they computed through shared memory. What it adds to the residual stream it
+// leaves as a part, `[ROWS, WIDTH]` float32; the next kernel adds the parts up. So nothing but the ends of kernels
+// holds the device up, and weights and cached tokens are on their way before the kernel ahead has ended.
+//
+// Products are made by the matrix units, of up to 8 rows at the cost of one: a warp has some tiles of 8 outputs and a
+// share of the inputs, of which lane (g, t) holds 8 neighbouring ones of output, or row, g.
+
+#define CLUSTER 8
+#define THREADS (32 * WARPS)
+#define SHARE (WIDTH / CLUSTER)  // columns of the residual stream that a block adds up, and is to compute
+#define TILES (WIDTH / 256)      // of 8 outputs, for a warp; and blocks of 32 inputs
+#define MOST_PARTS 16
+#define PAD 32  // halves behind a row: lanes that read neighbouring rows hit different banks
+
+static_assert(WARPS == CLUSTER, "a warp writes to the block of its number");
+static_assert(DIM == 64 && HEADS <= MOST_PARTS && ROWS <= WARPS && INNER == 4 * WIDTH, "as the work is dealt");
+
+__device__ __forceinline__ void arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void await() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ int cluster_rank() {
+    int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// Where `at`, in this block's shared memory, is in that of block `rank`.
+__device__ __forceinline__ unsigned there(const void* at, int rank) {
+    unsigned address;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((unsigned)__cvta_generic_to_shared(at)), "r"(rank));
+    return address;
+}
+__device__ __forceinline__ void put(unsigned at, unsigned x) {
+    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+}
+__device__ __forceinline__ void put(unsigned at, float2 x) {
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x.x), "f"(x.y) : "memory");
+}
+__device__ __forceinline__ void put(unsigned at, float4 x) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
+                 : "memory");
+}
+
+// Sixteen bytes on their way to shared memory; `copied` waits for all that this thread has asked for.
+__device__ __forceinline__ void copy(void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+}
+__device__ __forceinline__ void copied() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+__device__ __forceinline__ float4 read_parts(const float* at) {
+    float4 v;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(at));
+    return v;
+}
+__device__ __forceinline__ float4 read_four(const half_t* at) {
+    unsigned low, high;
+    asm volatile("ld.global.cg.v2.u32 {%0, %1}, [%2];" : "=r"(low), "=r"(high) : "l"(at));
+    const float2 a = widen(low), b = widen(high);
+    return make_float4(a.x, a.y, b.x, b.y);
+}
+__device__ __forceinline__ float read_one(const half_t* at) { return widen(*at).x; }
+__device__ __forceinline__ unsigned pair(float low, float high) { return narrow(low) | (unsigned)narrow(high) << 16; }
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int step = 16; step; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+    return x;
+}
+
+// `sums` += a row of `a` `[16, 16]`, whose rows 8 on are zero, times a column of `b` `[16, 8]`.
+__device__ __forceinline__ void multiply(float (&sums)[4], unsigned a_low, unsigned a_high, unsigned b_low, unsigned b_high) {
+#if BF16
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, "
+#else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, "
+#endif
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a_low), "r"(0), "r"(a_high), "r"(b_low), "r"(b_high));
+}
+
+// A warp's tiles of a weight: COUNT of 8 outputs, BLOCKS of 32 inputs.
+template <int COUNT, int BLOCKS>
+struct Tiles {
+    uint4 weights[COUNT][BLOCKS];
+
+    // `at`: where this lane's inputs of its output of tile `i` begin.
+    __device__ __forceinline__ void load(int i, const half_t* at) {
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) weights[i][b] = load_once(at + b * 32);
+    }
+
+    // Their products with ROWS rows, of which `x` has this warp's inputs: `found[row][output]`.
+    __device__ __forceinline__ void times(float (*found)[COUNT * 8], const half_t* x, int stride) const {
+        const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        float sums[COUNT][4] = {};
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) {
+            uint4 a = make_uint4(0, 0, 0, 0);
+            if (g < ROWS) a = *(const uint4*)(x + g * stride + b * 32 + t * 8);
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) {
+                multiply(sums[i], a.x, a.y, weights[i][b].x, weights[i][b].y);
+                multiply(sums[i], a.z, a.w, weights[i][b].z, weights[i][b].w);
+            }
+        }
+        if (g < ROWS)
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) *(float2*)&found[g][i * 8 + t * 2] = make_float2(sums[i][0], sums[i][1]);
+    }
+};
+
+// The residual stream in a block's shared memory; what the norm needs, and makes of it.
+struct Stream {
+    uint4 gain[WIDTH / 8], shift[WIDTH / 8];
+    float4 sums[WARPS][ROWS][SHARE / 4];
+    float x[ROWS][WIDTH];
+    half_t normed[ROWS][WIDTH + PAD];
+};
+
+// What the kernel before left: `x` `[ROWS, WIDTH]`, and `count` parts with the bias that belongs to them.
+struct Before {
+    const half_t* x;
+    const half_t* bias;
+    const float* parts;
+    int count;
+};
+
+// Adds up what the kernel before left: its end is awaited here. Every block of the cluster adds up its share and
+// gives it to all; the first cluster leaves the sum in `kept`.
+__device__ __forceinline__ void gather(
+    Stream& stream, const Before& before, half_t* kept, const half_t* gain, const half_t* shift, int rank
+) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = rank * SHARE + lane * 4;
+    const bool inside = lane < SHARE / 4;
+    for (int i = threadIdx.x; i < WIDTH / 8; i += THREADS) {
+        copy(&stream.gain[i], gain + i * 8);
+        copy(&stream.shift[i], shift + i * 8);
+    }
+    float4 bias = make_float4(0, 0, 0, 0), x[ROWS];
+    if (inside && before.count) bias = read_four(before.bias + column);
+    arrive();  // this block has started
+    follow();
+    if (inside) {
+#pragma unroll
+        for (int row = 0; row < ROWS; row++) {
+            float4 sum = make_float4(0, 0, 0, 0);
+            x[row] = read_four(before.x + row * WIDTH + column);
+#pragma unroll
+            for (int i = 0; i < MOST_PARTS / WARPS; i++) {
+                const int part = warp + i * WARPS;
+                if (part < before.count) {
+                    const float4 v = read_parts(before.parts + (part * ROWS + row) * WIDTH + column);
+                    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+                }
+            }
+            stream.sums[warp][row][lane] = sum;
+        }
+    }
+    copied();
+    __syncthreads();
+    await();  // all blocks of the cluster have
+    if (inside) {
+#pragma unroll
+        for (int row = 0; row < ROWS; row++) {
+            float4 sum = make_float4(x[row].x + bias.x, x[row].y + bias.y, x[row].z + bias.z, x[row].w + bias.w);
+#pragma unroll
+            for (int i = 0; i < WARPS; i++) {
+                const float4 v = stream.sums[i][row][lane];
+                sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+            }
+            const uint2 half = make_uint2(pair(sum.x, sum.y), pair(sum.z, sum.w));
+            const float2 a = widen(half.x), b = widen(half.y);
+            put(there(&stream.x[row][column], warp), make_float4(a.x, a.y, b.x, b.y));
+            if (blockIdx.x < CLUSTER && warp == 0) *(uint2*)(kept + row * WIDTH + column) = half;
+        }
+    }
+    arrive();
+    await();
+}
+
+// A warp a row.
+__device__ __forceinline__ void normalise(Stream& stream) {
+    const int row = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (row < ROWS) {
+        float at[TILES][8], sum = 0, squares = 0;
+#pragma unroll
+        for (int c = 0; c < TILES; c++) {
+            const float4* from = (const float4*)&stream.x[row][c * 256 + lane * 8];
+            const float4 low = from[0], high = from[1];
+            const float eight[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+            float part = 0;
+#pragma unroll
+            for (int i = 0; i < 8; i++) part += at[c][i] = eight[i];
+            sum += part;
+        }
+        const float mean = warp_sum(sum) / WIDTH;
+#pragma unroll
+        for (int c = 0; c < TILES; c++) {
+            float part = 0;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                at[c][i] -= mean;
+                part += at[c][i] * at[c][i];
+            }
+            squares += part;
+        }
+        const float scale = rsqrtf(warp_sum(squares) / WIDTH + (float)EPS);
+#pragma unroll
+        for (int c = 0; c < TILES; c++) {
+            const Eight gain(stream.gain[c * 32 + lane]), shift(stream.shift[c * 32 + lane]);
+            float y[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) y[i] = at[c][i] * scale * gain.at[i] + shift.at[i];
+            *(uint4*)&stream.normed[row][c * 256 + lane * 8] =
+                make_uint4(pair(y[0], y[1]), pair(y[2], y[3]), pair(y[4], y[5]), pair(y[6], y[7]));
+        }
+    }
+    __syncthreads();
+}
+
+// Gives what every block of the cluster has of its `own` to all of them. Stores to one block at neighbouring places
+// travel together: so each warp serves one block.
+template <int OWN>
+__device__ __forceinline__ void share(half_t* all, int stride, const half_t (&own)[ROWS][OWN], int rank) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    __syncthreads();
+    for (int n = lane; n < ROWS * OWN / 2; n += 32) {
+        const int row = n / (OWN / 2), two = n % (OWN / 2) * 2;
+        put(there(&all[row * stride + rank * OWN + two], warp), *(const unsigned*)&own[row][two]);
+    }
+    arrive();
+    await();
+}
+
+// A part of what is added to the residual stream: warps 2i and 2i + 1 have half of the inputs each.
+__device__ __forceinline__ void leave(float* parts, int part, const float (*found)[ROWS][TILES * 8], int rank) {
+    __syncthreads();
+    for (int n = threadIdx.x; n < ROWS * SHARE; n += THREADS) {
+        const int row = n / SHARE, column = n % SHARE, warp = column / (TILES * 8) * 2, at = column % (TILES * 8);
+        parts[(part * ROWS + row) * WIDTH + rank * SHARE + column] = found[warp][row][at] + found[warp + 1][row][at];
+    }
+}
+
+// What some warps found for a row: see Softmax.
+struct __align__(8) Found {
+    float mean[DIM], top, total;
+};
+
+struct AttentionShared {
+    Stream stream;
+    __align__(16) half_t qkv[ROWS][3 * DIM];
+    __align__(16) half_t attended[ROWS][DIM + PAD];
+    __align__(16) half_t own[ROWS][3 * DIM / CLUSTER];
+    union {
+        float qkv_found[WARPS][ROWS][3 * DIM / CLUSTER];
+        float out_found[WARPS][ROWS][TILES * 8];
+    };
+    Found by_warp[WARPS], by_block[CLUSTER][ROWS];
+};
+
+// A head for each cluster: norm, queries, keys and values, attention over the cached tokens and the new one, which
+// is appended, and the head's part of the output product.
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 2) attention(
+    const half_t* x, const half_t* bias_before, const float* parts_before, int count_before, half_t* kept,
+    const half_t* gain, const half_t* shift, const half_t* qkv_weight, const half_t* qkv_bias,
+    const half_t* out_weight, half_t* keys, half_t* values, const int* table, int table_stride, const int* rows,
+    const int* lengths, float* parts
+) {
+    constexpr int OUTPUTS = 3 * DIM / CLUSTER, PER_ROW = WARPS / ROWS, SPAN = UNROLL * GROUPS;
+    extern __shared__ uint4 memory[];
+    AttentionShared& shared = *(AttentionShared*)memory;
+    let_next_start();
+    const int rank = cluster_rank(), head = blockIdx.x / CLUSTER;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+
+    Tiles<OUTPUTS / 8, TILES> qkv_tiles;
+    Tiles<TILES, 1> out_tiles;
+#pragma unroll
+    for (int i = 0; i < OUTPUTS / 8; i++) {
+        const int output = rank * OUTPUTS + i * 8 + g, line = output / DIM * WIDTH + head * DIM + output % DIM;
+        qkv_tiles.load(i, qkv_weight + (size_t)line * WIDTH + warp * SHARE + t * 8);
+    }
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        const int line = rank * SHARE + warp / 2 * TILES * 8 + i * 8 + g;
+        out_tiles.load(i, out_weight + (size_t)line * WIDTH + head * DIM + warp % 2 * 32 + t * 8);
+    }
+    const int output = rank * OUTPUTS + threadIdx.x % OUTPUTS;
+    const float bias = read_one(qkv_bias + output / DIM * WIDTH + head * DIM + output % DIM);
+    // Tokens of a row are dealt to PER_ROW warps of every block; warps left over have none.
+    const int row = warp % ROWS, slot = rank * PER_ROW + warp / ROWS;
+    const bool busy = warp / ROWS < PER_ROW;
+    const Cache cache{keys, values, table + (size_t)rows[row] * table_stride};
+    const int length = lengths[row], cached = max(length - 1, 0);
+    const int begin = slot * SPAN, end = busy ? cached : 0;
+    size_t places[UNROLL];
+    Tokens tokens;
+    find(places, cache, head, begin, end, lane);
+    tokens.load(cache, places, begin, end, lane);
+
+    gather(shared.stream, {x, bias_before, parts_before, count_before}, kept, gain, shift, rank);
+    normalise(shared.stream);
+    qkv_tiles.times(shared.qkv_found[warp], &shared.stream.normed[0][warp * SHARE], WIDTH + PAD);
+    __syncthreads();
+    if (threadIdx.x < ROWS * OUTPUTS) {
+        const int r = threadIdx.x / OUTPUTS, at = threadIdx.x % OUTPUTS;
+        float y = bias;
+#pragma unroll
+        for (int i = 0; i < WARPS; i++) y += shared.qkv_found[i][r][at];
+        shared.own[r][at] = narrow(y);
+    }
+    share(shared.qkv[0], 3 * DIM, shared.own, rank);
+
+    const half_t* mine = shared.qkv[row] + lane % LANES * 8;
+    const Eight query(*(const uint4*)mine);
+    float scaled[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) scaled[i] = query.at[i] * (1.4426950408889634f * rsqrtf((float)DIM));
+    Softmax state{-INFINITY, 0, {}};
+    if (busy && slot == 0) {
+        const uint4 key = *(const uint4*)(mine + DIM), value = *(const uint4*)(mine + 2 * DIM);
+        const float scores[UNROLL] = {score(scaled, key), -INFINITY, -INFINITY, -INFINITY};
+        const uint4 taken[UNROLL] = {value};
+        if (lane < LANES) take(state, scores, taken);
+        if (lane < LANES && length > 0) {
+            const size_t at = row_of(cache, cached, head) + lane * 8;
+            *(uint4*)(keys + at) = key;
+            *(uint4*)(values + at) = value;
+        }
+        __syncwarp();
+    }
+    attend(state, scaled, cache, head, begin, end, CLUSTER * PER_ROW * SPAN, tokens, lane);
+    join_groups(state);
+    if (lane < LANES) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) shared.by_warp[warp].mean[lane * 8 + i] = state.mean[i];
+        shared.by_warp[warp].top = state.top;
+        shared.by_warp[warp].total = state.total;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        float top = -INFINITY, total = 0;
+        float2 mean = make_float2(0, 0);
+#pragma unroll
+        for (int i = 0; i < PER_ROW; i++) top = fmaxf(top, shared.by_warp[i * ROWS + r].top);
+#pragma unroll
+        for (int i = 0; i < PER_ROW; i++) {
+            const Found& found = shared.by_warp[i * ROWS + r];
+            const float keep = top == -INFINITY ? 0 : exp2f(found.top - top);
+            const float2 two = *(const float2*)&found.mean[lane * 2];
+            total += found.total * keep;
+            mean.x += two.x * keep;
+            mean.y += two.y * keep;
+        }
+        put(there(&shared.by_block[rank][r].mean[lane * 2], warp), mean);
+        if (lane == 0) put(there(&shared.by_block[rank][r].top, warp), make_float2(top, total));
+    }
+    arrive();
+    await();
+    for (int n = threadIdx.x; n < ROWS * DIM; n += THREADS) {
+        const int r = n / DIM, d = n % DIM;
+        float top = -INFINITY, total = 0, mean = 0;
+#pragma unroll
+        for (int i = 0; i < CLUSTER; i++) top = fmaxf(top, shared.by_block[i][r].top);
+#pragma unroll
+        for (int i = 0; i < CLUSTER; i++) {
+            const float keep = exp2f(shared.by_block[i][r].top - top);  // the new token is there: `top` is finite
+            total += shared.by_block[i][r].total * keep;
+            mean += shared.by_block[i][r].mean[d] * keep;
+        }
+        shared.attended[r][d] = narrow(mean / total);
+    }
+    __syncthreads();
+    out_tiles.times(shared.out_found[warp], &shared.attended[0][warp % 2 * 32], DIM + PAD);
+    leave(parts, head, shared.out_found, rank);
+}
+
+struct MlpShared {
+    Stream stream;
+    __align__(16) half_t hidden[ROWS][INNER / MOST_PARTS + PAD];
+    __align__(16) half_t own[ROWS][TILES * 8];
+    float found[WARPS][ROWS][TILES * 8];
+};
+
+// A share of the hidden units for each cluster: norm, product, GELU (the tanh form, Hendrycks and Gimpel 2016), and
+// their part of the product back.
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 2) mlp(
+    const half_t* x, const half_t* bias_before, const float* parts_before, int count_before, half_t* kept,
+    const half_t* gain, const half_t* shift, const half_t* up_weight, const half_t* up_bias,
+    const half_t* down_weight, float* parts
+) {
+    constexpr int UNITS = INNER / MOST_PARTS, OUTPUTS = UNITS / CLUSTER;
+    extern __shared__ uint4 memory[];
+    MlpShared& shared = *(MlpShared*)memory;
+    let_next_start();
+    const int rank = cluster_rank(), cluster = blockIdx.x / CLUSTER;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+
+    Tiles<TILES, TILES> up, down;
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        const int line = cluster * UNITS + rank * OUTPUTS + i * 8 + g;
+        up.load(i, up_weight + (size_t)line * WIDTH + warp * SHARE + t * 8);
+    }
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        const int line = rank * SHARE + warp / 2 * TILES * 8 + i * 8 + g;
+        down.load(i, down_weight + (size_t)line * INNER + cluster * UNITS + warp % 2 * (UNITS / 2) + t * 8);
+    }
+    const float bias = read_one(up_bias + cluster * UNITS + rank * OUTPUTS + threadIdx.x % OUTPUTS);
+
+    gather(shared.stream, {x, bias_before, parts_before, count_before}, kept, gain, shift, rank);
+    normalise(shared.stream);
+    up.times(shared.found[warp], &shared.stream.normed[0][warp * SHARE], WIDTH + PAD);
+    __syncthreads();
+    if (threadIdx.x < ROWS * OUTPUTS) {
+        const int r = threadIdx.x / OUTPUTS, at = threadIdx.x % OUTPUTS;
+        float y = bias;
+#pragma unroll
+        for (int i = 0; i < WARPS; i++) y += shared.found[i][r][at];
+        const float inner = 0.7978845608028654f * (y + 0.044715f * y * y * y);
+        shared.own[r][at] = narrow(y / (1 + __expf(-2 * inner)));
+    }
+    share(shared.hidden[0], UNITS + PAD, shared.own, rank);
+    down.times(shared.found[warp], &shared.hidden[0][warp % 2 * (UNITS / 2)], UNITS + PAD);
+    leave(parts, cluster, shared.found, rank);
+}

@@ -1,0 +1,123 @@
+"""A layer of GPT-2 for one new token of each of a few requests, in two kernels: see `few_rows.cu`.
+
+For NVIDIA GPUs of compute capability 9.0 on, whose thread blocks can write to each other's shared memory.
+Reference: `GPT2.forward`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from roseinfer.kernels.cuda.build import available, kernel
+from roseinfer.kernels.cuda.launch import Kernel
+
+#: More rows than this are left to the matrix units.
+MAX_ROWS = 8
+_WARPS = _CLUSTER = 8
+_PARTS = 16
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the kernels are compiled for; `width` columns of the residual stream, `inner` hidden units."""
+
+    width: int
+    heads: int
+    inner: int
+    eps: float
+    dtype: torch.dtype
+    block_size: int
+
+    def runs(self, device: torch.device) -> bool:
+        """Whether the kernels exist for this shape, and can be compiled and run on `device`."""
+        return (
+            self.dtype in (torch.float16, torch.bfloat16)
+            and self.width in (768, 1024)
+            and self.width == 64 * self.heads
+            and self.inner == 4 * self.width
+            and device.type == "cuda"
+            and torch.cuda.get_device_capability(device) >= (9, 0)
+            and available()
+        )
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The residual stream between two kernels: `x + bias + parts.sum(0)`.
+
+    x `[R, width]`; bias `[width]`; parts `[P, R, width]` float32; `x` alone where these are None.
+    """
+
+    x: Tensor
+    bias: Tensor | None = None
+    parts: Tensor | None = None
+
+    def arguments(self, kept: Tensor) -> list[Tensor | int]:
+        """As the kernels take it, and where they are to leave the sum."""
+        if self.bias is None or self.parts is None:
+            return [self.x, self.x, self.x, 0, kept]
+        return [self.x, self.bias, self.parts, len(self.parts), kept]
+
+
+def attention(
+    shape: Shape, stream: Stream, gain: Tensor, shift: Tensor, qkv: tuple[Tensor, Tensor],
+    out: tuple[Tensor, Tensor], cache: tuple[Tensor, Tensor], table: Tensor, rows: Tensor, lengths: Tensor,
+) -> Stream:  # fmt: skip
+    """The attention half of a layer, and the append to the cache.
+
+    Args:
+        gain, shift: of the norm, `[width]`.
+        qkv, out: weight and bias of the two products, `[3 · width, width]` and `[width, width]`.
+        cache: one layer's keys and values, `[slots, heads, 64]`.
+        table, rows, lengths: as in `roseinfer.kernels.triton.paged_decode`.
+    """
+    count = len(stream.x)
+    kept = torch.empty_like(stream.x)
+    parts = _parts(shape.heads, kept)
+    _kernel(shape, count, "attention")(
+        (shape.heads * _CLUSTER, 1, 1),
+        32 * _WARPS,
+        [
+            *stream.arguments(kept), gain, shift, *qkv, out[0], *cache, table, table.stride(0), rows,
+            lengths, parts,
+        ],
+        shared_bytes=_shared_bytes(shape, count),
+    )  # fmt: skip
+    return Stream(kept, out[1], parts)
+
+
+def mlp(
+    shape: Shape, stream: Stream, gain: Tensor, shift: Tensor, up: tuple[Tensor, Tensor],
+    down: tuple[Tensor, Tensor],
+) -> Stream:  # fmt: skip
+    """The other half: `up` and `down` are weight and bias, `[inner, width]` and `[width, inner]`."""
+    count = len(stream.x)
+    kept = torch.empty_like(stream.x)
+    parts = _parts(_PARTS, kept)
+    _kernel(shape, count, "mlp")(
+        (_PARTS * _CLUSTER, 1, 1),
+        32 * _WARPS,
+        [*stream.arguments(kept), gain, shift, *up, down[0], parts],
+        shared_bytes=_shared_bytes(shape, count),
+    )
+    return Stream(kept, down[1], parts)
+
+
+def _shared_bytes(shape: Shape, rows: int) -> int:
+    """Enough for `AttentionShared` and `MlpShared`."""
+    return 4 * shape.width + 4096 + rows * (10 * shape.width + 4096)
+
+
+def _parts(count: int, x: Tensor) -> Tensor:
+    return torch.empty(count, *x.shape, dtype=torch.float32, device=x.device)
+
+
+def _kernel(shape: Shape, rows: int, name: str) -> Kernel:
+    return kernel(
+        "few_rows", name, ("BF16", int(shape.dtype == torch.bfloat16)), ("DIM", 64), ("HEADS", shape.heads),
+        ("KV_HEADS", shape.heads), ("BLOCK_SIZE", shape.block_size), ("WARPS", _WARPS),
+        ("WIDTH", shape.width), ("INNER", shape.inner), ("EPS", shape.eps), ("ROWS", rows),
+    )  # fmt: skip

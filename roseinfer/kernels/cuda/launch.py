@@ -1,0 +1,75 @@
+"""Launches compiled kernels through the driver: torch's own launcher cannot start one while another ends."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: Names and layouts as in CUDA's driver API (cuda.h, 12.0 on).
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6
+_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute: a union of 64 bytes behind its number."""
+
+    _fields_ = [
+        ("id", ctypes.c_int),
+        ("pad", ctypes.c_int),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_char * 60),
+    ]
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    ]
+
+
+class Kernel:
+    """A kernel that starts while the one before it ends (programmatic dependent launch): in it,
+    `griddepcontrol.wait` comes before the first use of what that one leaves."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._function: ctypes.c_void_p = compiled.func
+        self._compiled = compiled  # holds the module
+        self._allowed = 0
+
+    def __call__(
+        self, grid: tuple[int, int, int], threads: int, args: list[Tensor | int], shared_bytes: int = 0
+    ) -> None:
+        """Launch on the current stream. `args`: tensors go as pointers, integers as C's `int`."""
+        driver = torch.cuda._utils._get_gpu_runtime_library()
+        if shared_bytes > self._allowed:
+            _check(driver.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes))
+            self._allowed = shared_bytes
+        held = [
+            ctypes.c_void_p(arg.data_ptr()) if isinstance(arg, Tensor) else ctypes.c_int(arg) for arg in args
+        ]
+        pointers = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
+        early = _Attribute(id=_PROGRAMMATIC_STREAM_SERIALIZATION, value=1)
+        config = _Config(
+            grid=(ctypes.c_uint * 3)(*grid),
+            block=(ctypes.c_uint * 3)(threads, 1, 1),
+            shared_bytes=shared_bytes,
+            stream=torch.cuda.current_stream().cuda_stream,
+            attributes=ctypes.pointer(early),
+            count=1,
+        )
+        _check(driver.cuLaunchKernelEx(ctypes.byref(config), self._function, pointers, None))
+
+
+def _check(result: int) -> None:
+    if result:
+        raise RuntimeError(f"CUDA's driver answers {result}")
