@@ -116,7 +116,7 @@ class Llamacpp(LocalEngine):
             *("--host", settings.host, "--port", str(port)),
             *("--parallel", str(slots), "--ctx-size", str(slots * settings.max_model_len)),
             *("--cache-type-k", TYPES[settings.dtype], "--cache-type-v", TYPES[settings.dtype]),
-            *("--seed", str(settings.seed), "--no-webui", "--log-verbosity", str(LOG_LEVEL)),
+            *("--seed", str(settings.seed), "--log-verbosity", str(LOG_LEVEL)),
         ]
         if settings.device == "cuda":
             arguments += ["--n-gpu-layers", str(ALL_LAYERS)]
