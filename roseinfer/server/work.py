@@ -17,6 +17,7 @@ from roseinfer.tokenizer.chat import ChatError, ChatTemplate
 
 MAX_CHOICES = 128
 MAX_STOPS = 64
+PROMPT_KINDS = "prompt must be text, token ids, or lists of either"
 #: OpenAI's own default for completions.
 DEFAULT_MAX_TOKENS = 16
 
@@ -140,16 +141,20 @@ def _prompts(prompt: str | list[Any]) -> tuple[str | NDArray[np.int32], ...]:
         return (prompt,)
     if not prompt:
         raise BadRequestError("prompt is empty", "prompt")
+    if type(prompt[0]) is int:
+        return (_token_ids(prompt),)
+    if len(prompt) > MAX_CHOICES:
+        raise BadRequestError(f"more than {MAX_CHOICES} prompts", "prompt")
     if all(isinstance(part, str) for part in prompt):
         return tuple(prompt)
     if all(isinstance(part, list) for part in prompt):
         return tuple(_token_ids(part) for part in prompt)
-    return (_token_ids(prompt),)
+    raise BadRequestError(PROMPT_KINDS, "prompt")
 
 
 def _token_ids(ids: list[Any]) -> NDArray[np.int32]:
     if not all(type(id) is int and 0 <= id < 2**31 for id in ids):
-        raise BadRequestError("prompt must be text, token ids, or lists of either", "prompt")
+        raise BadRequestError(PROMPT_KINDS, "prompt")
     return np.array(ids, dtype=np.int32)
 
 

@@ -45,8 +45,12 @@ class Tokenizer:
         return None
 
     def encode(self, text: str, special_tokens: bool = True) -> NDArray[np.int32]:
-        """Token ids `[n]`, with the special tokens that the tokenizer adds by itself, unless told not to."""
-        return np.array(self._tokenizer.encode(text, add_special_tokens=special_tokens).ids, dtype=np.int32)
+        """Token ids `[n]`, with the special tokens that the tokenizer adds by itself, unless told not to.
+
+        Other threads run meanwhile: the library's call for a single text would keep the interpreter's lock.
+        """
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)
+        return np.array(encoding.ids, dtype=np.int32)
 
     def detokenizer(self) -> Detokenizer:
         """A new answer's text, token by token."""

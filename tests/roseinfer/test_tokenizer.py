@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -87,3 +89,14 @@ def test_names_of_sentencepiece_tokens(ids: list[int]) -> None:
     if "\ufffd" not in raw.decode(errors="replace"):
         assert raw.decode() == fast.decode(ids, skip_special_tokens=True)
     assert names[0].bytes is None and names[9].text == "token_id:9"
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: Tokenizer) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        begun = last = time.monotonic()
+        encoding = pool.submit(tokenizer.encode, "A text that takes its time. " * 60_000)
+        longest = 0.0
+        while not encoding.done():
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+        assert longest < (time.monotonic() - begun) / 2
