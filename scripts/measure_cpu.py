@@ -149,7 +149,7 @@ def section(load: Load, repeats: int, results: OnlineResults) -> str:
             "",
             *(f"{one.label}: invalid, {'; '.join(one.invalid_reasons)}\n" for one in here if not one.valid),
         ]
-    return "\n".join([*parts, *(f"{one.label}: {one.reason}\n" for one in results.skipped)])
+    return "\n".join([*parts, *(f"{one.label}: {one.reason.partition(':')[0]}\n" for one in results.skipped)])
 
 
 def cells(one: OnlineSummary, here: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) -> list[str]:
