@@ -15,20 +15,21 @@ class Spinner:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
-        self._touched = self._spinning = False
+        self._touched = False
+        self.awake = False
         self._end = 0.0
 
     def touch(self) -> None:
         """There is work: more is likely to follow."""
         self._touched = self._seconds > 0
-        if self._touched and not self._spinning:
-            self._spinning = True
+        if self._touched and not self.awake:
+            self.awake = True
             self._spin()
 
     def _spin(self) -> None:
         now = time.monotonic()
         if self._touched:
             self._touched, self._end = False, now + self._seconds
-        self._spinning = now < self._end
-        if self._spinning:
+        self.awake = now < self._end
+        if self.awake:
             self._loop.call_soon(self._spin)

@@ -1,0 +1,26 @@
+"""An event loop that stays awake."""
+
+from __future__ import annotations
+
+import asyncio
+
+from roseinfer.server.spinner import Spinner
+
+
+async def turns_until_it_sleeps(seconds: float) -> int:
+    """How often the loop turned before it had nothing left to do, after a touch."""
+    spinner = Spinner(seconds)
+    spinner.touch()
+    turns = 0
+    while spinner.awake:
+        turns += 1
+        await asyncio.sleep(0)
+    return turns
+
+
+def test_a_touched_loop_turns_for_a_while() -> None:
+    assert asyncio.run(turns_until_it_sleeps(0.01)) > 1
+
+
+def test_without_a_while_it_sleeps_at_once() -> None:
+    assert asyncio.run(turns_until_it_sleeps(0)) == 0
