@@ -144,10 +144,20 @@ class Engine:
         """Forget all prefixes. Running requests go on."""
         self._prefixes.flush()
 
-    def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None:
-        """Queue a prompt `[n]`. Raises RequestError when it can never be served."""
+    def add(
+        self,
+        request_id: int,
+        prompt: NDArray[np.int32],
+        params: SamplingParams,
+        submitted: float | None = None,
+    ) -> None:
+        """Queue a prompt `[n]`, which waits since `submitted` (monotonic, s; now if not given).
+
+        Raises RequestError when it can never be served.
+        """
         check_request(self.info, prompt, params)
-        self._scheduler.add(Request(request_id, prompt, params, time.monotonic(), prompt))
+        since = time.monotonic() if submitted is None else submitted
+        self._scheduler.add(Request(request_id, prompt, params, since, prompt))
 
     def discard(self, request_id: int) -> bool:
         """Forget a request at whatever stage. False if it is not known (any more)."""

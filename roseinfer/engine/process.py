@@ -125,8 +125,8 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
             incoming = channels.receive(wait=not engine.has_work)
         for owner, message in incoming:
             match message:
-                case Submit(id, prompt, params):
-                    engine.add(id, np.frombuffer(prompt, dtype=np.int32), params)
+                case Submit(id, prompt, params, submitted):
+                    engine.add(id, np.frombuffer(prompt, dtype=np.int32), params, submitted)
                 case Discard(id):
                     engine.discard(id)
                 case Query(flush):

@@ -14,11 +14,13 @@ OWNER_SHIFT = 40
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Queue a request; `prompt` is int32 token ids as bytes."""
+    """Queue a request; `prompt` is int32 token ids as bytes, `submitted` when it was sent (monotonic, s),
+    which may be a step before it is read."""
 
     id: int
     prompt: bytes
     params: SamplingParams
+    submitted: float
 
 
 class Discard(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -126,7 +127,7 @@ class EngineClient:
         id, self._next_id = self._next_id, self._next_id + 1
         self._receivers[id] = receiver
         self._spinner.touch()
-        self._channel.send(Submit(id, prompt.tobytes(), params))
+        self._channel.send(Submit(id, prompt.tobytes(), params, time.monotonic()))
         self._counters.set_inflight(len(self._receivers))
         self._observer.submitted(id, len(prompt), received)
         return id

@@ -21,10 +21,10 @@ from roseinfer.params import Finished, FinishReason, SamplingParams
 from roseinfer.scheduler.scheduler import StepResult
 
 TO_ENGINE = [
-    Submit(3, b"\x01\x00\x00\x00", SamplingParams(5, temperature=0.5, seed=2**64 - 1)),
+    Submit(3, b"\x01\x00\x00\x00", SamplingParams(5, temperature=0.5, seed=2**64 - 1), 7.25),
     Discard(3),
     Query(),
-    Submit(4, b"x" * 3_000_000, SamplingParams(1)),  # more than a socket buffers
+    Submit(4, b"x" * 3_000_000, SamplingParams(1), 8.0),  # more than a socket buffers
 ]
 FROM_ENGINE = [
     Tokens(b"12345678", b"abcdefgh", (Finished(1, FinishReason.LENGTH, 0.1, 0.2, 0.3),)),

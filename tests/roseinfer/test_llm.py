@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from math import inf, nan
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from roseinfer.config import ConfigError, EngineConfig
@@ -36,6 +38,14 @@ def test_one_seed_counts_up_over_prompts(llm: LLM) -> None:
     assert llm.generate(
         [PROMPTS[0]], SamplingParams(max_tokens=12, temperature=1.0, seed=10, ignore_eos=True)
     ) == [answers[2]]
+
+
+def test_a_request_waits_since_it_was_submitted(llm: LLM) -> None:
+    """Not since the engine heard of it, which is only between two steps."""
+    llm.engine.add(0, np.array(PROMPTS[0], dtype=np.int32), SamplingParams(1), time.monotonic() - 40)
+    step = llm.engine.step()
+    assert step is not None and 40 <= step.finished[0].queue_wait < 80
+    assert step.finished[0].prefill < 40
 
 
 @pytest.mark.parametrize(
