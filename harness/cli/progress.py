@@ -76,7 +76,7 @@ class Display:
                 self._live(f"{label}: starting", None)
             case EngineWarming(label, ready_s, requests):
                 ready = "already running" if ready_s is None else f"ready after {ready_s:.1f} s"
-                self.line(f"{label}: {ready}; {requests} requests to warm up")
+                self.line(f"{label}: {ready}; {plural(requests, 'request')} to warm up")
                 self._live(f"{label}: warming up", None)
             case CellProgress(cell, requests, progress):
                 if self._progress is None and self._current != cell.index:
