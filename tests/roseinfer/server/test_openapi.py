@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode, openapi
@@ -25,12 +27,8 @@ ROUTES = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def document(serving: Any) -> Any:
-    return serving.request("/openapi.json").json
-
-
-def test_every_route_is_described(document: Any) -> None:
+def test_every_route_is_described(serving: Any) -> None:
+    document = serving.request("/openapi.json").json
     found = [(method.upper(), path) for path, methods in document["paths"].items() for method in methods]
     # /start_profile writes files where it is told to
     assert sorted(found) == sorted([*ROUTES, ("POST", "/start_profile")])
@@ -39,22 +37,28 @@ def test_every_route_is_described(document: Any) -> None:
     assert body["required"] == ["prompt"] and {"max_tokens", "stop", "stream"} < body["properties"].keys()
 
 
-@pytest.mark.parametrize("mode", GenerationMode)
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_no_body_breaks_the_server(serving: Any, document: Any, path: str, mode: GenerationMode) -> None:
+def fuzz(server: Any, path: str) -> None:
     """No 5xx; an answer has the kind that the document says, a refusal is OpenAI's error object; what is
     against the document is refused."""
-    operation = openapi.from_dict(document)[path]["POST"]
+    operation = openapi.from_dict(server.request("/openapi.json").json)[path]["POST"]
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def holds(data: st.DataObject) -> None:
-        case: Case = data.draw(operation.as_strategy(mode))
-        case.call_and_validate(base_url=f"http://127.0.0.1:{serving.port}", checks=CHECKS, timeout=30)
+        case: Case = data.draw(st.sampled_from(GenerationMode).flatmap(operation.as_strategy))
+        case.call_and_validate(base_url=f"http://127.0.0.1:{server.port}", checks=CHECKS, timeout=30)
 
     holds()
+    assert server.becomes_idle()
+    assert not [line for line in server.log if "Traceback" in line or "ERROR" in line]
 
 
-def test_alive_and_idle_after_all_that(serving: Any) -> None:
-    assert serving.becomes_idle()
-    assert not [line for line in serving.log if "Traceback" in line or "ERROR" in line]
+def test_no_completion_breaks_the_server(serving: Any) -> None:
+    fuzz(serving, "/v1/completions")
+
+
+def test_no_chat_breaks_the_server(serve: Any, text_model: Any, tmp_path: Path) -> None:
+    folder = shutil.copytree(text_model.folder, tmp_path / "chat")
+    template = "{% for message in messages %}{{ message.role }}: {{ message.content }}{% endfor %}"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    fuzz(serve("--max-model-len", "64", folder=folder), "/v1/chat/completions")
