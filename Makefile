@@ -38,6 +38,7 @@ bench-profile: $(READY) ## profile the engines of RUN, each in a server of its o
 	$(BIN)/bench profile $(RUN) $(ARGS)
 
 report: $(READY) ## render RUN (one or several run folders) into one HTML file under reports/
+	$(if $(RUN),,$(error name the run: make report RUN=outputs/benchmarks/serving/online_…))
 	$(BIN)/bench report $(RUN)
 
 test: $(READY) ## run the test suite
