@@ -76,7 +76,8 @@ def install(engine: LocalEngine, build: Build, version: str | None = None) -> In
         if trouble := engine.trouble(made):
             raise EngineError(f"{engine.display} {version} is installed and does not run: {trouble}", again)
         if fresh:
-            listed = subprocess.run([python, "-c", _LIST], capture_output=True, check=True).stdout
+            # -I: of that environment alone, not of the folder that this runs in
+            listed = subprocess.run([python, "-I", "-c", _LIST], capture_output=True, check=True).stdout
             write_whole(folder / LOCK, f"# {engine.name} {version} for {build}\n".encode() + listed)
         try:
             point(CACHE / engine.name, folder)

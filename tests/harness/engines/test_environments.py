@@ -97,6 +97,7 @@ def test_an_installation_counts_when_it_runs(cache: Path, engine, monkeypatch: p
     lock = (cache / "sglang-9.1-cpu" / "lock.txt").read_text().splitlines()
     assert lock[0] == "# sglang 9.1 for cpu"
     assert "sglang==9.1" in lock
+    assert not [line for line in lock if line.startswith("rosebench")]
     assert list(cache.glob("sglang-9.1-cpu/lib/python3*/site-packages/torchvision_ops.py"))
     assert install.install(engine, "cpu") == made
 
