@@ -23,7 +23,7 @@ class Toy(LocalEngine):
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         arguments = (str(installation.python), str(PROGRAM), "--host", settings.host, "--port", str(port))
-        return Launch(arguments, served_name="toy")
+        return Launch(arguments, served_name="toy", ready_path="/v1/models")
 
     def help_command(self, installation: Installation) -> list[str]:
         return [str(installation.python), str(PROGRAM), "--help"]

@@ -77,7 +77,7 @@ def test_the_adapter_says_what_to_start() -> None:
         contender=who, model=Path("m"), served_name="m", device="cpu", dtype="bf16", max_model_len=64
     )
     launch = engine.command(found, settings, port)
-    with running(list(launch.argv), port) as url, urllib.request.urlopen(f"{url}/v1/models") as answer:
+    with running(list(launch.argv), port) as url, urllib.request.urlopen(url + launch.ready_path) as answer:
         assert json.load(answer)["data"][0]["id"] == launch.served_name
     with pytest.raises(Exception, match="no in-process API"):
         engine.offline(found, settings)
