@@ -8,7 +8,7 @@ from typing import Any, Literal
 Device = Literal["auto", "cuda", "cpu"]
 Dtype = Literal["auto", "fp16", "bf16", "fp32"]
 AdmissionPolicy = Literal["fifo", "pack"]
-PrefillBackend = Literal["auto", "flash-attn", "sdpa"]
+PrefillBackend = Literal["auto", "auto2", "sdpa", "flash-attn", "flashinfer", "triton"]
 
 #: Settings that count something.
 _AT_LEAST_ONE = (
@@ -69,7 +69,9 @@ class EngineConfig:
     cuda_graph: bool = setting(True, "GPU: replay captured graphs instead of launching every kernel")
     fused_ops: bool = setting(True, "GPU: kernels that do several operators' work at once")
     pinned_staging: bool = setting(True, "GPU: copy a step's arrays from pinned memory, asynchronously")
-    prefill_backend: PrefillBackend = setting("auto", "GPU: attention of prompts; auto: flash-attn or sdpa")
+    prefill_backend: PrefillBackend = setting(
+        "auto", "GPU: attention of prompts; auto: flashinfer, flash-attn or sdpa; auto2: flash-attn first"
+    )
     spin_ms: float | None = setting(
         None, "how long processes without work stay awake for more; 1000 beside a GPU, else 0, if not given"
     )

@@ -1,4 +1,4 @@
-"""Paged attention on a GPU: Triton for the tokens of running requests, flash attention for prompts."""
+"""Paged attention on a GPU: Triton for the tokens of running requests; prompts as chosen."""
 
 from __future__ import annotations
 

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from roseinfer.config import ConfigError, PrefillBackend
-
 
 @dataclass(frozen=True)
 class Spans:
@@ -51,13 +49,3 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
         )
         out[q0:q1] = attended[0].transpose(0, 1)
     return out
-
-
-def choose(backend: PrefillBackend, dtype: torch.dtype) -> tuple[Prefill, str]:
-    """The function and its name. Raises ConfigError where the backend cannot run."""
-    half = dtype in (torch.float16, torch.bfloat16)
-    if backend == "flash-attn" and not half:
-        raise ConfigError("prefill backend flash-attn needs fp16 or bf16; use --prefill-backend sdpa")
-    if backend == "sdpa" or not half:
-        return sdpa, "sdpa"
-    return flash, "flash-attn"

@@ -55,13 +55,13 @@ def choose_runner(
         return Chosen(EagerRunner(model, attention, pool, capacity), name, "sdpa", False)
 
     from roseinfer.attention.cuda_paged import CudaPagedAttention
-    from roseinfer.attention.prefill import choose
+    from roseinfer.attention.prefill_backends import choose
     from roseinfer.engine.cuda import CudaRunner
 
-    prefill, prefill_name = choose(config.prefill_backend, dtype)
-    paged = CudaPagedAttention(pool, prefill)
+    prefill = choose(config.prefill_backend, model.config.head_dim, dtype, pool.device)
+    paged = CudaPagedAttention(pool, prefill.attend)
     if not config.cuda_graph:
-        return Chosen(EagerRunner(model, paged, pool, capacity), "triton", prefill_name, False)
+        return Chosen(EagerRunner(model, paged, pool, capacity), "triton", prefill.name, False)
     runner = CudaRunner(
         model,
         paged,
@@ -72,5 +72,5 @@ def choose_runner(
         max_prompt_tokens=max(prefill_max_tokens, max_model_len),
         pinned=config.pinned_staging,
     )
-    runner.capture(prompts=prefill_name == "flash-attn")
-    return Chosen(runner, "triton", prefill_name, True)
+    runner.capture(prompts=prefill.capturable)
+    return Chosen(runner, "triton", prefill.name, True)

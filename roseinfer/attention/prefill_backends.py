@@ -1,0 +1,67 @@
+"""Chooses what attends to prompts on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from roseinfer.attention.flashinfer import FlashInfer
+from roseinfer.attention.prefill import Prefill, Spans, flash, sdpa
+from roseinfer.config import ConfigError, PrefillBackend
+from roseinfer.kernels.triton import prefill as kernel
+
+#: What is tried one after the other; any other backend is what its name says, or an error.
+_ORDERS: dict[PrefillBackend, tuple[PrefillBackend, ...]] = {
+    "auto": ("flashinfer", "flash-attn", "sdpa"),
+    "auto2": ("flash-attn", "flashinfer", "sdpa"),
+}
+
+
+@dataclass(frozen=True)
+class Backend:
+    """`capturable`: it needs nothing from the host, so that a CUDA graph can hold it."""
+
+    name: PrefillBackend
+    attend: Prefill
+    capturable: bool
+
+
+def choose(backend: PrefillBackend, head_dim: int, dtype: torch.dtype, device: torch.device) -> Backend:
+    """The first of the backends meant that can run. Raises ConfigError where the one that is named cannot."""
+    names = _ORDERS.get(backend, (backend,))
+    lacking = {name: _lacking(name, head_dim, dtype) for name in names}
+    for name in names:
+        if lacking[name] is None:
+            return _make(name, device)
+    raise ConfigError(f"prefill backend {backend} needs {lacking[backend]}; use --prefill-backend auto")
+
+
+def _lacking(name: PrefillBackend, head_dim: int, dtype: torch.dtype) -> str | None:
+    """What the backend needs and does not have here."""
+    half = dtype in (torch.float16, torch.bfloat16)
+    if name == "flashinfer" and find_spec("flashinfer") is None:
+        return "its package: pip install flashinfer-python"
+    if name == "flashinfer" and not (half and head_dim in (64, 128, 256)):
+        return "fp16 or bf16, and a head size of 64, 128 or 256"
+    if name == "flash-attn" and not (half and head_dim % 8 == 0 and head_dim <= 256):
+        return "fp16 or bf16, and a head size that is a multiple of 8, up to 256"
+    if name == "triton" and head_dim > kernel.MAX_DIM:
+        return f"a head size of at most {kernel.MAX_DIM}"
+    return None
+
+
+def _make(name: PrefillBackend, device: torch.device) -> Backend:
+    if name == "flashinfer":
+        return Backend(name, FlashInfer(device), capturable=False)
+    if name == "flash-attn":
+        return Backend(name, flash, capturable=True)
+    if name == "triton":
+        return Backend(name, _triton, capturable=True)
+    return Backend(name, sdpa, capturable=False)
+
+
+def _triton(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+    return kernel.prefill(q, k, v, spans.query, spans.key)

@@ -1,0 +1,94 @@
+"""Causal attention of many prompts of any lengths, whose keys and values lie one after the other.
+
+A program takes a tile of one prompt's queries for one head, and goes through the keys that they see a block at
+a time (FlashAttention-2, Dao, 2023). Which tile that is it reads on the device, so that the number of programs
+follows from the numbers of rows and prompts, and one captured launch serves any lengths: prompt i, from row s
+on, owns the tiles from s // ROWS + i up to the next prompt's first, which are never fewer than it needs.
+Reference: `roseinfer.attention.prefill.sdpa`.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LOG2E = tl.constexpr(1.4426950408889634)
+#: The largest head size.
+MAX_DIM = 128
+#: Up to so many prompts one compiled kernel serves.
+_PROMPTS = 128
+
+
+@triton.jit(do_not_specialize=["prompts"])
+def _attend(
+    q_ptr, k_ptr, v_ptr, q_stride, k_stride, v_stride, out_ptr, query_ptr, key_ptr, prompts, scale,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAD_DIM: tl.constexpr,
+    PAD_PROMPTS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(0)
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)  # those that see the most keys first
+    p = tl.arange(0, PAD_PROMPTS)
+    first = tl.load(query_ptr + p, p < prompts, 0) // ROWS + p
+    prompt = tl.sum(((first <= tile) & (p < prompts)).to(tl.int32), 0) - 1
+    start = tl.load(query_ptr + prompt)
+    count = tl.load(query_ptr + prompt + 1) - start
+    row = (tile - start // ROWS - prompt) * ROWS
+    if row >= count:
+        return
+    key_start = tl.load(key_ptr + prompt).to(tl.int64)
+    keys = tl.load(key_ptr + prompt + 1) - key_start.to(tl.int32)
+    m = tl.arange(0, ROWS)
+    t = tl.arange(0, TOKENS)
+    d = tl.arange(0, PAD_DIM)
+    inside = d < DIM
+    rows = (row + m < count)[:, None] & inside[None, :]
+    seen = keys - count + row + m  # the last key that each query sees
+    at = (start + row).to(tl.int64)
+    kv_head = head // (HEADS // KV_HEADS)
+    q = tl.load(q_ptr + at * q_stride + m[:, None] * q_stride + head * DIM + d[None, :], rows, 0.0)
+    k_at = k_ptr + key_start * k_stride + t[None, :] * k_stride + kv_head * DIM + d[:, None]
+    v_at = v_ptr + key_start * v_stride + t[:, None] * v_stride + kv_head * DIM + d[None, :]
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, PAD_DIM], tl.float32)
+    for begin in range(0, tl.minimum(keys - count + row + ROWS, keys), TOKENS):
+        there = begin + t < keys
+        k = tl.load(k_at, there[None, :] & inside[:, None], 0.0)
+        score = tl.dot(q, k, input_precision="ieee") * (scale * LOG2E)
+        score = tl.where(begin + t[None, :] <= seen[:, None], score, float("-inf"))
+        higher = tl.maximum(top, tl.max(score, 1))
+        weight = tl.exp2(score - higher[:, None])
+        keep = tl.exp2(top - higher)
+        v = tl.load(v_at, there[:, None] & inside[None, :], 0.0)
+        acc = tl.dot(weight.to(v.dtype), v, acc * keep[:, None], input_precision="ieee")
+        total = total * keep + tl.sum(weight, 1)
+        top = higher
+        k_at += TOKENS * k_stride
+        v_at += TOKENS * v_stride
+    out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + at * (HEADS * DIM) + (m[:, None] * HEADS + head) * DIM + d[None, :], out, rows)
+
+
+def prefill(q: Tensor, k: Tensor, v: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Attend within each of `P` prompts, whose queries are its last keys' own.
+
+    Args:
+        q: `[T, heads, dim]`, dim at most MAX_DIM, and k, v `[S, kv heads, dim]`: a token's row is contiguous.
+        query, key: `[P + 1]` int32 on the device, the rows at which prompts begin, and where the last ends.
+            A prompt without rows is padding, as are rows behind the last prompt, whose result is undefined.
+
+    Returns:
+        `[T, heads, dim]` in the dtype of `q`. Nothing of this waits for the device.
+    """
+    (count, heads, dim), prompts = q.shape, len(query) - 1
+    out = torch.empty(count, heads, dim, dtype=q.dtype, device=q.device)
+    tile = 64 if q.element_size() == 2 else 32
+    _attend[(heads, count // tile + prompts)](
+        q, k, v, q.stride(0), k.stride(0), v.stride(0), out, query, key, prompts, dim**-0.5,
+        HEADS=heads, KV_HEADS=k.shape[1], DIM=dim, PAD_DIM=max(16, triton.next_power_of_2(dim)),
+        PAD_PROMPTS=max(_PROMPTS, triton.next_power_of_2(prompts)), ROWS=tile, TOKENS=tile,
+        num_warps=4, num_stages=2,
+    )  # fmt: skip
+    return out
