@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from roseinfer.config import Dtype, EngineConfig
+from roseinfer.config import Dtype, EngineConfig, PrefillBackend
 from roseinfer.llm import LLM
 from roseinfer.logprobs import TokenLogprobs
 from roseinfer.params import SamplingParams
@@ -60,13 +60,23 @@ def reference(folder: Path, prompt: list[int], new_tokens: int) -> tuple[list[in
     return out.sequences[0, len(prompt) :].tolist(), torch.cat(out.logits)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
-def test_greedy_tokens(folder: Path, dtype: Dtype) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "backend"),
+    [
+        ("fp32", "auto"),
+        ("fp16", "auto"),
+        ("bf16", "auto"),
+        ("fp32", "triton"),
+        ("fp16", "triton"),
+        ("fp16", "sdpa"),
+    ],
+)
+def test_greedy_tokens(folder: Path, dtype: Dtype, backend: PrefillBackend) -> None:
     """The same tokens, or one that is nearly as likely where they first differ.
 
     Nearly: its reference logit is within 0.01 % (fp32), 2 % (fp16) or 8 % (bf16) of the spread from the best.
     """
-    llm = LLM(EngineConfig(str(folder), device="cuda", dtype=dtype))
+    llm = LLM(EngineConfig(str(folder), device="cuda", dtype=dtype, prefill_backend=backend))
     cases = prompts()
     outputs = llm.generate(cases, SamplingParams(max_tokens=16, ignore_eos=True))
     llm.engine.check_idle()

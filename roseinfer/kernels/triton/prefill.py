@@ -1,9 +1,9 @@
 """Causal attention of many prompts of any lengths, whose keys and values lie one after the other.
 
-A program takes a tile of one prompt's queries for one head, and goes through the keys that they see a block at
-a time (FlashAttention-2, Dao, 2023). Which tile that is it reads on the device, so that the number of programs
-follows from the numbers of rows and prompts, and one captured launch serves any lengths: prompt i, from row s
-on, owns the tiles from s // ROWS + i up to the next prompt's first, which are never fewer than it needs.
+A program takes a tile of one prompt's queries for one head, and goes through the keys that they see, a block
+at a time (FlashAttention-2, Dao, 2023). Which tile that is it reads on the device, so that the number of
+programs follows from the numbers of rows and prompts, and one captured launch serves any lengths: prompt i,
+from row s on, owns the tiles from s // ROWS + i up to the next prompt's first, never fewer than it needs.
 Reference: `roseinfer.attention.prefill.sdpa`.
 """
 
