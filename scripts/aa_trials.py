@@ -23,19 +23,24 @@ import yaml
 
 from harness import PROJECT_ROOT
 from harness.spec.results import Comparison, OnlineResults
+from rosemodels import gpt2
+from rosemodels.gpt2 import Shape
 
 BENCH = [sys.executable, "-m", "harness.cli.app"]
-LOAD = [
-    *("--model", "random:gpt2-tiny", "--device", "cpu"),
-    *("--max-model-len", "256", "--n", "40", "--warmup", "16"),
-]
+LOAD = ["--device", "cpu", "--max-model-len", "256", "--warmup", "16"]
 #: Trials of `alike` replay a trace; those of `slowed` ask one request after the other, so that they watch the
 #: engine's step and no queue.
-TRACE = ["--fit", "clip", "--max-output-len", "32", "--scales", "0.4"]
-CLOSED = ["--concurrency", "1", "--input-len", "64", "--output-len", "64"]
+TRACE = [
+    *("--model", "random:gpt2-tiny", "--n", "40"),
+    *("--fit", "clip", "--max-output-len", "32", "--scales", "0.4"),
+]
+CLOSED = ["--n", "20", "--concurrency", "1", "--input-len", "64", "--output-len", "64", "--no-check-answers"]
+#: The model of `slowed`. Where a step reads more, what else uses the machine's memory moves it by 10 to 20 %
+#: from minute to minute.
+SMALL = Shape(layers=4, width=64, heads=2)
 #: What a trial of `slowed` looks at: every step of the engine is in it, and little else.
 WATCHED = ("tpot_ms", "p50")
-PILOT_REPEATS = 5
+PILOT_REPEATS = 8
 
 
 class FailedRunError(Exception):
@@ -94,12 +99,16 @@ def slowed(most: int, out: Path, options: Sequence[str]) -> bool:
     out.mkdir(parents=True, exist_ok=True)
     engines = out / "slowed.yaml"
     env = {"PYTHONPATH": str(PROJECT_ROOT / "scripts" / "slowed"), "SLOWED_BY": "0.1"}
-    engines.write_text(
-        yaml.safe_dump({"roseinfer": {"variants": {"slowed": {"label": "slowed", "env": env}}}})
-    )
+    variant = {"label": "slowed", "args": ["--threads", "1"], "env": env}
+    engines.write_text(yaml.safe_dump({"roseinfer": {"variants": {"slowed": variant}}}))
+    model = out / "model"
+    if not model.exists():
+        model.mkdir()
+        gpt2.write(model, SMALL)
 
     def compare(repeats: int) -> Comparison:
-        both = [*CLOSED, "--engines", "roseinfer,roseinfer@slowed", "--repeats", str(repeats)]
+        both = [*CLOSED, "--model", str(model), "--engines", "roseinfer@one-thread,roseinfer@slowed"]
+        both += ["--repeats", str(repeats)]
         run = measure(out, [*both, *options], {"BENCH_ENGINES": str(engines)})
         found = OnlineResults.model_validate_json((run / "online_results.json").read_bytes()).comparisons
         for one in found:
@@ -128,7 +137,7 @@ def main() -> int:
     parser.add_argument("what", choices=["alike", "slowed"])
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=3, help="of each side of a trial of `alike`")
-    parser.add_argument("--most", type=int, default=40, help="repeats that `slowed` makes at most")
+    parser.add_argument("--most", type=int, default=60, help="repeats that `slowed` makes at most")
     parser.add_argument("--out", type=Path, default=PROJECT_ROOT / "outputs" / "trials")
     cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     given, options = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]

@@ -212,9 +212,11 @@ async def soak(port: int, processes: Sequence[psutil.Process], settings: argpars
         begun, cpu = time.monotonic(), cpu_seconds(processes)
         await run_round(client, expected, settings.clients, settings.concurrency)
         await becomes_idle(client, processes, descriptors)
+        wall, spent = time.monotonic() - begun, cpu_seconds(processes) - cpu
+        await asyncio.sleep(settings.rest)
         holding = Holding(
-            time.monotonic() - begun,
-            cpu_seconds(processes) - cpu,
+            wall,
+            spent,
             [process.memory_info().rss / 2**20 for process in processes],
             [process.num_threads() for process in processes],
         )
@@ -250,6 +252,8 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=1000, help="that leave, and that stay, in a round")
     parser.add_argument("--concurrency", type=int, default=3 * RUNNING)
     parser.add_argument("--bound-mib", type=float, default=8.0, help="growth allowed to a process")
+    parser.add_argument("--rest", type=float, default=4.0, help="seconds before memory is read: free memory "
+                        "goes back to the system after a moment without work")  # fmt: skip
     parser.add_argument("server", nargs="*", help="more options of `roseinfer serve`")
     settings = parser.parse_args()
     random.seed(0)

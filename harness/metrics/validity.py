@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import numpy as np
 import pandas as pd
 
@@ -54,13 +56,15 @@ def _above_ceiling(requests: pd.DataFrame, ceiling: ClientCeiling) -> list[str]:
     seconds = duration_s(requests)
     if not seconds:
         return []
-    chunks = requests.groupby("client")["chunks"].agg(["sum", "size"]).max() / seconds
-    rates = (
-        ("chunks", chunks["sum"], ceiling.chunks_per_s),
-        ("requests", chunks["size"], ceiling.requests_per_s),
+    clients = requests.groupby("client")["chunks"].agg(["sum", "size"])
+    busiest, together = clients.max() / seconds, clients.sum() / seconds
+    limits = (
+        ("chunks", "sum", CEILING_SHARE * ceiling.chunks_per_s),
+        ("requests", "size", CEILING_SHARE * ceiling.requests_per_s),
     )
     return [
-        f"a client process took {rate:,.0f} {what}/s, above half of the {most:,.0f} that it can"
-        for what, rate, most in rates
-        if rate > CEILING_SHARE * most
+        f"a client process took {busiest[of]:,.0f} {what}/s, above {limit:,.0f}, half of what it can; "
+        f"--clients {ceil(together[of] / limit)} would do"
+        for what, of, limit in limits
+        if busiest[of] > limit
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 #: Bytes that may wait for a front end that does not read: minutes of tokens.
 MAX_BACKLOG = 64 << 20
+#: Seconds without a message after which `on_idle` is called.
+IDLE_S = 2.0
 
 
 class FrontEndStuckError(Exception):
@@ -38,6 +40,7 @@ class EngineChannels(Generic[T]):
         self._readers = [FrameReader() for _ in sockets]
         self._backlogs = [bytearray() for _ in sockets]
         self._max_backlog = max_backlog
+        self.on_idle: Callable[[], None] = lambda: None
         self._decode = msgspec.msgpack.Decoder(incoming).decode
         self._encode = msgspec.msgpack.Encoder().encode
         self._poll = select.poll()
@@ -70,7 +73,11 @@ class EngineChannels(Generic[T]):
         end = time.monotonic() + self.spin_s
         while not found and time.monotonic() < end:
             found = self._poll.poll(0)
-        return found or self._poll.poll()
+        found = found or self._poll.poll(IDLE_S * 1e3)
+        if not found:
+            self.on_idle()
+            found = self._poll.poll()
+        return found
 
     def send(self, index: int, message: object) -> None:
         """Raises FrontEndStuckError; a front end that is gone gets nothing."""

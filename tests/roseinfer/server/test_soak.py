@@ -11,7 +11,7 @@ SCRIPT = Path(__file__).parents[3] / "scripts" / "soak.py"
 
 def test_who_leaves_leaves_nothing_and_who_stays_is_answered() -> None:
     """In two front ends, with too few blocks for all and with shared ones."""
-    small = ["--rounds", "2", "--clients", "80", "--bound-mib", "100"]
+    small = ["--rounds", "2", "--clients", "80", "--bound-mib", "100", "--rest", "0"]
     server = ["--frontend-processes", "2", "--prefix-cache", "--kv-tokens", "2048", "--threads", "1"]
     done = subprocess.run(
         [sys.executable, SCRIPT, *small, "--", *server], capture_output=True, text=True, timeout=240
