@@ -53,7 +53,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """What an engine runs with, every `auto` resolved."""
+    """What an engine runs with, every `auto` resolved. `cuda_graph`: batch sizes that have a graph."""
 
     model: str
     device: str
@@ -74,7 +74,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     overlap_schedule: bool
     attention: str
     prefill_backend: str
-    cuda_graph: bool
+    cuda_graph: tuple[int, ...]
     packed_weights: bool
     threads: int
     spin_ms: float

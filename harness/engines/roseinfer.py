@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
-from harness.engines.selfreport import SelfReport, at
+from harness.engines.selfreport import SelfReport, at, few
 from harness.engines.server import Launch
 from harness.spec.fairness import Fact
 
@@ -70,7 +70,8 @@ class Roseinfer(LocalEngine):
             source = facts["dtype"].source
             chunk, graphs = settings.get("chunked_prefill_size"), settings.get("cuda_graph")
             facts["chunked_prefill"] = Fact(value=chunk is not None, source=source)
-            facts["graphs"] = Fact(value=bool(graphs) or [], source=source)
+            if isinstance(graphs, list):
+                facts["graphs"] = Fact(value=few(graphs), source=source)
         return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:

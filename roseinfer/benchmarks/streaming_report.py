@@ -30,7 +30,7 @@ def figures(info: EngineInfo, load: StreamingLoad, runs: Sequence[Run]) -> dict[
         "Tokenize workers": load.tokenize_workers,
         "Stream interval": load.stream_interval,
         "Paged attention": info.attention,
-        "CUDA Graph": _on(info.cuda_graph),
+        "CUDA Graph": _on(bool(info.cuda_graph)),
         "NVTX": _on(os.environ.get("ROSEINFER_NVTX") == "1"),
         "Requests": len(requests),
         "Prompt tokens (total)": prompt,

@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Chosen:
-    """A runner, and what it is made of, for the start-up line."""
+    """A runner, and what it is made of, for the start-up line. `cuda_graph`: batch sizes that have a graph."""
 
     runner: Runner
     attention: str
     prefill_backend: str
-    cuda_graph: bool
+    cuda_graph: tuple[int, ...] = ()
 
 
 def triton_runs(device: torch.device) -> bool:
@@ -52,7 +52,7 @@ def choose_runner(
     capacity = config.max_active_requests
     if not (config.paged_attn and triton_runs(pool.device)):
         attention, name = make_attention(pool, model.config, dtype, cpu_kernels=config.cpu_kernels)
-        return Chosen(EagerRunner(model, attention, pool, capacity), name, "sdpa", False)
+        return Chosen(EagerRunner(model, attention, pool, capacity), name, "sdpa")
 
     from roseinfer.attention.cuda_paged import CudaPagedAttention
     from roseinfer.attention.prefill_backends import choose
@@ -61,7 +61,7 @@ def choose_runner(
     prefill = choose(config.prefill_backend, model.config.head_dim, dtype, pool.device)
     paged = CudaPagedAttention(pool, prefill.attend)
     if not config.cuda_graph:
-        return Chosen(EagerRunner(model, paged, pool, capacity), "triton", prefill.name, False)
+        return Chosen(EagerRunner(model, paged, pool, capacity), "triton", prefill.name)
     runner = CudaRunner(
         model,
         paged,
@@ -73,4 +73,4 @@ def choose_runner(
         pinned=config.pinned_staging,
     )
     runner.capture(prompts=prefill.capturable)
-    return Chosen(runner, "triton", prefill.name, True)
+    return Chosen(runner, "triton", prefill.name, runner.decode_sizes)

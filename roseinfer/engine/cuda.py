@@ -91,7 +91,7 @@ class CudaRunner(Runner):
         self._prompt_in = Staging(3 * max_prompt_tokens + 4 * (capacity + MAX_PROMPTS), device, pinned=pinned)
         self._results = Results(max_batch + capacity)
         self._max_batch = max_batch
-        self._decode_sizes = _ladder(max_batch)
+        self.decode_sizes = _ladder(max_batch)
         self._prompt_sizes = [size for size in PROMPT_TOKENS if size <= max_prompt_tokens]
         self._decode_graphs: dict[int, Captured] = {}
         self._prompt_graphs: dict[int, Captured] = {}
@@ -107,7 +107,7 @@ class CudaRunner(Runner):
         self._decode_in.device[: self._max_batch] = self._nobody
         for size in reversed(self._prompt_sizes if prompts else []):
             self._prompt_graphs[size] = _capture(partial(self._prompt_step, size), pool)
-        for size in reversed(self._decode_sizes):
+        for size in reversed(self.decode_sizes):
             self._decode_graphs[size] = _capture(partial(self._decode_step, size), pool)
         torch.cuda.synchronize()
 
@@ -146,7 +146,7 @@ class CudaRunner(Runner):
 
     def _launch_decode(self, batch: Batch) -> Tensor:
         count, most = len(batch.decode_lengths), self._max_batch
-        size = next(size for size in self._decode_sizes if size >= count)
+        size = next(size for size in self.decode_sizes if size >= count)
         array = self._decode_in.array()
         array[:count] = batch.decode_requests
         array[count:size] = self._nobody
@@ -242,11 +242,11 @@ def _prompt_arrays(array: A, size: int) -> tuple[A, A, A]:
     return array[first:last], array[last:rows], array[rows : rows + MAX_PROMPTS]
 
 
-def _ladder(largest: int) -> list[int]:
+def _ladder(largest: int) -> tuple[int, ...]:
     """Batch sizes that have a graph: 1 to 4, then about a fifth to a third apart."""
     sizes = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40, 48, 56, 64, *range(80, 160, 16), *range(160, 257, 32)]
     sizes += range(320, largest, 64)
-    return [size for size in sizes if size < largest] + [largest]
+    return (*(size for size in sizes if size < largest), largest)
 
 
 def _capture(step: Callable[[], Tensor], pool: torch.cuda._POOL_HANDLE) -> Captured:
