@@ -19,8 +19,8 @@ from roseinfer.server.child import Child
 #: slice of the scheduler. The environment's GOMP_SPINCOUNT or OMP_WAIT_POLICY wins.
 SPIN = {"GOMP_SPINCOUNT": "10000"}
 
-#: glibc asks the kernel for huge pages: on a CPU a step reads all weights, and with small pages it spends a
-#: third of its time on finding them. The environment's GLIBC_TUNABLES wins.
+#: glibc asks the kernel for huge pages: a step on a CPU reads all weights, and one of 124M parameters took a
+#: third less CPU time with them (docs/notes/cpu-engine.md). The environment's GLIBC_TUNABLES wins.
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 #: Matrix products that oneDNN and PyTorch's layer above it keep compiled, one for each number of tokens and
