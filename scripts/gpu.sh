@@ -1,35 +1,51 @@
 #!/usr/bin/env bash
 # Tests and benchmarks on a machine with an NVIDIA GPU and PyTorch.
-# Usage: scripts/gpu.sh OUT [WHEELS [BUNDLES]]
+# Usage: [PHASES="tests online clients offline profile"] scripts/gpu.sh OUT [WHEELS [BUNDLES]]
 # WHEELS is a folder of wheels to install from, for a machine without a network; BUNDLES holds what `bench engines
-# bundle` made, a folder an engine. SCALES and ENGINES as in the Makefile. Full output goes to OUT.
+# bundle` made, a folder an engine. SCALES, ENGINES and N as in the Makefile. Full output and the runs go to OUT;
+# `profile` profiles the run that `online` left there.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1 wheels=${2:-} bundles=${3:-}
-scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang}
+phases=${PHASES:-tests online clients offline profile}
+scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang} n=${N:-200}
 export PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 bench="python3 -m harness.cli.app"
 if [ -n "$wheels" ]; then
-    site=$(mktemp -d)
-    python3 -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$site" "$wheels"/*.whl
-    export PYTHONPATH=$site
+    export PYTHONPATH=${TMPDIR:-/tmp}/rosebench-site
+    python3 -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$PYTHONPATH" "$wheels"/*.whl
     python3 -m pip install -q --no-index --no-deps --no-build-isolation -e . || exit 1
 fi
 if [ -n "$bundles" ]; then
     for bundle in "$bundles"/*/; do
         $bench engines unpack "$bundle" --python "$(command -v python3)" >"$out/unpack-$(basename "$bundle").log" 2>&1 &
     done
+    wait
 fi
-python3 -m pytest -p no:cacheprovider tests/gpu 2>&1 | tee "$out/tests_gpu.log" | tail -n 5
-wait
 trace=azure-2023-conv-busy
 $bench traces info "$trace" >/dev/null 2>&1 || trace=builtin
 common=(--model random:gpt2 --device cuda --dtype fp16 --out "$out/runs")
-$bench online --engines "$engines" "${common[@]}" --trace "$trace" --fit clip --max-output-len 128 --n 200 \
-    --scales "$scales" 2>&1 | tee "$out/online.log" | tail -n 60
-for clients in 1 64 256; do
-    $bench online --engines roseinfer "${common[@]}" --concurrency $clients --input-len 256 --output-len 64 \
-        --n $((clients * 10 > 100 ? clients * 10 : 100)) 2>&1 | tee "$out/closed_$clients.log" | tail -n 24
+logged() { # NAME LINES COMMAND…: all output to OUT/NAME.log, the last LINES shown
+    "${@:3}" 2>&1 | tee "$out/$1.log" | tail -n "$2"
+}
+for phase in $phases; do
+    case $phase in
+    tests) logged tests_gpu 5 python3 -m pytest -q -p no:cacheprovider tests/gpu ;;
+    online)
+        logged online 70 $bench online --engines "$engines" "${common[@]}" --trace "$trace" --fit clip \
+            --max-output-len 128 --n "$n" --scales "$scales"
+        ;;
+    clients)
+        for clients in 1 64 256; do
+            logged "clients_$clients" 24 $bench online --engines roseinfer "${common[@]}" --clients 4 \
+                --concurrency $clients --input-len 256 --output-len 64 --n $((clients * 10 > 100 ? clients * 10 : 100))
+        done
+        ;;
+    offline) logged offline 14 $bench offline --ignore-eos --engines "$engines" "${common[@]}" ;;
+    profile)
+        run=$(dirname "$(tail -n 1 "$out/online.log")")  # its last line names the report
+        logged profile 60 $bench profile "$run" --tool both --scale 0.8
+        ;;
+    *) echo "no phase $phase" >&2 && exit 2 ;;
+    esac
 done
-$bench offline --ignore-eos --engines roseinfer "${common[@]}" 2>&1 | tee "$out/offline.log" | tail -n 12
-(cd "$out/runs" && tar czf ../runs.tar.gz .) && rm -rf "$out/runs"
