@@ -57,8 +57,10 @@ def read_manifest(bundle: Path) -> dict[str, Any]:
     """`bundle.json`. Raises UnpackError when it is not there or not whole."""
     try:
         manifest: dict[str, Any] = json.loads((bundle / "bundle.json").read_text())
+    except FileNotFoundError:
+        raise UnpackError(f"{bundle} has no bundle.json; copy it as well, if this is a bundle") from None
     except (OSError, ValueError) as error:
-        raise UnpackError(f"{bundle} holds no whole bundle: {error}; copy bundle.json as well") from None
+        raise UnpackError(f"{bundle / 'bundle.json'} is not whole: {error}; copy it again") from None
     return manifest
 
 
