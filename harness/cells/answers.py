@@ -45,6 +45,12 @@ def judge_answers(run: Run, resolved: Resolved) -> None:
     write_json(run.folder / ANSWERS, replies)
 
 
+def unjudged(run: Run) -> bool:
+    """Whether engines were asked and nobody has judged what they said."""
+    replies = _read(run.folder)
+    return replies is not None and replies.judged is None
+
+
 def judged_answers(run: Run) -> AnswerChecks | None:
     """The verdict; None where no engine was asked."""
     replies = _read(run.folder)

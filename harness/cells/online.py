@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter
 
-from harness.cells.answers import judge_answers, judged_answers
+from harness.cells.answers import judge_answers, judged_answers, unjudged
 from harness.cells.block import measure_block
 from harness.cells.events import EngineSkipped, Notify, Reporting, Started
 from harness.cells.folder import alone, make_folder, now, write_json
@@ -64,7 +64,7 @@ def run_online(settings: OnlineSettings, command: list[str], notify: Notify) -> 
 def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
     """Measure the cells that the run in `folder` has not finished; nothing is measured twice.
 
-    A cell that failed is tried again. A run without such cells needs no engine.
+    A cell that failed is tried again. A run without such cells, whose answers are judged, needs no engine.
 
     Raises:
         UsageError: The folder holds no run, somebody is at it, or an engine or the trace is not here any more
@@ -74,7 +74,8 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
     with alone(folder):
         run = Run.open(folder)
         cells = {cell.index for block in run.blocks() for cell in block.cells}
-        resolved = None if cells == run.done else resolve_online(run.settings, notify)
+        finished = cells == run.done and not unjudged(run)
+        resolved = None if finished else resolve_online(run.settings, notify)
         if resolved is not None:
             _unchanged(run, resolved)
         return folder, _go(run, resolved, notify)
@@ -103,7 +104,7 @@ def _unchanged(run: Run, resolved: Resolved) -> None:
 
 
 def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
-    """Measure what is left, write the results. `resolved` is None where nothing is left."""
+    """Measure and judge what is left, write the results. `resolved` is None where nothing is left."""
     blocks = run.blocks()
     notify(Started(run.folder, sum(len(block.cells) for block in blocks), len(run.done)))
     for skipped in run.skipped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,15 @@ def test_an_engine_that_answers_wrongly_wins_nothing(serve_golden: Any, tmp_path
 def test_a_server_whose_model_nobody_knows_is_judged_by_lengths_alone(
     serve_golden: Any, tmp_path: Path
 ) -> None:
-    _, results = run_quickly(serve_golden().url, tmp_path / "right")
+    folder, results = run_quickly(serve_golden().url, tmp_path / "right")
     [check] = results.answers.checks
     assert (check.verdict, check.reason) == ("unknown", "nothing to judge by")
     assert results.answers.reference is None
     assert not any("answers" in why for summary in results.summaries for why in summary.invalid_reasons)
+
+    replies = json.loads((folder / ANSWERS).read_text())  # as when the run ends before the verdict
+    (folder / ANSWERS).write_text(json.dumps(replies | {"judged": None}))
+    assert resume_online(folder, lambda _: None)[1] == results
 
 
 @pytest.mark.parametrize(
