@@ -15,7 +15,10 @@ from harness.spec.profile import Category, Component, StepKind
 CATEGORIES: tuple[tuple[Category, str], ...] = (
     ("communication", r"nccl|all_?reduce|all_?gather|reduce_?scatter|c10d|gloo|custom_ar"),
     ("sampling", r"argmax|multinomial|sampl|top_?[kp]|gumbel|exponential|radixsort|aten::sort"),
-    ("matmul", r"triton_(tem|mm)|gemm|gemv|matmul|\w*addmm|\bb?mm\b|onednn_mm|linear|nvjet|cutlass::kernel"),
+    (
+        "matmul",
+        r"triton_(tem|mm)|gemm|gemv|matmul|\w*addmm|\bb?mm\b|onednn_mm|linear|nvjet|cutlass::kernel|\bmlp\b",
+    ),
     (
         "attention",
         r"attention|attn|flash|fmha|paged|merge_state|batch(prefill|decode)with|sdpa"

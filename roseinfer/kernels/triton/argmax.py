@@ -13,7 +13,7 @@ _BLOCK = 2048
 
 
 @triton.jit
-def _partial(logits_ptr, best_ptr, token_ptr, vocab, stride, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+def _argmax_of_parts(logits_ptr, best_ptr, token_ptr, vocab, stride, PARTS: tl.constexpr, BLOCK: tl.constexpr,
              EARLY: tl.constexpr):  # fmt: skip
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     n = part * BLOCK + tl.arange(0, BLOCK)
@@ -25,7 +25,7 @@ def _partial(logits_ptr, best_ptr, token_ptr, vocab, stride, PARTS: tl.constexpr
 
 
 @triton.jit
-def _choose(best_ptr, token_ptr, rows_ptr, last_ptr, out_ptr, PARTS: tl.constexpr, PAD_PARTS: tl.constexpr,
+def _argmax(best_ptr, token_ptr, rows_ptr, last_ptr, out_ptr, PARTS: tl.constexpr, PAD_PARTS: tl.constexpr,
             EARLY: tl.constexpr):  # fmt: skip
     index = tl.program_id(0)
     p = tl.arange(0, PAD_PARTS)
@@ -42,7 +42,7 @@ def choose(best: Tensor, token: Tensor, rows: Tensor, last: Tensor, out: Tensor)
     """From the best of every part of the vocabulary, `best` `[R, parts]` float32 at `token` `[R, parts]`
     int32, to `out` `[R]` int64 and to `last[rows]`, `rows` `[R]` int32. The first of equals."""
     parts = best.shape[1]
-    _choose[(len(out),)](
+    _argmax[(len(out),)](
         best, token, rows, last, out, PARTS=parts, PAD_PARTS=triton.next_power_of_2(parts), num_warps=4,
         **early(best.device),
     )  # fmt: skip
@@ -54,7 +54,7 @@ def argmax(logits: Tensor, rows: Tensor, last: Tensor, out: Tensor) -> None:
     parts = triton.cdiv(vocab, _BLOCK)
     best = torch.empty(count, parts, dtype=torch.float32, device=logits.device)
     token = torch.empty(count, parts, dtype=torch.int32, device=logits.device)
-    _partial[(count, parts)](
+    _argmax_of_parts[(count, parts)](
         logits, best, token, vocab, logits.stride(0), PARTS=parts, BLOCK=_BLOCK, num_warps=4,
         **early(logits.device),
     )  # fmt: skip

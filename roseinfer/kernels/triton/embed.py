@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @triton.jit
-def _embed(last_ptr, rows_ptr, lengths_ptr, tokens_ptr, positions_ptr, out_ptr, WIDTH: tl.constexpr,
+def _embedding(last_ptr, rows_ptr, lengths_ptr, tokens_ptr, positions_ptr, out_ptr, WIDTH: tl.constexpr,
            PAD_WIDTH: tl.constexpr):  # fmt: skip
     index = tl.program_id(0).to(tl.int64)
     token = tl.load(last_ptr + tl.load(rows_ptr + index))
@@ -26,7 +26,7 @@ def embed_last(last: Tensor, rows: Tensor, lengths: Tensor, tokens: Tensor, posi
     int32, tokens `[vocab, width]`, positions `[context, width]` → `[R, width]`."""
     width = tokens.shape[1]
     out = torch.empty(len(rows), width, dtype=tokens.dtype, device=tokens.device)
-    _embed[(len(rows),)](
+    _embedding[(len(rows),)](
         last, rows, lengths, tokens, positions, out, WIDTH=width, PAD_WIDTH=triton.next_power_of_2(width),
         num_warps=4,
     )  # fmt: skip

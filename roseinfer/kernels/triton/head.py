@@ -18,7 +18,7 @@ _TILE = 16
 
 
 @triton.jit
-def _head(
+def _head_linear(
     x_ptr, weight_ptr, logits_ptr, best_ptr, token_ptr, vocab, tiles,
     ROWS: tl.constexpr, K: tl.constexpr, PAD_K: tl.constexpr, TILE: tl.constexpr, PROGRAMS: tl.constexpr,
     EARLY: tl.constexpr,
@@ -67,7 +67,7 @@ def head(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     logits = torch.empty(count, vocab, dtype=x.dtype, device=x.device)
     best = torch.empty(count, programs, dtype=torch.float32, device=x.device)
     token = torch.empty(count, programs, dtype=torch.int32, device=x.device)
-    _head[(programs,)](
+    _head_linear[(programs,)](
         x, weight, logits, best, token, vocab, tiles, ROWS=count, K=width,
         PAD_K=triton.next_power_of_2(width), TILE=_TILE, PROGRAMS=programs, num_warps=4, **early(x.device),
     )  # fmt: skip

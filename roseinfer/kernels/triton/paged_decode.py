@@ -1,9 +1,9 @@
 """Attention of one new token of each request over its cached blocks, and the append of its key and value.
 
 The cached tokens of a request are split among several programs where there are few requests; each leaves its
-weighted mean and the logarithm of its weight, which `_join`, or the product behind it, joins (flash decoding,
-Dao et al. 2023). Where the head size allows it, `roseinfer.kernels.cuda.paged_decode` runs instead, which has
-more loads under way.
+weighted mean and the logarithm of its weight, which a second kernel joins (flash decoding, Dao et al. 2023).
+Where the head size allows it, `roseinfer.kernels.cuda.paged_decode` runs instead of the first, which has more
+loads under way.
 Reference: `TorchPagedAttention`.
 """
 
@@ -24,7 +24,7 @@ WARPS, STAGES = 4, 3
 
 
 @triton.jit
-def _attend(
+def _paged_attention(
     q_ptr, k_ptr, v_ptr, q_stride, k_stride, v_stride,
     keys_ptr, values_ptr, table_ptr, table_stride, rows_ptr, lengths_ptr,
     out_ptr, share_ptr, scale,
@@ -83,7 +83,7 @@ def _attend(
 
 
 @triton.jit
-def _join(mean_ptr, share_ptr, out_ptr,
+def _paged_attention_join(mean_ptr, share_ptr, out_ptr,
           DIM: tl.constexpr, PAD_DIM: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
     at = tl.program_id(0)
     d = tl.arange(0, PAD_DIM)
@@ -128,7 +128,7 @@ def paged_decode(
         _launch(q, k, v, keys, values, table, rows, lengths, out, out, block_size, 1)
         return out
     means, shares = paged_decode_split(q, k, v, keys, values, table, rows, lengths, block_size, splits)
-    _join[(count * heads,)](
+    _paged_attention_join[(count * heads,)](
         means, shares, out, DIM=dim, PAD_DIM=triton.next_power_of_2(dim), SPLITS=splits, num_warps=1,
         **early(q.device),
     )  # fmt: skip
@@ -160,7 +160,7 @@ def _launch(
     if q.is_cuda and cuda.supports(dim, q.dtype):
         cuda.launch(q, k, v, keys, values, table, rows, lengths, means, shares, block_size, splits)
         return
-    _attend[(count, heads, splits)](
+    _paged_attention[(count, heads, splits)](
         q, k, v, q.stride(0), k.stride(0), v.stride(0),
         keys, values, table, table.stride(0), rows, lengths, means, shares, dim**-0.5,
         HEADS=heads, KV_HEADS=k.shape[1], DIM=dim, PAD_DIM=triton.next_power_of_2(dim),

@@ -22,7 +22,7 @@ _PROMPTS = 128
 
 
 @triton.jit(do_not_specialize=["prompts"])
-def _attend(
+def _prefill_attention(
     q_ptr, k_ptr, v_ptr, q_stride, k_stride, v_stride, out_ptr, query_ptr, key_ptr, prompts, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAD_DIM: tl.constexpr,
     PAD_PROMPTS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
@@ -85,7 +85,7 @@ def prefill(q: Tensor, k: Tensor, v: Tensor, query: Tensor, key: Tensor) -> Tens
     (count, heads, dim), prompts = q.shape, len(query) - 1
     out = torch.empty(count, heads, dim, dtype=q.dtype, device=q.device)
     tile = 64 if q.element_size() == 2 else 32
-    _attend[(heads, count // tile + prompts)](
+    _prefill_attention[(heads, count // tile + prompts)](
         q, k, v, q.stride(0), k.stride(0), v.stride(0), out, query, key, prompts, dim**-0.5,
         HEADS=heads, KV_HEADS=k.shape[1], DIM=dim, PAD_DIM=max(16, triton.next_power_of_2(dim)),
         PAD_PROMPTS=max(_PROMPTS, triton.next_power_of_2(prompts)), ROWS=tile, TOKENS=tile,

@@ -28,7 +28,7 @@ def _gelu(x):
 
 
 @triton.jit
-def _product(
+def _linear(
     x_ptr, weight_ptr, bias_ptr, out_ptr, rows, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TURNS: tl.constexpr,
     ALONE: tl.constexpr, GELU: tl.constexpr, EARLY: tl.constexpr,
@@ -93,7 +93,7 @@ def _launch(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, tile: T
     outputs = len(weight)
     block = max(16, triton.next_power_of_2(count))
     turns = triton.cdiv(triton.cdiv(inputs, tile.splits), tile.inputs)
-    _product[(triton.cdiv(outputs, tile.outputs), tile.splits)](
+    _linear[(triton.cdiv(outputs, tile.outputs), tile.splits)](
         x, weight, bias if bias is not None else weight, out, count, outputs, inputs,
         BLOCK_M=block, BLOCK_N=tile.outputs, BLOCK_K=tile.inputs, TURNS=turns,
         ALONE=bias is not None, GELU=gelu, num_warps=4, **early(x.device),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @triton.jit
-def _store(k_ptr, v_ptr, k_stride, v_stride, keys_ptr, values_ptr, slots_ptr, WIDTH: tl.constexpr,
+def _store_kv(k_ptr, v_ptr, k_stride, v_stride, keys_ptr, values_ptr, slots_ptr, WIDTH: tl.constexpr,
            PAD_WIDTH: tl.constexpr):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     e = tl.arange(0, PAD_WIDTH)
@@ -23,7 +23,7 @@ def store_kv(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slots: Tensor) 
     """Write `k`, `v` `[T, kv heads, dim]` (a token's row is contiguous) to `slots` `[T]` of one layer's
     `keys`, `values` `[slots, kv heads, dim]`. Slot −1 is nowhere."""
     width = k.shape[1] * k.shape[2]
-    _store[(len(k),)](
+    _store_kv[(len(k),)](
         k, v, k.stride(0), v.stride(0), keys, values, slots, WIDTH=width,
         PAD_WIDTH=triton.next_power_of_2(width), num_warps=2,
     )  # fmt: skip
