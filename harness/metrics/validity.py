@@ -58,13 +58,10 @@ def _above_ceiling(requests: pd.DataFrame, ceiling: ClientCeiling) -> list[str]:
         return []
     clients = requests.groupby("client")["chunks"].agg(["sum", "size"])
     busiest, together = clients.max() / seconds, clients.sum() / seconds
-    limits = (
-        ("chunks", "sum", CEILING_SHARE * ceiling.chunks_per_s),
-        ("requests", "size", CEILING_SHARE * ceiling.requests_per_s),
-    )
+    limits = (("chunks", "sum", ceiling.chunks_per_s), ("requests", "size", ceiling.requests_per_s))
     return [
-        f"a client process took {busiest[of]:,.0f} {what}/s, above {limit:,.0f}, half of what it can; "
-        f"--clients {ceil(together[of] / limit)} would do"
-        for what, of, limit in limits
-        if busiest[of] > limit
+        f"a client process took {busiest[of]:,.0f} {what}/s, above half of the {most:,.0f} that it can; "
+        f"--clients {ceil(together[of] / (CEILING_SHARE * most))} would do"
+        for what, of, most in limits
+        if busiest[of] > CEILING_SHARE * most
     ]
