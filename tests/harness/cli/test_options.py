@@ -53,6 +53,7 @@ ONLINE = COMMON | {
     "aa": ("yes", True),
     "calibrate": ("no", False),
     "check_answers": ("no", False),
+    "text_prompts": ("yes", True),
     "timeout_s": ("2.5", 2.5),
     "slo": ("ttft_ms=200,tpot_ms=50", Slo(ttft_ms=200, tpot_ms=50)),
 }

@@ -11,12 +11,12 @@ SCRIPT = Path(__file__).parents[3] / "scripts" / "soak.py"
 
 def test_who_leaves_leaves_nothing_and_who_stays_is_answered() -> None:
     """In two front ends, with too few blocks for all and with shared ones."""
-    small = ["--rounds", "2", "--clients", "80", "--bound-mib", "100", "--rest", "0"]
+    small = ["--rounds", "2", "--clients", "40", "--bound-mib", "100", "--rest", "0"]
     server = ["--frontend-processes", "2", "--prefix-cache", "--kv-tokens", "2048", "--threads", "1"]
     done = subprocess.run(
         [sys.executable, SCRIPT, *small, "--", *server], capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stdout + done.stderr
     counted = dict(line.split() for line in done.stdout.splitlines() if len(line.split()) == 2)
-    assert float(counted["requests"]) >= 160 and float(counted["discarded"]) >= 80
+    assert float(counted["requests"]) >= 80 and float(counted["discarded"]) >= 40
     assert "nothing leaked" in done.stdout
