@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Chosen:
-    """A runner, and what it is made of, for the start-up line. `cuda_graph`: batch sizes that have a graph."""
+    """A runner, and what it is made of, for the start-up line; `cuda_graph`: batch sizes that have one."""
 
     runner: Runner
     attention: str

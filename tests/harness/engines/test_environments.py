@@ -161,7 +161,7 @@ def test_a_bundle_is_laid_out_whole_or_not_at_all(tmp_path: Path, cache: Path):
 
 
 def test_a_folder_without_a_bundle(tmp_path: Path, cache: Path):
-    with pytest.raises(unpack.UnpackError, match="no bundle.json"):
+    with pytest.raises(unpack.UnpackError, match=r"no bundle\.json"):
         unpack.unpack(tmp_path, cache, sys.executable)
 
 
