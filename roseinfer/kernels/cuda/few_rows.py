@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from roseinfer.kernels.capability import is_hopper
 from roseinfer.kernels.cuda.build import available, kernel
 from roseinfer.kernels.cuda.launch import Kernel
 
@@ -38,8 +39,7 @@ class Shape:
             and self.width in (768, 1024)
             and self.width == 64 * self.heads
             and self.inner == 4 * self.width
-            and device.type == "cuda"
-            and torch.cuda.get_device_capability(device) >= (9, 0)
+            and is_hopper(device)
             and available()
         )
 

@@ -46,6 +46,11 @@ __device__ __forceinline__ uint4 load_once(const half_t* at) {
 }
 
 // The next kernel in the stream may start, and waits in `follow` until this one has ended and its results are there.
-// What does not depend on the kernel before is asked for ahead of `follow`.
+// What does not depend on the kernel before is asked for ahead of `follow`. Older GPUs run one after the other.
+#if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ __forceinline__ void follow() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+__device__ __forceinline__ void let_next_start() {}
+__device__ __forceinline__ void follow() {}
+#endif

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from roseinfer.kernels.capability import is_hopper
+
 #: Names and layouts as in CUDA's driver API (cuda.h, 12.0 on).
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
@@ -38,8 +40,8 @@ class _Config(ctypes.Structure):
 
 
 class Kernel:
-    """A kernel that starts while the one before it ends (programmatic dependent launch): in it,
-    `griddepcontrol.wait` comes before the first use of what that one leaves."""
+    """A kernel that starts while the one before it ends, where the device can do that (programmatic dependent
+    launch): in it, `follow` of half.cuh comes before the first use of what that one leaves."""
 
     def __init__(self, compiled: Any) -> None:
         self._function: ctypes.c_void_p = compiled.func
@@ -50,7 +52,7 @@ class Kernel:
         self, grid: tuple[int, int, int], threads: int, args: list[Tensor | int], shared_bytes: int = 0
     ) -> None:
         """Launch on the current stream. `args`: tensors go as pointers, integers as C's `int`."""
-        driver = torch.cuda._utils._get_gpu_runtime_library()
+        driver, stream = torch.cuda._utils._get_gpu_runtime_library(), torch.cuda.current_stream()
         if shared_bytes > self._allowed:
             _check(driver.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes))
             self._allowed = shared_bytes
@@ -63,9 +65,9 @@ class Kernel:
             grid=(ctypes.c_uint * 3)(*grid),
             block=(ctypes.c_uint * 3)(threads, 1, 1),
             shared_bytes=shared_bytes,
-            stream=torch.cuda.current_stream().cuda_stream,
+            stream=stream.cuda_stream,
             attributes=ctypes.pointer(early),
-            count=1,
+            count=int(is_hopper(stream.device)),
         )
         _check(driver.cuLaunchKernelEx(ctypes.byref(config), self._function, pointers, None))
 

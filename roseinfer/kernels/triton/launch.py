@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from roseinfer.kernels.capability import is_hopper
+
 
 @cache
 def multiprocessors(device: torch.device) -> int:
@@ -20,8 +22,7 @@ def multiprocessors(device: torch.device) -> int:
 def early(device: torch.device) -> dict[str, Any]:
     """Launch options: the kernel starts while the one before it ends (programmatic dependent launch, from
     compute capability 9.0), and `follow` in it waits until that one's results are there."""
-    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-    return {"EARLY": True, "launch_pdl": True} if able else {"EARLY": False}
+    return {"EARLY": True, "launch_pdl": True} if is_hopper(device) else {"EARLY": False}
 
 
 @triton.jit
