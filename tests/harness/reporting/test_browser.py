@@ -74,6 +74,10 @@ def column(page, table, index):
     return [str(text) for text in rows]
 
 
+def move_mouse(page, x, y):
+    page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
+
+
 def test_nothing_is_fetched_and_nothing_is_complained_about(page, report):
     events = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
     urls = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
@@ -162,13 +166,15 @@ def test_the_legend_hides_an_engine_in_every_figure(page):
 
 def test_a_point_tells_its_value_and_interval(page, folder):
     point = page.find_element("css selector", ".card svg [data-tip*='TTFT p90']")
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", point)
-    at = page.execute_script(
-        "const b = arguments[0].getBoundingClientRect(); return [b.x + 4, b.y + 4]", point
+    at = page.execute_async_script(  # after the frame whose scroll event would hide the tip
+        "const [point, done] = arguments; point.scrollIntoView({block: 'center'});"
+        "const tell = () => { const b = point.getBoundingClientRect(); done([b.x + 4, b.y + 4]) };"
+        "requestAnimationFrame(() => requestAnimationFrame(tell))",
+        point,
     )
-    page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": at[0], "y": at[1]})
     tip = page.find_element("id", "tip")
-    assert tip.is_displayed()
+    move_mouse(page, *at)
+    WebDriverWait(page, 20).until(lambda page: tip.is_displayed())
     summary = load_run(folder).pooled[0]
     low, high = summary.ttft_ms.ci["p90"]
     label, value, interval, n = tip.text.splitlines()
@@ -179,8 +185,8 @@ def test_a_point_tells_its_value_and_interval(page, folder):
     shown = [float(end) for end in interval.removeprefix("95 % interval ").split(" to ")]
     assert shown == pytest.approx([low, high], rel=0.01)
     assert n == f"n = {summary.ttft_ms.n}"
-    page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 2, "y": 2})
-    assert not tip.is_displayed()
+    move_mouse(page, 2, 2)
+    WebDriverWait(page, 20).until(lambda page: not tip.is_displayed())
 
 
 def test_a_baseline_is_chosen(page):
