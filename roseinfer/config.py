@@ -78,6 +78,9 @@ class EngineConfig:
     threads: int | None = setting(None, "CPU threads; PyTorch's choice if not given")
     packed_weights: bool = setting(True, "store weights in the layout of the CPU's matrix kernels")
     cpu_kernels: bool = setting(True, "use the C++ kernels on a CPU")
+    cpu_linear: bool = setting(
+        True, "of them, the matrix products: bf16 with packed weights on a CPU with AVX-512 BF16 and no AMX"
+    )
     warmup: bool = setting(True, "build kernels before the first request")
 
     def __post_init__(self) -> None:

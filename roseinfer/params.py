@@ -75,7 +75,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     attention: str
     prefill_backend: str
     cuda_graph: tuple[int, ...]
-    packed_weights: bool
+    linear: str
     threads: int
     spin_ms: float
 

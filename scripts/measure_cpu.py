@@ -81,12 +81,13 @@ def ablations(out: Path) -> list[Load]:
     header = ["# block_size: 512", "arrival_s,input_tokens,output_tokens,prefix_blocks"]
     shared.write_text("\n".join([*header, *rows, ""]))
     decode = variants(
-        "no-cpu-kernels", "no-packed-weights", "small-pages", "one-thread", "bound-threads",
+        "no-cpu-kernels", "no-cpu-linear", "no-packed-weights", "small-pages", "one-thread", "bound-threads",
         "overlap-schedule", "stream-interval-4", "four-front-ends", "max-batch-4", "max-active-4",
     )  # fmt: skip
     prompts = variants(
-        "batched-prefill", "one-prompt", "chunked-prefill", "chunked-prefill-128", "prefill-first", "pack"
-    )
+        "batched-prefill", "one-prompt", "chunked-prefill", "chunked-prefill-128", "prefill-first",
+        "no-mixed-steps", "pack",
+    )  # fmt: skip
     tokenize = variants("no-mp-async-admit", "one-tokenize-worker")
     long, prefixes = replay("builtin", "0.8", 100), replay(str(shared), "1", 100)
     loads = [

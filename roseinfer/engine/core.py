@@ -44,6 +44,7 @@ class Engine:
             dtype,
             packed=config.packed_weights,
             cpu_kernels=config.cpu_kernels,
+            cpu_linear=config.cpu_linear,
             fused=config.fused_ops and triton_runs(device),
         )
         shape = model.config
@@ -97,7 +98,7 @@ class Engine:
             attention=chosen.attention,
             prefill_backend=chosen.prefill_backend,
             cuda_graph=chosen.cuda_graph,
-            packed_weights=model.packed,
+            linear=model.linear.name,
             threads=torch.get_num_threads(),
             spin_ms=resolve_spin_ms(config, device),
         )

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from roseinfer.attention.base import Attention
 from roseinfer.models.config import ModelConfig
-from roseinfer.models.linear import Linear, can_pack
+from roseinfer.models.linear import Linear
 from roseinfer.models.model import Model
 from roseinfer.models.weights import Weights
 
@@ -49,10 +49,10 @@ class GPT2(Model):
         device: torch.device,
         dtype: torch.dtype,
         *,
-        packed: bool,
+        linear: type[Linear],
     ) -> None:
         self.config = config
-        self.packed = packed = packed and can_pack(device, dtype)
+        self.linear = linear
         prefix = "transformer." if "transformer.wte.weight" in weights else ""
         width, ffn = config.width, config.ffn_width
 
@@ -62,26 +62,26 @@ class GPT2(Model):
         def norm(name: str) -> Norm:
             return Norm(tensor(f"{name}.weight", width), tensor(f"{name}.bias", width), config.norm_eps)
 
-        def linear(name: str, inputs: int, outputs: int) -> Linear:
+        def product(name: str, inputs: int, outputs: int) -> Linear:
             # GPT-2 checkpoints store [in, out].
             weight = tensor(f"{name}.weight", inputs, outputs).t()
-            return Linear(weight, tensor(f"{name}.bias", outputs), packed=packed)
+            return linear(weight, tensor(f"{name}.bias", outputs))
 
         self._tokens = tensor("wte.weight", config.vocab_size, width)
         self._positions = tensor("wpe.weight", config.max_positions, width)
         self._layers = [
             Layer(
                 norm_1=norm(f"h.{i}.ln_1"),
-                qkv=linear(f"h.{i}.attn.c_attn", width, 3 * width),
-                out=linear(f"h.{i}.attn.c_proj", width, width),
+                qkv=product(f"h.{i}.attn.c_attn", width, 3 * width),
+                out=product(f"h.{i}.attn.c_proj", width, width),
                 norm_2=norm(f"h.{i}.ln_2"),
-                up=linear(f"h.{i}.mlp.c_fc", width, ffn),
-                down=linear(f"h.{i}.mlp.c_proj", ffn, width),
+                up=product(f"h.{i}.mlp.c_fc", width, ffn),
+                down=product(f"h.{i}.mlp.c_proj", ffn, width),
             )
             for i in range(config.layers)
         ]
         self._norm = norm("ln_f")
-        self._head = Linear(self._tokens, None, packed=packed)
+        self._head = linear(self._tokens, None)
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         x = F.embedding(tokens, self._tokens) + F.embedding(positions, self._positions)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from roseinfer.attention.base import Attention
 from roseinfer.models.config import LlamaConfig
-from roseinfer.models.linear import Linear, can_pack
+from roseinfer.models.linear import Linear
 from roseinfer.models.model import Model
 from roseinfer.models.ops import Ops
 from roseinfer.models.weights import Weights
@@ -43,11 +43,11 @@ class Llama(Model):
         device: torch.device,
         dtype: torch.dtype,
         *,
-        packed: bool,
+        linear: type[Linear],
         ops: Ops,
     ) -> None:
         self.config: LlamaConfig = config
-        self.packed = packed = packed and can_pack(device, dtype)
+        self.linear = linear
         self._ops = ops
         width, ffn, dim = config.width, config.ffn_width, config.head_dim
         q_width, kv_width = config.heads * dim, config.kv_heads * dim
@@ -55,13 +55,13 @@ class Llama(Model):
         def tensor(name: str, *shape: int) -> Tensor:
             return weights.get(name, shape).to(device=device, dtype=dtype)
 
-        def linear(names: dict[str, int], inputs: int, *, bias: bool) -> Linear:
+        def product(names: dict[str, int], inputs: int, *, bias: bool) -> Linear:
             """One product for the matrices of `names` (and their numbers of outputs), behind each other."""
             weight = torch.cat([tensor(f"{name}.weight", size, inputs) for name, size in names.items()])
             if not bias:
-                return Linear(weight, None, packed=packed)
+                return linear(weight, None)
             biases = [tensor(f"{name}.bias", size) for name, size in names.items()]
-            return Linear(weight, torch.cat(biases), packed=packed)
+            return linear(weight, torch.cat(biases))
 
         def layer(at: str) -> Layer:
             attn, mlp = f"{at}.self_attn", f"{at}.mlp"
@@ -72,19 +72,21 @@ class Llama(Model):
                 qk_norm = torch.cat((q.expand(config.heads, dim), k.expand(config.kv_heads, dim)))
             return Layer(
                 norm_1=tensor(f"{at}.input_layernorm.weight", width),
-                qkv=linear(qkv, width, bias=config.qkv_bias),
+                qkv=product(qkv, width, bias=config.qkv_bias),
                 qk_norm=qk_norm,
-                out=linear({f"{attn}.o_proj": width}, q_width, bias=config.out_bias),
+                out=product({f"{attn}.o_proj": width}, q_width, bias=config.out_bias),
                 norm_2=tensor(f"{at}.post_attention_layernorm.weight", width),
-                gate_up=linear({f"{mlp}.gate_proj": ffn, f"{mlp}.up_proj": ffn}, width, bias=config.mlp_bias),
-                down=linear({f"{mlp}.down_proj": width}, ffn, bias=config.mlp_bias),
+                gate_up=product(
+                    {f"{mlp}.gate_proj": ffn, f"{mlp}.up_proj": ffn}, width, bias=config.mlp_bias
+                ),
+                down=product({f"{mlp}.down_proj": width}, ffn, bias=config.mlp_bias),
             )
 
         self._tokens = tensor("model.embed_tokens.weight", config.vocab_size, width)
         self._layers = [layer(f"model.layers.{i}") for i in range(config.layers)]
         self._norm = tensor("model.norm.weight", width)
         head = self._tokens if config.tied_head else tensor("lm_head.weight", config.vocab_size, width)
-        self._head = Linear(head, None, packed=packed)
+        self._head = linear(head, None)
         self._turns = config.rope.table(config.max_positions, dim).to(device)
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:

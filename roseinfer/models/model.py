@@ -9,13 +9,14 @@ from torch import Tensor
 
 from roseinfer.attention.base import Attention
 from roseinfer.models.config import ModelConfig
+from roseinfer.models.linear import Linear
 
 
 class Model(ABC):
-    """Weights on one device in one dtype. `packed`: they lie in the layout of the CPU's matrix kernels."""
+    """Weights on one device in one dtype; `linear` multiplies with them."""
 
     config: ModelConfig
-    packed: bool
+    linear: type[Linear]
 
     @abstractmethod
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:

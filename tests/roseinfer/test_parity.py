@@ -87,7 +87,7 @@ def test_greedy_tokens_equal_transformers(
 
 def prompt_logits(folder: Path, dtype: torch.dtype) -> Callable[[list[int]], torch.Tensor]:
     """Logits behind the last token of a prompt, through the engine's own model and attention."""
-    model = models.load(str(folder), torch.device("cpu"), dtype, packed=True, cpu_kernels=True, fused=False)
+    model = models.load(str(folder), torch.device("cpu"), dtype)
     pool = KVPool(model.config, 64, 16, torch.device("cpu"), dtype)
     attention, _ = make_attention(pool, model.config, dtype, cpu_kernels=True)
     none = np.empty(0, dtype=np.int64)
