@@ -70,7 +70,9 @@ class EngineConfig:
     fused_ops: bool = setting(True, "GPU: kernels that do several operators' work at once")
     pinned_staging: bool = setting(True, "GPU: copy a step's arrays from pinned memory, asynchronously")
     prefill_backend: PrefillBackend = setting(
-        "auto", "GPU: attention of prompts; auto: flashinfer, flash-attn or sdpa; auto2: flash-attn first"
+        "auto",
+        "attention of prompts; auto: on a GPU flashinfer, flash-attn or sdpa, auto2: flash-attn first; "
+        "on a CPU, where every other is sdpa, both are the C++ kernel, or sdpa",
     )
     spin_ms: float | None = setting(
         None, "how long processes without work stay awake for more; 1000 beside a GPU, else 0, if not given"

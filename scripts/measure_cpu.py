@@ -86,7 +86,7 @@ def ablations(out: Path) -> list[Load]:
     )  # fmt: skip
     prompts = variants(
         "batched-prefill", "one-prompt", "chunked-prefill", "chunked-prefill-128", "prefill-first",
-        "no-mixed-steps", "pack",
+        "no-mixed-steps", "pack", "prefill-sdpa",
     )  # fmt: skip
     tokenize = variants("no-mp-async-admit", "one-tokenize-worker")
     long, prefixes = replay("builtin", "0.8", 100), replay(str(shared), "1", 100)

@@ -26,6 +26,12 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 def get(target: Target, path: str, timeout_s: float = TIMEOUT_S) -> str | None:
     """The body of `GET path`; None where that does not answer 200 in time."""
+    status, body = ask(target, path, timeout_s)
+    return body if status == 200 else None
+
+
+def ask(target: Target, path: str, timeout_s: float = TIMEOUT_S) -> tuple[int | None, str]:
+    """Status and body that `GET path` answers; no status where nothing answers in time."""
     kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
     connection = kind(target.host, target.port, timeout=timeout_s)
     try:
@@ -33,10 +39,10 @@ def get(target: Target, path: str, timeout_s: float = TIMEOUT_S) -> str | None:
         response = connection.getresponse()
         body = response.read()
     except (OSError, http.client.HTTPException):
-        return None
+        return None, ""
     finally:
         connection.close()
-    return body.decode(errors="replace") if response.status == 200 else None
+    return response.status, body.decode(errors="replace")
 
 
 def post(target: Target, route: Route) -> None:

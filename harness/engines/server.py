@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,7 +16,7 @@ from typing import Self
 import psutil
 
 from harness.engines.base import COMPLETIONS
-from harness.engines.pages import get
+from harness.engines.pages import ask, get
 from harness.engines.process import Guarded, describe_exit
 from harness.engines.selfreport import SelfReport
 from harness.errors import EngineError
@@ -154,17 +155,13 @@ class EngineServer:
         )
         self._process = process
         target = Target(self._host, port, COMPLETIONS)
-        while get(target, launch.ready_path, PROBE_TIMEOUT_S) is None:
+        while (status := ask(target, launch.ready_path, PROBE_TIMEOUT_S)[0]) != 200:
             if (code := process.wait(POLL_S)) is not None:
                 if any(sign in process.tail().lower() for sign in PORT_TAKEN):
                     return False
                 raise self._death(process, code, "before it was ready")
             if time.monotonic() - begin > launch.ready_timeout_s:
-                raise EngineError(
-                    f"{self._label} was not ready after {launch.ready_timeout_s:.0f} s; its last lines:\n"
-                    f"{process.tail()}",
-                    f"see {self._log}",
-                )
+                raise self._late(process, launch, status)
         if not listens(process.pids(), port):
             return False
         self.served_name = launch.served_name
@@ -187,6 +184,15 @@ class EngineServer:
         if self._cpus is not None:
             facts["cpus"] = Fact(value=list(self._cpus), source="set by this harness")
         return facts
+
+    def _late(self, process: Guarded, launch: Launch, status: int | None) -> EngineError:
+        answers = "" if status is None else f" (GET {launch.ready_path} answers {status})"
+        missing = f"; is another ready_path right in its adapter than {launch.ready_path}?"
+        return EngineError(
+            f"{self._label} was not ready after {launch.ready_timeout_s:.0f} s{answers}; its last lines:\n"
+            f"{process.tail()}",
+            f"see {self._log}{missing if status == HTTPStatus.NOT_FOUND else ''}",
+        )
 
     def _death(self, process: Guarded, code: int, when: str) -> EngineError:
         return EngineError(

@@ -170,6 +170,7 @@ def render(runs: Sequence[tuple[Run, Figures]], changes: Sequence[Change] = ()) 
         environment()
         .get_template("report.html.j2")
         .render(
+            title=_title(chapters),
             chapters=chapters,
             changes=changes,
             glossary=GLOSSARY,
@@ -183,6 +184,11 @@ def render(runs: Sequence[tuple[Run, Figures]], changes: Sequence[Change] = ()) 
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         )
     )
+
+
+def _title(chapters: Sequence[Chapter]) -> str:
+    different = "; ".join(dict.fromkeys(chapter.title for chapter in chapters))
+    return f"{different} ({len(chapters)} runs)" if len(chapters) > 1 else different
 
 
 def _styles(run: Run) -> dict[str, Look]:

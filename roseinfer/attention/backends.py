@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 import torch
 
 from roseinfer.attention.base import Attention
 from roseinfer.attention.cpu_paged import CpuPagedAttention
+from roseinfer.attention.cpu_prefill import CpuPrefillAttention
 from roseinfer.attention.torch_paged import TorchPagedAttention
+from roseinfer.config import PrefillBackend
 from roseinfer.kernels.cpu.build import BuildError
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.config import ModelConfig
@@ -16,13 +19,29 @@ from roseinfer.models.config import ModelConfig
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Made:
+    """An implementation, and what the start-up line calls its parts for one token and for prompts."""
+
+    attention: Attention
+    decode: str
+    prefill: str
+
+
 def make_attention(
-    pool: KVPool, config: ModelConfig, dtype: torch.dtype, *, cpu_kernels: bool
-) -> tuple[Attention, str]:
-    """The implementation and its name, for the start-up line."""
+    pool: KVPool,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    *,
+    cpu_kernels: bool,
+    prefill_backend: PrefillBackend = "auto",
+) -> Made:
+    """Without a GPU's kernels: C++ on a CPU, else PyTorch's operators."""
     if cpu_kernels and pool.device.type == "cpu" and CpuPagedAttention.supports(config, dtype):
         try:
-            return CpuPagedAttention(pool, config, dtype), "cpu-paged"
+            if prefill_backend in ("auto", "auto2") and CpuPrefillAttention.supports(config, dtype):
+                return Made(CpuPrefillAttention(pool, config, dtype), "cpu-paged", "cpu-paged")
+            return Made(CpuPagedAttention(pool, config, dtype), "cpu-paged", "sdpa")
         except BuildError as error:
             log.warning("CPU kernels are off, attention falls back to PyTorch: %s", error)
-    return TorchPagedAttention(pool), "torch"
+    return Made(TorchPagedAttention(pool), "torch", "sdpa")

@@ -1,4 +1,4 @@
-"""Paged attention on a CPU: prompts through PyTorch, one-token rows through the C++ kernel."""
+"""Paged attention on a CPU: prompts through PyTorch, one-token rows through a C++ kernel."""
 
 from __future__ import annotations
 

@@ -19,10 +19,8 @@ class TorchPagedAttention(Attention):
 
     def begin(self, batch: Batch) -> None:
         self._batch = batch
-        self._prefill_slots = self._tensor(batch.cache_slots[: batch.decode_start])
-        self._contexts = [
-            self._rows(self._tensor(segment.blocks))[: segment.context] for segment in batch.segments
-        ]
+        if batch.segments:
+            self._prepare_prefill()
         if len(batch.decode_lengths):
             self._prepare_decode()
 
@@ -31,14 +29,25 @@ class TorchPagedAttention(Attention):
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         start = self._batch.decode_start
         if start:
-            keys.index_copy_(0, self._prefill_slots, k[:start])
-            values.index_copy_(0, self._prefill_slots, v[:start])
-        for segment, context in zip(self._batch.segments, self._contexts, strict=True):
-            rows = slice(segment.start, segment.start + segment.count)
-            out[rows] = _prefill(q[rows], k[rows], v[rows], keys[context], values[context])
+            self._prefill(q[:start], k[:start], v[:start], keys, values, out[:start])
         if start < len(q):
             self._decode(q[start:], k[start:], v[start:], keys, values, out[start:])
         return out.flatten(1)
+
+    def _prepare_prefill(self) -> None:
+        batch = self._batch
+        self._prefill_slots = self._tensor(batch.cache_slots[: batch.decode_start])
+        self._contexts = [
+            self._rows(self._tensor(segment.blocks))[: segment.context] for segment in batch.segments
+        ]
+
+    def _prefill(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
+        """Store `k`, `v` `[tokens of prompts, kv heads, dim]` and write the attention of `q` to `out`."""
+        keys.index_copy_(0, self._prefill_slots, k)
+        values.index_copy_(0, self._prefill_slots, v)
+        for segment, context in zip(self._batch.segments, self._contexts, strict=True):
+            rows = slice(segment.start, segment.start + segment.count)
+            out[rows] = _causal(q[rows], k[rows], v[rows], keys[context], values[context])
 
     def _prepare_decode(self) -> None:
         batch = self._batch
@@ -66,7 +75,7 @@ class TorchPagedAttention(Attention):
         return torch.as_tensor(array, device=self._pool.device)
 
 
-def _prefill(q: Tensor, k: Tensor, v: Tensor, past_k: Tensor, past_v: Tensor) -> Tensor:
+def _causal(q: Tensor, k: Tensor, v: Tensor, past_k: Tensor, past_v: Tensor) -> Tensor:
     """Causal attention of `[count, heads, dim]` behind `past`, `[context, kv heads, dim]`."""
     context, count = len(past_k), len(q)
     if not context:

@@ -51,8 +51,14 @@ def choose_runner(
     """Raises ConfigError where a setting cannot work here."""
     capacity = config.max_active_requests
     if not (config.paged_attn and triton_runs(pool.device)):
-        attention, name = make_attention(pool, model.config, dtype, cpu_kernels=config.cpu_kernels)
-        return Chosen(EagerRunner(model, attention, pool, capacity), name, "sdpa")
+        made = make_attention(
+            pool,
+            model.config,
+            dtype,
+            cpu_kernels=config.cpu_kernels,
+            prefill_backend=config.prefill_backend,
+        )
+        return Chosen(EagerRunner(model, made.attention, pool, capacity), made.decode, made.prefill)
 
     from roseinfer.attention.cuda_paged import CudaPagedAttention
     from roseinfer.attention.prefill_backends import choose

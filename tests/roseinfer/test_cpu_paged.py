@@ -69,7 +69,7 @@ def run(case: Case, *, cpu_kernels: bool) -> tuple[torch.Tensor, torch.Tensor, A
     needed = [-(-length // case.block_size) for length in case.lengths]
     config = config_of(case)
     pool = KVPool(config, sum(needed) + 3, case.block_size, torch.device("cpu"), case.dtype)
-    attention, _ = make_attention(pool, config, case.dtype, cpu_kernels=cpu_kernels)
+    attention = make_attention(pool, config, case.dtype, cpu_kernels=cpu_kernels).attention
 
     shuffled = rng.permutation(pool.num_blocks)
     tables = np.zeros((len(needed), max(needed) + 1), dtype=np.int64)

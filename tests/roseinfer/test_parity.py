@@ -89,7 +89,7 @@ def prompt_logits(folder: Path, dtype: torch.dtype) -> Callable[[list[int]], tor
     """Logits behind the last token of a prompt, through the engine's own model and attention."""
     model = models.load(str(folder), torch.device("cpu"), dtype)
     pool = KVPool(model.config, 64, 16, torch.device("cpu"), dtype)
-    attention, _ = make_attention(pool, model.config, dtype, cpu_kernels=True)
+    attention = make_attention(pool, model.config, dtype, cpu_kernels=True).attention
     none = np.empty(0, dtype=np.int64)
 
     @torch.inference_mode()

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -28,6 +29,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("ROSEINFER_CACHE") or Path(base) / "roseinfer")
 
 
+@cache
 def load_library() -> ctypes.CDLL:
     """The compiled kernels, built on first use. Raises BuildError.
 

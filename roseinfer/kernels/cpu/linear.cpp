@@ -1,24 +1,13 @@
-// Products of bfloat16 rows and weights, for processors with a bfloat16 dot product (CPU).
-//
-// A weight [outputs, inputs] lies in panels of 48 outputs, the last one narrower; in a panel, pairs of inputs
-// follow each other, each for all outputs of the panel. So a panel is one stream, read once for up to nine rows
-// that share it in registers. Sums are float32, and a row's result does not depend on the rows beside it.
-#include <cstdint>
-
-#ifdef __AVX512BF16__
-#include <immintrin.h>
+// Products of bfloat16 rows and weights, and what follows them (CPU). A row's result does not depend on those
+// beside it.
 #include <omp.h>
 
 #include <algorithm>
-#include <cstring>
 
-#include "vec.h"
+#include "products.h"
 
+#ifdef __AVX512BF16__
 namespace {
-
-constexpr int VECTORS = 3;  // of 16 outputs, in a panel
-constexpr int ROWS = 9;     // with three vectors each: 27 of the 32 registers
-constexpr int64_t PANEL = VECTORS * W;
 
 struct Product {
     const bf16 *weight, *bias, *x, *residual;  // bias: whole vectors; bias and residual may be null
@@ -46,57 +35,18 @@ inline void finish(const Product& p, vec sum, int64_t row, int64_t column) {
     std::memcpy(p.out + at, part, bytes);
 }
 
-template <int R, int V>
-void tile(const Product& p, int64_t row, int64_t column) {
-    const bf16* weight = p.weight + column * p.inputs;
-    const bf16* x = p.x + row * p.inputs;
-    __m512 sum[R][V] = {};
-    for (int64_t i = 0; i < p.inputs; i += 2) {
-        __m512bh pairs[V];
-        for (int v = 0; v < V; ++v) {
-            pairs[v] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(weight + i * V * W + 2 * v * W));
-        }
-        for (int r = 0; r < R; ++r) {
-            int32_t pair;
-            std::memcpy(&pair, x + r * p.inputs + i, sizeof pair);
-            const __m512bh both = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
-            for (int v = 0; v < V; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], pairs[v], both);
-        }
-    }
-    for (int r = 0; r < R; ++r) {
-        for (int v = 0; v < V; ++v) {
-            vec total;
-            std::memcpy(&total, &sum[r][v], sizeof total);
-            finish(p, total, row + r, column + v * W);
-        }
-    }
-}
-
-template <int R, int V>
-void rows_of_tile(const Product& p, int64_t row, int64_t rows, int64_t column) {
-    if constexpr (R > 0) {
-        if (rows == R) return tile<R, V>(p, row, column);
-        rows_of_tile<R - 1, V>(p, row, rows, column);
-    }
-}
-
-void panel(const Product& p, int64_t row, int64_t rows, int64_t column) {
-    const int64_t left = p.outputs - column;
-    if (left > 2 * W) return rows_of_tile<ROWS, 3>(p, row, rows, column);
-    if (left > W) return rows_of_tile<ROWS, 2>(p, row, rows, column);
-    rows_of_tile<ROWS, 1>(p, row, rows, column);
-}
-
 void multiply(const Product& p) {
     const int64_t panels = (p.outputs + PANEL - 1) / PANEL, passes = (p.rows + ROWS - 1) / ROWS;
     const int64_t per_thread = 2 * omp_get_max_threads() / panels;  // of few panels, rows are dealt out too
     const int64_t chunks = std::min(passes, std::max<int64_t>(per_thread, 1));
 #pragma omp parallel for schedule(static)
     for (int64_t job = 0; job < panels * chunks; ++job) {
-        const int64_t chunk = job % chunks;
+        const int64_t column = job / chunks * PANEL, chunk = job % chunks;
+        const int64_t vectors = std::min<int64_t>(up(p.outputs - column, W) / W, VECTORS);
         for (int64_t pass = passes * chunk / chunks; pass < passes * (chunk + 1) / chunks; ++pass) {
-            const int64_t row = p.rows * pass / passes;
-            panel(p, row, p.rows * (pass + 1) / passes - row, job / chunks * PANEL);
+            const int64_t row = p.rows * pass / passes, rows = p.rows * (pass + 1) / passes - row;
+            product(rows, vectors, p.weight + column * p.inputs, p.x + row * p.inputs, p.inputs, p.inputs,
+                    [&](int r, int v, vec sum) { finish(p, sum, row + r, column + v * W); });
         }
     }
 }
@@ -110,8 +60,8 @@ extern "C" void linear_bf16(const void* weight, const void* bias, const void* x,
 }
 #endif
 
-// Whether `linear_bf16` exists.
-extern "C" int32_t has_linear_bf16() {
+// Whether this processor has the dot product, and the kernels that need it exist.
+extern "C" int32_t has_bf16_dot() {
 #ifdef __AVX512BF16__
     return 1;
 #else

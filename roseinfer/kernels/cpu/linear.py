@@ -1,4 +1,4 @@
-"""The C++ product of bfloat16 rows and weights behind `Linear`; see linear.cpp."""
+"""The C++ product of bfloat16 rows and weights behind `Linear`; see linear.cpp and products.h."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from roseinfer.kernels.cpu.build import load_library
+from roseinfer.kernels.cpu.dot import has_bf16_dot
 from roseinfer.models.config import ModelConfig
 from roseinfer.models.linear import Linear
 
@@ -31,11 +32,9 @@ class CpuLinear(Linear):
 
     @staticmethod
     def supports(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> bool:
-        """bf16 on a CPU with AVX-512 BF16; with AMX, oneDNN's tiles are faster. Raises BuildError."""
-        if device.type != "cpu" or dtype != torch.bfloat16 or torch.cpu._is_amx_tile_supported():
-            return False
+        """bf16 on a CPU that has its dot product, even numbers of inputs. Raises BuildError."""
         even = not (config.width | config.ffn_width | config.heads * config.head_dim) % 2
-        return even and bool(load_library().has_linear_bf16())
+        return even and device.type == "cpu" and dtype == torch.bfloat16 and has_bf16_dot()
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._run(x)

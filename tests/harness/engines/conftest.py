@@ -52,7 +52,7 @@ if mode == "deaf":
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        self.send_response(200)
+        self.send_response(404 if mode == "elsewhere" else 200)
         self.end_headers()
         self.wfile.write(b'{"threads": 3}')
 

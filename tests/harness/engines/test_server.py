@@ -72,6 +72,15 @@ def test_one_that_never_gets_ready_is_given_up(fake):
     assert fake.left() == []
 
 
+def test_one_whose_health_is_elsewhere_says_what_it_answers(fake):
+    with (
+        pytest.raises(EngineError, match=r"not ready after 5 s \(GET /health answers 404\)") as caught,
+        EngineServer(fake.launch("elsewhere", timeout_s=5.0), RECORD, fake.log),
+    ):
+        pass
+    assert "another ready_path" in str(caught.value.mend)
+
+
 def test_a_command_that_does_not_exist(fake):
     with (
         pytest.raises(EngineError, match="cannot be started"),

@@ -36,6 +36,7 @@ def test_a_change_is_found_and_shown(before, after, tmp_path):
     ttft = next(line for line in table.lines if line[0].startswith("TTFT p50"))
     assert ttft[3].startswith("+") and ttft[5] == "worse"
     page = write_report([before, after], tmp_path / "two.html").read_text(encoding="utf-8")
+    assert "<title>roseinfer (2 runs) · rosebench</title>" in page
     assert "roseinfer, scale 1" in page and "A is before, B is after." in page
 
 

@@ -1,0 +1,168 @@
+// Causal attention of prompts over paged keys and values (CPU, bfloat16).
+//
+// First the keys and values of each prompt and head are laid out for the dot product (products.h), keys as outputs
+// of a product with the dimensions, values as outputs of one with the keys; new ones are stored in the cache on the
+// way. Then nine queries at a time: all scores, softmax in float32, the weighted sum.
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "products.h"
+
+#ifdef __AVX512BF16__
+namespace {
+
+struct Prompt {
+    int64_t start, count;  // its rows of q, k and v
+    int64_t context;       // tokens before them, which are cached
+    int64_t blocks;        // where the ids of the blocks of these begin
+};
+
+struct Tensors {
+    const bf16 *q, *k, *v;
+    int64_t q_stride, k_stride, v_stride;
+    bf16 *keys, *values, *out, *workspace;
+    const int64_t *slots, *blocks;
+    int64_t heads, kv_heads, dim, block_size;
+    float scale;
+};
+
+// One head of one prompt, laid out: keys in panels of keys, values in panels of dimensions.
+struct Head {
+    Prompt prompt;
+    int64_t kv, length, padded;  // length: all keys; padded: to whole vectors
+    bf16 *keys, *values;
+};
+
+struct Job {
+    const Head* head;
+    int64_t first;  // key or query
+    int64_t query_head;
+};
+
+// Key or value `t` of a head; a new one is stored in the cache.
+const bf16* row(const Tensors& all, const Head& head, int64_t t, const bf16* fresh, int64_t stride, bf16* cache) {
+    const int64_t token = all.kv_heads * all.dim, at = head.kv * all.dim, own = t - head.prompt.context;
+    if (own < 0) {
+        const int64_t block = all.blocks[head.prompt.blocks + t / all.block_size];
+        return cache + (block * all.block_size + t % all.block_size) * token + at;
+    }
+    const bf16* from = fresh + (head.prompt.start + own) * stride + at;
+    std::memcpy(cache + all.slots[head.prompt.start + own] * token + at, from, all.dim * sizeof(bf16));
+    return from;
+}
+
+// A panel of keys, and as many values.
+void lay_out(const Tensors& all, const Head& head, int64_t first) {
+    const int64_t width = std::min(PANEL, head.padded - first), dim = all.dim;
+    static const bf16 zeros[1024] = {};
+    auto* keys = reinterpret_cast<uint32_t*>(head.keys + first * dim);
+    for (int64_t i = 0; i < width; ++i) {
+        const int64_t t = first + i;
+        const bf16* key = t < head.length ? row(all, head, t, all.k, all.k_stride, all.keys) : zeros;
+        for (int64_t pair = 0; pair < dim / 2; ++pair) {
+            std::memcpy(keys + pair * width + i, key + 2 * pair, sizeof(uint32_t));
+        }
+    }
+    for (int64_t t = first; t < first + width; t += 2) {
+        const bf16* pair[2];
+        for (int64_t i = 0; i < 2; ++i) {
+            pair[i] = t + i < head.length ? row(all, head, t + i, all.v, all.v_stride, all.values) : zeros;
+        }
+        for (int64_t column = 0; column < dim; column += PANEL) {
+            const int64_t columns = std::min(PANEL, dim - column);
+            auto* values = reinterpret_cast<uint32_t*>(head.values + column * head.padded + t * columns);
+            for (int64_t d = 0; d < columns; ++d) {
+                values[d] = pair[0][column + d].bits | static_cast<uint32_t>(pair[1][column + d].bits) << 16;
+            }
+        }
+    }
+}
+
+// exp((score - largest) · scale) as bfloat16 over `end` scores, of which `length` count; returns 1 / their sum.
+float softmax(float* score, bf16* weight, int64_t length, int64_t end, float scale) {
+    std::fill(score + length, score + end, -INFINITY);
+    vec most = load(score), total = {};
+    for (int64_t t = W; t < end; t += W) most = load(score + t) > most ? load(score + t) : most;
+    const float top = largest(most);
+    for (int64_t t = 0; t < end; t += W) {
+        const vec each = exp((load(score + t) - top) * scale);
+        store(weight + t, each);
+        total += each;
+    }
+    return 1 / sum(total);
+}
+
+// Queries `first` to `first` + `rows` of a prompt.
+void attend(const Tensors& all, const Job& job, int64_t rows, float* score, bf16* weight, int64_t stride) {
+    const Head& head = *job.head;
+    const int64_t seen = head.prompt.context + job.first + 1, end = up(seen + rows - 1, W);
+    const int64_t at = head.prompt.start + job.first, column = job.query_head * all.dim;
+    for (int64_t t = 0; t < end; t += PANEL) {
+        product(rows, std::min(PANEL, head.padded - t) / W, head.keys + t * all.dim, all.q + at * all.q_stride + column,
+                all.q_stride, all.dim, [&](int r, int v, vec sum) { store(score + r * stride + t + v * W, sum); });
+    }
+    float share[ROWS];
+    for (int64_t r = 0; r < rows; ++r) {
+        share[r] = softmax(score + r * stride, weight + r * stride, seen + r, end, all.scale);
+    }
+    for (int64_t d = 0; d < all.dim; d += PANEL) {
+        bf16* out = all.out + at * all.heads * all.dim + column + d;
+        product(rows, std::min(PANEL, all.dim - d) / W, head.values + d * head.padded, weight, stride, end,
+                [&](int r, int v, vec sum) { store(out + r * all.heads * all.dim + v * W, sum * share[r]); });
+    }
+}
+
+void prefill(const Tensors& all, const Prompt* prompts, int64_t num_prompts) {
+    std::vector<Head> heads;
+    heads.reserve(num_prompts * all.kv_heads);
+    std::vector<Job> layouts, queries;
+    bf16* free = all.workspace;
+    int64_t longest = 0;
+    for (int64_t p = 0; p < num_prompts; ++p) {
+        const int64_t length = prompts[p].context + prompts[p].count, padded = up(length, W);
+        longest = std::max(longest, up(length, PANEL));
+        for (int64_t kv = 0; kv < all.kv_heads; ++kv, free += 2 * padded * all.dim) {
+            heads.push_back({prompts[p], kv, length, padded, free, free + padded * all.dim});
+            const Head* head = &heads.back();
+            for (int64_t t = 0; t < length; t += PANEL) layouts.push_back({head, t, 0});
+            const int64_t group = all.heads / all.kv_heads;
+            for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
+                for (int64_t i = 0; i < prompts[p].count; i += ROWS) queries.push_back({head, i, h});
+            }
+        }
+    }
+#pragma omp parallel
+    {
+        const std::unique_ptr<float[]> score(new float[ROWS * longest]);
+        const std::unique_ptr<bf16[]> weight(new bf16[ROWS * longest]);
+#pragma omp for schedule(static)
+        for (size_t i = 0; i < layouts.size(); ++i) lay_out(all, *layouts[i].head, layouts[i].first);
+#pragma omp for schedule(dynamic, 4)
+        for (size_t i = 0; i < queries.size(); ++i) {
+            const int64_t left = queries[i].head->prompt.count - queries[i].first;
+            attend(all, queries[i], std::min<int64_t>(left, ROWS), score.get(), weight.get(), longest);
+        }
+    }
+}
+
+}  // namespace
+
+// q, k, v: rows of heads, `stride` apart; keys, values: the cache [rows, kv heads, dim]; out [rows, heads, dim].
+// workspace: 2 · kv_heads · dim elements for each key, their number rounded up to 16 for each prompt.
+// prompts: start, count, context and first block of each.
+extern "C" void paged_prefill_bf16(const void* q, const void* k, const void* v, int64_t q_stride, int64_t k_stride,
+                                   int64_t v_stride, void* keys, void* values, void* out, void* workspace,
+                                   const int64_t* slots, const int64_t* blocks, const void* prompts,
+                                   int64_t num_prompts, int32_t heads, int32_t kv_heads, int32_t dim,
+                                   int32_t block_size, float scale) {
+    const Tensors all = {static_cast<const bf16*>(q), static_cast<const bf16*>(k), static_cast<const bf16*>(v),
+                         q_stride, k_stride, v_stride, static_cast<bf16*>(keys), static_cast<bf16*>(values),
+                         static_cast<bf16*>(out), static_cast<bf16*>(workspace), slots, blocks,
+                         heads, kv_heads, dim, block_size, scale};
+    prefill(all, static_cast<const Prompt*>(prompts), num_prompts);
+}
+#endif

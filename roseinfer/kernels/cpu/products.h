@@ -1,0 +1,63 @@
+// Products of bfloat16 by the processor's dot product, whose sums are float32.
+//
+// Weights lie in panels of 48 outputs, the last one narrower; in a panel, pairs of inputs follow each other, each
+// for all outputs of the panel. So a panel is one stream, read once for up to nine rows that share it in registers.
+#pragma once
+
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+
+#include "vec.h"
+
+namespace {
+
+constexpr int VECTORS = 3;  // of 16 outputs, in a panel
+constexpr int ROWS = 9;     // with three vectors each: 27 of the 32 registers
+constexpr int64_t PANEL = VECTORS * W;
+
+// Calls finish(row, vector, sums) for R rows, `stride` apart, and V vectors of outputs.
+template <int R, int V, typename Finish>
+void tile(const bf16* panel, const bf16* x, int64_t stride, int64_t inputs, const Finish& finish) {
+    __m512 sum[R][V] = {};
+    for (int64_t i = 0; i < inputs; i += 2) {
+        __m512bh pairs[V];
+        for (int v = 0; v < V; ++v) {
+            pairs[v] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(panel + i * V * W + 2 * v * W));
+        }
+        for (int r = 0; r < R; ++r) {
+            int32_t pair;
+            std::memcpy(&pair, x + r * stride + i, sizeof pair);
+            const __m512bh both = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+            for (int v = 0; v < V; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], pairs[v], both);
+        }
+    }
+    for (int r = 0; r < R; ++r) {
+        for (int v = 0; v < V; ++v) {
+            vec total;
+            std::memcpy(&total, &sum[r][v], sizeof total);
+            finish(r, v, total);
+        }
+    }
+}
+
+template <int R, int V, typename Finish>
+void rows_of(int64_t rows, const bf16* panel, const bf16* x, int64_t stride, int64_t inputs, const Finish& finish) {
+    if constexpr (R > 0) {
+        if (rows == R) return tile<R, V>(panel, x, stride, inputs, finish);
+        rows_of<R - 1, V>(rows, panel, x, stride, inputs, finish);
+    }
+}
+
+// Up to nine rows and a panel of up to three vectors.
+template <typename Finish>
+void product(int64_t rows, int64_t vectors, const bf16* panel, const bf16* x, int64_t stride, int64_t inputs,
+             const Finish& finish) {
+    if (vectors == 3) return rows_of<ROWS, 3>(rows, panel, x, stride, inputs, finish);
+    if (vectors == 2) return rows_of<ROWS, 2>(rows, panel, x, stride, inputs, finish);
+    rows_of<ROWS, 1>(rows, panel, x, stride, inputs, finish);
+}
+
+inline int64_t up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+}  // namespace
+#endif
