@@ -3,8 +3,8 @@
     python scripts/measure_kernels.py [--threads 2] [--model random:gpt2]
 
 Weights and caches are as many copies as do not fit the processor's cache, and used in turn. Kernel and
-reference take turns too; a time is the median of them. `floor`: the time in which this machine reads the bytes
-that have to be read, or, where that is more, multiplies at the best rate of any product of this run.
+reference take turns too; a time is the median of them. `floor`: the time in which this machine reads the
+bytes that have to be read, or, where that is more, multiplies at the best rate of any product of this run.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ def attention(shape: ModelConfig, requests: int, length: int) -> Case:
     tables = np.random.default_rng(0).permutation(requests * needed).reshape(requests, needed)
     last, order = tables[:, -1] * BLOCK + (length - 1) % BLOCK, np.arange(requests)
     batch = Batch(
-        tokens=order, positions=order, cache_slots=last, segments=(), decode_lengths=np.full(requests, length),
-        last_rows=order, requests=order, block_table=tables, block_size=BLOCK,
+        tokens=order, positions=order, cache_slots=last, segments=(),
+        decode_lengths=np.full(requests, length), last_rows=order, requests=order, block_table=tables,
+        block_size=BLOCK,
     )  # fmt: skip
     heads = (shape.heads, shape.kv_heads, shape.kv_heads)
     qkv = torch.randn(requests, sum(heads), shape.head_dim).to(BF16).split(heads, dim=1)
@@ -140,8 +141,9 @@ def table(timed: Sequence[Timed], speed: float) -> str:
         case, took = one.case, one.kernel_s
         floor = max(case.read / speed, case.flops / best)
         lines.append(
-            f"| {case.name} | {1e6 * took:,.0f} | {case.read / took / 1e9:.1f} | {case.flops / took / 1e9:.0f} "
-            f"| {floor / took:.2f} | {1e6 * one.reference_s:,.0f} | {one.reference_s / took:.2f} |"
+            f"| {case.name} | {1e6 * took:,.0f} | {case.read / took / 1e9:.1f} "
+            f"| {case.flops / took / 1e9:.0f} | {floor / took:.2f} | {1e6 * one.reference_s:,.0f} "
+            f"| {one.reference_s / took:.2f} |"
         )
     return "\n".join(lines)
 
