@@ -10,7 +10,6 @@ import psutil
 import torch
 from numpy.typing import NDArray
 
-from roseinfer import models
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.choose import choose_runner, triton_runs
 from roseinfer.engine.loop import Loop
@@ -20,6 +19,7 @@ from roseinfer.engine.warmup import warm_up
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.pool import KVPool, bytes_per_token
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
+from roseinfer.models.load import load
 from roseinfer.params import EngineInfo, SamplingParams, check_request
 from roseinfer.scheduler.policies import decode_first
 from roseinfer.scheduler.request import Request
@@ -38,7 +38,7 @@ class Engine:
         dtype = resolve_dtype(config.dtype, device)
         if config.threads is not None:
             torch.set_num_threads(config.threads)
-        model = models.load(
+        model = load(
             config.model,
             device,
             dtype,

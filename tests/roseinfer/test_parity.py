@@ -14,12 +14,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import rosemodels
-from roseinfer import models
 from roseinfer.attention.backends import make_attention
 from roseinfer.attention.base import Batch, Segment
 from roseinfer.config import EngineConfig
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.llm import LLM
+from roseinfer.models.load import load
 from roseinfer.params import SamplingParams
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import Tokenizer
@@ -87,7 +87,7 @@ def test_greedy_tokens_equal_transformers(
 
 def prompt_logits(folder: Path, dtype: torch.dtype) -> Callable[[list[int]], torch.Tensor]:
     """Logits behind the last token of a prompt, through the engine's own model and attention."""
-    model = models.load(str(folder), torch.device("cpu"), dtype)
+    model = load(str(folder), torch.device("cpu"), dtype)
     pool = KVPool(model.config, 64, 16, torch.device("cpu"), dtype)
     attention = make_attention(pool, model.config, dtype, cpu_kernels=True).attention
     none = np.empty(0, dtype=np.int64)

@@ -22,17 +22,20 @@ inline vec gelu(vec x) {  // the tanh form
 
 // What follows the sum of outputs `column` to `column` + 16 of a row.
 inline void finish(const Product& p, vec sum, int64_t row, int64_t column) {
-    const int64_t at = row * p.outputs + column;
-    const size_t bytes = std::min<int64_t>(W, p.outputs - column) * sizeof(bf16);
+    const int64_t at = row * p.outputs + column, left = p.outputs - column;
     if (p.bias) sum += load(p.bias + column);
     if (p.gelu) sum = gelu(sum);
+    if (left >= W) {
+        if (p.residual) sum += load(p.residual + at);
+        return store(p.out + at, sum);
+    }
     bf16 part[W] = {};
     if (p.residual) {
-        std::memcpy(part, p.residual + at, bytes);
+        std::memcpy(part, p.residual + at, left * sizeof(bf16));
         sum += load(part);
     }
     store(part, sum);
-    std::memcpy(p.out + at, part, bytes);
+    std::memcpy(p.out + at, part, left * sizeof(bf16));
 }
 
 void multiply(const Product& p) {

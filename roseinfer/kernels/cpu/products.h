@@ -5,8 +5,6 @@
 #pragma once
 
 #ifdef __AVX512BF16__
-#include <immintrin.h>
-
 #include "vec.h"
 
 namespace {

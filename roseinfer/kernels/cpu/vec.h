@@ -4,6 +4,10 @@
 #include <cstdint>
 #include <cstring>
 
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
+
 namespace {
 
 constexpr int W = 16;  // floats in a vector
@@ -34,10 +38,15 @@ inline vec load(const bf16* p) {
 inline void store(float* p, vec v) { std::memcpy(p, &v, sizeof v); }
 
 inline void store(bf16* p, vec v) {  // round to nearest, ties to even
+#ifdef __AVX512BF16__
+    const __m256bh n = _mm512_cvtneps_pbh(reinterpret_cast<__m512>(v));
+    std::memcpy(p, &n, sizeof n);
+#else
     wide w;
     std::memcpy(&w, &v, sizeof w);
     const narrow n = __builtin_convertvector((w + 0x7fff + ((w >> 16) & 1)) >> 16, narrow);
     std::memcpy(p, &n, sizeof n);
+#endif
 }
 
 // 2^n · 2^f with n whole and f from -1/2 to 1/2; relative error below 1e-7 · (1 + |x|). Saturates at e^±87.

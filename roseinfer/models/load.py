@@ -1,0 +1,66 @@
+"""A model of a folder, with the products and kernels that its device has."""
+
+import logging
+
+import torch
+
+from roseinfer.folder import model_folder
+from roseinfer.kernels.cpu.build import BuildError
+from roseinfer.kernels.cpu.linear import CpuLinear
+from roseinfer.kernels.cpu.ops import CpuOps
+from roseinfer.models import config
+from roseinfer.models.config import LlamaConfig, ModelConfig
+from roseinfer.models.gpt2 import GPT2
+from roseinfer.models.linear import Linear, OneDnnLinear
+from roseinfer.models.llama import Llama
+from roseinfer.models.model import Model
+from roseinfer.models.ops import Ops
+from roseinfer.models.weights import Weights
+
+log = logging.getLogger(__name__)
+
+
+def load(
+    model: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    packed: bool = True,
+    cpu_kernels: bool = True,
+    cpu_linear: bool = True,
+    fused: bool = False,
+) -> Model:
+    """The model `model`: a local folder in Hugging Face layout, a name of rosemodels, or a hub id."""
+    folder = model_folder(model)
+    shape, weights = config.read(folder), Weights(folder)
+    linear = _linear(shape, device, dtype, packed=packed, kernel=cpu_kernels and cpu_linear)
+    if isinstance(shape, LlamaConfig):
+        ops = _ops(shape, device, dtype, cpu_kernels=cpu_kernels)
+        return Llama(shape, weights, device, dtype, linear=linear, ops=ops)
+    if fused:
+        from roseinfer.models.gpt2_cuda import CudaGPT2
+
+        return CudaGPT2(shape, weights, device, dtype, linear=linear)
+    return GPT2(shape, weights, device, dtype, linear=linear)
+
+
+def _linear(
+    shape: ModelConfig, device: torch.device, dtype: torch.dtype, *, packed: bool, kernel: bool
+) -> type[Linear]:
+    if not packed:
+        return Linear
+    try:
+        if kernel and CpuLinear.supports(shape, device, dtype):
+            return CpuLinear
+    except BuildError as error:
+        log.warning("CPU kernels are off, matrix products fall back to oneDNN: %s", error)
+    return OneDnnLinear if OneDnnLinear.supports(device, dtype) else Linear
+
+
+def _ops(shape: ModelConfig, device: torch.device, dtype: torch.dtype, *, cpu_kernels: bool) -> Ops:
+    if cpu_kernels and CpuOps.supports(shape, device, dtype):
+        try:
+            return CpuOps(dtype)
+        except BuildError as error:
+            log.warning("CPU kernels are off, Llama's norms and rotations fall back to PyTorch: %s", error)
+    return Ops()
