@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 from torch import Tensor
 
 from roseinfer.attention.torch_paged import TorchPagedAttention
-from roseinfer.kernels.cpu.build import load_library
+from roseinfer.kernels.cpu.build import FLOAT, INT, LONG, POINTER, kernel
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.config import ModelConfig
 from roseinfer.ranges import named_range
 
 _KERNELS = {torch.float32: "paged_decode_fp32", torch.bfloat16: "paged_decode_bf16"}
-_POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-_ARGUMENTS = (
-    [_POINTER] * 3 + [_LONG] * 3 + [_POINTER] * 5 + [_LONG, _POINTER, _LONG] + [_INT] * 4 + [ctypes.c_float]
-)
+_ARGUMENTS = (*[POINTER] * 3, *[LONG] * 3, *[POINTER] * 5, LONG, POINTER, LONG, *[INT] * 4, FLOAT)
 
 
 class CpuPagedAttention(TorchPagedAttention):
@@ -25,8 +20,7 @@ class CpuPagedAttention(TorchPagedAttention):
 
     def __init__(self, pool: KVPool, config: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__(pool)
-        self._kernel = getattr(load_library(), _KERNELS[dtype])
-        self._kernel.argtypes, self._kernel.restype = _ARGUMENTS, None
+        self._kernel = kernel(_KERNELS[dtype], *_ARGUMENTS)
         self._shape = (config.heads, config.kv_heads, config.head_dim, pool.block_size)
         self._scale = config.head_dim**-0.5
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from roseinfer.attention.cpu_paged import CpuPagedAttention
-from roseinfer.kernels.cpu.build import load_library
+from roseinfer.kernels.cpu.build import FLOAT, INT, LONG, POINTER, kernel
 from roseinfer.kernels.cpu.dot import has_bf16_dot
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.config import ModelConfig
 
-_POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-_ARGUMENTS = [_POINTER] * 3 + [_LONG] * 3 + [_POINTER] * 7 + [_LONG] + [_INT] * 4 + [ctypes.c_float]
+_ARGUMENTS = (*[POINTER] * 3, *[LONG] * 3, *[POINTER] * 7, LONG, *[INT] * 4, FLOAT)
 _VECTOR = 16
 
 
@@ -24,8 +21,7 @@ class CpuPrefillAttention(CpuPagedAttention):
 
     def __init__(self, pool: KVPool, config: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__(pool, config, dtype)
-        self._prefill_kernel = load_library().paged_prefill_bf16
-        self._prefill_kernel.argtypes, self._prefill_kernel.restype = _ARGUMENTS, None
+        self._prefill_kernel = kernel("paged_prefill_bf16", *_ARGUMENTS)
 
     @staticmethod
     def supports(config: ModelConfig, dtype: torch.dtype) -> bool:

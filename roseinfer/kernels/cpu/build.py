@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +18,10 @@ import torch
 HERE = Path(__file__).parent
 SOURCES = sorted(HERE.glob("*.cpp"))
 FLAGS = ("-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-std=c++17", "-fPIC", "-fopenmp")
+
+
+#: Types of what kernels are called with.
+POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 
 
 class BuildError(Exception):
@@ -49,6 +54,14 @@ def load_library() -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise BuildError(f"{path.name} does not load: {error}") from error
+
+
+def kernel(name: str, *arguments: type) -> Callable[..., None]:
+    """The kernel `name`, which takes `arguments`. Raises BuildError."""
+    found = getattr(load_library(), name)
+    found.argtypes, found.restype = arguments, None
+    typed: Callable[..., None] = found
+    return typed
 
 
 def _build(compiler: str, path: Path) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from roseinfer.kernels.cpu.build import load_library
+from roseinfer.kernels.cpu.build import INT, LONG, POINTER, kernel
 from roseinfer.kernels.cpu.dot import has_bf16_dot
 from roseinfer.models.config import ModelConfig
 from roseinfer.models.linear import Linear
 
 _PANEL, _VECTOR = 48, 16
-_ARGUMENTS = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 3 + [ctypes.c_int32]
 
 
 class CpuLinear(Linear):
@@ -27,8 +24,7 @@ class CpuLinear(Linear):
         fill = -self.out_features % _VECTOR
         self.weight = _in_panels(F.pad(weight, (0, 0, 0, fill)))
         self.bias = None if bias is None else F.pad(bias, (0, fill))
-        self._kernel = load_library().linear_bf16
-        self._kernel.argtypes, self._kernel.restype = _ARGUMENTS, None
+        self._kernel = kernel("linear_bf16", *[POINTER] * 5, *[LONG] * 3, INT)
 
     @staticmethod
     def supports(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> bool:

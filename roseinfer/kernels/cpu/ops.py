@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 from torch import Tensor
 
-from roseinfer.kernels.cpu.build import load_library
+from roseinfer.kernels.cpu.build import FLOAT, INT, LONG, POINTER, kernel
 from roseinfer.models.config import ModelConfig
 from roseinfer.models.ops import Ops
 
 _SUFFIX = {torch.float32: "fp32", torch.bfloat16: "bf16"}
-_POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 
 
 class CpuOps(Ops):
     """Tensors are contiguous, float32 or bfloat16; `rotate` works in place. Raises BuildError."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        library = load_library()
-        self._rms_norm = getattr(library, f"rms_norm_{_SUFFIX[dtype]}")
-        self._rotate = getattr(library, f"rotate_{_SUFFIX[dtype]}")
-        self._swiglu = getattr(library, f"swiglu_{_SUFFIX[dtype]}")
-        self._rms_norm.argtypes = [_POINTER] * 3 + [_LONG, _INT, _FLOAT]
-        self._rotate.argtypes = [_POINTER] * 3 + [_LONG, _LONG, _INT, _INT, _FLOAT]
-        self._swiglu.argtypes = [_POINTER, _POINTER, _LONG, _INT]
-        for kernel in (self._rms_norm, self._rotate, self._swiglu):
-            kernel.restype = None
+        suffix = _SUFFIX[dtype]
+        self._rms_norm = kernel(f"rms_norm_{suffix}", *[POINTER] * 3, LONG, INT, FLOAT)
+        self._rotate = kernel(f"rotate_{suffix}", *[POINTER] * 3, LONG, LONG, INT, INT, FLOAT)
+        self._swiglu = kernel(f"swiglu_{suffix}", POINTER, POINTER, LONG, INT)
 
     @staticmethod
     def supports(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> bool:

@@ -58,7 +58,7 @@ const bf16* row(const Tensors& all, const Head& head, int64_t t, const bf16* fre
 // A panel of keys, and as many values.
 void lay_out(const Tensors& all, const Head& head, int64_t first) {
     const int64_t width = std::min(PANEL, head.padded - first), dim = all.dim;
-    static const bf16 zeros[1024] = {};
+    static const bf16 zeros[1024] = {};  // heads are no larger
     auto* keys = reinterpret_cast<uint32_t*>(head.keys + first * dim);
     for (int64_t i = 0; i < width; ++i) {
         const int64_t t = first + i;
