@@ -69,10 +69,10 @@ class EngineConfig:
     cuda_graph: bool = setting(True, "GPU: replay captured graphs instead of launching every kernel")
     fused_ops: bool = setting(True, "GPU: kernels that do several operators' work at once")
     pinned_staging: bool = setting(True, "GPU: copy a step's arrays from pinned memory, asynchronously")
-    prefill_backend: PrefillBackend = setting(
-        "auto",
-        "attention of prompts; auto: on a GPU flashinfer, flash-attn or sdpa, auto2: flash-attn first; "
-        "on a CPU, where every other is sdpa, both are the C++ kernel, or sdpa",
+    prefill_backend: PrefillBackend | None = setting(
+        None,
+        "attention of prompts, on a GPU Triton's if not given; auto: flashinfer, flash-attn or sdpa, auto2: "
+        "flash-attn first; on a CPU, where every other is sdpa, these are the C++ kernel, or sdpa",
     )
     spin_ms: float | None = setting(
         None, "how long processes without work stay awake for more; 1000 beside a GPU, else 0, if not given"

@@ -34,12 +34,12 @@ def make_attention(
     dtype: torch.dtype,
     *,
     cpu_kernels: bool,
-    prefill_backend: PrefillBackend = "auto",
+    prefill_backend: PrefillBackend | None = None,
 ) -> Made:
     """Without a GPU's kernels: C++ on a CPU, else PyTorch's operators."""
     if cpu_kernels and pool.device.type == "cpu" and CpuPagedAttention.supports(config, dtype):
         try:
-            if prefill_backend in ("auto", "auto2") and CpuPrefillAttention.supports(config, dtype):
+            if prefill_backend in (None, "auto", "auto2") and CpuPrefillAttention.supports(config, dtype):
                 return Made(CpuPrefillAttention(pool, config, dtype), "cpu-paged", "cpu-paged")
             return Made(CpuPagedAttention(pool, config, dtype), "cpu-paged", "sdpa")
         except BuildError as error:

@@ -14,7 +14,8 @@ from roseinfer.config import ConfigError, PrefillBackend
 from roseinfer.kernels.triton import prefill as kernel
 
 #: What is tried one after the other; any other backend is what its name says, or an error.
-_ORDERS: dict[PrefillBackend, tuple[PrefillBackend, ...]] = {
+_ORDERS: dict[PrefillBackend | None, tuple[PrefillBackend, ...]] = {
+    None: ("triton", "flash-attn", "sdpa"),
     "auto": ("flashinfer", "flash-attn", "sdpa"),
     "auto2": ("flash-attn", "flashinfer", "sdpa"),
 }
@@ -29,14 +30,16 @@ class Backend:
     capturable: bool
 
 
-def choose(backend: PrefillBackend, head_dim: int, dtype: torch.dtype, device: torch.device) -> Backend:
+def choose(
+    backend: PrefillBackend | None, head_dim: int, dtype: torch.dtype, device: torch.device
+) -> Backend:
     """The first of the backends meant that can run. Raises ConfigError where the one that is named cannot."""
-    names = _ORDERS.get(backend, (backend,))
+    names = _ORDERS[backend] if backend is None or backend in _ORDERS else (backend,)
     lacking = {name: _lacking(name, head_dim, dtype) for name in names}
     for name in names:
         if lacking[name] is None:
             return _make(name, device)
-    raise ConfigError(f"prefill backend {backend} needs {lacking[backend]}; use --prefill-backend auto")
+    raise ConfigError(f"prefill backend {backend} needs {lacking[names[0]]}; use --prefill-backend auto")
 
 
 def _lacking(name: PrefillBackend, head_dim: int, dtype: torch.dtype) -> str | None:

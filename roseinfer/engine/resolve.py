@@ -51,7 +51,7 @@ def resolve_policies(config: EngineConfig, device: torch.device) -> Policies:
     return Policies(
         max_batch_size=min(config.max_batch_size or config.max_active_requests, config.max_active_requests),
         prefill_max_batch_size=config.prefill_max_batch_size,
-        prefill_max_tokens=config.prefill_max_tokens or (2048 if device.type == "cuda" else 128),
+        prefill_max_tokens=config.prefill_max_tokens or (4096 if device.type == "cuda" else 128),
         admission=admissions[config.admission_policy],
         chunking=WholePrompts() if chunk is None else ChunkedPrompts(chunk),
         composition=resolve_composition(config, device),

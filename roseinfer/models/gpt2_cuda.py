@@ -11,19 +11,41 @@ from torch.nn import functional as F
 from roseinfer.attention.base import Attention
 from roseinfer.attention.cuda_paged import CudaPagedAttention, Decodes
 from roseinfer.kernels.cuda import few_rows
-from roseinfer.kernels.triton import products
+from roseinfer.kernels.triton import pipelined, products
 from roseinfer.kernels.triton.argmax import argmax, choose
 from roseinfer.kernels.triton.embed import embed_last
 from roseinfer.kernels.triton.head import MAX_ROWS, head
 from roseinfer.kernels.triton.norm import add_norm_, norm
-from roseinfer.kernels.triton.products import Tile, product, product_in_parts
 from roseinfer.models.gpt2 import GPT2
 from roseinfer.models.linear import Linear
 
 #: cuBLAS takes its fast kernels where an output's row is a multiple of this.
 _ALIGNED = 64
-#: Of products that are added to the residual stream: few outputs, so their inputs are split.
-_OUT, _DOWN = Tile(splits=4, inputs=64), Tile(splits=4)
+#: Tiles of products of few rows. What is added to the residual stream has few outputs, so inputs are split.
+_FEW = {
+    "qkv": products.Tile(),
+    "out": products.Tile(splits=4, inputs=64),
+    "up": products.Tile(),
+    "down": products.Tile(splits=4),
+}
+#: Tiles of products of up to so many rows; cuBLAS makes those that are not here.
+_PIPELINED = {
+    64: {
+        "out": pipelined.Tile(64, 32, splits=2, stages=4),
+        "up": pipelined.Tile(64, 64, stages=5),
+        "down": pipelined.Tile(64, 64, splits=4),
+    },
+    128: {
+        "out": pipelined.Tile(128, 32, splits=4),
+        "up": pipelined.Tile(128, 32),
+        "down": pipelined.Tile(128, 64, splits=8, stages=5),
+    },
+    256: {
+        "out": pipelined.Tile(128, 32, splits=2),
+        "up": pipelined.Tile(128, 64, stages=5),
+        "down": pipelined.Tile(128, 64, splits=4, stages=5),
+    },
+}
 
 
 class CudaGPT2(GPT2):
@@ -77,11 +99,11 @@ class CudaGPT2(GPT2):
         before = self._layers[0].norm_1
         normed = norm(x, before.weight, before.bias, before.eps)
         for index, layer in enumerate(self._layers):
-            attended = attention.attend(index, *self._heads(_product(normed, layer.qkv)))
+            attended = attention.attend(index, *self._heads(_product(normed, layer.qkv, "qkv")))
             before = layer.norm_2
-            branch = _branch(attended, layer.out, _OUT)
+            branch = _branch(attended, layer.out, "out")
             normed = add_norm_(x, branch, _bias(layer.out), before.weight, before.bias, before.eps)
-            branch = _branch(_product(normed, layer.up, gelu=True), layer.down, _DOWN)
+            branch = _branch(_product(normed, layer.up, "up", gelu=True), layer.down, "down")
             before = self._layers[index + 1].norm_1 if index + 1 < len(self._layers) else self._norm
             normed = add_norm_(x, branch, _bias(layer.down), before.weight, before.bias, before.eps)
         return normed
@@ -102,19 +124,29 @@ class CudaGPT2(GPT2):
         return F.pad(self._tokens, (0, 0, 0, -vocab % _ALIGNED))
 
 
-def _product(x: Tensor, linear: Linear, *, gelu: bool = False) -> Tensor:
+def _product(x: Tensor, linear: Linear, name: str, *, gelu: bool = False) -> Tensor:
     if products.takes(x):
-        return product(x, linear.weight, _bias(linear), Tile(), gelu=gelu)
+        return products.product(x, linear.weight, _bias(linear), _FEW[name], gelu=gelu)
+    if tile := _tile(x, linear.weight, name):
+        return pipelined.product(x, linear.weight, _bias(linear), tile, gelu=gelu)
     if gelu:
         return torch._addmm_activation(_bias(linear), x, linear.weight.t(), use_gelu=True)
     return linear(x)
 
 
-def _branch(x: Tensor, linear: Linear, tile: Tile) -> Tensor:
+def _branch(x: Tensor, linear: Linear, name: str) -> Tensor:
     """What is added to the residual stream but for the bias, `[parts, R, width]`."""
     if products.takes(x):
-        return product_in_parts(x, linear.weight, tile)
+        return products.product_in_parts(x, linear.weight, _FEW[name])
+    if tile := _tile(x, linear.weight, name):
+        return pipelined.product_in_parts(x, linear.weight, tile)
     return (x @ linear.weight.t())[None]
+
+
+def _tile(x: Tensor, weight: Tensor, name: str) -> pipelined.Tile | None:
+    tiles = next((tiles for rows, tiles in _PIPELINED.items() if len(x) <= rows), {})
+    tile = tiles.get(name)
+    return tile if tile is not None and tile.takes(x, weight) else None
 
 
 def _parts(linear: Linear) -> tuple[Tensor, Tensor]:

@@ -48,40 +48,50 @@ class ChunkedPrompts(Chunking):
         return min(rest, self.size, budget)
 
 
-#: Chooses the two parts of a step by calling for them: first come the prompts, then the decode rows.
-Composition = Callable[[Callable[[], list[Chunk]], Callable[[], Ints]], tuple[list[Chunk], Ints]]
+@dataclass(frozen=True)
+class Work:
+    """The two parts of a step for whoever calls for them, and how many requests `wait` for their first token
+    and `run` towards their next."""
+
+    prompts: Callable[[], list[Chunk]]
+    decode: Callable[[], Ints]
+    wait: int
+    run: int
 
 
-def decode_first(prompts: Callable[[], list[Chunk]], decode: Callable[[], Ints]) -> tuple[list[Chunk], Ints]:
+#: Chooses the parts of a step by calling for them: first come the prompts, then the decode rows.
+Composition = Callable[[Work], tuple[list[Chunk], Ints]]
+
+
+def decode_first(work: Work) -> tuple[list[Chunk], Ints]:
     """Every step decodes; prompts come along with what blocks are left."""
-    rows = decode()
-    return prompts(), rows
+    rows = work.decode()
+    return work.prompts(), rows
 
 
-def prefill_first(prompts: Callable[[], list[Chunk]], decode: Callable[[], Ints]) -> tuple[list[Chunk], Ints]:
+def prefill_first(work: Work) -> tuple[list[Chunk], Ints]:
     """A step that has prompts computes only them: decoding waits until no prompt can be admitted."""
-    chunks = prompts()
-    return chunks, NO_INTS if chunks else decode()
+    chunks = work.prompts()
+    return chunks, NO_INTS if chunks else work.decode()
 
 
 class Alternate:
     """A step computes prompts or decodes, in turns while there is both.
 
     Where a device does one after the other anyway, first tokens need not wait for other requests' next ones.
+    While more requests wait than run, prompts keep the turn: decoding is done once for all of them.
     """
 
     def __init__(self) -> None:
         self._decodes_next = False
 
-    def __call__(
-        self, prompts: Callable[[], list[Chunk]], decode: Callable[[], Ints]
-    ) -> tuple[list[Chunk], Ints]:
-        if self._decodes_next and len(rows := decode()):
+    def __call__(self, work: Work) -> tuple[list[Chunk], Ints]:
+        if self._decodes_next and work.wait <= work.run and len(rows := work.decode()):
             self._decodes_next = False
             return [], rows
-        chunks = prompts()
+        chunks = work.prompts()
         self._decodes_next = bool(chunks)
-        return chunks, NO_INTS if chunks else decode()
+        return chunks, NO_INTS if chunks else work.decode()
 
 
 @dataclass(frozen=True)

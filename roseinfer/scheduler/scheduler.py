@@ -16,7 +16,7 @@ from roseinfer.kvcache.prefix import PrefixCache, Reuse
 from roseinfer.logprobs import StepLogprobs
 from roseinfer.params import Finished, FinishReason
 from roseinfer.scheduler.assemble import assemble
-from roseinfer.scheduler.policies import Chunk, Policies
+from roseinfer.scheduler.policies import Chunk, Policies, Work
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 
@@ -102,8 +102,10 @@ class Scheduler:
     def prepare(self) -> Batch | None:
         """The next step's batch; None when there is none before a launched step has been processed."""
         self._changed, self._copies = [], [NO_COPIES]
+        running = self._running
+        wait, run = len(self._waiting) + len(running.prefilling), len(running.decoding)
         try:
-            chunks, decode = self._policies.composition(self._prompts, self._decode)
+            chunks, decode = self._policies.composition(Work(self._prompts, self._decode, wait, run))
         except _MustWaitError:
             return None
         if not chunks and not len(decode):
@@ -112,7 +114,7 @@ class Scheduler:
             self._changed.append(np.array([chunk.row for chunk in chunks]))
         changed = np.concatenate(self._changed) if self._changed else NO_INTS
         copies = np.concatenate(self._copies, axis=1) if chunks else NO_COPIES
-        return assemble(self._running, chunks, decode, changed, copies)
+        return assemble(running, chunks, decode, changed, copies)
 
     def launched(self, batch: Batch) -> None:
         """The batch is being computed: each of its requests has one more token, of unknown value."""

@@ -89,6 +89,6 @@ def prefill(q: Tensor, k: Tensor, v: Tensor, query: Tensor, key: Tensor) -> Tens
         q, k, v, q.stride(0), k.stride(0), v.stride(0), out, query, key, prompts, dim**-0.5,
         HEADS=heads, KV_HEADS=k.shape[1], DIM=dim, PAD_DIM=max(16, triton.next_power_of_2(dim)),
         PAD_PROMPTS=max(_PROMPTS, triton.next_power_of_2(prompts)), ROWS=tile, TOKENS=tile,
-        num_warps=4, num_stages=2,
+        num_warps=4, num_stages=3,
     )  # fmt: skip
     return out

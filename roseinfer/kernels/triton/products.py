@@ -16,12 +16,12 @@ from torch import Tensor
 
 from roseinfer.kernels.triton.launch import early, follow
 
-#: More rows than this are left to cuBLAS.
+#: More rows than this are left to `pipelined`.
 MAX_ROWS = 32
 
 
 @triton.jit
-def _gelu(x):
+def gelu_of(x):
     """GELU, the tanh form (Hendrycks and Gimpel, 2016)."""
     inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
     return x / (1.0 + tl.exp(-2.0 * inner))
@@ -55,13 +55,13 @@ def _linear(
     if ALONE:
         y += tl.load(bias_ptr + n, inside_n, 0.0).to(tl.float32)[None, :]
         if GELU:
-            y = _gelu(y)
+            y = gelu_of(y)
     at = (split * rows + m[:, None]) * N + n[None, :]
     tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), inside_m[:, None] & inside_n[None, :])
 
 
 def takes(x: Tensor) -> bool:
-    """Whether `x` `[R, K]` is better off here than with cuBLAS: few rows, in half precision."""
+    """Whether `x` `[R, K]` is best off here: few rows, in half precision."""
     return len(x) <= MAX_ROWS and x.element_size() == 2
 
 

@@ -1,0 +1,103 @@
+"""Matrix products of some dozen to a few hundred rows, each launched while the kernel ahead of it ends.
+
+A program asks for its part of the weight, as far as the L2 cache, before it waits for that kernel; then it
+goes through the inputs in steps, of which some are always on their way. Where the outputs are too few to give
+each multiprocessor a tile, the inputs are split too, and what reads the product adds up its parts. Sums are
+in float32. References: `F.linear`, `F.gelu(approximate="tanh")`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from roseinfer.kernels.triton.launch import early, follow
+from roseinfer.kernels.triton.products import gelu_of
+
+#: Halves in a line of the cache.
+_LINE = tl.constexpr(64)
+
+
+@triton.jit
+def _pipelined_linear(
+    x_ptr, weight_ptr, bias_ptr, out_ptr, rows,
+    N: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    SPLITS: tl.constexpr, STAGES: tl.constexpr, ALONE: tl.constexpr, GELU: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    share: tl.constexpr = K // SPLITS
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    split = tl.program_id(1)
+    m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inside = (m < rows)[:, None]
+    if EARLY:
+        for start in tl.static_range(0, share, 16 * _LINE):
+            line = start + tl.arange(0, 16) * _LINE
+            at = weight_ptr + n[:, None] * K + split * share + tl.where(line < share, line, 0)[None, :]
+            tl.inline_asm_elementwise(
+                "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [at.to(tl.int64)], dtype=tl.int32,
+                is_pure=False, pack=1,
+            )  # fmt: skip
+    follow(EARLY)
+    k = split * share + tl.arange(0, BLOCK_K)
+    x_at = x_ptr + m[:, None] * K + k[None, :]
+    weight_at = weight_ptr + n[None, :] * K + k[:, None]
+    y = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for _ in tl.range(0, share // BLOCK_K, num_stages=STAGES):
+        y = tl.dot(tl.load(x_at, inside, 0.0), tl.load(weight_at), y, input_precision="ieee")
+        x_at += BLOCK_K
+        weight_at += BLOCK_K
+    if ALONE:
+        y += tl.load(bias_ptr + n).to(tl.float32)[None, :]
+        if GELU:
+            y = gelu_of(y)
+    at = (split * rows + m[:, None]) * N + n[None, :]
+    tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), inside)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A program's work: `rows` by `outputs`, of one of `splits` parts of the inputs, `inputs` at a time, of
+    which `stages` are under way."""
+
+    rows: int
+    outputs: int
+    splits: int = 1
+    inputs: int = 64
+    stages: int = 6
+
+    def takes(self, x: Tensor, weight: Tensor) -> bool:
+        """Whether it divides the product of x `[R, K]` in half precision with weight `[N, K]` evenly."""
+        return (
+            x.element_size() == 2
+            and len(weight) % self.outputs == 0
+            and x.shape[1] % (self.splits * self.inputs) == 0
+        )
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor, tile: Tile, *, gelu: bool = False) -> Tensor:
+    """`F.linear`, with GELU behind it where `gelu`: x `[R, K]`, weight `[N, K]`, bias `[N]` → `[R, N]`. The
+    tile's `splits` is 1."""
+    out = torch.empty(len(x), len(weight), dtype=x.dtype, device=x.device)
+    _launch(x, weight, bias, out, tile, gelu=gelu)
+    return out
+
+
+def product_in_parts(x: Tensor, weight: Tensor, tile: Tile) -> Tensor:
+    """`[splits, R, N]` float32, whose sum over the splits is `x @ weight.T`."""
+    out = torch.empty(tile.splits, len(x), len(weight), dtype=torch.float32, device=x.device)
+    _launch(x, weight, None, out, tile, gelu=False)
+    return out
+
+
+def _launch(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, tile: Tile, *, gelu: bool) -> None:
+    count, inputs = x.shape
+    outputs = len(weight)
+    _pipelined_linear[(outputs // tile.outputs, tile.splits, triton.cdiv(count, tile.rows))](
+        x, weight, bias if bias is not None else weight, out, count, N=outputs, K=inputs,
+        BLOCK_M=tile.rows, BLOCK_N=tile.outputs, BLOCK_K=tile.inputs, SPLITS=tile.splits, STAGES=tile.stages,
+        ALONE=bias is not None, GELU=gelu, num_warps=4 if tile.rows <= 64 else 8, **early(x.device),
+    )  # fmt: skip
