@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Tests and benchmarks on a machine with an NVIDIA GPU and PyTorch.
-# Usage: [PHASES="tests online clients offline profile"] scripts/gpu.sh OUT [WHEELS [BUNDLES]]
+# Usage: [PHASES="tests sanitize kernels online clients offline profile"] scripts/gpu.sh OUT [WHEELS [BUNDLES]]
 # WHEELS is a folder of wheels to install from, for a machine without a network; BUNDLES holds what `bench engines
 # bundle` made, a folder an engine. SCALES, ENGINES and N as in the Makefile. Full output and the runs go to OUT;
-# `profile` profiles the run that `online` left there.
+# `profile` profiles the run that `online` left there, at its first scale and without variants of engines;
+# `sanitize` needs compute-sanitizer, from the CUDA toolkit or the package nvidia-cuda-sanitizer-api.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1 wheels=${2:-} bundles=${3:-}
-phases=${PHASES:-tests online clients offline profile}
+phases=${PHASES:-tests sanitize kernels online clients offline profile}
 scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang} n=${N:-200}
+plain=$(tr , '\n' <<<"$engines" | grep -v @ | paste -sd ,)
 export PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 bench="python3 -m harness.cli.app"
 if [ -n "$wheels" ]; then
@@ -31,6 +33,13 @@ logged() { # NAME LINES COMMAND…: all output to OUT/NAME.log, the last LINES s
 for phase in $phases; do
     case $phase in
     tests) logged tests_gpu 5 python3 -m pytest -q -p no:cacheprovider tests/gpu ;;
+    sanitize)
+        for tool in memcheck racecheck; do
+            logged "$tool" 5 compute-sanitizer --tool $tool python3 -m pytest -q -p no:cacheprovider \
+                tests/gpu/test_kernels.py
+        done
+        ;;
+    kernels) logged kernels 50 python3 scripts/measure_gpu_kernels.py ;;
     online)
         logged online 70 $bench online --engines "$engines" "${common[@]}" --trace "$trace" --fit clip \
             --max-output-len 128 --n "$n" --scales "$scales"
@@ -41,10 +50,10 @@ for phase in $phases; do
                 --concurrency $clients --input-len 256 --output-len 64 --n $((clients * 10 > 100 ? clients * 10 : 100))
         done
         ;;
-    offline) logged offline 14 $bench offline --ignore-eos --engines "$engines" "${common[@]}" ;;
+    offline) logged offline 14 $bench offline --ignore-eos --engines "$plain" "${common[@]}" ;;
     profile)
         run=$(dirname "$(tail -n 1 "$out/online.log")")  # its last line names the report
-        logged profile 60 $bench profile "$run" --tool both --scale 0.8
+        logged profile 60 $bench profile "$run" --tool both --engines "$plain" --scale "${scales%%,*}"
         ;;
     *) echo "no phase $phase" >&2 && exit 2 ;;
     esac

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +24,9 @@ from harness.spec.profile import ProfileFigures, Profiles, Tools
 from harness.spec.settings import CommonSettings
 
 Scale = Annotated[float | None, typer.Option(help="of the run's scales; default the heaviest", metavar="S")]
+Engines = Annotated[
+    str | None, typer.Option(help="of the run's engines; default all", metavar="NAME[@VARIANT],…")
+]
 Tool = Annotated[Tools, typer.Option(help="which profiler")]
 Steps = Annotated[int, typer.Option(min=2, help="engine steps to capture")]
 Stacks = Annotated[bool, typer.Option("--stacks", help="Python stacks too: large, and slow to write")]
@@ -53,6 +57,7 @@ def run(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run")],
     tool: Tool = "torch",
     scale: Scale = None,
+    engines: Engines = None,
     steps: Steps = ProfileOptions.steps,
     stacks: Stacks = False,
     nsys: Nsys = None,
@@ -62,12 +67,19 @@ def run(
     """Capture a sample of a run's load and read it; the figures of the benchmark stay as they are."""
     options = ProfileOptions(tool, steps, stacks, nsys, max_mb << 20)
     with make_display(quiet) as display:
-        profile_folder(folder, scale, options, display)
+        chosen = None if engines is None else [name.strip() for name in engines.split(",")]
+        profile_folder(folder, scale, options, display, chosen)
     print(folder / MANIFEST)
 
 
-def profile_folder(folder: Path, scale: float | None, options: ProfileOptions, display: Display) -> None:
-    """The whole stage of one run: captures, figures, the report made again.
+def profile_folder(
+    folder: Path,
+    scale: float | None,
+    options: ProfileOptions,
+    display: Display,
+    engines: Sequence[str] | None = None,
+) -> None:
+    """The whole stage of one run, or of some of its engines: captures, figures, the report made again.
 
     Raises:
         EngineError: nothing could be captured.
@@ -86,7 +98,7 @@ def profile_folder(folder: Path, scale: float | None, options: ProfileOptions, d
                     if artifact.kind == "torch trace":
                         display.line(f"  open {folder / artifact.path} in {PERFETTO}")
 
-    manifest = profile_run(open_subject(folder, scale, display.show), options, show)
+    manifest = profile_run(open_subject(folder, scale, display.show, engines), options, show)
     profiles = analyse(folder)
     if (folder / ONLINE).is_file() or (folder / OFFLINE).is_file():
         write_run_outputs(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import ceil
@@ -102,17 +102,25 @@ def begin_run(settings: CommonSettings, kind: Literal["online", "offline"], comm
     return folder
 
 
-def open_subject(folder: Path, scale: float | None, notify: Notify) -> Subject:
+def open_subject(
+    folder: Path, scale: float | None, notify: Notify, engines: Sequence[str] | None = None
+) -> Subject:
     """The subject of a run's folder, measured before or not.
 
     Args:
         scale: one of the run's; None: its heaviest.
+        engines: some of the run's, NAME or NAME@VARIANT; None: all.
 
     Raises:
-        UsageError: the folder holds no run, the run has no such scale, or no engine of it is there.
+        UsageError: the folder holds no run, the run has no such scale or engine, or no engine of it is there.
     """
     info = _info(folder)
     settings = _as_online(info)
+    if engines is not None:
+        run_has = {str(engine): engine for engine in settings.engines}
+        if others := sorted(set(engines) - set(run_has)):
+            raise UsageError(f"the run has no {', '.join(others)}", f"it has {', '.join(run_has)}")
+        settings = settings.model_copy(update={"engines": [run_has[name] for name in dict.fromkeys(engines)]})
     if scale is not None and scale not in settings.scales:
         known = ", ".join(f"{one:g}" for one in settings.scales)
         raise UsageError(f"the run was not measured at scale {scale:g}", f"it has {known}")

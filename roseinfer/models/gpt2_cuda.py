@@ -22,14 +22,14 @@ from roseinfer.models.linear import Linear
 #: cuBLAS takes its fast kernels where an output's row is a multiple of this.
 _ALIGNED = 64
 #: Tiles of products of few rows. What is added to the residual stream has few outputs, so inputs are split.
-_FEW = {
+FEW = {
     "qkv": products.Tile(),
     "out": products.Tile(splits=4, inputs=64),
     "up": products.Tile(),
     "down": products.Tile(splits=4),
 }
 #: Tiles of products of up to so many rows; cuBLAS makes those that are not here.
-_PIPELINED = {
+PIPELINED = {
     64: {
         "out": pipelined.Tile(64, 32, splits=2, stages=4),
         "up": pipelined.Tile(64, 64, stages=5),
@@ -126,7 +126,7 @@ class CudaGPT2(GPT2):
 
 def _product(x: Tensor, linear: Linear, name: str, *, gelu: bool = False) -> Tensor:
     if products.takes(x):
-        return products.product(x, linear.weight, _bias(linear), _FEW[name], gelu=gelu)
+        return products.product(x, linear.weight, _bias(linear), FEW[name], gelu=gelu)
     if tile := _tile(x, linear.weight, name):
         return pipelined.product(x, linear.weight, _bias(linear), tile, gelu=gelu)
     if gelu:
@@ -137,14 +137,14 @@ def _product(x: Tensor, linear: Linear, name: str, *, gelu: bool = False) -> Ten
 def _branch(x: Tensor, linear: Linear, name: str) -> Tensor:
     """What is added to the residual stream but for the bias, `[parts, R, width]`."""
     if products.takes(x):
-        return products.product_in_parts(x, linear.weight, _FEW[name])
+        return products.product_in_parts(x, linear.weight, FEW[name])
     if tile := _tile(x, linear.weight, name):
         return pipelined.product_in_parts(x, linear.weight, tile)
     return (x @ linear.weight.t())[None]
 
 
 def _tile(x: Tensor, weight: Tensor, name: str) -> pipelined.Tile | None:
-    tiles = next((tiles for rows, tiles in _PIPELINED.items() if len(x) <= rows), {})
+    tiles = next((tiles for rows, tiles in PIPELINED.items() if len(x) <= rows), {})
     tile = tiles.get(name)
     return tile if tile is not None and tile.takes(x, weight) else None
 

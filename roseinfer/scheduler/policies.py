@@ -50,13 +50,11 @@ class ChunkedPrompts(Chunking):
 
 @dataclass(frozen=True)
 class Work:
-    """The two parts of a step for whoever calls for them, and how many requests `wait` for their first token
-    and `run` towards their next."""
+    """The two parts of a step, for whoever calls for them, and how many requests wait for a first token."""
 
     prompts: Callable[[], list[Chunk]]
     decode: Callable[[], Ints]
     wait: int
-    run: int
 
 
 #: Chooses the parts of a step by calling for them: first come the prompts, then the decode rows.
@@ -79,18 +77,19 @@ class Alternate:
     """A step computes prompts or decodes, in turns while there is both.
 
     Where a device does one after the other anyway, first tokens need not wait for other requests' next ones.
-    While more requests wait than run, prompts keep the turn: decoding is done once for all of them.
+    Whole prompts keep the turn while a step of them leaves others waiting: decoding is done once for all.
     """
 
     def __init__(self) -> None:
         self._decodes_next = False
 
     def __call__(self, work: Work) -> tuple[list[Chunk], Ints]:
-        if self._decodes_next and work.wait <= work.run and len(rows := work.decode()):
+        if self._decodes_next and len(rows := work.decode()):
             self._decodes_next = False
             return [], rows
         chunks = work.prompts()
-        self._decodes_next = bool(chunks)
+        left = len(chunks) < work.wait and all(chunk.last for chunk in chunks)
+        self._decodes_next = bool(chunks) and not left
         return chunks, NO_INTS if chunks else work.decode()
 
 

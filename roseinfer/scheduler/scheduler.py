@@ -103,9 +103,9 @@ class Scheduler:
         """The next step's batch; None when there is none before a launched step has been processed."""
         self._changed, self._copies = [], [NO_COPIES]
         running = self._running
-        wait, run = len(self._waiting) + len(running.prefilling), len(running.decoding)
+        work = Work(self._prompts, self._decode, len(self._waiting) + len(running.prefilling))
         try:
-            chunks, decode = self._policies.composition(Work(self._prompts, self._decode, wait, run))
+            chunks, decode = self._policies.composition(work)
         except _MustWaitError:
             return None
         if not chunks and not len(decode):

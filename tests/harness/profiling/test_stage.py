@@ -122,7 +122,10 @@ def test_what_fails_leaves_the_rest_whole(
     run_for: Callable[..., tuple[Path, OnlineResults]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _ = run_for("roseinfer")
-    subject = open_subject(folder, None, lambda event: None)
+    with pytest.raises(UsageError, match="the run has no vllm") as told:
+        open_subject(folder, None, lambda event: None, ["roseinfer", "vllm"])
+    assert told.value.mend == "it has roseinfer"
+    subject = open_subject(folder, None, lambda event: None, ["roseinfer"])
     small = profile_run(subject, ProfileOptions("both", steps=4, max_bytes=100), lambda event: None)
     torch, nsys = small.runs
     assert torch.error is not None and "was removed" in torch.error and not torch.artifacts

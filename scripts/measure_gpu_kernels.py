@@ -1,0 +1,206 @@
+"""The GPU kernels beside their floor and beside PyTorch's operators, in one run; Markdown.
+
+    python scripts/measure_gpu_kernels.py
+
+GPT-2 124M in fp16. A time is a call's share of a captured graph of many, each with a layer's weights or cache
+of its own: together more than the L2 cache holds. Kernels that start while the one before ends gain by that,
+as in a step. `floor`: the time in which this GPU copies the bytes that have to be read and written, or, where
+that is more, multiplies at the rate of a large product of this run.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from roseinfer.attention.prefill import Spans, flash
+from roseinfer.kernels.cuda import few_rows
+from roseinfer.kernels.triton import head, norm, paged_decode, pipelined, products, store_kv
+from roseinfer.kernels.triton.prefill import prefill
+from roseinfer.models.gpt2_cuda import FEW, PIPELINED
+
+DEVICE, HALF = torch.device("cuda"), torch.float16
+WIDTH, HEADS, DIM, INNER, VOCAB, LAYERS, BLOCK = 768, 12, 64, 3072, 50257, 12, 16
+SIZES = {"qkv": (3 * WIDTH, WIDTH), "out": (WIDTH, WIDTH), "up": (INNER, WIDTH), "down": (WIDTH, INNER)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel of layer `i`, and what PyTorch has for it, if anything. `moved`: bytes of each call."""
+
+    name: str
+    kernel: Callable[[int], object]
+    reference: Callable[[int], object] | None
+    moved: int
+    flops: int
+
+
+def seconds(call: Callable[[int], object]) -> float:
+    """Of one call, the median of 40 replays."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call(0)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph, count, times = torch.cuda.CUDAGraph(), 4 * LAYERS, []
+    with torch.cuda.graph(graph):
+        for i in range(count):
+            call(i % LAYERS)
+    for _ in range(43):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e-3)
+    return statistics.median(times[3:]) / count
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(shape, device=DEVICE, dtype=HALF)
+
+
+class Model:
+    """Weights of all layers, and a cache for 256 requests of 288 tokens in blocks in no order."""
+
+    def __init__(self) -> None:
+        self.weights = [{n: draw(*size) / 30 for n, size in SIZES.items()} for _ in range(LAYERS)]
+        self.bias = {name: draw(size[0]) for name, size in SIZES.items()}
+        self.gain, self.shift = draw(WIDTH), draw(WIDTH)
+        self.head = draw(VOCAB, WIDTH)
+        blocks = 256 * 19
+        self.cache = [draw(2, blocks * BLOCK, HEADS, DIM).unbind(0) for _ in range(LAYERS)]
+        self.table = torch.randperm(blocks, device=DEVICE).int().view(256, 19)
+
+    def requests(self, count: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        rows = torch.arange(count, device=DEVICE, dtype=torch.int32)
+        return self.table, rows, torch.full_like(rows, length)
+
+
+def product_cases(model: Model, rows: int) -> Iterator[Case]:
+    for name, (outputs, inputs) in SIZES.items():
+        x, bias, whole = draw(rows, inputs), model.bias[name], name in ("qkv", "up")
+        few = rows <= products.MAX_ROWS
+        tile = FEW[name] if few else next(t for most, t in PIPELINED.items() if rows <= most).get(name)
+        if tile is None:
+            continue
+        kind = products if few else pipelined
+
+        def kernel(i: int, name=name, x=x, bias=bias, whole=whole, tile=tile, kind=kind) -> Tensor:
+            weight = model.weights[i][name]
+            if whole:
+                return kind.product(x, weight, bias, tile, gelu=name == "up")
+            return kind.product_in_parts(x, weight, tile)
+
+        def reference(i: int, name=name, x=x, bias=bias, whole=whole) -> Tensor:
+            weight = model.weights[i][name]
+            if name == "up":
+                return torch._addmm_activation(bias, x, weight.t(), use_gelu=True)
+            return F.linear(x, weight, bias) if whole else x @ weight.t()
+
+        size = outputs * inputs
+        moved = 2 * (size + rows * inputs + rows * outputs)
+        yield Case(f"{name}, {rows} rows", kernel, reference, moved, 2 * rows * size)
+
+
+def layer_cases(model: Model, rows: int) -> Iterator[Case]:
+    shape = few_rows.Shape(WIDTH, HEADS, INNER, 1e-5, HALF, BLOCK)
+    x, step = draw(rows, WIDTH), model.requests(rows, 288)
+    pairs = [{n: (w[n], model.bias[n]) for n in SIZES} for w in model.weights]
+    norms = model.gain, model.shift
+    cached = 4 * rows * 288 * WIDTH
+    yield Case(
+        f"attention half of a layer, {rows} rows",
+        lambda i: few_rows.attention(
+            shape, few_rows.Stream(x), *norms, pairs[i]["qkv"], pairs[i]["out"], model.cache[i], *step
+        ),
+        None, 2 * 4 * WIDTH**2 + cached, 2 * rows * 4 * WIDTH**2,
+    )  # fmt: skip
+    yield Case(
+        f"other half, {rows} rows",
+        lambda i: few_rows.mlp(shape, few_rows.Stream(x), *norms, pairs[i]["up"], pairs[i]["down"]),
+        None, 2 * 2 * WIDTH * INNER, 2 * rows * 2 * WIDTH * INNER,
+    )  # fmt: skip
+
+
+def other_cases(model: Model) -> Iterator[Case]:
+    for rows in (16, 64, 256):
+        q, k, v = draw(rows, 3, HEADS, DIM).unbind(1)
+        step = model.requests(rows, 288)
+        moved = 4 * rows * 288 * WIDTH
+        yield Case(
+            f"attention of new tokens, {rows} x 288",
+            lambda i, q=q, k=k, v=v, step=step: paged_decode.paged_decode(
+                q, k, v, *model.cache[i], *step, BLOCK
+            ),
+            None, moved, moved,
+        )  # fmt: skip
+        x, parts = draw(rows, WIDTH), torch.randn(4, rows, WIDTH, device=DEVICE)
+        yield Case(
+            f"sum and norm, {rows} rows of 4 parts",
+            lambda i, x=x, parts=parts: norm.add_norm_(x, parts, model.shift, model.gain, model.shift, 1e-5),
+            lambda i, x=x, parts=parts: F.layer_norm(
+                x.add_(parts.sum(0) + model.shift), (WIDTH,), model.gain, model.shift
+            ),
+            rows * WIDTH * (16 + 6), 0,
+        )  # fmt: skip
+    x = draw(1, WIDTH)
+    size = VOCAB * WIDTH
+    yield Case(
+        "head, 1 row",
+        lambda i: head.head(x, model.head),
+        lambda i: x @ model.head.t(),
+        2 * size, 2 * size,
+    )  # fmt: skip
+    for prompts, length in ((1, 128), (1, 256), (1, 900), (16, 256)):
+        count = prompts * length
+        q, k, v = draw(count, 3, HEADS, DIM).unbind(1)
+        starts = torch.tensor([0, *accumulate([length] * prompts)], device=DEVICE, dtype=torch.int32)
+        spans = Spans(starts, starts, length, length)
+        yield Case(
+            f"attention of prompts, {prompts} x {length}",
+            lambda i, q=q, k=k, v=v, s=starts: prefill(q, k, v, s, s),
+            lambda i, q=q, k=k, v=v, s=spans: flash(q, k, v, s),
+            8 * count * WIDTH, 2 * prompts * length * length * WIDTH,
+        )  # fmt: skip
+        slots = torch.arange(count, device=DEVICE, dtype=torch.int32)
+        yield Case(
+            f"keys and values to the cache, {count} tokens",
+            lambda i, k=k, v=v, s=slots: store_kv.store_kv(k, v, *model.cache[i], s),
+            None, 8 * count * WIDTH, 0,
+        )  # fmt: skip
+
+
+@torch.inference_mode()
+def main() -> None:
+    model = Model()
+    memory = torch.empty(2, 1 << 30, dtype=torch.uint8, device=DEVICE)
+    speed = 2 * memory.shape[1] / seconds(lambda i: memory[0].copy_(memory[1]))
+    square = draw(2, 8192, 8192)
+    peak = 2 * 8192**3 / seconds(lambda i: square[0] @ square[1])
+    name = torch.cuda.get_device_name()
+    print(f"{name}; copy {speed / 1e12:.2f} TB/s, product {peak / 1e12:.0f} TFLOP/s\n")
+    print("| | µs | GB/s | TFLOP/s | floor / kernel | PyTorch, µs | PyTorch / kernel |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    cases = [case for rows in (1, 8) for case in layer_cases(model, rows)]
+    cases += [case for rows in (16, 64, 128, 256) for case in product_cases(model, rows)]
+    for case in (*cases, *other_cases(model)):
+        took = seconds(case.kernel)
+        theirs = seconds(case.reference) if case.reference else None
+        floor = max(case.moved / speed, case.flops / peak)
+        compared = f"{1e6 * theirs:.1f} | {theirs / took:.2f}" if theirs else " | "
+        print(
+            f"| {case.name} | {1e6 * took:.1f} | {case.moved / took / 1e9:,.0f} "
+            f"| {case.flops / took / 1e12:.1f} | {floor / took:.2f} | {compared} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Random schedules on a GPU: who comes, leaves, is preempted or finds a prefix changes no answer.
+
+A stale buffer, a graph that reads what another wrote, or a kernel that starts ahead of its input would.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from roseinfer.config import EngineConfig
+from roseinfer.engine.core import Engine
+from roseinfer.params import SamplingParams
+
+from .conftest import MARGINS, VOCAB, check_greedy, greedy, make_gpt2
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
+
+NEW = 20
+Case = tuple[list[int], list[int], torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_gpt2(tmp_path_factory.mktemp("wide"), layers=2, width=768, heads=12)
+
+
+@pytest.fixture(scope="module")
+def cases(folder: Path) -> list[Case]:
+    """Prompts, some with a common beginning, their greedy answers and the logits of these."""
+    rng = np.random.default_rng(5)
+    common = rng.integers(0, VOCAB, 70).tolist()
+    lengths = [1, 2, 16, 17, 31, 250, 600, *rng.integers(1, 300, 33)]
+    prompts = [rng.integers(0, VOCAB, length).tolist() for length in lengths]
+    prompts = [common + prompt if i % 3 == 0 else prompt for i, prompt in enumerate(prompts)]
+    return [(prompt, *greedy(folder, prompt, NEW)) for prompt in prompts]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"dtype": "bf16", "mixed_steps": True, "max_batch_size": 24},
+        {"prefix_cache": True, "kv_tokens": 4096},
+        {"chunked_prefill_size": 48, "prefill_max_tokens": 96, "overlap_schedule": False},
+        {"fused_ops": False, "decode_first": False, "kv_tokens": 4096},
+    ],
+    ids=str,
+)
+def test_answers_do_not_depend_on_the_schedule(
+    folder: Path, cases: list[Case], settings: dict[str, Any]
+) -> None:
+    config = {"dtype": "fp16", "max_active_requests": 96} | settings
+    engine = Engine(EngineConfig(str(folder), device="cuda", **config))
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        count = int(rng.integers(5, 120))
+        which = rng.integers(0, len(cases), count)
+        arrives = np.sort(rng.integers(0, rng.integers(1, 120), count))
+        leaves = np.where(rng.random(count) < 0.15, arrives + rng.integers(0, 25, count), 1 << 30)
+        answers: list[list[int]] = [[] for _ in range(count)]
+        given, step = 0, 0
+        while given < count or engine.has_work:
+            while given < count and arrives[given] <= step:
+                prompt = np.array(cases[which[given]][0], dtype=np.int32)
+                drawn = SamplingParams(NEW, ignore_eos=True, temperature=0.9, seed=given)
+                plain = SamplingParams(NEW, ignore_eos=True)
+                engine.add(given, prompt, drawn if given % 7 == 6 else plain)
+                given += 1
+            for index in np.flatnonzero(leaves == step).tolist():
+                engine.discard(index)
+            result = engine.step()
+            if result is not None:
+                for index, token in zip(result.ids.tolist(), result.tokens.tolist(), strict=True):
+                    answers[index].append(token)
+            step += 1
+        engine.check_idle()
+        for index, answer in enumerate(answers):
+            assert len(answer) == NEW or leaves[index] < 1 << 30
+            if index % 7 != 6:
+                _, expected, logits = cases[which[index]]
+                check_greedy(answer, expected, logits, MARGINS[config["dtype"]])
