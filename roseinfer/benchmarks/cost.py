@@ -54,10 +54,9 @@ def fit(steps: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> StepCos
     return StepCost(*(parts / size).tolist())
 
 
-#: GPT-2 124M in fp16 on an H200, plain PyTorch operators inside a CUDA graph: fitted, within 8 %, to decode
-#: steps of 1, 8, 64 and 256 requests (0.49, 0.51, 0.84, 1.60 ms; all at 384 tokens, so that a row stands for
-#: its context too) and to prompts of 1x128, 1x256, 1x512, 1x1000, 8x256 and 64x256 (0.59, 0.62, 0.70, 0.89,
-#: 1.21, 7.3 ms).
+#: GPT-2 124M in fp16 on an H200 with this engine's kernels and graphs: fitted to decode steps of 1 to 256
+#: requests of 288 tokens (173 to 1,133 us; a row stands for its context too) and to prompts of 16 to 8,192
+#: tokens (316 to 3,364 us). Within 21 %, but for 1 and 2 requests, with other kernels (36, 23 % too much).
 GPT2_ON_H200 = StepCost(
-    prompts=514e-6, prompt_token=0.386e-6, prompt_pair=0, decode=488e-6, decode_row=4.54e-6, decode_context=0
+    prompts=328e-6, prompt_token=0.371e-6, prompt_pair=0, decode=231e-6, decode_row=4.07e-6, decode_context=0
 )
