@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -26,11 +27,15 @@ def make_gpt2(path: Path, *, layers: int, width: int, heads: int) -> Path:
     return path
 
 
+@cache
+def _model(folder: Path) -> GPT2LMHeadModel:
+    return GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
+
+
 def greedy(folder: Path, prompt: list[int], new_tokens: int) -> tuple[list[int], torch.Tensor]:
     """Greedy tokens, and the logits before each of them, `[new_tokens, vocab]`, float32 on the CPU."""
-    model = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.inference_mode():
-        out = model.generate(
+        out = _model(folder).generate(
             torch.tensor([prompt]),
             attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
             max_new_tokens=new_tokens,
