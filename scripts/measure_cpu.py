@@ -205,7 +205,10 @@ def main() -> int:
         if given.only in load.name
     ]
     if given.engines:
-        loads = [replace(load, engines=tuple(given.engines.split(","))) for load in loads]
+        engines = tuple(given.engines.split(","))
+        if unknown := {engine.partition("@")[0] for engine in engines} - set(START_S):
+            parser.error(f"--engines: no {', '.join(sorted(unknown))}; there are {', '.join(START_S)}")
+        loads = [replace(load, engines=engines) for load in loads]
     for load in loads:
         print(
             f"{load.seconds(repeats) / 60:5.1f} min: {load.name}: {', '.join(load.engines)}", file=sys.stderr

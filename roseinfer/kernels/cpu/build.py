@@ -34,13 +34,28 @@ def cache_folder() -> Path:
     return Path(os.environ.get("ROSEINFER_CACHE") or Path(base) / "roseinfer")
 
 
-@cache
 def load_library() -> ctypes.CDLL:
     """The compiled kernels, built on first use. Raises BuildError.
 
     The library is linked without an OpenMP runtime of its own: it uses the one PyTorch has loaded, and so
     shares its threads.
     """
+    loaded = _load_once()
+    if isinstance(loaded, str):
+        raise BuildError(loaded)
+    return loaded
+
+
+@cache
+def _load_once() -> ctypes.CDLL | str:
+    """The library, or why there is none: a compiler that fails once is not asked again."""
+    try:
+        return _load()
+    except BuildError as error:
+        return str(error)
+
+
+def _load() -> ctypes.CDLL:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise BuildError("no C++ compiler (g++ or clang++) was found")

@@ -29,6 +29,14 @@ def test_every_load_is_one_that_bench_online_takes(what: str, tmp_path: Path):
         assert load.seconds(2) == pytest.approx(2 * load.seconds(1))
 
 
+def test_an_engine_that_is_not_known_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path):
+    words = ["measure_cpu.py", "peers", "--engines", "roseinfer,nobody", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit):
+        SCRIPT["main"]()
+    assert "no nobody; there are roseinfer, vllm" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("a", "b"), [("default", "variant"), ("variant", "default")])
 def test_a_change_is_that_of_the_variant(a: str, b: str):
     """The variant has 8 where the default has 10: TPOT is better by a fifth, whichever of both is `a`."""
