@@ -56,6 +56,23 @@ __device__ __forceinline__ void take(Softmax& state, const float (&scores)[UNROL
     }
 }
 
+// The new token, behind `cached` ones: 16 bytes of its key and value a lane of the first group, by a whole warp. It
+// counts, and with `append` goes to the cache.
+__device__ __forceinline__ void take_new(
+    Softmax& state, const float (&q)[8], uint4 key, uint4 value, const Cache& cache, int cached, int head, bool append,
+    int lane
+) {
+    const float scores[UNROLL] = {score(q, key), -INFINITY, -INFINITY, -INFINITY};
+    const uint4 taken[UNROLL] = {value};
+    if (lane < LANES) take(state, scores, taken);
+    if (lane < LANES && append) {
+        const size_t at = row_of(cache, cached, head) + lane * 8;
+        *(uint4*)(cache.keys + at) = key;
+        *(uint4*)(cache.values + at) = value;
+    }
+    __syncwarp();
+}
+
 // Where the keys, and the values, of UNROLL tokens a group are, `start` on.
 __device__ __forceinline__ void find(
     size_t (&places)[UNROLL], const Cache& cache, int head, int start, int end, int lane

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from functools import cache
 from pathlib import Path
 
@@ -50,9 +51,15 @@ def kernel(file: str, function: str, *defines: tuple[str, int | float]) -> Kerne
     """
     parts = ["#define INFINITY __int_as_float(0x7f800000)"]
     parts += [f"#define {macro} {value}" for macro, value in defines]
-    parts += [(_FOLDER / name).read_text() for name in ("half.cuh", "attend.cuh", f"{file}.cu")]
+    source = "\n".join([*parts, with_includes(f"{file}.cu")])
     try:
-        compiled = torch.cuda._compile_kernel("\n".join(parts), function, nvcc_options=["--use_fast_math"])
+        compiled = torch.cuda._compile_kernel(source, function, nvcc_options=["--use_fast_math"])
     except (RuntimeError, OSError) as error:
         raise BuildError(f"{file}.cu: {error}") from error
     return Kernel(compiled)
+
+
+def with_includes(name: str) -> str:
+    """A file of this folder, with those it includes in their places: PyTorch's compiler reads no others."""
+    text = (_FOLDER / name).read_text()
+    return re.sub(r'#include "(.+)"\n', lambda found: with_includes(found[1]), text)

@@ -4,11 +4,11 @@
 // its blocks give each other what they computed through shared memory. What it adds to the residual stream it
 // leaves as a part, `[ROWS, WIDTH]` float32; the next kernel adds the parts up. So nothing but the ends of kernels
 // holds the device up, and weights and cached tokens are on their way before the kernel ahead has ended.
-//
-// Products are made by the matrix units, of up to 8 rows at the cost of one: a warp has some tiles of 8 outputs and a
-// share of the inputs, of which lane (g, t) holds 8 neighbouring ones of output, or row, g.
+#include "half.cuh"
+#include "attend.cuh"
+#include "cluster.cuh"
+#include "tiles.cuh"
 
-#define CLUSTER 8
 #define THREADS (32 * WARPS)
 #define SHARE (WIDTH / CLUSTER)  // columns of the residual stream that a block adds up, and is to compute
 #define TILES (WIDTH / 256)      // of 8 outputs, for a warp; and blocks of 32 inputs
@@ -17,32 +17,6 @@
 
 static_assert(WARPS == CLUSTER, "a warp writes to the block of its number");
 static_assert(DIM == 64 && HEADS <= MOST_PARTS && ROWS <= WARPS && INNER == 4 * WIDTH, "as the work is dealt");
-
-__device__ __forceinline__ void arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void await() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-
-__device__ __forceinline__ int cluster_rank() {
-    int rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-// Where `at`, in this block's shared memory, is in that of block `rank`.
-__device__ __forceinline__ unsigned there(const void* at, int rank) {
-    unsigned address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((unsigned)__cvta_generic_to_shared(at)), "r"(rank));
-    return address;
-}
-__device__ __forceinline__ void put(unsigned at, unsigned x) {
-    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
-}
-__device__ __forceinline__ void put(unsigned at, float2 x) {
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x.x), "f"(x.y) : "memory");
-}
-__device__ __forceinline__ void put(unsigned at, float4 x) {
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
-                 : "memory");
-}
 
 // Sixteen bytes on their way to shared memory; `copied` waits for all that this thread has asked for.
 __device__ __forceinline__ void copy(void* to, const void* from) {
@@ -70,49 +44,6 @@ __device__ __forceinline__ float warp_sum(float x) {
     for (int step = 16; step; step /= 2) x += __shfl_xor_sync(~0u, x, step);
     return x;
 }
-
-// `sums` += a row of `a` `[16, 16]`, whose rows 8 on are zero, times a column of `b` `[16, 8]`.
-__device__ __forceinline__ void multiply(float (&sums)[4], unsigned a_low, unsigned a_high, unsigned b_low, unsigned b_high) {
-#if BF16
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, "
-#else
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, "
-#endif
-        "{%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a_low), "r"(0), "r"(a_high), "r"(b_low), "r"(b_high));
-}
-
-// A warp's tiles of a weight: COUNT of 8 outputs, BLOCKS of 32 inputs.
-template <int COUNT, int BLOCKS>
-struct Tiles {
-    uint4 weights[COUNT][BLOCKS];
-
-    // `at`: where this lane's inputs of its output of tile `i` begin.
-    __device__ __forceinline__ void load(int i, const half_t* at) {
-#pragma unroll
-        for (int b = 0; b < BLOCKS; b++) weights[i][b] = load_once(at + b * 32);
-    }
-
-    // Their products with ROWS rows, of which `x` has this warp's inputs: `found[row][output]`.
-    __device__ __forceinline__ void times(float (*found)[COUNT * 8], const half_t* x, int stride) const {
-        const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-        float sums[COUNT][4] = {};
-#pragma unroll
-        for (int b = 0; b < BLOCKS; b++) {
-            uint4 a = make_uint4(0, 0, 0, 0);
-            if (g < ROWS) a = *(const uint4*)(x + g * stride + b * 32 + t * 8);
-#pragma unroll
-            for (int i = 0; i < COUNT; i++) {
-                multiply(sums[i], a.x, a.y, weights[i][b].x, weights[i][b].y);
-                multiply(sums[i], a.z, a.w, weights[i][b].z, weights[i][b].w);
-            }
-        }
-        if (g < ROWS)
-#pragma unroll
-            for (int i = 0; i < COUNT; i++) *(float2*)&found[g][i * 8 + t * 2] = make_float2(sums[i][0], sums[i][1]);
-    }
-};
 
 // The residual stream in a block's shared memory; what the norm needs, and makes of it.
 struct Stream {
@@ -324,15 +255,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     Softmax state{-INFINITY, 0, {}};
     if (busy && slot == 0) {
         const uint4 key = *(const uint4*)(mine + DIM), value = *(const uint4*)(mine + 2 * DIM);
-        const float scores[UNROLL] = {score(scaled, key), -INFINITY, -INFINITY, -INFINITY};
-        const uint4 taken[UNROLL] = {value};
-        if (lane < LANES) take(state, scores, taken);
-        if (lane < LANES && length > 0) {
-            const size_t at = row_of(cache, cached, head) + lane * 8;
-            *(uint4*)(keys + at) = key;
-            *(uint4*)(values + at) = value;
-        }
-        __syncwarp();
+        take_new(state, scaled, key, value, cache, cached, head, length > 0, lane);
     }
     attend(state, scaled, cache, head, begin, end, CLUSTER * PER_ROW * SPAN, tokens, lane);
     join_groups(state);

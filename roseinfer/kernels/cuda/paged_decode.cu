@@ -1,6 +1,9 @@
 // Attention of one new token of each request, and the append of its key and value. A block is one query head of
 // one request and one split of its cached tokens.
 
+#include "half.cuh"
+#include "attend.cuh"
+
 #define PASS (WARPS * UNROLL * GROUPS)  // tokens that a block takes at a time
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS) paged_decode(
@@ -31,17 +34,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) paged_decode(
     if (split == 0 && warp == 0) {
         const uint4 key = *(const uint4*)(k + (size_t)index * k_stride + kv_head * DIM + part);
         const uint4 value = *(const uint4*)(v + (size_t)index * v_stride + kv_head * DIM + part);
-        const bool first = lane < LANES;
-        const float scores[UNROLL] = {score(scaled, key), -INFINITY, -INFINITY, -INFINITY};
-        const uint4 taken[UNROLL] = {value};
-        if (first) take(state, scores, taken);
-        if (first && head % (HEADS / KV_HEADS) == 0 && lengths[index] > 0) {
-            const size_t row = row_of(cache, cached, kv_head) + part;
-            *(uint4*)(keys + row) = key;
-            *(uint4*)(values + row) = value;
-        }
+        const bool append = head % (HEADS / KV_HEADS) == 0 && lengths[index] > 0;
+        take_new(state, scaled, key, value, cache, cached, kv_head, append, lane);
     }
-    __syncwarp();
     attend(state, scaled, cache, kv_head, begin + warp * UNROLL * GROUPS, end, PASS, tokens, lane);
     float weight;
     const float mean = join(shared, state, warp, lane, weight);
