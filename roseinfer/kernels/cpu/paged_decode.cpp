@@ -5,7 +5,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "vec.h"
@@ -22,10 +21,8 @@ int heads_per_job(int64_t requests, int kv_heads) {
 // In place, over `length` scores; what follows them up to a whole vector is overwritten.
 void softmax(float* score, int64_t length) {
     const int64_t end = (length + W - 1) / W * W;
-    std::fill(score + length, score + end, -INFINITY);
-    vec most = load(score), total = {};
-    for (int64_t t = W; t < end; t += W) most = load(score + t) > most ? load(score + t) : most;
-    const float top = largest(most);
+    const float top = largest(score, length, end);
+    vec total = {};
     for (int64_t t = 0; t < end; t += W) {
         const vec weight = exp(load(score + t) - top);
         store(score + t, weight);

@@ -6,7 +6,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -93,10 +92,8 @@ inline vec exp2(vec x) {
 
 // exp((score - largest) · scale) as bfloat16 over `end` scores, of which `length` count; returns 1 / their sum.
 float softmax(float* score, bf16* weight, int64_t length, int64_t end, float scale) {
-    std::fill(score + length, score + end, -INFINITY);
-    vec most = load(score), total = {};
-    for (int64_t t = W; t < end; t += W) most = load(score + t) > most ? load(score + t) : most;
-    const float top = largest(most), bits = scale * 1.44269504f;
+    const float top = largest(score, length, end), bits = scale * 1.44269504f;
+    vec total = {};
     for (int64_t t = 0; t < end; t += W) {
         const vec each = exp2((load(score + t) - top) * bits);
         store(weight + t, each);

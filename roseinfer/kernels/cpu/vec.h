@@ -1,6 +1,8 @@
 // Vectors of 16 floats, loaded from and stored to float32 and bfloat16.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -74,6 +76,14 @@ inline float largest(vec v) {
     float most = v[0];
     for (int i = 1; i < W; ++i) most = v[i] > most ? v[i] : most;
     return most;
+}
+
+// The largest of `length` floats; what follows them up to `end`, a multiple of W, becomes -infinity.
+inline float largest(float* x, int64_t length, int64_t end) {
+    std::fill(x + length, x + end, -INFINITY);
+    vec most = load(x);
+    for (int64_t t = W; t < end; t += W) most = load(x + t) > most ? load(x + t) : most;
+    return largest(most);
 }
 
 }  // namespace
