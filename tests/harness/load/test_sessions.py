@@ -42,8 +42,8 @@ def test_turns_wait_for_the_answer_before_them(golden: Any, clients: int) -> Non
         assert response.held_s == pytest.approx(max(0.0, before.t_end - own_time), abs=1e-6)
         assert response.t_sched == pytest.approx(own_time + response.held_s, abs=1e-6)
         assert response.client == before.client
-    assert responses[7].held_s == pytest.approx(0.14, abs=0.08)
-    assert responses[8].held_s is not None and responses[8].held_s > 0.04
+    held = {index: responses[index].held_s or 0.0 for index in (7, 8)}
+    assert held[7] > 0.13 and held[8] > 0.04  # as long as the answers take; more on a busy machine
 
 
 def test_turns_that_are_in_time_are_not_moved(golden: Any) -> None:
