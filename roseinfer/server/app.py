@@ -18,7 +18,8 @@ from roseinfer.params import RequestError, check_request
 from roseinfer.server.counters import Counters
 from roseinfer.server.errors import BadRequestError, HttpError, Response
 from roseinfer.server.exposition import CONTENT_TYPE, exposition
-from roseinfer.server.http import Connection, Request
+from roseinfer.server.http import Connection
+from roseinfer.server.incoming import Request
 from roseinfer.server.openapi import openapi
 from roseinfer.server.reply import Backend
 from roseinfer.server.requests import ChatRequest, CompletionRequest, GenerationRequest, ProfileRequest, parse

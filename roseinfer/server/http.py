@@ -14,14 +14,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
-import httptools
-
 from roseinfer.server.errors import HttpError, Response
+from roseinfer.server.incoming import Incoming, Request
 
 log = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 32 << 20
-MAX_HEAD_BYTES = 64 << 10
 #: Requests that may wait for the one before them on the same connection.
 MAX_PIPELINED = 16
 #: Seconds: for an unused connection, for a request to come in, for a client that does not read its stream,
@@ -37,19 +34,6 @@ _REASONS = {
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 )
-
-
-@dataclass(slots=True)
-class Request:
-    """A request as it came, at the monotonic time `received` (s); header names are in lower case."""
-
-    method: str
-    path: str
-    headers: dict[bytes, bytes]
-    body: bytearray
-    keep_alive: bool
-    chunked: bool
-    received: float
 
 
 class Answering(Protocol):
@@ -109,17 +93,13 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._parser = httptools.HttpRequestParser(self)
+        self._incoming = Incoming(self._take, self._encourage)
         self._waiting: deque[Request] = deque()
         self._request: Request | None = None
         self._task: asyncio.Task[None] | None = None
         self._answering: Answering | None = None
         self._paused = self._lingering = False
-        self._head_bytes = 0
         self._since = time.monotonic()
-        self._url = b""
-        self._headers: dict[bytes, bytes] = {}
-        self._body = bytearray()
 
     @property
     def busy(self) -> bool:
@@ -155,20 +135,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._lingering:
             return
-        self._head_bytes += len(data)
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # answered as if it had not been asked for
+            self._incoming.feed(data)
         except HttpError as error:
             self._refuse(error)
-            return
-        except httptools.HttpParserError as error:
-            refused = error.__context__ if isinstance(error.__context__, HttpError) else None
-            self._refuse(refused or HttpError(400, f"this is no HTTP request: {error}"))
-            return
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(HttpError(431, f"head or trailers are larger than {MAX_HEAD_BYTES} bytes"))
 
     def pause_writing(self) -> None:
         self._paused, self._since = True, time.monotonic()
@@ -180,48 +150,17 @@ class Connection(asyncio.Protocol):
         if self._answering is not None:
             self._answering.resume()
 
-    # What the parser calls.
+    # One request after the other.
 
-    def on_message_begin(self) -> None:
-        self._url, self._headers, self._body = b"", {}, bytearray()
-        self._since = time.monotonic()
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value
-
-    def on_headers_complete(self) -> None:
-        self._head_bytes = -MAX_BODY_BYTES  # what follows is a body, and trailers
-        if self._headers.get(b"expect", b"").lower() == b"100-continue":
-            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def on_body(self, body: bytes) -> None:
-        self._body += body
-        if len(self._body) > MAX_BODY_BYTES:
-            raise HttpError(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
-
-    def on_message_complete(self) -> None:
-        self._head_bytes = 0
-        self._waiting.append(
-            Request(
-                method=self._parser.get_method().decode("latin-1"),
-                path=self._url.partition(b"?")[0].decode("latin-1"),
-                headers=self._headers,
-                body=self._body,
-                keep_alive=self._parser.should_keep_alive(),
-                chunked=self._parser.get_http_version() != "1.0",
-                received=time.monotonic(),
-            )
-        )
-        self._url = b""
+    def _take(self, request: Request) -> None:
+        self._waiting.append(request)
         if self._request is None:
             self._next()
         elif len(self._waiting) >= MAX_PIPELINED:
             self._transport.pause_reading()
 
-    # One request after the other.
+    def _encourage(self) -> None:
+        self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _next(self) -> None:
         self._request = self._waiting.popleft()
@@ -299,8 +238,8 @@ class Connection(asyncio.Protocol):
 
     def check(self, now: float) -> None:
         """Close it if nothing has moved for too long."""
-        waited = now - self._since
-        receiving = self._request is None and self._url and not self._lingering
+        receiving = self._request is None and self._incoming.receiving and not self._lingering
+        waited = now - (self._incoming.began if receiving else self._since)
         if self._lingering:
             limit = LINGER_TIMEOUT
         elif self._request is None:

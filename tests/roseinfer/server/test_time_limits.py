@@ -15,14 +15,13 @@ from roseinfer.server.errors import Response
 from roseinfer.server.http import (
     IDLE_TIMEOUT,
     LINGER_TIMEOUT,
-    MAX_BODY_BYTES,
     RECEIVE_TIMEOUT,
     STALL_TIMEOUT,
     Answering,
     Connection,
     Connections,
-    Request,
 )
+from roseinfer.server.incoming import MAX_BODY_BYTES, Request
 
 ASK = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}"
 
@@ -98,7 +97,7 @@ def test_a_request_that_does_not_come_in_is_answered_with_408(sent: bytes) -> No
     async def test(served: Served) -> None:
         client = await served.connect()
         client.send(sent)
-        await until(lambda: served.connection._url)
+        await until(lambda: served.connection._incoming.receiving)
         served.later(RECEIVE_TIMEOUT - 1)
         assert not served.connection._lingering
         served.later(RECEIVE_TIMEOUT + 1)
@@ -117,7 +116,7 @@ def test_a_byte_now_and_then_does_not_keep_a_request_open() -> None:
     async def test(served: Served) -> None:
         client = await served.connect()
         client.send(ASK[:20])
-        await until(lambda: served.connection._url)
+        await until(lambda: served.connection._incoming.receiving)
         for byte in ASK[20:30]:
             client.send(bytes([byte]))
             await asyncio.sleep(0.001)
