@@ -11,7 +11,7 @@ import numpy as np
 from harness.metrics.bootstrap import RESAMPLES, Resampling
 from harness.metrics.intervals import Estimate, own
 from harness.metrics.percentiles import missing
-from harness.metrics.rates import Flow, flow
+from harness.metrics.rates import NO_TIME_S, Flow, flow
 from harness.metrics.samples import Group, Sample, pool
 from harness.spec.results import LATENCY_METRICS, PERCENTILES, Distribution
 from harness.spec.settings import Slo
@@ -112,7 +112,7 @@ def _rates(repeats: Sequence[Group], slo: Slo | None, seed: int) -> Estimates:
         len(flows), np.full(len(flows), 1 / len(flows)), RESAMPLES
     )
     seconds = np.array([one.seconds for one in flows])
-    if not np.all(seconds > 0):
+    if not np.all(seconds > NO_TIME_S):
         return {}
     found = {}
     for rate in RATES:

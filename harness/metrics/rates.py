@@ -14,6 +14,9 @@ from harness.metrics.samples import Group
 from harness.metrics.window import inside, scheduled
 from harness.spec.settings import Slo
 
+#: Shorter than any clock can tell.
+NO_TIME_S = 1e-9
+
 
 @dataclass(frozen=True)
 class Flow:
@@ -35,7 +38,7 @@ class Flow:
 
     def per_s(self, count: int) -> float:
         """A rate; 0 where no time passed."""
-        return count / self.seconds if self.seconds > 0 else 0.0
+        return count / self.seconds if self.seconds > NO_TIME_S else 0.0
 
 
 def flow(group: Group, slo: Slo | None) -> Flow:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
-from harness.metrics.rates import Flow, flow, total
+from harness.metrics.rates import NO_TIME_S, Flow, flow, total
 from harness.metrics.samples import Group, by_scale, split
 from harness.metrics.validity import discredit, invalid_reasons
 from harness.metrics.waterfall import Told, told_mean, waterfall
@@ -17,8 +17,6 @@ from harness.spec.calibration import ClientCeiling
 from harness.spec.results import LATENCY_METRICS, Distribution, OnlineSummary
 from harness.spec.settings import Slo
 
-#: Shorter than any clock can tell.
-NO_TIME_S = 1e-9
 #: Metrics that only the engine can tell.
 ENGINE_METRICS = ("queue_wait_ms", "prefill_ms")
 
