@@ -21,9 +21,9 @@ from torch.nn import functional as F
 
 from roseinfer.attention.prefill import Spans, flash
 from roseinfer.kernels.cuda import few_rows
-from roseinfer.kernels.triton import head, norm, paged_decode, pipelined, products, store_kv
+from roseinfer.kernels.triton import head, norm, paged_decode, products, store_kv
 from roseinfer.kernels.triton.prefill import prefill
-from roseinfer.models.gpt2_cuda import FEW, PIPELINED
+from roseinfer.models.gpt2_cuda import tile_of
 
 DEVICE, HALF = torch.device("cuda"), torch.float16
 WIDTH, HEADS, DIM, INNER, VOCAB, LAYERS, BLOCK = 768, 12, 64, 3072, 50257, 12, 16
@@ -86,17 +86,15 @@ class Model:
 def product_cases(model: Model, rows: int) -> Iterator[Case]:
     for name, (outputs, inputs) in SIZES.items():
         x, bias, whole = draw(rows, inputs), model.bias[name], name in ("qkv", "up")
-        few = rows <= products.MAX_ROWS
-        tile = FEW[name] if few else next(t for most, t in PIPELINED.items() if rows <= most).get(name)
+        tile = tile_of(name, x, model.weights[0][name])
         if tile is None:
             continue
-        kind = products if few else pipelined
 
-        def kernel(i: int, name=name, x=x, bias=bias, whole=whole, tile=tile, kind=kind) -> Tensor:
+        def kernel(i: int, name=name, x=x, bias=bias, whole=whole, tile=tile) -> Tensor:
             weight = model.weights[i][name]
             if whole:
-                return kind.product(x, weight, bias, tile, gelu=name == "up")
-            return kind.product_in_parts(x, weight, tile)
+                return products.product(x, weight, bias, tile, gelu=name == "up")
+            return products.product_in_parts(x, weight, tile)
 
         def reference(i: int, name=name, x=x, bias=bias, whole=whole) -> Tensor:
             weight = model.weights[i][name]

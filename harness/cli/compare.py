@@ -14,6 +14,7 @@ from harness.compare.comparable import NAMES
 from harness.compare.compare import compare_runs
 from harness.spec.compare import CompareResults
 from harness.spec.gates import parse_gate
+from harness.spec.settings import split
 
 #: Exit code by outcome. Code 2 is also that of a wrong command line, which says so on stderr.
 CODES = {"pass": 0, "no gate": 0, "regression": 1, "inconclusive": 2, "not comparable": 3}
@@ -42,8 +43,7 @@ def compare(
     Exits with 0 (pass), 1 (regression), 2 (inconclusive) or 3 (not comparable).
     """
     gates = parse_gate(gate) if gate is not None else []
-    allowed = [name.strip() for name in allow_different.split(",") if name.strip()]
-    results = compare_runs(a, b, gates, engine_a, engine_b, allowed)
+    results = compare_runs(a, b, gates, engine_a, engine_b, split(allow_different))
     if as_json:
         print(results.model_dump_json(indent=2))
     else:

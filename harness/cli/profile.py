@@ -21,7 +21,7 @@ from harness.reporting.report import write_run_outputs
 from harness.reporting.run import OFFLINE, ONLINE
 from harness.reporting.table import Table
 from harness.spec.profile import ProfileFigures, Profiles, Tools
-from harness.spec.settings import CommonSettings
+from harness.spec.settings import CommonSettings, split
 
 Scale = Annotated[float | None, typer.Option(help="of the run's scales; default the heaviest", metavar="S")]
 Engines = Annotated[
@@ -67,7 +67,7 @@ def run(
     """Capture a sample of a run's load and read it; the figures of the benchmark stay as they are."""
     options = ProfileOptions(tool, steps, stacks, nsys, max_mb << 20)
     with make_display(quiet) as display:
-        chosen = None if engines is None else [name.strip() for name in engines.split(",")]
+        chosen = None if engines is None else split(engines)
         profile_folder(folder, scale, options, display, chosen)
     print(folder / MANIFEST)
 

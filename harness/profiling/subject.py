@@ -118,8 +118,10 @@ def open_subject(
     settings = _as_online(info)
     if engines is not None:
         run_has = {str(engine): engine for engine in settings.engines}
-        if others := sorted(set(engines) - set(run_has)):
-            raise UsageError(f"the run has no {', '.join(others)}", f"it has {', '.join(run_has)}")
+        if (others := sorted(set(engines) - set(run_has))) or not engines:
+            raise UsageError(
+                f"the run has no {', '.join(others) or 'such engine'}", f"it has {', '.join(run_has)}"
+            )
         settings = settings.model_copy(update={"engines": [run_has[name] for name in dict.fromkeys(engines)]})
     if scale is not None and scale not in settings.scales:
         known = ", ".join(f"{one:g}" for one in settings.scales)

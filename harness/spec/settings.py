@@ -19,9 +19,14 @@ _REFERENCE = re.compile(r"^(?P<name>[a-z]+)(@(?P<variant>[A-Za-z0-9][A-Za-z0-9._
 DEFAULT_ENGINES = ("roseinfer", "vllm")
 
 
+def split(text: str) -> list[str]:
+    """The parts of `a,b,c`."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def _split(value: object) -> object:
     """Accept `a,b,c` where a list is meant."""
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    return split(value) if isinstance(value, str) else value
 
 
 class EngineRef(Strict):

@@ -11,41 +11,51 @@ from torch.nn import functional as F
 from roseinfer.attention.base import Attention
 from roseinfer.attention.cuda_paged import CudaPagedAttention, Decodes
 from roseinfer.kernels.cuda import few_rows
-from roseinfer.kernels.triton import pipelined, products
 from roseinfer.kernels.triton.argmax import argmax, choose
 from roseinfer.kernels.triton.embed import embed_last
 from roseinfer.kernels.triton.head import MAX_ROWS, head
+from roseinfer.kernels.triton.held import MAX_ROWS as MAX_HELD_ROWS
+from roseinfer.kernels.triton.held import HeldTile
 from roseinfer.kernels.triton.norm import add_norm_, norm
+from roseinfer.kernels.triton.pipelined import PipelinedTile
+from roseinfer.kernels.triton.products import Tile, product, product_in_parts
 from roseinfer.models.gpt2 import GPT2
 from roseinfer.models.linear import Linear
 
 #: cuBLAS takes its fast kernels where an output's row is a multiple of this.
 _ALIGNED = 64
-#: Tiles of products of few rows. What is added to the residual stream has few outputs, so inputs are split.
-FEW = {
-    "qkv": products.Tile(),
-    "out": products.Tile(splits=4, inputs=64),
-    "up": products.Tile(),
-    "down": products.Tile(splits=4),
-}
-#: Tiles of products of up to so many rows; cuBLAS makes those that are not here.
-PIPELINED = {
+#: Tiles of a layer's products of up to so many rows; cuBLAS makes those that are not here. What is added to
+#: the residual stream has few outputs, so inputs are split.
+TILES: dict[int, dict[str, Tile]] = {
+    MAX_HELD_ROWS: {
+        "qkv": HeldTile(),
+        "out": HeldTile(splits=4, inputs=64),
+        "up": HeldTile(),
+        "down": HeldTile(splits=4),
+    },
     64: {
-        "out": pipelined.Tile(64, 32, splits=2, stages=4),
-        "up": pipelined.Tile(64, 64, stages=5),
-        "down": pipelined.Tile(64, 64, splits=4),
+        "out": PipelinedTile(64, 32, splits=2, stages=4),
+        "up": PipelinedTile(64, 64, stages=5),
+        "down": PipelinedTile(64, 64, splits=4),
     },
     128: {
-        "out": pipelined.Tile(128, 32, splits=4),
-        "up": pipelined.Tile(128, 32),
-        "down": pipelined.Tile(128, 64, splits=8, stages=5),
+        "out": PipelinedTile(128, 32, splits=4),
+        "up": PipelinedTile(128, 32),
+        "down": PipelinedTile(128, 64, splits=8, stages=5),
     },
     256: {
-        "out": pipelined.Tile(128, 32, splits=2),
-        "up": pipelined.Tile(128, 64, stages=5),
-        "down": pipelined.Tile(128, 64, splits=4, stages=5),
+        "out": PipelinedTile(128, 32, splits=2),
+        "up": PipelinedTile(128, 64, stages=5),
+        "down": PipelinedTile(128, 64, splits=4, stages=5),
     },
 }
+
+
+def tile_of(name: str, x: Tensor, weight: Tensor) -> Tile | None:
+    """What makes the product `name` of x `[R, K]` with weight `[N, K]`; None: cuBLAS."""
+    tiles = next((tiles for rows, tiles in TILES.items() if len(x) <= rows), {})
+    tile = tiles.get(name)
+    return tile if tile is not None and tile.takes(x, weight) else None
 
 
 class CudaGPT2(GPT2):
@@ -125,10 +135,8 @@ class CudaGPT2(GPT2):
 
 
 def _product(x: Tensor, linear: Linear, name: str, *, gelu: bool = False) -> Tensor:
-    if products.takes(x):
-        return products.product(x, linear.weight, _bias(linear), FEW[name], gelu=gelu)
-    if tile := _tile(x, linear.weight, name):
-        return pipelined.product(x, linear.weight, _bias(linear), tile, gelu=gelu)
+    if tile := tile_of(name, x, linear.weight):
+        return product(x, linear.weight, _bias(linear), tile, gelu=gelu)
     if gelu:
         return torch._addmm_activation(_bias(linear), x, linear.weight.t(), use_gelu=True)
     return linear(x)
@@ -136,17 +144,9 @@ def _product(x: Tensor, linear: Linear, name: str, *, gelu: bool = False) -> Ten
 
 def _branch(x: Tensor, linear: Linear, name: str) -> Tensor:
     """What is added to the residual stream but for the bias, `[parts, R, width]`."""
-    if products.takes(x):
-        return products.product_in_parts(x, linear.weight, FEW[name])
-    if tile := _tile(x, linear.weight, name):
-        return pipelined.product_in_parts(x, linear.weight, tile)
+    if tile := tile_of(name, x, linear.weight):
+        return product_in_parts(x, linear.weight, tile)
     return (x @ linear.weight.t())[None]
-
-
-def _tile(x: Tensor, weight: Tensor, name: str) -> pipelined.Tile | None:
-    tiles = next((tiles for rows, tiles in PIPELINED.items() if len(x) <= rows), {})
-    tile = tiles.get(name)
-    return tile if tile is not None and tile.takes(x, weight) else None
 
 
 def _parts(linear: Linear) -> tuple[Tensor, Tensor]:

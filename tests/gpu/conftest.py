@@ -28,14 +28,15 @@ def make_gpt2(path: Path, *, layers: int, width: int, heads: int) -> Path:
 
 
 @cache
-def _model(folder: Path) -> GPT2LMHeadModel:
+def reference(folder: Path) -> GPT2LMHeadModel:
+    """In float32 on the CPU."""
     return GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 def greedy(folder: Path, prompt: list[int], new_tokens: int) -> tuple[list[int], torch.Tensor]:
     """Greedy tokens, and the logits before each of them, `[new_tokens, vocab]`, float32 on the CPU."""
     with torch.inference_mode():
-        out = _model(folder).generate(
+        out = reference(folder).generate(
             torch.tensor([prompt]),
             attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
             max_new_tokens=new_tokens,

@@ -8,14 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2LMHeadModel
 
 from roseinfer.config import Dtype, EngineConfig, PrefillBackend
 from roseinfer.llm import LLM
 from roseinfer.logprobs import TokenLogprobs
 from roseinfer.params import SamplingParams
 
-from .conftest import MARGINS, VOCAB, check_greedy, greedy, make_gpt2
+from .conftest import MARGINS, VOCAB, check_greedy, greedy, make_gpt2, reference
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 
@@ -78,7 +77,7 @@ def test_logprobs(folder: Path, dtype: Dtype, cuda_graph: bool) -> None:
         for i, one in (step.logprobs.by_request() if step.logprobs is not None else {}).items():
             told[i].append(one)
     assert tokens == expected
-    model = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
+    model = reference(folder)
     for i, (case, taken) in enumerate(zip(cases, tokens, strict=True)):
         assert [one.tokens[0] for one in told[i]] == (taken if i % 3 else [])
         if i % 3:

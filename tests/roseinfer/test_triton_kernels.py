@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from roseinfer.kernels.triton import argmax, embed, head, norm, paged_decode, pipelined, products, store_kv
+from roseinfer.kernels.triton import argmax, embed, head, held, norm, paged_decode, products, store_kv
+from roseinfer.kernels.triton.pipelined import PipelinedTile
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EPS = 1e-5
@@ -41,7 +42,7 @@ def test_norms(seed: int, rows: int, width: int, parts: int) -> None:
 @examples
 @given(
     seeds,
-    st.integers(1, products.MAX_ROWS),
+    st.integers(1, held.MAX_ROWS),
     st.sampled_from([96, 300]),
     st.integers(1, 70),
     st.integers(1, 4),
@@ -49,11 +50,11 @@ def test_norms(seed: int, rows: int, width: int, parts: int) -> None:
 )
 def test_products(seed: int, rows: int, inputs: int, outputs: int, splits: int, gelu: bool) -> None:
     x, weight, bias = draw(seed, rows, inputs), draw(seed + 1, outputs, inputs) / 30, draw(seed + 2, outputs)
-    tile = products.Tile(outputs=16, splits=splits, inputs=32)
+    tile = held.HeldTile(outputs=16, splits=splits, inputs=32)
     wanted = F.linear(x, weight)
     close(products.product_in_parts(x, weight, tile).sum(0), wanted)
     wanted = F.gelu(wanted + bias, approximate="tanh") if gelu else wanted + bias
-    close(products.product(x, weight, bias, products.Tile(outputs=16, inputs=32), gelu=gelu), wanted)
+    close(products.product(x, weight, bias, held.HeldTile(outputs=16, inputs=32), gelu=gelu), wanted)
 
 
 @examples
@@ -61,19 +62,19 @@ def test_products(seed: int, rows: int, inputs: int, outputs: int, splits: int, 
 def test_pipelined_products(seed: int, rows: int, splits: int, height: int, gelu: bool) -> None:
     x, weight, bias = draw(seed, rows, 128), draw(seed + 1, 48, 128) / 30, draw(seed + 2, 48)
     wanted = F.linear(x, weight)
-    tile = pipelined.Tile(height, 16, splits, inputs=32, stages=2)
-    close(pipelined.product_in_parts(x, weight, tile).sum(0), wanted)
+    tile = PipelinedTile(height, 16, splits, inputs=32, stages=2)
+    close(products.product_in_parts(x, weight, tile).sum(0), wanted)
     wanted = F.gelu(wanted + bias, approximate="tanh") if gelu else wanted + bias
-    whole = pipelined.Tile(height, 16, inputs=32, stages=2)
-    close(pipelined.product(x, weight, bias, whole, gelu=gelu), wanted)
+    whole = PipelinedTile(height, 16, inputs=32, stages=2)
+    close(products.product(x, weight, bias, whole, gelu=gelu), wanted)
 
 
 def test_tiles_that_do_not_divide_a_product_leave_it() -> None:
     x, weight = draw(0, 40, 768).half(), draw(1, 2304, 768).half()
-    assert pipelined.Tile(64, 64, splits=4).takes(x, weight)
-    assert not pipelined.Tile(64, 64, splits=5).takes(x, weight)
-    assert not pipelined.Tile(64, 5).takes(x, weight)
-    assert not pipelined.Tile(64, 64).takes(x.float(), weight.float())
+    assert PipelinedTile(64, 64, splits=4).takes(x, weight)
+    assert not PipelinedTile(64, 64, splits=5).takes(x, weight)
+    assert not PipelinedTile(64, 5).takes(x, weight)
+    assert not PipelinedTile(64, 64).takes(x.float(), weight.float())
 
 
 @examples

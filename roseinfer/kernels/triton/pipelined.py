@@ -1,22 +1,19 @@
 """Matrix products of some dozen to a few hundred rows, each launched while the kernel ahead of it ends.
 
 A program asks for its part of the weight, as far as the L2 cache, before it waits for that kernel; then it
-goes through the inputs in steps, of which some are always on their way. Where the outputs are too few to give
-each multiprocessor a tile, the inputs are split too, and what reads the product adds up its parts. Sums are
-in float32. References: `F.linear`, `F.gelu(approximate="tanh")`.
+goes through the inputs in steps, of which some are always on their way. Sums are in float32.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from roseinfer.kernels.triton.launch import early, follow
-from roseinfer.kernels.triton.products import gelu_of
+from roseinfer.kernels.triton.products import Tile, gelu_of
 
 #: Halves in a line of the cache.
 _LINE = tl.constexpr(64)
@@ -59,7 +56,7 @@ def _pipelined_linear(
 
 
 @dataclass(frozen=True)
-class Tile:
+class PipelinedTile(Tile):
     """A program's work: `rows` by `outputs`, of one of `splits` parts of the inputs, `inputs` at a time, of
     which `stages` are under way."""
 
@@ -70,34 +67,19 @@ class Tile:
     stages: int = 6
 
     def takes(self, x: Tensor, weight: Tensor) -> bool:
-        """Whether it divides the product of x `[R, K]` in half precision with weight `[N, K]` evenly."""
+        """Where it divides the product evenly."""
         return (
             x.element_size() == 2
             and len(weight) % self.outputs == 0
             and x.shape[1] % (self.splits * self.inputs) == 0
         )
 
-
-def product(x: Tensor, weight: Tensor, bias: Tensor, tile: Tile, *, gelu: bool = False) -> Tensor:
-    """`F.linear`, with GELU behind it where `gelu`: x `[R, K]`, weight `[N, K]`, bias `[N]` → `[R, N]`. The
-    tile's `splits` is 1."""
-    out = torch.empty(len(x), len(weight), dtype=x.dtype, device=x.device)
-    _launch(x, weight, bias, out, tile, gelu=gelu)
-    return out
-
-
-def product_in_parts(x: Tensor, weight: Tensor, tile: Tile) -> Tensor:
-    """`[splits, R, N]` float32, whose sum over the splits is `x @ weight.T`."""
-    out = torch.empty(tile.splits, len(x), len(weight), dtype=torch.float32, device=x.device)
-    _launch(x, weight, None, out, tile, gelu=False)
-    return out
-
-
-def _launch(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, tile: Tile, *, gelu: bool) -> None:
-    count, inputs = x.shape
-    outputs = len(weight)
-    _pipelined_linear[(outputs // tile.outputs, tile.splits, triton.cdiv(count, tile.rows))](
-        x, weight, bias if bias is not None else weight, out, count, N=outputs, K=inputs,
-        BLOCK_M=tile.rows, BLOCK_N=tile.outputs, BLOCK_K=tile.inputs, SPLITS=tile.splits, STAGES=tile.stages,
-        ALONE=bias is not None, GELU=gelu, num_warps=4 if tile.rows <= 64 else 8, **early(x.device),
-    )  # fmt: skip
+    def launch(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *, gelu: bool) -> None:
+        count, inputs = x.shape
+        outputs = len(weight)
+        _pipelined_linear[(outputs // self.outputs, self.splits, triton.cdiv(count, self.rows))](
+            x, weight, bias if bias is not None else weight, out, count, N=outputs, K=inputs,
+            BLOCK_M=self.rows, BLOCK_N=self.outputs, BLOCK_K=self.inputs, SPLITS=self.splits,
+            STAGES=self.stages, ALONE=bias is not None, GELU=gelu, num_warps=4 if self.rows <= 64 else 8,
+            **early(x.device),
+        )  # fmt: skip

@@ -1,23 +1,17 @@
-"""Matrix products of up to some dozen rows, bound by reading the weights and by the start of kernels.
+"""Matrix products of few enough rows that the start of kernels counts, by the tile that suits their number.
 
-Every program holds a tile of the weight whole, and asks for it before the kernel ahead of it has ended. Where
-the outputs are too few to give every multiprocessor a tile, the inputs are split too, and what reads the
-product adds up its parts. Sums are in float32. References: `F.linear`, `F.gelu(approximate="tanh")`.
+Where the outputs are too few to give every multiprocessor a tile, the inputs are split too, and what reads
+the product adds up its parts. Sums are in float32. References: `F.linear`, `F.gelu(approximate="tanh")`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-from roseinfer.kernels.triton.launch import early, follow
-
-#: More rows than this are left to `pipelined`.
-MAX_ROWS = 32
 
 
 @triton.jit
@@ -27,74 +21,29 @@ def gelu_of(x):
     return x / (1.0 + tl.exp(-2.0 * inner))
 
 
-@triton.jit
-def _linear(
-    x_ptr, weight_ptr, bias_ptr, out_ptr, rows, N, K,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TURNS: tl.constexpr,
-    ALONE: tl.constexpr, GELU: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    split = tl.program_id(1)
-    m = tl.arange(0, BLOCK_M)
-    inside_n, inside_m = n < N, m < rows
-    first = split * TURNS * BLOCK_K
-    weights = ()
-    for turn in tl.static_range(TURNS):
-        k = first + turn * BLOCK_K + tl.arange(0, BLOCK_K)
-        at = weight_ptr + n[None, :] * K + k[:, None]
-        weights = weights + (tl.load(at, inside_n[None, :] & (k < K)[:, None], 0.0),)  # noqa: RUF005
-    follow(EARLY)
-    xs = ()
-    for turn in tl.static_range(TURNS):
-        k = first + turn * BLOCK_K + tl.arange(0, BLOCK_K)
-        at = x_ptr + m[:, None] * K + k[None, :]
-        xs = xs + (tl.load(at, inside_m[:, None] & (k < K)[None, :], 0.0),)  # noqa: RUF005
-    y = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for turn in tl.static_range(TURNS):
-        y = tl.dot(xs[turn], weights[turn], y, input_precision="ieee")
-    if ALONE:
-        y += tl.load(bias_ptr + n, inside_n, 0.0).to(tl.float32)[None, :]
-        if GELU:
-            y = gelu_of(y)
-    at = (split * rows + m[:, None]) * N + n[None, :]
-    tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), inside_m[:, None] & inside_n[None, :])
+class Tile(ABC):
+    """A kernel, and the part of a product that one of its programs makes; inputs are split in `splits`."""
 
+    splits: int
 
-def takes(x: Tensor) -> bool:
-    """Whether `x` `[R, K]` is best off here: few rows, in half precision."""
-    return len(x) <= MAX_ROWS and x.element_size() == 2
+    @abstractmethod
+    def takes(self, x: Tensor, weight: Tensor) -> bool:
+        """Whether the product of x `[R, K]` with weight `[N, K]` is one that it can make, and does well."""
 
-
-@dataclass(frozen=True)
-class Tile:
-    """A program's work: `outputs` columns, of one of `splits` parts of the inputs, `inputs` at a time."""
-
-    outputs: int = 32
-    splits: int = 1
-    inputs: int = 128
+    @abstractmethod
+    def launch(self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *, gelu: bool) -> None:
+        """Make it. With a bias `out` is `[R, N]`, and `splits` 1; without one `[splits, R, N]`."""
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor, tile: Tile, *, gelu: bool = False) -> Tensor:
     """`F.linear`, with GELU behind it where `gelu`: x `[R, K]`, weight `[N, K]`, bias `[N]` → `[R, N]`."""
     out = torch.empty(len(x), len(weight), dtype=x.dtype, device=x.device)
-    _launch(x, weight, bias, out, tile, gelu=gelu)
+    tile.launch(x, weight, bias, out, gelu=gelu)
     return out
 
 
 def product_in_parts(x: Tensor, weight: Tensor, tile: Tile) -> Tensor:
     """`[splits, R, N]` float32, whose sum over the splits is `x @ weight.T`."""
     out = torch.empty(tile.splits, len(x), len(weight), dtype=torch.float32, device=x.device)
-    _launch(x, weight, None, out, tile, gelu=False)
+    tile.launch(x, weight, None, out, gelu=False)
     return out
-
-
-def _launch(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, tile: Tile, *, gelu: bool) -> None:
-    count, inputs = x.shape
-    outputs = len(weight)
-    block = max(16, triton.next_power_of_2(count))
-    turns = triton.cdiv(triton.cdiv(inputs, tile.splits), tile.inputs)
-    _linear[(triton.cdiv(outputs, tile.outputs), tile.splits)](
-        x, weight, bias if bias is not None else weight, out, count, outputs, inputs,
-        BLOCK_M=block, BLOCK_N=tile.outputs, BLOCK_K=tile.inputs, TURNS=turns,
-        ALONE=bias is not None, GELU=gelu, num_warps=4, **early(x.device),
-    )  # fmt: skip
