@@ -125,6 +125,8 @@ def test_what_fails_leaves_the_rest_whole(
     with pytest.raises(UsageError, match="the run has no vllm") as told:
         open_subject(folder, None, lambda event: None, ["roseinfer", "vllm"])
     assert told.value.mend == "it has roseinfer"
+    with pytest.raises(UsageError, match="the run has no such engine"):
+        open_subject(folder, None, lambda event: None, [])
     subject = open_subject(folder, None, lambda event: None, ["roseinfer"])
     small = profile_run(subject, ProfileOptions("both", steps=4, max_bytes=100), lambda event: None)
     torch, nsys = small.runs
