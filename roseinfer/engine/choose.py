@@ -77,6 +77,7 @@ def choose_runner(
         max_batch=max_batch_size,
         max_prompt_tokens=max(prefill_max_tokens, max_model_len),
         pinned=config.pinned_staging,
+        in_parts=config.decode_parts,
     )
     runner.capture(prompts=prefill.capturable)
     return Chosen(runner, "triton", prefill.name, runner.decode_sizes)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
 from functools import partial
 from typing import TypeVar
 
@@ -12,46 +11,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from roseinfer.attention.base import Batch, Ints
+from roseinfer.attention.base import NO_INTS, Batch, Ints
 from roseinfer.attention.cuda_paged import CudaPagedAttention, Decodes, Prompts
 from roseinfer.attention.prefill import Spans
+from roseinfer.engine.graphs import MAX_PROMPTS, PROMPT_TOKENS, Captured, capture, decode_sizes
 from roseinfer.engine.logprobs import Asked, Logprobs, collect, tell
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, part, sample
-from roseinfer.engine.staging import Results, Staging, fetch
+from roseinfer.engine.staging import SLOTS, Inbox, Outbox, fetch
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.logprobs import StepLogprobs
 from roseinfer.models.model import Model
 from roseinfer.ranges import named_range
 
-#: Prompt tokens of the graphs for prompts, and how many prompts these take. More of either run eagerly.
-PROMPT_TOKENS = (
-    16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 2048, 3072, 4096,
-    6144, 8192,
-)  # fmt: skip
-MAX_PROMPTS = 64
-
-
-@dataclass(frozen=True)
-class Captured:
-    """A graph, and the logits `[R, vocab]` that it leaves."""
-
-    graph: torch.cuda.CUDAGraph
-    logits: Tensor
-
 
 class CudaPending(Pending):
-    """Tokens `[R]`, and what is told of them, in pinned memory once the event has happened."""
+    """Tokens `[R]` in parts, and what is told of them, in pinned memory once the event has happened."""
 
     def __init__(
-        self, tokens: Tensor, event: torch.cuda.Event, asked: Asked | None, told: list[Logprobs]
+        self, tokens: list[Tensor], event: torch.cuda.Event, asked: Asked | None, told: list[Logprobs]
     ) -> None:
         self._tokens, self._event = tokens, event
         self._asked, self._told = asked, told
 
     def tokens(self) -> Ints:
         self._event.synchronize()
-        tokens: Ints = self._tokens.numpy().copy()
+        tokens: Ints = np.concatenate([NO_INTS, *(part.numpy() for part in self._tokens)])
         return tokens
 
     def logprobs(self) -> StepLogprobs | None:
@@ -78,6 +63,7 @@ class CudaRunner(Runner):
         max_batch: int,
         max_prompt_tokens: int,
         pinned: bool,
+        in_parts: bool,
     ) -> None:
         self._model, self._attention, self._pool = model, attention, pool
         self._nobody, device = capacity, pool.device
@@ -86,12 +72,21 @@ class CudaRunner(Runner):
         self._table = torch.zeros(capacity + 1, max_blocks, dtype=torch.int32, device=device)
         self._decoded = torch.zeros(max_batch, dtype=torch.int64, device=device)
         self._first = torch.zeros(max(MAX_PROMPTS, capacity), dtype=torch.int64, device=device)
-        self._decode_in = Staging(2 * max_batch, device, pinned=pinned)
-        self._changes = Staging(capacity * (1 + max_blocks), device, pinned=pinned)
-        self._prompt_in = Staging(3 * max_prompt_tokens + 4 * (capacity + MAX_PROMPTS), device, pinned=pinned)
-        self._results = Results(max_batch + capacity)
+        self._decode = torch.zeros(2 * max_batch, dtype=torch.int32, device=device)
+        self._prompt = torch.zeros(
+            3 * max_prompt_tokens + 4 * (capacity + MAX_PROMPTS), dtype=torch.int32, device=device
+        )
+        changes = 1 + len(self._table) * (1 + max_blocks)
+        self._decode_in = Inbox(len(self._decode) + changes, device, pinned=pinned)
+        self._prompt_in = Inbox(len(self._prompt), device, pinned=pinned)
+        self._decoded_out, self._first_out = (Outbox(len(x), device) for x in (self._decoded, self._first))
+        self._ended = deque(torch.cuda.Event() for _ in range(SLOTS))  # type: ignore[no-untyped-call]
+        self._changed = [NO_INTS]
+        self._parts = model.decode_parts if in_parts else {}
+        sides = max(self._parts.values(), default=1) - 1
+        self._sides = [torch.cuda.Stream() for _ in range(sides)]  # type: ignore[no-untyped-call]
         self._max_batch = max_batch
-        self.decode_sizes = _ladder(max_batch)
+        self.decode_sizes = decode_sizes(max_batch)
         self._prompt_sizes = [size for size in PROMPT_TOKENS if size <= max_prompt_tokens]
         self._decode_graphs: dict[int, Captured] = {}
         self._prompt_graphs: dict[int, Captured] = {}
@@ -103,48 +98,44 @@ class CudaRunner(Runner):
         `prompts`: also those for prompts, whose attention must then need nothing from the host.
         """
         pool = torch.cuda.graph_pool_handle()
-        self._decode_in.device.fill_(0)
-        self._decode_in.device[: self._max_batch] = self._nobody
         for size in reversed(self._prompt_sizes if prompts else []):
-            self._prompt_graphs[size] = _capture(partial(self._prompt_step, size), pool)
+            self._prompt_graphs[size] = capture(partial(self._prompt_step, size), pool)
         for size in reversed(self.decode_sizes):
-            self._decode_graphs[size] = _capture(partial(self._decode_step, size), pool)
+            self._decode_graphs[size] = capture(partial(self._decode_step, size), pool)
+        for box in (self._decode_in, self._prompt_in, self._decoded_out, self._first_out):
+            box.reset()
         torch.cuda.synchronize()
 
     @torch.inference_mode()
     def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
+        self._ended.rotate()
+        ended = self._ended[0]
+        ended.synchronize()
         if batch.copies.shape[1]:
             self._pool.copy_blocks(*batch.copies)
+        self._changed.append(batch.changed)
         parts: list[Tensor] = []
         told: list[Logprobs] = []
         prompts, asked = len(batch.prefill_requests), sampling.asked
         if batch.segments:
             with named_range("roseinfer.prefill_batch.model_forward"):
-                logits = self._launch_prompts(batch)
+                logits, given = self._launch_prompts(batch)
             if prompts:
-                parts.append(self._sampled(logits, self._first[:prompts], batch, sampling, 0))
-                told += tell(logits, parts[-1], asked)
-        if len(batch.changed):  # read by steps that decode, not by prompts
-            self._update_table(batch)
-        if len(batch.decode_lengths):
+                first = self._first[:prompts]
+                parts.append(self._chosen(logits, first, given, batch, sampling, 0))
+                told += tell(logits, first, asked)
+        if count := len(batch.decode_lengths):
             with named_range("roseinfer.model.forward.cuda_graph_replay"):
-                logits = self._launch_decode(batch)
-            decoded = self._decoded[: len(batch.decode_lengths)]
-            parts.append(self._sampled(logits, decoded, batch, sampling, prompts))
+                logits, given = self._launch_decode(batch)
+            decoded = self._decoded[:count]
+            parts.append(self._chosen(logits, decoded, given, batch, sampling, prompts))
             told += tell(logits, decoded, asked, prompts)
         told = [Logprobs(fetch(part.tokens), fetch(part.values)) for part in told]
-        return CudaPending(*self._results.fetch(*parts), asked, told)
+        ended.record()
+        return CudaPending(parts, ended, asked, told)
 
-    def _update_table(self, batch: Batch) -> None:
-        changed = batch.changed
-        count, width = len(changed), self._table.shape[1]
-        array = self._changes.array()
-        array[:count] = changed
-        array[count : count * (1 + width)].reshape(count, width)[:] = batch.block_table[changed]
-        sent = self._changes.send(count * (1 + width))
-        self._table.index_copy_(0, sent[:count].long(), sent[count:].view(count, width))
-
-    def _launch_decode(self, batch: Batch) -> Tensor:
+    def _launch_decode(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Returns the logits, and where the tokens will be."""
         count, most = len(batch.decode_lengths), self._max_batch
         size = next(size for size in self.decode_sizes if size >= count)
         array = self._decode_in.array()
@@ -152,27 +143,54 @@ class CudaRunner(Runner):
         array[count:size] = self._nobody
         array[most : most + count] = batch.decode_lengths
         array[most + count : most + size] = 0
-        self._decode_in.send(2 * most)
-        captured = self._decode_graphs.get(size)
-        if captured is None:
-            return self._decode_step(size)
+        self._decode_in.send(2 * most + self._changes(batch, array[2 * most :]))
+        captured = self._decode_graphs[size]
         captured.graph.replay()
-        return captured.logits
+        return captured.logits, self._decoded_out.next()
+
+    def _changes(self, batch: Batch, array: NDArray[np.int32]) -> int:
+        """Lines of the block table since the last step that decoded, as `take` reads them. Returns how many
+        numbers they are."""
+        changed = np.unique(np.concatenate(self._changed))
+        self._changed = [NO_INTS]
+        count, (rows, width) = len(changed), self._table.shape
+        array[0] = count
+        array[1 : 1 + count] = changed
+        array[1 + rows : 1 + rows + count * width].reshape(count, width)[:] = batch.block_table[changed]
+        return 1 + rows + count * width
 
     def _decode_step(self, size: int) -> Tensor:
-        """From the arrays on the device to the tokens in `_decoded` and `_last`. Returns the logits."""
-        arrays = self._decode_in.device
-        rows, lengths = arrays[:size], arrays[self._max_batch : self._max_batch + size]
-        self._attention.use(None, Decodes(self._table, rows, lengths))
-        hidden = self._model.forward_last(self._last, rows, lengths, self._attention)
-        return self._model.choose(hidden, rows, self._last, self._decoded[:size])
+        """From what is in the inbox to tokens in `_last`, `_decoded` and the outbox. Returns the logits."""
+        self._decode_in.take(self._decode, self._table)
+        rows, lengths = self._decode[:size], self._decode[self._max_batch : self._max_batch + size]
+        hidden = self._hidden(rows, lengths)
+        logits = self._model.choose(hidden, rows, self._last, self._decoded[:size])
+        self._decoded_out.give(self._decoded[:size])
+        return logits
 
-    def _launch_prompts(self, batch: Batch) -> Tensor:
+    def _hidden(self, rows: Tensor, lengths: Tensor) -> Tensor:
+        """Hidden states `[R, width]` of the last tokens, rows and lengths `[R]`."""
+        parts = self._parts.get(len(rows), 1)
+        main, sides = torch.cuda.current_stream(), self._sides[: parts - 1]
+        for side in sides:
+            side.wait_stream(main)
+        hidden = []
+        each = zip([main, *sides], rows.tensor_split(parts), lengths.tensor_split(parts), strict=True)
+        for stream, own_rows, own_lengths in each:
+            self._attention.use(None, Decodes(self._table, own_rows, own_lengths))
+            with torch.cuda.stream(stream):
+                hidden.append(self._model.forward_last(self._last, own_rows, own_lengths, self._attention))
+        for side in sides:
+            main.wait_stream(side)
+        return torch.cat(hidden) if sides else hidden[0]
+
+    def _launch_prompts(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Returns the logits, and where the tokens will be."""
         count, prompts = batch.decode_start, len(batch.segments)
         fresh = not any(segment.context for segment in batch.segments)
         size = min((s for s in self._prompt_graphs if s >= count), default=None) if fresh else None
         if size is None or prompts > MAX_PROMPTS:
-            return self._prompts_eagerly(batch)
+            return self._prompts_eagerly(batch), self._first_out.next()
         array = self._prompt_in.array()
         array[:count] = batch.tokens[:count]
         array[size : size + count] = batch.positions[:count]
@@ -192,16 +210,20 @@ class CudaRunner(Runner):
         self._prompt_in.send(3 * size + 3 * MAX_PROMPTS + 1)
         captured = self._prompt_graphs[size]
         captured.graph.replay()
-        return captured.logits
+        return captured.logits, self._first_out.next()
 
     def _prompt_step(self, size: int) -> Tensor:
-        arrays = self._prompt_in.device
+        arrays = self._prompt[: 3 * size + 3 * MAX_PROMPTS + 1]
+        self._prompt_in.take(arrays)
         tokens, positions, slots = arrays[: 3 * size].view(3, size)
         spans, last, rows = _prompt_arrays(arrays, size)
         longest = min(size, self._longest)
         self._attention.use(Prompts(slots, Spans(spans, spans, longest, longest), None), None)
         hidden = self._model.forward(tokens, positions, self._attention).index_select(0, last)
-        return self._model.choose(hidden, rows, self._last, self._first[:MAX_PROMPTS])
+        first = self._first[:MAX_PROMPTS]
+        logits = self._model.choose(hidden, rows, self._last, first)
+        self._first_out.give(first)
+        return logits
 
     def _prompts_eagerly(self, batch: Batch) -> Tensor:
         count, ends = batch.decode_start, len(batch.prefill_requests)
@@ -210,24 +232,37 @@ class CudaRunner(Runner):
         array[count : 2 * count] = batch.positions[:count]
         array[2 * count : 2 * count + ends] = batch.last_rows[:ends]
         array[2 * count + ends : 2 * (count + ends)] = batch.prefill_requests
-        sent = self._prompt_in.send(2 * (count + ends))
+        self._prompt_in.send(2 * (count + ends))
+        sent = self._prompt[: 2 * (count + ends)]
+        self._prompt_in.take(sent)
         self._attention.use(self._attention.prompts(batch), None)
         hidden = self._model.forward(sent[:count], sent[count : 2 * count], self._attention)
         last, rows = sent[2 * count :].view(2, ends)
-        return self._model.choose(hidden.index_select(0, last), rows, self._last, self._first[:ends])
+        first = self._first[:ends]
+        logits = self._model.choose(hidden.index_select(0, last), rows, self._last, first)
+        self._first_out.give(first)
+        return logits
 
-    def _sampled(
-        self, logits: Tensor, tokens: Tensor, batch: Batch, sampling: SamplingBatch, start: int
+    def _chosen(
+        self,
+        logits: Tensor,
+        tokens: Tensor,
+        given: Tensor,
+        batch: Batch,
+        sampling: SamplingBatch,
+        start: int,
     ) -> Tensor:
-        """The tokens of requests `start` on: the likeliest are there already, others are drawn."""
+        """Where on the host the tokens of requests `start` on will be: the likeliest, `tokens` on the device,
+        are `given` already, others are drawn."""
         count = len(tokens)
         how = part(sampling, start, count)
-        if (how.temperature > 0).any():
-            with named_range("roseinfer.sampler"):
-                tokens.copy_(sample(logits[:count], how))
-                rows = torch.from_numpy(batch.requests[start : start + count]).to(tokens.device)
-                self._last[rows] = tokens
-        return tokens
+        if not (how.temperature > 0).any():
+            return given[:count]
+        with named_range("roseinfer.sampler"):
+            tokens.copy_(sample(logits[:count], how))
+            rows = torch.from_numpy(batch.requests[start : start + count]).to(tokens.device)
+            self._last[rows] = tokens
+        return fetch(tokens)
 
 
 A = TypeVar("A", Tensor, NDArray[np.int32])
@@ -240,23 +275,3 @@ def _prompt_arrays(array: A, size: int) -> tuple[A, A, A]:
     last = first + MAX_PROMPTS + 1
     rows = last + MAX_PROMPTS
     return array[first:last], array[last:rows], array[rows : rows + MAX_PROMPTS]
-
-
-def _ladder(largest: int) -> tuple[int, ...]:
-    """Batch sizes that have a graph: 1 to 4, then about a fifth to a third apart."""
-    sizes = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40, 48, 56, 64, *range(80, 160, 16), *range(160, 257, 32)]
-    sizes += range(320, largest, 64)
-    return (*(size for size in sizes if size < largest), largest)
-
-
-def _capture(step: Callable[[], Tensor], pool: torch.cuda._POOL_HANDLE) -> Captured:
-    """Run `step` once, so that its kernels are compiled, then capture it."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        logits = step()
-    return Captured(graph, logits)

@@ -1,4 +1,8 @@
-"""Host arrays on their way to the GPU: packed into pinned memory, one asynchronous copy a step."""
+"""Host arrays on their way to the GPU and tokens on their way back, through pinned memory.
+
+Every box has SLOTS slots, one for each of the steps that may be under way: whoever launches a step waits
+until the one SLOTS ahead of it has ended, and tokens are read before their slot comes again.
+"""
 
 from __future__ import annotations
 
@@ -7,58 +11,75 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-#: Steps that may be under way before a buffer is written again.
-_DEPTH = 3
+from roseinfer.kernels.triton import host_memory
+
+SLOTS = 4
+#: Numbers in a line of memory: kernels read whole ones at once.
+_LINE = 32
 
 
-class Staging:
-    """A device buffer of `size` int32 at a fixed address, filled from pinned buffers in turn.
+class _Box:
+    """The slot of this step as the host counts, and the ticket by which the device finds it."""
 
-    A pinned buffer is written again only after the copy that read it has ended.
+    def __init__(self, device: torch.device) -> None:
+        self._turn, self._ticket = -1, host_memory.ticket(device)
+
+    def _next(self) -> int:
+        self._turn = (self._turn + 1) % SLOTS
+        return self._turn
+
+    def reset(self) -> None:
+        """Forget what the device has done with it, as capturing does."""
+        self._turn = -1
+        self._ticket.zero_()
+
+
+class Inbox(_Box):
+    """Up to `size` int32 a step. Every `array` is followed by one `send` on the host and one `take`, which a
+    graph may hold, on the device.
+
+    Not `pinned`: `send` copies, and the device takes from its own memory.
     """
 
     def __init__(self, size: int, device: torch.device, *, pinned: bool) -> None:
-        self.device = torch.zeros(size, dtype=torch.int32, device=device)
-        self._hosts = [torch.zeros(size, dtype=torch.int32, pin_memory=pinned) for _ in range(_DEPTH)]
-        self._arrays: list[NDArray[np.int32]] = [host.numpy() for host in self._hosts]
-        self._copied = [torch.cuda.Event() for _ in range(_DEPTH)]  # type: ignore[no-untyped-call]
-        self._turn = 0
+        super().__init__(device)
+        size += -size % _LINE
+        self._hosts = torch.zeros(SLOTS, size, dtype=torch.int32, pin_memory=pinned)
+        self._arrays: list[NDArray[np.int32]] = list(self._hosts.numpy())
+        self._source = self._hosts if pinned else torch.zeros(1, size, dtype=torch.int32, device=device)
+        self._pinned = pinned
 
     def array(self) -> NDArray[np.int32]:
-        """The host array to fill for the next `send`; it holds what an earlier step left."""
-        self._turn = (self._turn + 1) % _DEPTH
-        self._copied[self._turn].synchronize()
-        return self._arrays[self._turn]
+        """The host array to fill for this step; it holds what an earlier step left."""
+        return self._arrays[self._next()]
 
-    def send(self, count: int) -> Tensor:
-        """Start copying the first `count` of what `array` gave. Returns the device's first `count`."""
-        target = self.device[:count]
-        target.copy_(self._hosts[self._turn][:count], non_blocking=True)
-        self._copied[self._turn].record()
-        return target
+    def send(self, count: int) -> None:
+        """The first `count` of it are there."""
+        if not self._pinned:
+            self._source[0, :count].copy_(self._hosts[self._turn, :count])
+
+    def take(self, out: Tensor, table: Tensor | None = None) -> None:
+        """Fill `out` with the first of it, and lines of `table`: see `host_memory.take`."""
+        host_memory.take(self._source, self._ticket, out, table)
+
+
+class Outbox(_Box):
+    """Up to `size` tokens a step. Every `give` on the device is followed by one `next` on the host."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        super().__init__(device)
+        self._hosts = torch.zeros(SLOTS, size, dtype=torch.int64, pin_memory=True)
+
+    def give(self, tokens: Tensor) -> None:
+        """Send `tokens` `[n]`; a graph may hold this."""
+        host_memory.give(tokens, self._hosts, self._ticket)
+
+    def next(self) -> Tensor:
+        """Where the tokens `[size]` that are given next will be once the step has ended."""
+        return self._hosts[self._next()]
 
 
 def fetch(tensor: Tensor) -> Tensor:
     """Start copying `tensor` to pinned memory of its own; it is there when the stream has come this far."""
     host = torch.empty_like(tensor, device="cpu", pin_memory=True)
     return host.copy_(tensor, non_blocking=True)
-
-
-class Results:
-    """Sampled tokens on their way back: pinned buffers in turn, each with the event that says it is there."""
-
-    def __init__(self, size: int) -> None:
-        self._hosts = [torch.zeros(size, dtype=torch.int64, pin_memory=True) for _ in range(_DEPTH + 1)]
-        self._events = [torch.cuda.Event() for _ in self._hosts]  # type: ignore[no-untyped-call]
-        self._turn = 0
-
-    def fetch(self, *parts: Tensor) -> tuple[Tensor, torch.cuda.Event]:
-        """Start copying `parts` one after the other. Returns the pinned tensor and the event to wait for."""
-        self._turn = (self._turn + 1) % len(self._hosts)
-        host, event = self._hosts[self._turn], self._events[self._turn]
-        start = 0
-        for part in parts:
-            host[start : start + len(part)].copy_(part, non_blocking=True)
-            start += len(part)
-        event.record()
-        return host[:start], event

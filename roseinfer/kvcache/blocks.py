@@ -67,12 +67,13 @@ class BlockAllocator:
         self._references[blocks] += 1
 
     def release(self, blocks: Ints) -> None:
-        """Drop a reference of each of `blocks` (no block twice); those without any are free again.
+        """Drop a reference of each of `blocks`, as often as it is there; those without any are free again.
 
         Of those to keep, the last counts as released first: a prefix outlives what follows it.
         """
-        self._references[blocks] -= 1
+        np.subtract.at(self._references, blocks, 1)
         freed = blocks[self._references[blocks] == 0]
+        freed = freed[np.sort(np.unique(freed, return_index=True)[1])]
         worth = self._worth[freed]
         self._kept.update(dict.fromkeys(freed[worth][::-1].tolist()))
         self._push(freed[~worth])

@@ -35,6 +35,9 @@ class PrefixCache:
     somebody who looks for collisions.
     """
 
+    #: Whether anything is ever found.
+    remembers = True
+
     def __init__(self, allocator: BlockAllocator, block_size: int) -> None:
         self._allocator, self._block_size = allocator, block_size
         self._key = os.urandom(16)
@@ -96,6 +99,8 @@ class PrefixCache:
 
 class NoPrefixCache(PrefixCache):
     """Hashes nothing, and so never finds anything."""
+
+    remembers = False
 
     def hash(self, hashes: list[bytes], tokens: NDArray[np.int32]) -> None:
         pass

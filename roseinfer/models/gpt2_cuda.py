@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +41,7 @@ TILES: dict[int, dict[str, Tile]] = {
         "down": PipelinedTile(64, 64, splits=4),
     },
     128: {
+        "qkv": PipelinedTile(64, 64, late=True),
         "out": PipelinedTile(128, 32, splits=4),
         "up": PipelinedTile(128, 32),
         "down": PipelinedTile(128, 64, splits=8, stages=5),
@@ -60,6 +63,8 @@ def tile_of(name: str, x: Tensor, weight: Tensor) -> Tile | None:
 
 class CudaGPT2(GPT2):
     """The same weights and, within rounding, the same results as GPT2; hidden states are normed already."""
+
+    decode_parts: ClassVar[Mapping[int, int]] = {8: 2, 24: 2, 32: 2, 40: 3, 48: 3}
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         return self._layers_of(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +19,8 @@ class Model(ABC):
 
     config: ModelConfig
     linear: type[Linear]
+    #: In how many parts side by side the tokens of so many requests are computed soonest; 1 if not here.
+    decode_parts: ClassVar[Mapping[int, int]] = {}
 
     @abstractmethod
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:

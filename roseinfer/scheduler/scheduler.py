@@ -129,7 +129,8 @@ class Scheduler:
         running.length[rows] = length
         prefilled, decoded = batch.prefill_requests, batch.decode_requests
         if len(prefilled):
-            running.prefilling = [row for row in running.prefilling if row not in prefilled]
+            done = set(prefilled.tolist())
+            running.prefilling = [row for row in running.prefilling if row not in done]
         others = running.decoding[len(decoded) :]
         if len(prefilled) or len(others) or (length >= running.last_stop[rows]).any():
             turns = np.concatenate([others, decoded, prefilled])
@@ -140,7 +141,7 @@ class Scheduler:
         self._processed += 1
         now = self._clock()
         running, rows = self._running, batch.requests
-        for row in batch.prefill_requests:
+        for row in batch.prefill_requests.tolist():
             request = running.request(row)
             request.first_token = request.first_token or now
         length = batch.positions[batch.last_rows] + 1
@@ -215,11 +216,16 @@ class Scheduler:
         self._vacate()
 
     def _vacate(self) -> None:
+        held = []
         while self._leaving and self._leaving[0][0] <= self._processed:
-            self._allocator.release(self._running.vacate(self._leaving.popleft()[1]))
+            held.append(self._running.vacate(self._leaving.popleft()[1]))
+        if held:
+            self._allocator.release(np.concatenate(held))
 
     def _remember(self, row: int) -> None:
         """Let others find the full blocks of `row`."""
+        if not self._prefixes.remembers:
+            return
         request, cached = self._running.request(row), self._running.num_cached(row)
         self._prefixes.hash(request.hashes, self._running.known_tokens(row)[:cached])
         full = request.hashes[: cached // self._running.block_size]
@@ -275,12 +281,16 @@ class Scheduler:
 
     def _has_room(self, request: Request, reuse: Reuse) -> bool:
         """One block more than needed now, so that what is admitted is not preempted at once."""
-        woken = self._allocator.num_unheld(np.concatenate([reuse.blocks, reuse.copy_from]))
+        woken = 0
+        if reuse.tokens:
+            woken = self._allocator.num_unheld(np.concatenate([reuse.blocks, reuse.copy_from]))
         spare = int(len(self._running) > 0)
         return self._num_new(request, reuse) + woken + spare <= self._allocator.num_free
 
     def _take(self, request: Request, reuse: Reuse) -> Ints:
         """The blocks of an admitted request: shared ones, then new ones."""
+        if not reuse.tokens:
+            return self._allocator.take(self._num_new(request, reuse))
         self._allocator.share(np.concatenate([reuse.blocks, reuse.copy_from]))
         new = self._allocator.take(self._num_new(request, reuse))
         self._copies.append(np.stack([reuse.copy_from, new[: len(reuse.copy_from)]]))

@@ -48,6 +48,7 @@ def cases(folder: Path) -> list[Case]:
         {"prefix_cache": True, "kv_tokens": 4096},
         {"chunked_prefill_size": 48, "prefill_max_tokens": 96, "overlap_schedule": False},
         {"fused_ops": False, "decode_first": False, "kv_tokens": 4096},
+        {"pinned_staging": False, "decode_parts": False},
     ],
     ids=str,
 )

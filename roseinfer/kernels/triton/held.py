@@ -19,7 +19,7 @@ from roseinfer.kernels.triton.products import Tile, gelu_of
 MAX_ROWS = 32
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _linear(
     x_ptr, weight_ptr, bias_ptr, out_ptr, rows, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TURNS: tl.constexpr,

@@ -1,4 +1,8 @@
-"""How kernels are started: how many programs, and whether while the kernel before still runs."""
+"""How kernels are started: how many programs, and whether while the kernel before still runs.
+
+Numbers that change from step to step are not specialised (`do_not_specialize`): Triton would compile a kernel
+once more for 1 and for multiples of 16, in the midst of serving.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,17 @@ def early(device: torch.device) -> dict[str, Any]:
 
 
 @triton.jit
-def follow(EARLY: tl.constexpr):
-    """Let the next kernel start, then wait for the kernels before this one. What does not depend on them,
-    such as weights, is loaded ahead of this call."""
+def follow(EARLY: tl.constexpr, LATE: tl.constexpr = False):
+    """Let the next kernel start, or with LATE leave that to `let_follow`, then wait for the kernels before
+    this one. What does not depend on them, such as weights, is loaded ahead of this call."""
     if EARLY:
-        gdc_launch_dependents()
+        if not LATE:
+            gdc_launch_dependents()
         gdc_wait()
+
+
+@triton.jit
+def let_follow(EARLY: tl.constexpr, LATE: tl.constexpr):
+    """Let the next kernel start where `follow` has not."""
+    if EARLY and LATE:
+        gdc_launch_dependents()

@@ -18,7 +18,7 @@ def normed(x, gain, shift, k, K: tl.constexpr, eps):
     return off * tl.rsqrt(tl.sum(off * off, 0) / K + eps) * gain + shift
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _norm(x_ptr, branch_ptr, bias_ptr, gain_ptr, shift_ptr, out_ptr, rows, eps, K: tl.constexpr,
           PAD_K: tl.constexpr, PARTS: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * K

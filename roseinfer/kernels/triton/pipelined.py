@@ -12,18 +12,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from roseinfer.kernels.triton.launch import early, follow
+from roseinfer.kernels.triton.launch import early, follow, let_follow
 from roseinfer.kernels.triton.products import Tile, gelu_of
 
 #: Halves in a line of the cache.
 _LINE = tl.constexpr(64)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _pipelined_linear(
     x_ptr, weight_ptr, bias_ptr, out_ptr, rows,
     N: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    SPLITS: tl.constexpr, STAGES: tl.constexpr, ALONE: tl.constexpr, GELU: tl.constexpr, EARLY: tl.constexpr,
+    SPLITS: tl.constexpr, STAGES: tl.constexpr, ALONE: tl.constexpr, GELU: tl.constexpr, LATE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     share: tl.constexpr = K // SPLITS
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -38,7 +39,7 @@ def _pipelined_linear(
                 "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [at.to(tl.int64)], dtype=tl.int32,
                 is_pure=False, pack=1,
             )  # fmt: skip
-    follow(EARLY)
+    follow(EARLY, LATE)
     k = split * share + tl.arange(0, BLOCK_K)
     x_at = x_ptr + m[:, None] * K + k[None, :]
     weight_at = weight_ptr + n[None, :] * K + k[:, None]
@@ -47,6 +48,7 @@ def _pipelined_linear(
         y = tl.dot(tl.load(x_at, inside, 0.0), tl.load(weight_at), y, input_precision="ieee")
         x_at += BLOCK_K
         weight_at += BLOCK_K
+    let_follow(EARLY, LATE)
     if ALONE:
         y += tl.load(bias_ptr + n).to(tl.float32)[None, :]
         if GELU:
@@ -58,13 +60,15 @@ def _pipelined_linear(
 @dataclass(frozen=True)
 class PipelinedTile(Tile):
     """A program's work: `rows` by `outputs`, of one of `splits` parts of the inputs, `inputs` at a time, of
-    which `stages` are under way."""
+    which `stages` are under way. `late`: the kernel behind starts only when this one has read its inputs, for
+    one that would compete with it for the memory."""
 
     rows: int
     outputs: int
     splits: int = 1
     inputs: int = 64
     stages: int = 6
+    late: bool = False
 
     def takes(self, x: Tensor, weight: Tensor) -> bool:
         """Where it divides the product evenly."""
@@ -80,6 +84,6 @@ class PipelinedTile(Tile):
         _pipelined_linear[(outputs // self.outputs, self.splits, triton.cdiv(count, self.rows))](
             x, weight, bias if bias is not None else weight, out, count, N=outputs, K=inputs,
             BLOCK_M=self.rows, BLOCK_N=self.outputs, BLOCK_K=self.inputs, SPLITS=self.splits,
-            STAGES=self.stages, ALONE=bias is not None, GELU=gelu, num_warps=4 if self.rows <= 64 else 8,
-            **early(x.device),
+            STAGES=self.stages, ALONE=bias is not None, GELU=gelu, LATE=self.late,
+            num_warps=4 if self.rows <= 64 else 8, **early(x.device),
         )  # fmt: skip

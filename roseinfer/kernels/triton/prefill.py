@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from roseinfer.kernels.triton.launch import early, follow
+
 LOG2E = tl.constexpr(1.4426950408889634)
 #: The largest head size.
 MAX_DIM = 128
@@ -25,8 +27,9 @@ _PROMPTS = 128
 def _prefill_attention(
     q_ptr, k_ptr, v_ptr, q_stride, k_stride, v_stride, out_ptr, query_ptr, key_ptr, prompts, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAD_DIM: tl.constexpr,
-    PAD_PROMPTS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
+    PAD_PROMPTS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    follow(EARLY)
     head = tl.program_id(0)
     tile = tl.num_programs(1) - 1 - tl.program_id(1)  # those that see the most keys first
     p = tl.arange(0, PAD_PROMPTS)
@@ -89,6 +92,6 @@ def prefill(q: Tensor, k: Tensor, v: Tensor, query: Tensor, key: Tensor) -> Tens
         q, k, v, q.stride(0), k.stride(0), v.stride(0), out, query, key, prompts, dim**-0.5,
         HEADS=heads, KV_HEADS=k.shape[1], DIM=dim, PAD_DIM=max(16, triton.next_power_of_2(dim)),
         PAD_PROMPTS=max(_PROMPTS, triton.next_power_of_2(prompts)), ROWS=tile, TOKENS=tile,
-        num_warps=4, num_stages=3,
+        num_warps=4, num_stages=3, **early(q.device),
     )  # fmt: skip
     return out

@@ -6,10 +6,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from roseinfer.kernels.triton.launch import early, follow
+
 
 @triton.jit
 def _store_kv(k_ptr, v_ptr, k_stride, v_stride, keys_ptr, values_ptr, slots_ptr, WIDTH: tl.constexpr,
-           PAD_WIDTH: tl.constexpr):  # fmt: skip
+           PAD_WIDTH: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
+    follow(EARLY)
     token = tl.program_id(0).to(tl.int64)
     e = tl.arange(0, PAD_WIDTH)
     inside = e < WIDTH
@@ -25,5 +28,5 @@ def store_kv(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slots: Tensor) 
     width = k.shape[1] * k.shape[2]
     _store_kv[(len(k),)](
         k, v, k.stride(0), v.stride(0), keys, values, slots, WIDTH=width,
-        PAD_WIDTH=triton.next_power_of_2(width), num_warps=2,
+        PAD_WIDTH=triton.next_power_of_2(width), num_warps=2, **early(k.device),
     )  # fmt: skip

@@ -37,6 +37,17 @@ def test_shared_blocks_are_free_only_after_the_last_holder() -> None:
     allocator.check()
 
 
+def test_two_holders_of_a_block_may_let_go_at_once() -> None:
+    allocator = BlockAllocator(5)
+    shared = allocator.take(2)
+    allocator.share(shared)
+    allocator.keep(int(shared[0]))
+    own = allocator.take(2)
+    allocator.release(np.concatenate([shared, own[:1], shared, own[1:]]))
+    assert allocator.num_free == 5 and allocator.num_kept == 1
+    allocator.check()
+
+
 def test_check_finds_a_leak_and_a_double_release() -> None:
     allocator = BlockAllocator(4)
     blocks = allocator.take(2)
