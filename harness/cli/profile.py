@@ -170,4 +170,6 @@ def _tables(profiles: Profiles) -> list[Table]:
     if not profiles.figures:
         return []
     shown = [tables.steps(profiles.figures), tables.categories(profiles.figures)]
+    if profiles.agreements:
+        shown.append(tables.agreements(profiles.agreements))
     return [*shown, *(tables.gap(one) for one in profiles.gaps)]

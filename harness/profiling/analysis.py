@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -9,15 +10,17 @@ from pydantic import ValidationError
 from harness.cells.folder import write_json
 from harness.cells.run import RESULTS
 from harness.errors import UsageError
+from harness.profiling.agreement import Sorts, agreement, sorts
 from harness.profiling.explain import explain
 from harness.profiling.level import measure_levels
 from harness.profiling.reading.errors import TraceError
 from harness.profiling.reading.figures import figures
 from harness.profiling.reading.nsys_file import read_nsys
+from harness.profiling.reading.timeline import Timeline
 from harness.profiling.reading.torch_trace import read_torch_trace
 from harness.profiling.store import FIGURES, MANIFEST, read_manifest
 from harness.records.store import read_records
-from harness.spec.profile import ProfileFigures, ProfileRun, Profiles
+from harness.spec.profile import ProfileFigures, ProfileRun, Profiles, Tool
 from harness.spec.results import OnlineResults
 
 
@@ -34,12 +37,17 @@ def analyse(run: Path) -> Profiles:
         raise UsageError(f"{run} holds no {MANIFEST}", f"profile it with bench profile {run}")
     found: list[ProfileFigures] = []
     unread: dict[str, str] = {}
+    steps: dict[str, dict[Tool, Sorts]] = {}  # of each label, by the tools that captured it
+    tools = Counter(one.label for one in manifest.runs if one.error is None)
     for one in manifest.runs:
         if one.error is not None:
             unread[one.output_dir] = one.error
             continue
         try:
-            found.append(read_profile(run, one))
+            timeline = _read(run, one)
+            found.append(figures(timeline, one.tool, one.label))
+            if tools[one.label] > 1:
+                steps.setdefault(one.label, {})[one.tool] = sorts(timeline)
         except TraceError as error:
             unread[error.path.relative_to(run).as_posix()] = error.reason
     gaps = []
@@ -47,23 +55,20 @@ def analyse(run: Path) -> Profiles:
         records = read_records(run)
         levels = measure_levels(records.requests, records.chunks)
         gaps = explain(_results(run / RESULTS), manifest.runs, found, levels)
-    profiles = Profiles(figures=found, gaps=gaps, unread=unread)
+    compared = [agreement(label, of["torch"], of["nsys"]) for label, of in steps.items() if len(of) > 1]
+    agreements = [each for each in compared if each is not None]
+    profiles = Profiles(figures=found, gaps=gaps, agreements=agreements, unread=unread)
     write_json(run / FIGURES, profiles)
     return profiles
 
 
-def read_profile(run: Path, one: ProfileRun) -> ProfileFigures:
-    """Figures of one capture: of the trace of the process that runs the model, or of nsys's export.
-
-    Raises:
-        TraceError: it cannot be read.
-    """
+def _read(run: Path, one: ProfileRun) -> Timeline:
+    """Of one capture: the trace of the process that runs the model, or nsys's export."""
     folder = run / one.output_dir
     if one.tool == "nsys":
-        return figures(read_nsys(folder / "nsys.sqlite"), one.tool, one.label)
+        return read_nsys(folder / "nsys.sqlite")
     packed = folder / "trace.json.gz"
-    timeline = read_torch_trace(packed if packed.exists() else folder / "trace.json")
-    return figures(timeline, one.tool, one.label)
+    return read_torch_trace(packed if packed.exists() else folder / "trace.json")
 
 
 def _results(path: Path) -> OnlineResults:

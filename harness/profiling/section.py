@@ -37,6 +37,8 @@ def profile_section(run: Path) -> ProfileSection | None:
     shown = [tables.steps(figures), tables.categories(figures)] if figures else []
     if any(one.components for one in figures):
         shown.append(tables.components(figures))
+    if profiles.agreements:
+        shown.append(tables.agreements(profiles.agreements))
     remarks = {f"{one.label}, {one.tool}": remark for one in profiles.figures for remark in one.remarks}
     return ProfileSection(
         gaps=[tables.gap(one) for one in profiles.gaps],

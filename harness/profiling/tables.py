@@ -10,7 +10,7 @@ from harness.profiling.reading.rules import CATEGORIES as CATEGORY_RULES
 from harness.profiling.reading.rules import COMPONENTS, STEP_RANGES
 from harness.reporting.numbers import DASH, decimals, number, signed
 from harness.reporting.table import Cell, Column, Table
-from harness.spec.profile import Gap, ProfileFigures, StepFigures, StepKind
+from harness.spec.profile import Agreement, Gap, ProfileFigures, StepFigures, StepKind
 
 _KINDS: tuple[StepKind, ...] = ("decode", "prefill")
 
@@ -69,6 +69,26 @@ def components(figures: Sequence[ProfileFigures]) -> Table:
         for name, found in one.components.items()
     ]
     return Table("profile-components", "Parts of the server, where ranges tell", columns, rows)
+
+
+def agreements(found: Sequence[Agreement]) -> Table:
+    """One row an engine that both tools captured."""
+    heads = ("engine", "steps", "kernels", "torch, ms", "nsys, ms", "nsys / torch")
+    columns = [Column(head, numeric=head != "engine") for head in heads]
+    rows = [
+        [
+            Cell(one.label),
+            *(Cell(f"{count:,}", count) for count in (one.steps, one.kernels)),
+            *(Cell(number(value, 2), value) for value in (one.torch_ms, one.nsys_ms)),
+            Cell(number(one.nsys_ms / one.torch_ms, 3), one.nsys_ms / one.torch_ms),
+        ]
+        for one in found
+    ]
+    notes = [
+        "Time of kernels, without copies, in steps of the same kernels, as many of each sort as both saw; "
+        "other moments of the same load: attention takes longer where contexts are longer."
+    ]
+    return Table("profile-agreement", "Two profilers, the same steps", columns, rows, notes)
 
 
 def kernels(one: ProfileFigures) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness.metrics.glossary import GLOSSARY
+from harness.reporting.axes import footnote
 from harness.reporting.sketch import LINE, Sketch
 from harness.reporting.style import INK, RULE, Look
 from harness.reporting.svg import Plot, plain
@@ -49,7 +50,8 @@ def bars(results: Sequence[OfflineResult], styles: Mapping[str, Look], metric: s
     axes.spines["bottom"].set_visible(False)
     axes.spines["left"].set(visible=True, color=RULE)
     better = "lower" if term.lower_is_better else "higher"
-    axes.set_title(f"{term.name[0].upper()}{term.name[1:]}, {term.unit} ({better} is better)")
+    axes.set_title(f"{term.name[0].upper()}{term.name[1:]}, {term.unit}")
+    footnote(axes, f"{better} is better")
     prompts = sorted({result.num_prompts for result in results})
     axes.set_xlabel(f"n = {', '.join(str(count) for count in prompts)} prompts a run", loc="left")
     return sketch.finish(f"offline_{metric}", f"{term.name} of each engine on the offline batch")

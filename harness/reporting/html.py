@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
+from pathlib import Path
 
 from markupsafe import Markup
 
@@ -38,11 +40,12 @@ from harness.spec.results import RunInfo
 
 @dataclass(frozen=True)
 class Chapter:
-    """What the template shows of one run."""
+    """What the template shows of one run, in a page that lies in `folder`."""
 
     run: Run
     figures: Figures
     styles: dict[str, Look]
+    folder: Path
 
     @property
     def online(self) -> bool:
@@ -150,6 +153,11 @@ class Chapter:
         """Of a run that was profiled."""
         return profile_section(self.run.path)
 
+    def link(self, path: str) -> str | None:
+        """From the page to a file of the run, `path` relative to its folder; None where it is not there."""
+        target = self.run.path / path
+        return Path(os.path.relpath(target, self.folder)).as_posix() if target.exists() else None
+
     @property
     def each_repeat(self) -> Table:
         if isinstance(self.run, OfflineRun):
@@ -157,9 +165,9 @@ class Chapter:
         return tables.repeats(self.run.repeats)
 
 
-def render(runs: Sequence[tuple[Run, Figures]], changes: Sequence[Change] = ()) -> str:
-    """The page. The same runs give the same text."""
-    chapters = [Chapter(run, figures, _styles(run)) for run, figures in runs]
+def render(runs: Sequence[tuple[Run, Figures]], folder: Path, changes: Sequence[Change] = ()) -> str:
+    """The page, for a file in `folder`. The same runs give the same text."""
+    chapters = [Chapter(run, figures, _styles(run), folder) for run, figures in runs]
     script, unique = text_of("report.js"), count()
     colors = {*COLORS.values(), *(look.color for chapter in chapters for look in chapter.styles.values())}
 

@@ -24,7 +24,8 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         UsageError: a run folder is missing, unfinished or broken.
     """
     loaded = load_runs(runs)
-    write_whole(out, render([(run, figures(run)) for run in loaded], changes(loaded)).encode())
+    page = render([(run, figures(run)) for run in loaded], out.parent, changes(loaded))
+    write_whole(out, page.encode())
     return out
 
 
@@ -43,5 +44,5 @@ def write_run_outputs(run: Path) -> Path:
         write_whole(run / "figures" / f"{plot.name}.svg", plot.svg.encode())
         write_whole(run / "figures" / f"{plot.name}.png", plot.png())
         write_whole(run / "figures" / f"{plot.name}.csv", plot.data.csv().encode())
-    write_whole(run / "report.html", render([(loaded, drawn)]).encode())
+    write_whole(run / "report.html", render([(loaded, drawn)], run).encode())
     return run / "report.html"

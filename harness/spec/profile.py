@@ -75,7 +75,9 @@ class StepFigures(Strict):
     """The steps of one kind. Times are means per step in ms; the parts of `period_ms` add up to it."""
 
     n: int
-    period_ms: float = Field(description="from the start of a step to the start of the next")
+    period_ms: float = Field(
+        description="from the end of the last kernel before to that of its own; on a CPU: start to start"
+    )
     period_p50_ms: float
     busy_ms: float = Field(description="with a kernel or copy running on the GPU; on a CPU: an operator")
     gap_ms: float = Field(description="idle before the step's first kernel; on a CPU: between two forwards")
@@ -155,10 +157,22 @@ class Gap(Strict):
     artifacts: list[str] = Field(default_factory=list, description="relative to the run's folder")
 
 
+class Agreement(Strict):
+    """Two profilers on one engine: time of kernels in steps of the same kernels, as many of each sort as both
+    saw."""
+
+    label: str
+    steps: int
+    kernels: int
+    torch_ms: float
+    nsys_ms: float
+
+
 class Profiles(Strict):
     """Everything known of the profiles of a run: `profiles/figures.json`."""
 
     schema_version: Literal[1] = 1
     figures: list[ProfileFigures] = Field(default_factory=list)
     gaps: list[Gap] = Field(default_factory=list)
+    agreements: list[Agreement] = Field(default_factory=list)
     unread: dict[str, str] = Field(default_factory=dict, description="why an artifact was not read, by path")

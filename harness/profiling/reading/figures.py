@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import get_args
 
 import numpy as np
@@ -48,17 +49,18 @@ class _Work:
 def figures(timeline: Timeline, tool: Tool, label: str) -> ProfileFigures:
     """All figures of a profile. Times of steps are means over the whole steps in it.
 
-    On a GPU a kernel belongs to the step in which the host launched it. Where kernels overlap, the one that
-    began first has the time. On a CPU the operators of the thread that runs the steps count, each with its
-    self time: without the operators inside it.
+    On a GPU a kernel belongs to the step in which the host launched it, and a step takes from the end of the
+    last kernel before it to the end of its own last one: a host that is steps ahead changes nothing. Where
+    kernels overlap, the one that began first has the time. On a CPU the operators of the thread that runs the
+    steps count, each with its self time: without the operators inside it.
     """
     steps = find_steps(timeline)
     cuda = len(timeline.device) > 0
     every = _device(timeline) if cuda else _host(timeline, None)
     work = every if cuda else _host(timeline, steps.thread)
-    step = np.searchsorted(steps.edges, work.at, side="right") - 1
+    step = _step_of(work, steps)
     inside = (step >= 0) & (step < len(steps))
-    period = np.diff(steps.edges)
+    period = _device_periods(work, step, steps) if cuda else np.diff(steps.edges)
     gaps = _device_gaps(work, step, len(steps)) if cuda else _host_gaps(steps)
     found: dict[StepKind, StepFigures] = {}
     kinds = np.array(steps.kinds)
@@ -85,12 +87,40 @@ def figures(timeline: Timeline, tool: Tool, label: str) -> ProfileFigures:
     )
 
 
+@dataclass(frozen=True)
+class StepWork:
+    """What the GPU did in one step but for copies: the names of its kernels, and how long any of them ran."""
+
+    names: list[str]
+    busy_us: float
+
+
+def step_works(timeline: Timeline) -> list[StepWork]:
+    """Of every whole step that has any."""
+    steps, work = find_steps(timeline), _device(timeline)
+    step = _step_of(work, steps)
+    copies = [n for n, name in enumerate(timeline.names) if categorize(name) == "memory copies"]
+    step[np.isin(work.spans.name, copies)] = -1
+    order = np.argsort(step, kind="stable")
+    bounds = np.searchsorted(step[order], np.arange(len(steps) + 1))
+    parts = (order[start:end] for start, end in pairwise(bounds.tolist()) if end > start)
+    return [
+        StepWork([timeline.names[name] for name in work.spans.name[part]], float(work.busy[part].sum()))
+        for part in parts
+    ]
+
+
 def totals(timeline: Timeline) -> dict[str, tuple[int, float]]:
     """Count and µs of every kernel, or of every operator, range and call with its self time."""
     if len(timeline.device):
         return _sum_by_name(timeline, timeline.device, timeline.device.end - timeline.device.start)
     spans = _merge(timeline.ops, timeline.ranges, timeline.calls)
     return _sum_by_name(timeline, spans, self_times(spans))
+
+
+def _step_of(work: _Work, steps: Steps) -> Ints:
+    """(S,) the step of each span; −1 before the first, the number of steps behind the last."""
+    return np.searchsorted(steps.edges, work.at, side="right") - 1
 
 
 def _device(timeline: Timeline) -> _Work:
@@ -119,6 +149,19 @@ def _host(timeline: Timeline, thread: int | None) -> _Work:
         spans = spans.take(spans.thread == thread)
     own = self_times(spans)
     return _Work(spans, spans.start, own, own)
+
+
+def _device_periods(work: _Work, step: Ints, steps: Steps) -> Floats:
+    """(N,) µs from the last end of a kernel of the step before to that of each step's own."""
+    host, inside = np.diff(steps.edges), (step >= 0) & (step < len(steps))
+    if not inside.any():
+        return host
+    ends = np.full(len(steps), -np.inf)
+    np.maximum.at(ends, step[inside], work.spans.end[inside])
+    before = work.spans.end[step < 0]
+    first = before.max() if len(before) else min(steps.edges[0], ends[np.isfinite(ends)][0] - host[0])
+    periods: Floats = np.diff(np.maximum.accumulate(np.concatenate([[first], ends])))
+    return periods
 
 
 def _device_gaps(work: _Work, step: Ints, count: int) -> Floats:

@@ -114,3 +114,16 @@ def test_forwards_of_one_step_are_one_step(trace: Any, tmp_path: Path) -> None:
     assert found.steps["prefill"].busy_ms == pytest.approx(0.08)
     assert found.steps["decode"].n == 2
     assert found.step_ms == pytest.approx((100 + 300 + 100) / 3 / 1000)
+
+
+def test_a_host_that_is_ahead_does_not_shorten_a_step(trace: Any, tmp_path: Path) -> None:
+    for number, (launched, runs) in enumerate([(0, 10), (20, 110), (40, 210), (500, 510), (600, 610)]):
+        trace.add("user_annotation", "roseinfer.model.forward.cuda_graph_replay", launched, 5)
+        trace.add("cuda_runtime", "cudaGraphLaunch", launched + 1, 2, correlation=number)
+        trace.add("kernel", "nvjet_hsh_64x8", runs, 90, correlation=number, tid=7)
+    decode = figures(read_torch_trace(trace.write(tmp_path / "trace.json")), "torch", "x").steps["decode"]
+    assert decode.n == 4
+    # To 100, 200, 300 and, after 210 of waiting, 600.
+    assert decode.period_ms == pytest.approx((100 + 100 + 100 + 300) / 4 / 1e3)
+    assert decode.period_p50_ms == pytest.approx(0.1)
+    assert decode.busy_ms == pytest.approx(0.09)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from harness.profiling.explain import OUTSIDE
 from harness.profiling.stage import Captured, ProfileOptions, Profiling, profile_run
 from harness.profiling.store import read_profiles
 from harness.profiling.subject import Subject, open_subject
-from harness.reporting.report import write_run_outputs
+from harness.reporting.report import write_report, write_run_outputs
 from harness.spec.profile import Gap, ProfileManifest
 from harness.spec.results import OnlineResults
 from harness.spec.settings import EngineName, OnlineSettings
@@ -106,8 +107,14 @@ def test_slowdowns_are_found_where_they_were_made(
     levels = whole.levels
     assert levels["roseinfer (batch of 1)"].running < 1.5 < levels["roseinfer"].running
 
-    page = write_run_outputs(folder).read_text()
-    assert "decode step: norm and elementwise" in page and "trace.json.gz" in page
+    away = folder.parent / "reports" / "one.html"
+    for page in (write_run_outputs(folder), write_report([folder], away)):
+        assert "decode step: norm and elementwise" in page.read_text()
+        links = re.findall(r'href="([^"]*trace\.json\.gz)"', page.read_text())
+        assert len(links) == 2 and all((page.parent / link).is_file() for link in links)
+    (folder / manifest.runs[0].artifacts[0].path).rename(folder / "elsewhere")
+    text = write_report([folder], away).read_text()
+    assert text.count('trace.json.gz"') == 1 and "trace.json.gz (not kept)" in text
     diff = CliRunner().invoke(app, ["profile", "diff", str(folder), str(folder)])
     assert diff.exit_code == 0
     assert "norm and elementwise" in diff.stdout and "roseinfer (extra norm)" in diff.stdout
