@@ -110,7 +110,7 @@ def test_a_front_end_that_does_not_read_never_blocks_the_engine() -> None:
         for _ in range(15):
             channels.send(1, message)
         reader, received = FrameReader(), 0
-        second.settimeout(20)
+        second.settimeout(60)
         while received < 15:
             received += len(reader.feed(second.recv(1 << 20)))
             channels.receive(wait=False)

@@ -67,7 +67,7 @@ def test_the_golden_server_ends_with_its_parent() -> None:
         assert process.stdout is not None and process.stdin is not None
         assert process.stdout.readline().startswith(b"port ")
         process.stdin.close()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
 
 
 def test_a_golden_server_that_does_not_start_is_an_error() -> None:

@@ -76,7 +76,7 @@ class Bench:
 
     def left(self) -> list[psutil.Process]:
         """Processes that it had started and that outlive it, after a while."""
-        return psutil.wait_procs(list(self.offspring.values()), timeout=20)[1]
+        return psutil.wait_procs(list(self.offspring.values()), timeout=60)[1]
 
 
 @pytest.fixture

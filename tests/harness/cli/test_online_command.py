@@ -215,7 +215,8 @@ def test_failures_are_counted_by_kind(
     for summary in results["summaries"]:
         kinds = dict.fromkeys(("http_500", "disconnected", "wrong_length", "token_mismatch"), 4)
         assert (summary["errors"], summary["num_success"], summary["num_error"]) == (kinds, 4, 16)
-        assert not summary["valid"] and summary["invalid_reasons"] == ["16 of 20 requests failed"]
+        # On a loaded machine the client may send late too, which is a reason of its own.
+        assert not summary["valid"] and summary["invalid_reasons"][0] == "16 of 20 requests failed"
     assert "INVALID: 16 of 20 requests failed" in done.err
 
 

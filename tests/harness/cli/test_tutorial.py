@@ -31,11 +31,11 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(argv: list[str], port: int) -> Iterator[str]:
-    """A server that answers within 30 s, and is gone afterwards."""
+    """A server that answers within two minutes, and is gone afterwards."""
     server = subprocess.Popen(argv)
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while True:
             try:
                 urllib.request.urlopen(f"{url}/v1/models", timeout=5).close()

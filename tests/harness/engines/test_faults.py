@@ -42,7 +42,7 @@ class Killer:
     def left(self, but: int) -> list[psutil.Process]:
         """Processes of the run that live, without that of the PID `but`."""
         seen = [process for process in self.seen if process.pid != but]
-        return psutil.wait_procs(seen, timeout=10)[1]
+        return psutil.wait_procs(seen, timeout=60)[1]
 
 
 def _run(tmp_path: Path, engines: str, url: str, killer: Killer) -> OnlineResults:

@@ -92,7 +92,7 @@ def test_a_command_that_does_not_exist(fake):
 def test_sigkill_of_the_engine_is_noticed(fake):
     with EngineServer(fake.launch(), RECORD, fake.log) as server:
         os.kill(fake.pids[0], signal.SIGKILL)
-        psutil.wait_procs([psutil.Process(pid) for pid in server.pids], timeout=10)
+        psutil.wait_procs([psutil.Process(pid) for pid in server.pids], timeout=60)
         with pytest.raises(EngineError, match="while it was in use with SIGKILL"):
             while True:
                 server.check()
@@ -176,9 +176,9 @@ def test_a_signal_that_ends_the_harness_ends_the_engine(fake, number):
         guard = psutil.Process(int(harness.stdout.readline()))
         assert len(fake.left()) == 3
         harness.send_signal(number)
-        harness.wait(30)
-        assert fake.left(timeout_s=30) == []
-        assert psutil.wait_procs([guard], timeout=30)[1] == []
+        harness.wait(60)
+        assert fake.left(timeout_s=60) == []
+        assert psutil.wait_procs([guard], timeout=60)[1] == []
 
 
 def test_sigkill_of_the_guard(fake):
@@ -188,4 +188,4 @@ def test_sigkill_of_the_guard(fake):
         server._process._guard.wait()
         server.check()
     assert len(fake.pids) == 3
-    assert fake.left(timeout_s=10) == []
+    assert fake.left(timeout_s=60) == []

@@ -86,7 +86,7 @@ def test_what_is_measured_is_what_the_server_did(golden: Any, clients: int, conc
         assert result.t0 <= response.t_sched <= response.t_sent <= seen[0][0] <= response.t_end
         assert response.t_end >= deed.t_end
         late += [read - write for (read, _), (write, _) in zip(seen, deed.writes, strict=True)]
-    assert median(late) < 0.05
+    assert median(late) < 0.5
     assert {response.client for response in result.responses} == set(range(clients))
     assert [usage.client for usage in result.usage] == list(range(clients))
     assert records(result).requests["error"].isna().all()
@@ -118,7 +118,7 @@ def test_every_fault_is_counted_under_its_kind_and_stops_nothing(golden: Any) ->
     behaviours = [behaviour for fault, _ in FAULTS for behaviour in (fault, {})]
     kinds = [kind for _, fault in FAULTS for kind in (fault, None)]
     seen: list[Progress] = []
-    result = run_load(golden.plan(behaviours, timeout_s=1.0), progress=seen.append, start_delay_s=0.1)
+    result = run_load(golden.plan(behaviours, timeout_s=5.0), progress=seen.append, start_delay_s=0.1)
     frame = records(result).requests
     found = [None if pd.isna(kind) else kind for kind in frame["error"]]
     assert found == kinds

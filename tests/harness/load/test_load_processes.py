@@ -68,7 +68,7 @@ def test_clients_die_with_a_parent_that_is_killed(golden: Any) -> None:
         workers = workers_of(parent.pid)
         parent.send_signal(signal.SIGKILL)
     assert len(workers) == 2
-    _, alive = psutil.wait_procs(workers, timeout=30)
+    _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
 
 

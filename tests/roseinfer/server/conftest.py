@@ -81,7 +81,7 @@ class Serving:
         load: dict[str, Any] = self.request("/server_info").json["load"]
         return load
 
-    def becomes_idle(self, seconds: float = 20) -> bool:
+    def becomes_idle(self, seconds: float = 60) -> bool:
         """Whether the engine gets rid of every request and every block."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -89,7 +89,7 @@ class Serving:
                 return True
         return False
 
-    def ended(self, seconds: float = 5) -> bool:
+    def ended(self, seconds: float = 60) -> bool:
         """Whether the server and all processes below it are gone in time."""
         try:
             self.process.wait(seconds)

@@ -113,7 +113,7 @@ def test_connections_are_shared_evenly(serve: Any) -> None:
     assert held() == [3, 3, 3]
     for client in clients[:3]:
         client.close()
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while sum(held()) > 6 and time.monotonic() < end:
         pass
     clients += [connect(server, index) for index in range(3)]
@@ -129,7 +129,7 @@ def test_told_to_stop(serve: Any, number: signal.Signals) -> None:
     clients = [connect(server, index) for index in range(4)]
     first_chunk(clients[0])
     server.process.send_signal(number)
-    assert server.ended(5)
+    assert server.ended()
     assert server.process.returncode == 0
     server._drain.join()
     assert not [line for line in server.log if "Traceback" in line]
@@ -140,7 +140,7 @@ def test_server_killed(serve: Any) -> None:
     client = connect(server, 0)
     first_chunk(client)
     server.process.kill()
-    assert server.ended(5)
+    assert server.ended()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -150,6 +150,6 @@ def test_ended_while_starting(launch: Any, number: signal.Signals) -> None:
     while not (children := parent.children()):
         assert process.poll() is None
     process.send_signal(number)
-    process.wait(5)
-    _, alive = psutil.wait_procs(children, timeout=30)
+    process.wait(60)
+    _, alive = psutil.wait_procs(children, timeout=60)
     assert not [child for child in alive if child.status() != psutil.STATUS_ZOMBIE]

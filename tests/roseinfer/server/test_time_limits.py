@@ -23,6 +23,9 @@ from roseinfer.server.http import (
 )
 from roseinfer.server.incoming import MAX_BODY_BYTES, Request
 
+#: What may pass between two lines of a test, s.
+SOON = 20.0
+
 ASK = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}"
 
 
@@ -98,7 +101,7 @@ def test_a_request_that_does_not_come_in_is_answered_with_408(sent: bytes) -> No
         client = await served.connect()
         client.send(sent)
         await until(lambda: served.connection._incoming.receiving)
-        served.later(RECEIVE_TIMEOUT - 1)
+        served.later(RECEIVE_TIMEOUT - SOON)
         assert not served.connection._lingering
         served.later(RECEIVE_TIMEOUT + 1)
         client.send(b"late")
@@ -129,11 +132,11 @@ def test_a_byte_now_and_then_does_not_keep_a_request_open() -> None:
 def test_an_unused_connection_is_closed_and_a_used_one_counts_anew() -> None:
     async def test(served: Served) -> None:
         client = await served.connect()
-        served.later(IDLE_TIMEOUT - 1)
+        served.later(IDLE_TIMEOUT - SOON)
         client.send(ASK)
         await until(lambda: served.requests and not served.connection.busy)
         assert b"200 OK" in await asyncio.get_running_loop().sock_recv(client, 4096)
-        served.later(IDLE_TIMEOUT - 1)
+        served.later(IDLE_TIMEOUT - SOON)
         assert served.connections.all
         served.later(IDLE_TIMEOUT + 1)
         assert await rest(client) == b""
@@ -146,7 +149,7 @@ def test_who_does_not_read_a_stream_is_dropped() -> None:
         client = await served.connect()
         client.send(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
         await until(lambda: served.stream)
-        served.later(STALL_TIMEOUT - 1)
+        served.later(STALL_TIMEOUT - SOON)
         assert served.connections.all
         served.later(STALL_TIMEOUT + 1)
         await until(lambda: not served.connections.all)
