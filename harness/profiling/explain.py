@@ -2,7 +2,9 @@
 
 - TTFT by its waterfall (harness/metrics/waterfall.py): what client and engine said of every request.
 - Time per token by the profiles: a running request gets a token a step, so its mean is that of all steps; the
-  step of each kind falls into categories and idle time (harness/profiling/reading/figures.py).
+  step of each kind falls into categories and idle time (harness/profiling/reading/figures.py). A profiler
+  slows the host down and leaves a GPU's kernels as long as they are: where that makes its steps longer than
+  the benchmark's, idle time is what its kernels leave of the benchmark's step.
 - End to end by TTFT and the tokens after the first.
 """
 
@@ -13,22 +15,21 @@ from typing import cast
 
 from harness.metrics.glossary import GLOSSARY
 from harness.profiling.reading.figures import CATEGORIES
+from harness.profiling.sides import Profiled, Side
 from harness.reporting.numbers import signed
 from harness.spec.fairness import Part
-from harness.spec.profile import Gap, GapPart, Level, ProfileFigures, ProfileRun, Tool
+from harness.spec.profile import Gap, GapPart, Level, ProfileFigures, ProfileRun
 from harness.spec.results import Comparison, OnlineResults, OnlineSummary, Verdict
 
-#: A profiled step that differs by more from the benchmark's is not representative.
-TOLERANCE = 0.20
 #: Parts that leave more than this share of a difference do not explain it.
 ENOUGH = 0.5
 #: Verdicts by which a difference is looked into, by the metric whose mean is taken apart.
 TRIGGERS = {"ttft_ms": ("ttft_ms",), "itl_ms": ("itl_ms", "tpot_ms"), "e2e_ms": ("e2e_ms",)}
-#: The first that has figures is taken: torch's know operators, nsys's disturb less.
-TOOLS: tuple[Tool, ...] = ("nsys", "torch")
 
 #: Of TTFT, where nobody tells before from after: a head that comes with the first token hides it.
 OUTSIDE = "outside the engine (HTTP, tokenizing, delivery)"
+#: Of the time per token: what the steps with prompts add.
+PROMPTS = "steps with others' prompts in them"
 _TTFT_PARTS: tuple[Part, ...] = ("http", "queue", "prefill", "delivery")
 
 
@@ -50,7 +51,7 @@ def explain(
                 key = (one.a, one.b, one.scale, metric)
                 found.setdefault(key, {})[_statistic(one)] = one.verdict
     pooled = {(one.label, one.scale): one for one in results.summaries if one.repeat is None}
-    profiled = _Profiled(runs, figures)
+    profiled = Profiled(runs, figures)
     gaps = []
     for (a, b, scale, metric), verdicts in found.items():
         pair = pooled[a, scale], pooled[b, scale]
@@ -62,50 +63,7 @@ def explain(
     return gaps
 
 
-class _Profiled:
-    """Captures with their figures, by label."""
-
-    def __init__(self, runs: Sequence[ProfileRun], figures: Sequence[ProfileFigures]) -> None:
-        self._runs = {(one.label, one.tool): one for one in runs}
-        self._figures: Mapping[tuple[str, Tool], ProfileFigures] = {
-            (one.label, one.tool): one for one in figures if one.steps
-        }
-
-    def pair(self, a: str, b: str) -> tuple[_Side, _Side] | None:
-        """The figures of both engines by the same tool; None where one has none."""
-        for tool in TOOLS:
-            if (a, tool) in self._figures and (b, tool) in self._figures:
-                return self._side(a, tool), self._side(b, tool)
-        return None
-
-    def _side(self, label: str, tool: Tool) -> _Side:
-        return _Side(self._runs[label, tool], self._figures[label, tool])
-
-
-class _Side:
-    """One engine of a gap."""
-
-    def __init__(self, run: ProfileRun, figures: ProfileFigures) -> None:
-        self.run, self.figures = run, figures
-        self.decode = figures.steps.get("decode")
-
-    @property
-    def level(self) -> Level:
-        return self.run.level
-
-    @property
-    def prefill_ms(self) -> float:
-        """What the steps with prompts in them add to the mean step."""
-        return self.figures.step_ms - (self.decode.period_ms if self.decode else 0.0)
-
-    @property
-    def deviation(self) -> float | None:
-        """Of the profiled step from the benchmark's; None where that is unknown."""
-        step_ms = self.level.step_ms
-        return None if step_ms is None else self.figures.step_ms / step_ms - 1
-
-
-def _time_per_token(profiled: _Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
+def _time_per_token(profiled: Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
     mean_a, mean_b = a.itl_ms.mean, b.itl_ms.mean
     if mean_a is None or mean_b is None:
         return None
@@ -113,43 +71,58 @@ def _time_per_token(profiled: _Profiled, a: OnlineSummary, b: OnlineSummary) -> 
     if sides is None or sides[0].run.scale not in (None, a.scale):
         why = "there is no profile of both engines" if sides is None else "the profile is of another scale"
         return _gap("itl_ms", a, b, mean_a, mean_b, [], f"not explained: {why}")
-    parts = list(_step_parts(*sides))
+    representative = all(one.representative for one in sides)
+    inferred = not representative and all(one.representative or one.only_idle_longer for one in sides)
+    parts = [*_kernel_parts(*sides), *(_inferred_idle(*sides) if inferred else _measured_idle(*sides))]
     notes = [f"{one.run.label}: {note}" for one in sides for note in _notes(one)]
     gap = _gap("itl_ms", a, b, mean_a, mean_b, parts, "")
-    faithful = all(one.deviation is not None and abs(one.deviation) <= TOLERANCE for one in sides)
     conclusion = _conclude(gap)
-    if not faithful:
+    if inferred:
+        conclusion += "; idle time is inferred, as the profiler makes steps longer"
+    elif not representative:
         conclusion = f"not explained: the profile is not representative; in it, {_largest(parts)}"
     artifacts = [one.path for side in sides for one in side.run.artifacts]
     return gap.model_copy(update={"conclusion": conclusion, "notes": notes, "artifacts": artifacts})
 
 
-def _step_parts(a: _Side, b: _Side) -> Iterable[GapPart]:
-    source = f"{a.run.tool} profiles"
+def _kernel_parts(a: Side, b: Side) -> Iterable[GapPart]:
     if a.decode is not None and b.decode is not None:
         for category in CATEGORIES:
             of_a, of_b = a.decode.categories_ms[category], b.decode.categories_ms[category]
             if of_a or of_b:
-                yield _part(f"decode step: {category}", of_a, of_b, source)
+                yield _part(f"decode step: {category}", of_a, of_b, _source(a))
+
+
+def _measured_idle(a: Side, b: Side) -> Iterable[GapPart]:
+    if a.decode is not None and b.decode is not None:
         idle = "GPU idle" if a.figures.device == "cuda" else "between operators (Python, hand-over, waiting)"
-        yield _part(f"decode step: {idle}", a.decode.idle_ms, b.decode.idle_ms, source)
-    yield _part("steps with others' prompts in them", a.prefill_ms, b.prefill_ms, source)
+        yield _part(f"decode step: {idle}", a.decode.idle_ms, b.decode.idle_ms, _source(a))
+    yield _part(PROMPTS, a.prefill_ms, b.prefill_ms, _source(a))
 
 
-def _notes(side: _Side) -> Iterable[str]:
+def _inferred_idle(a: Side, b: Side) -> Iterable[GapPart]:
+    yield _part(f"{PROMPTS}: their kernels", a.prefill_busy_ms, b.prefill_busy_ms, _source(a))
+    yield _part("GPU idle", a.left_ms, b.left_ms, "inferred: what the kernels leave of the benchmark's step")
+
+
+def _source(side: Side) -> str:
+    return f"{side.run.tool} profiles"
+
+
+def _notes(side: Side) -> Iterable[str]:
     level, deviation = side.level, side.deviation
     if side.decode is not None and side.decode.batch is not None:
         yield f"{side.decode.batch:.1f} requests in a profiled decode step"
     if level.step_ms is None:
         yield "there is no benchmark to compare the profiled steps with"
-    elif deviation is not None and abs(deviation) > TOLERANCE:
+    elif deviation is not None and not side.representative:
         yield (
             f"not representative: a step took {side.figures.step_ms:.2f} ms in the profile and "
             f"{level.step_ms:.2f} ms in the benchmark ({deviation:+.0%})"
         )
 
 
-def _ttft(profiled: _Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
+def _ttft(profiled: Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
     if a.waterfall is None or b.waterfall is None:
         return None
     of_a, of_b = ({one.part: one for one in found.parts} for found in (a.waterfall, b.waterfall))
@@ -170,7 +143,7 @@ def _ttft(profiled: _Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None
     return gap.model_copy(update={"conclusion": _conclude(gap)})
 
 
-def _end_to_end(profiled: _Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
+def _end_to_end(profiled: Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
     means = [one.mean for side in (a, b) for one in (side.ttft_ms, side.e2e_ms)]
     if None in means:
         return None

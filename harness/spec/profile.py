@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Literal
 
 from pydantic import Field
@@ -125,8 +126,16 @@ class ProfileFigures(Strict):
     @property
     def step_ms(self) -> float:
         """Mean time of all whole steps: what a running request waits for each token."""
-        count = sum(step.n for step in self.steps.values())
-        return sum(step.n * step.period_ms for step in self.steps.values()) / count
+        return fmean([one.period_ms for one in self.steps.values()], self._counts)
+
+    @property
+    def busy_ms(self) -> float:
+        """Of it with a kernel or copy running."""
+        return fmean([one.busy_ms for one in self.steps.values()], self._counts)
+
+    @property
+    def _counts(self) -> list[int]:
+        return [one.n for one in self.steps.values()]
 
 
 class GapPart(Strict):

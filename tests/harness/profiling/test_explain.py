@@ -58,7 +58,9 @@ def verdict(metric: str, found: Any) -> Comparison:
     )
 
 
-def profile(label: str, step_ms: float | None, busy: dict[Category, float], idle: float) -> Any:
+def profile(
+    label: str, step_ms: float | None, busy: dict[Category, float], idle: float, device: str = "cpu"
+) -> Any:
     full: dict[Category, float] = {"attention": 0, "matmul": 0, "norm and elementwise": 0, "sampling": 0}
     full |= {"memory copies": 0, "communication": 0, "other": 0} | busy  # type: ignore[typeddict-item]
     period = sum(full.values()) + idle
@@ -70,10 +72,10 @@ def profile(label: str, step_ms: float | None, busy: dict[Category, float], idle
         tool="torch", engine="roseinfer", label=label, cmd=[], scale=1, n=1, steps=9, output_dir="o",
         level=Level(in_flight=4, running=3, step_ms=step_ms), log_path="l", wall_s=1,
     )  # fmt: skip
-    figures = ProfileFigures(
-        tool="torch", label=label, device="cpu", steps_by="ranges", steps={"decode": step}, capture_ms=1,
-        busy_share=1, components={}, kernels=[],
-    )  # fmt: skip
+    figures = ProfileFigures.model_validate({
+        "tool": "torch", "label": label, "device": device, "steps_by": "ranges", "steps": {"decode": step},
+        "capture_ms": 1, "busy_share": 1, "components": {}, "kernels": [],
+    })  # fmt: skip
     return run, figures
 
 
@@ -135,6 +137,30 @@ def test_a_profile_that_is_not_the_benchmark_says_so() -> None:
     [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
     assert "not representative" in found.conclusion and "matmul" in found.conclusion
     assert any("+33%" in note for note in found.notes)
+
+
+def test_idle_time_of_a_slowed_host_is_what_its_kernels_leave() -> None:
+    """The kernels of a GPU take as long under a profiler as without; what lies between them does not."""
+    pair = summary("A", 9, http=1), summary("B", 5, http=1)
+    profiles = [profile("A", 9, {"matmul": 3}, 9, "cuda"), profile("B", 5, {"matmul": 2}, 4.5, "cuda")]
+    [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
+    assert {part.name: (part.value_a, part.value_b) for part in found.parts} == {
+        "decode step: matmul": (3, 2),
+        "steps with others' prompts in them: their kernels": (0, 0),
+        "GPU idle": (6, 3),
+    }
+    assert found.parts[-1].source.startswith("inferred")
+    assert "is GPU idle, +3.00 ms" in found.conclusion and "inferred" in found.conclusion
+    assert any("not representative" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("kernels", "idle"), [(12, 0), (3, 1)])
+def test_kernels_that_are_not_the_benchmarks_explain_nothing(kernels: float, idle: float) -> None:
+    """They take longer than its whole step, or the profiled step is the shorter one."""
+    pair = summary("A", 9, http=1), summary("B", 5, http=1)
+    profiles = [profile("A", 9, {"matmul": kernels}, idle, "cuda"), profile("B", 5, {"matmul": 2}, 3, "cuda")]
+    [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
+    assert found.conclusion.startswith("not explained: the profile is not representative")
 
 
 def test_without_profiles_there_is_no_explanation() -> None:
