@@ -4,10 +4,13 @@ import importlib.util
 import os
 from pathlib import Path
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-#: A loaded machine is no fault of the code.
-settings.register_profile("patient", deadline=None)
+#: A loaded machine is no fault of the code. Under CI the same examples are tried each time, elsewhere new
+#: ones.
+settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
+)
 settings.load_profile("patient")
 
 # Without a GPU, kernels are tested in Triton's interpreter, which has to be on when Triton is imported; the

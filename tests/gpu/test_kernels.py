@@ -87,7 +87,7 @@ class Layer:
         return torch.einsum("ht,thd->hd", weights, v).flatten()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(0, 1000),
     st.sampled_from([768, 1024]),

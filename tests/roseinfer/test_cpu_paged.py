@@ -104,7 +104,7 @@ def run(case: Case, *, cpu_kernels: bool) -> tuple[torch.Tensor, torch.Tensor, A
     return out.double(), wanted, attention
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(case=CASES)
 def test_decode_kernel(case: Case) -> None:
     out, wanted, attention = run(case, cpu_kernels=True)
@@ -112,7 +112,7 @@ def test_decode_kernel(case: Case) -> None:
     assert (out - wanted).abs().max() <= TOLERANCE[case.dtype] * wanted.abs().max()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(case=CASES)
 def test_decode_in_pytorch(case: Case) -> None:
     out, wanted, attention = run(case, cpu_kernels=False)

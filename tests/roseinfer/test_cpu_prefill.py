@@ -110,13 +110,13 @@ def check(case: Case, *, kernel: bool) -> None:
 
 
 @needs_the_dot_product
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(CASES)
 def test_kernel(case: Case) -> None:
     check(case, kernel=True)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(CASES)
 def test_pytorch(case: Case) -> None:
     check(case, kernel=False)

@@ -22,7 +22,6 @@ from roseinfer.params import SamplingParams
 VOCAB = 5003
 
 
-@settings(deadline=None)
 @given(rows=st.integers(1, 5), k=st.integers(0, 25), seed=st.integers(0, 99), half=st.booleans())
 def test_definition(rows: int, k: int, seed: int, half: bool) -> None:
     """float32 and bfloat16 logits, of which many are equal, over a vocabulary of 23."""
@@ -44,7 +43,6 @@ def test_definition(rows: int, k: int, seed: int, half: bool) -> None:
             assert (others[0] == token) == (wide[row, token] == wide[row].max())
 
 
-@settings(deadline=None)
 @given(wanted=st.lists(st.integers(-1, 3), min_size=1, max_size=8), data=st.data())
 def test_a_step_told_in_parts(wanted: list[int], data: st.DataObject) -> None:
     """Prompts and decode rows launched apart, with padding behind either, say the same as together."""
@@ -148,7 +146,7 @@ def silent(engine: Engine) -> list[list[int]]:
     return [tokens for tokens, _ in run(engine, requests)]
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(asking=st.lists(st.sampled_from([None, 0, 1, 20]), min_size=24, max_size=24))
 def test_who_asks_changes_no_token(engine: Engine, silent: list[list[int]], asking: list[int | None]) -> None:
     requests = [

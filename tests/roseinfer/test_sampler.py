@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roseinfer.engine.sampler import SamplingBatch, sample
@@ -42,7 +42,6 @@ ROW = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(rows=st.lists(ROW, min_size=1, max_size=8), seed=st.integers(0, 99), dtype=st.booleans())
 def test_only_allowed_tokens_and_each_row_alone(
     rows: list[tuple[float, int, float, int]], seed: int, dtype: bool

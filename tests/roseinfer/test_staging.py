@@ -15,7 +15,7 @@ from roseinfer.kernels.triton import host_memory
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 ROWS, WIDTH, WORDS = 5, 3, 7
-examples = settings(max_examples=25, deadline=None)
+examples = settings(max_examples=25)
 #: Of each step: the row that changes and the number that it gets.
 changes = st.lists(st.lists(st.tuples(st.integers(0, ROWS - 1), st.integers(1, 99))), min_size=1, max_size=9)
 

@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models
@@ -30,14 +30,12 @@ def text_of(tokenizer: Tokenizer, ids: list[int]) -> str:
     return "".join(detokenizer.push(id) for id in ids) + detokenizer.finish()
 
 
-@settings(deadline=None)
 @given(text=st.text(max_size=80))
 def test_streamed_text_is_the_text_that_was_encoded(tokenizer: Tokenizer, text: str) -> None:
     if "<|endoftext|>" not in text:
         assert text_of(tokenizer, tokenizer.encode(text).tolist()) == text
 
 
-@settings(deadline=None)
 @given(ids=st.lists(st.integers(0, LAST_ID), max_size=40))
 def test_any_ids_decode_as_the_whole_would(tokenizer: Tokenizer, ids: list[int]) -> None:
     """The pieces joined equal one decoding of all bytes, U+FFFD for what is malformed."""
@@ -45,7 +43,6 @@ def test_any_ids_decode_as_the_whole_would(tokenizer: Tokenizer, ids: list[int])
     assert text_of(tokenizer, ids) == codecs.decode(raw, "utf-8", "replace")
 
 
-@settings(deadline=None)
 @given(ids=st.lists(st.integers(0, LAST_ID), min_size=1, max_size=40))
 def test_nothing_shown_is_taken_back(tokenizer: Tokenizer, ids: list[int]) -> None:
     """No piece ends in the middle of a character that a later token completes."""
@@ -70,7 +67,6 @@ def test_stop_strings_cut_at_the_first_whatever_the_pieces(pieces: list[str], st
         assert not any(stop in whole for stop in stops)
 
 
-@settings(deadline=None)
 @given(ids=st.lists(st.integers(0, 8), max_size=12))
 def test_names_of_sentencepiece_tokens(ids: list[int]) -> None:
     """Their bytes joined are what the tokenizers library decodes; a special token has only a name."""

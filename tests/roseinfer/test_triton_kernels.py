@@ -16,7 +16,7 @@ from roseinfer.kernels.triton.pipelined import PipelinedTile
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EPS = 1e-5
-examples = settings(max_examples=15, deadline=None)
+examples = settings(max_examples=15)
 seeds = st.integers(0, 1000)
 
 

@@ -34,7 +34,7 @@ def width(ends):
     return ends[1] - ends[0]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.floats(0, 1e3), st.integers(1, 4), st.integers(0, 5)), min_size=1, max_size=40))
 def test_every_replicate_is_the_percentile_of_the_tokens_it_drew(rows):
     values, weights, request = (np.array(column) for column in zip(*rows, strict=True))

@@ -39,7 +39,7 @@ def test_a_difference_of_means_is_welchs():
 repeats = st.lists(st.floats(50, 150), min_size=2, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(repeats, repeats, st.floats(0.01, 100))
 def test_a_ratio_turns_over_and_does_not_depend_on_the_unit(a, b, unit):
     forth, back = ratio(mean_of(a), mean_of(b, 1)), ratio(mean_of(b, 1), mean_of(a))

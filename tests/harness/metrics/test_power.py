@@ -19,21 +19,21 @@ def count(*given):
     return MAX_REPEATS + 1 if found is None else found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(effects, effects, spreads, levels)
 def test_a_larger_effect_never_needs_more(one, other, spread, level):
     small, large = sorted((one, other))
     assert 2 <= count(large, spread, level) <= count(small, spread, level)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(effects, spreads, spreads, levels)
 def test_a_larger_spread_never_needs_fewer(effect, one, other, level):
     small, large = sorted((one, other))
     assert count(effect, small, level) <= count(effect, large, level)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(effects, spreads, levels, levels)
 def test_a_stricter_level_never_needs_fewer(effect, spread, one, other):
     strict, loose = sorted((one, other))

@@ -52,7 +52,7 @@ def by_hand(rows):
     return good, samples
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(runs())
 def test_every_number_is_the_one_worked_out_by_hand(rows):
     found = summarize(*build(rows))

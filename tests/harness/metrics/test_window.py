@@ -97,7 +97,7 @@ def rows_of(drawn):
     return rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(streams)
 def test_a_window_around_everything_changes_nothing(drawn):
     tables = build(rows_of(drawn))
@@ -110,7 +110,7 @@ def test_a_window_around_everything_changes_nothing(drawn):
         assert value == (pytest.approx(plain[name]) if isinstance(value, float) else plain[name]), name
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(streams, st.lists(st.floats(0, 25), max_size=3))
 @example([(0.0, 1.0, 1.0, 1, False)] * 10, [5e-324])  # a window in which no time passes
 def test_windows_side_by_side_hold_every_token_and_request_once(drawn, cuts):
@@ -125,7 +125,7 @@ def test_windows_side_by_side_hold_every_token_and_request_once(drawn, cuts):
     assert all(one.num_requests + one.left_out == len(rows) for one in found)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(streams)
 def test_the_steady_state_lies_inside_the_cell(drawn):
     rows = rows_of(drawn)

@@ -67,7 +67,7 @@ CONFIGS = st.builds(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(config=CONFIGS, seed=st.integers(0, 99), rate=st.floats(0.2, 50))
 def test_nobody_starves(config: EngineConfig, seed: int, rate: float) -> None:
     """Under any settings each of fifty requests ends."""

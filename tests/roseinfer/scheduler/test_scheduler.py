@@ -243,7 +243,7 @@ def live(house: House, asks: list[Ask]) -> Life:
     return life
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(house=HOUSES, asks=st.lists(ASKS, min_size=1, max_size=25))
 def test_every_answer_is_right_and_comes_once(house: House, asks: list[Ask]) -> None:
     """Any arrivals, any that leave, any policy, any cache size that holds the longest request alone."""
@@ -325,7 +325,7 @@ class NextTurn(Ask):
 
 
 @given(own=st.integers(1, 8), max_tokens=st.integers(1, 12), overlap=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_next_turn_of_a_conversation_finds_the_answer(own: int, max_tokens: int, overlap: bool) -> None:
     """All but the answer's last token, whose keys and values nobody computed, as far as it fills blocks."""
     first = Ask(0, 8, own, max_tokens, 0, False, 0, None)

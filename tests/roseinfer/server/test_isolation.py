@@ -38,7 +38,7 @@ def answer(server: Any, request: dict[str, Any]) -> dict[int, tuple[list[int], s
     return made
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(requests=st.lists(REQUESTS, min_size=2, max_size=6))
 def test_together_as_alone(serving: Any, requests: list[dict[str, Any]]) -> None:
     alone = [answer(serving, request) for request in requests]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roseinfer.logprobs import TokenLogprobs
@@ -129,7 +129,6 @@ def test_offsets_are_where_characters_begin(text: str) -> None:
         start += len(piece)
 
 
-@settings(deadline=None)
 @given(tokens=st.lists(st.integers(0, 50300), max_size=40))
 def test_bytes_of_a_chat_are_its_text(tokens: list[int]) -> None:
     """Any tokens, malformed UTF-8 too; a special token and ids outside the vocabulary have no bytes."""

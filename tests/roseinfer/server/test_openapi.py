@@ -42,7 +42,7 @@ def fuzz(server: Any, path: str) -> None:
     against the document is refused."""
     operation = openapi.from_dict(server.request("/openapi.json").json)[path]["POST"]
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def holds(data: st.DataObject) -> None:
         case: Case = data.draw(st.sampled_from(GenerationMode).flatmap(operation.as_strategy))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roseinfer.logprobs import TokenLogprobs
@@ -74,7 +74,6 @@ def text(choice: Any) -> str:
     return shown
 
 
-@settings(deadline=None)
 @given(tokens=TOKENS, with_ids=st.booleans(), chat=st.booleans(), model=st.sampled_from(["m", '100%d "é\\']))
 def test_both_ways_say_the_same(tokens: list[int], with_ids: bool, chat: bool, model: str) -> None:
     short, long = stream(1, with_ids, chat, model), stream(1, with_ids, chat, model)
@@ -85,7 +84,6 @@ def test_both_ways_say_the_same(tokens: list[int], with_ids: bool, chat: bool, m
     assert short[0]._answers[0].tokens == len(tokens)
 
 
-@settings(deadline=None)
 @given(tokens=TOKENS, interval=st.integers(1, 7))
 def test_stream_interval(tokens: list[int], interval: int) -> None:
     """The first token alone, then groups, and at the end what is left."""
@@ -97,7 +95,6 @@ def test_stream_interval(tokens: list[int], interval: int) -> None:
     assert 1 <= len(groups[-1]) <= interval
 
 
-@settings(deadline=None)
 @given(tokens=TOKENS, data=st.data())
 def test_what_comes_while_the_client_does_not_read_leaves_together(
     tokens: list[int], data: st.DataObject
@@ -119,7 +116,6 @@ def test_what_comes_while_the_client_does_not_read_leaves_together(
     assert "".join(map(text, whole)) == expected
 
 
-@settings(deadline=None)
 @given(tokens=TOKENS, interval=st.integers(1, 5), data=st.data())
 def test_every_chunk_tells_of_its_own_tokens(tokens: list[int], interval: int, data: st.DataObject) -> None:
     """Also in groups, and of those that waited for the client."""
