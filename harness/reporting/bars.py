@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from matplotlib.ticker import MaxNLocator
+
 from harness.metrics.glossary import GLOSSARY
 from harness.reporting.axes import footnote
 from harness.reporting.sketch import LINE, Sketch
@@ -33,19 +35,24 @@ def bars(results: Sequence[OfflineResult], styles: Mapping[str, Look], metric: s
         sketch.belongs(bar, label)
         (dots,) = axes.plot(found, [position] * len(found), "o", color=INK, markersize=3, alpha=0.7)
         tips = [
-            f"{label}, repeat {one.repeat}{LINE}{value:,.4g} {term.unit}"
+            f"{label}, repeat {one.repeat}{LINE}{_told(value)} {term.unit}"
             for one, value in zip(repeats, found, strict=True)
         ]
         sketch.points(dots, label, tips)
         text = axes.annotate(
-            f"{mean:,.4g}", (max(found), position), (5, 0), textcoords="offset points", va="center"
+            _told(mean),
+            (max(found), position),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
         )
         sketch.belongs(text, label)
     axes.set_yticks(range(len(styles)), names)
     axes.tick_params(axis="y", labelcolor=INK)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    axes.set_xlim(0, max(getattr(result, metric) for result in results) * 1.18)
+    axes.set_xlim(0, max(getattr(result, metric) for result in results) * 1.25)
+    axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     axes.spines["bottom"].set_visible(False)
     axes.spines["left"].set(visible=True, color=RULE)
@@ -55,3 +62,8 @@ def bars(results: Sequence[OfflineResult], styles: Mapping[str, Look], metric: s
     prompts = sorted({result.num_prompts for result in results})
     axes.set_xlabel(f"n = {', '.join(str(count) for count in prompts)} prompts a run", loc="left")
     return sketch.finish(f"offline_{metric}", f"{term.name} of each engine on the offline batch")
+
+
+def _told(value: float) -> str:
+    """Four digits, and never as a power of ten."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

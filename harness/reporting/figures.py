@@ -62,7 +62,11 @@ def online_figures(run: OnlineRun) -> Figures:
             bands={metric: band(pooled, shown, metric) for metric in HEADLINE},
             percentiles={(m, q): percentile(pooled, shown, m, q) for m in HEADLINE for q in (90, 99)},
             ecdfs=_ecdfs(groups, styles, pooled),
-            tradeoffs=[tradeoff(pooled, shown, metric) for metric in ("ttft_ms", "tpot_ms")],
+            tradeoffs=[
+                tradeoff(pooled, shown, metric)
+                for metric in ("ttft_ms", "tpot_ms")
+                if any(getattr(summary, metric).n for summary in pooled)
+            ],
             waterfalls=[
                 waterfall(pooled, scale) for scale in sorted({one.scale for one, _ in known(pooled)})
             ],

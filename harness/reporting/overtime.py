@@ -71,7 +71,7 @@ def lives(group: Group, look: Look, *, seconds: float) -> Plot:
     (failed,) = axes.plot(due[~good], position[~good], "x", color=look.color, markersize=4)
     errors = rows["error"].astype(object).where(rows["error"].notna(), "")
     sketch.points(failed, group.label, [f"request {i}{LINE}{errors.iloc[i]}" for i in position[~good]])
-    axes.set_title(f"{plain(group.label, 40)} at scale {group.scale:g}: request by request")
+    axes.set_title(f"{plain(group.label, 40)} at scale {group.scale:g}")
     axes.set_xlabel("seconds since the first arrival", loc="left")
     axes.set_xlim(0, seconds)
     axes.set_ylim(max(len(rows), 2) - 0.2, -0.8)

@@ -50,14 +50,14 @@ SCALES = (0.4, 0.8, 1.6)
 
 
 def make_cell(
-    cell: int, engine: Engine, scale: float, repeat: int, n: int
+    cell: int, engine: Engine, scale: float, repeat: int, n: int, longest: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Columns of requests and chunks: Poisson arrivals to a server whose slowness grows with the load."""
     load = np.random.default_rng(7)
     rng = np.random.default_rng([cell, 11])
     sched = np.cumsum(load.exponential(0.12, n)) * scale
     sched -= sched[0]
-    tokens = np.clip(load.lognormal(3.2, 0.6, n), 1, 96).astype(int)
+    tokens = np.clip(load.lognormal(3.2, 0.6, n), 1, longest).astype(int)
     inputs = np.clip(load.lognormal(5.2, 0.8, n), 8, 900).astype(int)
     crowd = 1 + 0.9 / scale * (0.7 + 0.3 * np.sin(sched / sched[-1] * 9))
     sent = sched + rng.exponential(5e-5, n)
@@ -103,13 +103,15 @@ def make_online(
     scales: Sequence[float] = SCALES,
     repeats: int = 2,
     n: int = 200,
+    longest: int = 96,
     faults: bool = True,
     trace: str = "azure-conv-2023",
 ) -> Path:
-    """An online run folder; with faults, a cell of vLLM has failures and an engine is skipped."""
+    """An online run folder, answers of up to `longest` tokens; with faults, a cell of vLLM has failures and an
+    engine is skipped."""
     folder.mkdir(parents=True)
     cells = [(e, scale, repeat) for repeat in range(repeats) for e in reversed(engines) for scale in scales]
-    tables = [make_cell(cell, *identity, n) for cell, identity in enumerate(cells)]
+    tables = [make_cell(cell, *identity, n, longest) for cell, identity in enumerate(cells)]
     if faults:
         bad = cells.index((next(engine for engine in engines if engine.name == "vllm"), scales[0], 0))
         for position, kind in ((5, "timeout"), (17, "timeout"), (30, "disconnected")):

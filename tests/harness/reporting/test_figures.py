@@ -13,6 +13,7 @@ from harness.reporting.axes import places
 from harness.reporting.bands import band
 from harness.reporting.figures import offline_figures, online_figures
 from harness.reporting.overtime import in_flight
+from harness.reporting.report import write_run_outputs
 from harness.reporting.run import load_run
 from harness.reporting.style import MATPLOTLIB, looks, on_dark
 from harness.reporting.svg import plain
@@ -57,10 +58,20 @@ def test_ids_differ_between_figures_on_a_page_and_references_hold(drawn):
     assert "<style" not in first and 'pt"' not in first.split(">")[0]
 
 
+def test_answers_of_one_token_have_no_time_per_token(tmp_path):
+    folder = make_online(tmp_path / "run", engines=ENGINES[::2], scales=[1.0], repeats=1, n=40, longest=1)
+    drawn = online_figures(load_run(folder))
+    assert [plot.name for plot in drawn.tradeoffs] == ["tradeoff_ttft"]
+    assert write_run_outputs(folder).is_file()
+
+
 def test_offline_bars(offline_run):
     plots = offline_figures(load_run(offline_run)).every
     assert [plot.name for plot in plots] == ["offline_output_tok_per_s", "offline_total_s"]
     assert "roseinfer (in-process)" in plots[0].svg
+    for plot in plots:
+        labels = [text.get_text() for text in plot.figure.axes[0].texts]
+        assert len(labels) == 4 and not any("e+" in label for label in labels)
 
 
 def test_text_from_outside_cannot_break_a_figure(run):
