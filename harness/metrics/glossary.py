@@ -108,7 +108,8 @@ _TERMS = (
         "offered rate",
         "req/s",
         "(requests − 1) / (last t_sched − first t_sched)",
-        "What the schedule asks for. An achieved rate below it means that the engine fell behind.",
+        "What the schedule asks for. The achieved rate is a little lower, as the last answers take their "
+        "time; much lower, and the engine fell behind.",
         lower_is_better=False,
     ),
     Term(

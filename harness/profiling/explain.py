@@ -27,7 +27,7 @@ ENOUGH = 0.5
 TRIGGERS = {"ttft_ms": ("ttft_ms",), "itl_ms": ("itl_ms", "tpot_ms"), "e2e_ms": ("e2e_ms",)}
 
 #: Of TTFT, where nobody tells before from after: a head that comes with the first token hides it.
-OUTSIDE = "outside the engine (HTTP, tokenizing, delivery)"
+OUTSIDE = "not told apart: HTTP, tokenizing, delivery"
 #: Of the time per token: what the steps with prompts add.
 PROMPTS = "steps with others' prompts in them"
 _TTFT_PARTS: tuple[Part, ...] = ("http", "queue", "prefill", "delivery")
@@ -39,7 +39,7 @@ def explain(
     figures: Sequence[ProfileFigures],
     levels: Mapping[tuple[str, float], Level],
 ) -> list[Gap]:
-    """Every difference that a verdict at 5 % found, scale by scale.
+    """Every difference that a verdict at 5 % found between valid cells, scale by scale.
 
     Args:
         levels: what each engine's load came to in the benchmark, by label and scale.
@@ -55,6 +55,8 @@ def explain(
     gaps = []
     for (a, b, scale, metric), verdicts in found.items():
         pair = pooled[a, scale], pooled[b, scale]
+        if not all(one.valid for one in pair):
+            continue
         gap = _TAKE_APART[metric](profiled, *pair)
         if gap is not None:
             batches = [_batch(label, levels[label, scale]) for label in (a, b) if (label, scale) in levels]
@@ -74,7 +76,7 @@ def _time_per_token(profiled: Profiled, a: OnlineSummary, b: OnlineSummary) -> G
     representative = all(one.representative for one in sides)
     inferred = not representative and all(one.representative or one.only_idle_longer for one in sides)
     parts = [*_kernel_parts(*sides), *(_inferred_idle(*sides) if inferred else _measured_idle(*sides))]
-    notes = [f"{one.run.label}: {note}" for one in sides for note in _notes(one)]
+    notes = [f"{one.run.label}: {note}" for one in sides for note in _notes(one, inferred)]
     gap = _gap("itl_ms", a, b, mean_a, mean_b, parts, "")
     conclusion = _conclude(gap)
     if inferred:
@@ -109,7 +111,7 @@ def _source(side: Side) -> str:
     return f"{side.run.tool} profiles"
 
 
-def _notes(side: Side) -> Iterable[str]:
+def _notes(side: Side, inferred: bool) -> Iterable[str]:
     level, deviation = side.level, side.deviation
     if side.decode is not None and side.decode.batch is not None:
         yield f"{side.decode.batch:.1f} requests in a profiled decode step"
@@ -119,6 +121,11 @@ def _notes(side: Side) -> Iterable[str]:
         yield (
             f"not representative: a step took {side.figures.step_ms:.2f} ms in the profile and "
             f"{level.step_ms:.2f} ms in the benchmark ({deviation:+.0%})"
+        )
+    if inferred and not side.left_ms:
+        yield (
+            f"its kernels alone took {side.figures.busy_ms:.2f} ms a step, more than the benchmark's step: "
+            "more requests were held in flight than ran there, and no idle time can be inferred"
         )
 
 
@@ -188,13 +195,11 @@ def _gap(
 
 def _conclude(gap: Gap) -> str:
     """Names the largest part where the parts make up enough of the difference; else says that they do not."""
+    left = f"{signed(gap.unexplained, 2)} ms of {signed(gap.delta, 2)} ms is"
     if not gap.delta or abs(gap.unexplained) > ENOUGH * abs(gap.delta):
-        return f"not explained: {_unexplained(gap)} of {signed(gap.delta, 2)} ms is left over"
-    return f"{_largest(gap.parts)}; {_unexplained(gap)} of {signed(gap.delta, 2)} ms is not explained"
-
-
-def _unexplained(gap: Gap) -> str:
-    return f"{signed(gap.unexplained, 2)} ms"
+        return f"not explained: {left} left over"
+    said = _largest(gap.parts)
+    return f"{said}; {left} not explained" if round(gap.unexplained, 2) else said
 
 
 def _largest(parts: Sequence[GapPart]) -> str:

@@ -16,7 +16,9 @@ from harness.spec.profile import Artifact
 class ProfileSection:
     """Tables of the gaps and of the figures, and the files they come from (paths relative to the run)."""
 
+    profiled: str
     gaps: Sequence[Table]
+    unexplained: Sequence[str]
     tables: Sequence[Table]
     kernels: Sequence[Table]
     rules: Table
@@ -41,7 +43,9 @@ def profile_section(run: Path) -> ProfileSection | None:
         shown.append(tables.agreements(profiles.agreements))
     remarks = {f"{one.label}, {one.tool}": remark for one in profiles.figures for remark in one.remarks}
     return ProfileSection(
-        gaps=[tables.gap(one) for one in profiles.gaps],
+        profiled=tables.profiled([one for one in manifest.runs if one.error is None]),
+        gaps=[tables.gap(one) for one in profiles.gaps if one.parts],
+        unexplained=tables.unexplained([one for one in profiles.gaps if not one.parts]),
         tables=shown,
         kernels=[tables.kernels(one) for one in profiles.figures],
         rules=tables.rules(),

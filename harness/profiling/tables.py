@@ -8,9 +8,9 @@ from harness.metrics.glossary import GLOSSARY
 from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.reading.rules import CATEGORIES as CATEGORY_RULES
 from harness.profiling.reading.rules import COMPONENTS, STEP_RANGES
-from harness.reporting.numbers import DASH, decimals, number, signed
+from harness.reporting.numbers import DASH, decimals, number, plural, signed
 from harness.reporting.table import Cell, Column, Table
-from harness.spec.profile import Agreement, Gap, ProfileFigures, StepFigures, StepKind
+from harness.spec.profile import Agreement, Gap, ProfileFigures, ProfileRun, StepFigures, StepKind
 
 _KINDS: tuple[StepKind, ...] = ("decode", "prefill")
 
@@ -39,20 +39,26 @@ def categories(figures: Sequence[ProfileFigures]) -> Table:
     """One row an engine, tool and kind of step: where the time of a step goes, in ms."""
     columns = [
         *(Column(head, numeric=False) for head in ("engine", "tool", "step")),
-        *(Column(category) for category in CATEGORIES),
-        Column("idle"),
         Column("together"),
+        Column("idle"),
+        *(Column(category) for category in CATEGORIES),
     ]
     rows = []
     for one in figures:
         for kind in _KINDS:
             if (step := one.steps.get(kind)) is None:
                 continue
-            values = [*(step.categories_ms[name] for name in CATEGORIES), step.idle_ms, step.period_ms]
+            values = [step.period_ms, step.idle_ms, *(step.categories_ms[name] for name in CATEGORIES)]
             places = decimals(values)
             cells = [Cell(number(value, places), value) for value in values]
             rows.append([Cell(one.label), Cell(one.tool), Cell(kind), *cells])
-    return Table("profile-categories", "Where the time of a step goes, ms", columns, rows)
+    notes = [
+        "A kernel counts whole in the category of its name, also one that does several things at once: "
+        "engines that fuse differently compare in their sums."
+    ]
+    if any(one.device == "cuda" for one in figures):
+        notes.append("Where kernels overlap, the one that began first has the time.")
+    return Table("profile-categories", "Where the time of a step goes, ms", columns, rows, notes)
 
 
 def components(figures: Sequence[ProfileFigures]) -> Table:
@@ -110,7 +116,10 @@ def kernels(one: ProfileFigures) -> Table:
         ]
         for found in one.kernels
     ]
-    return Table(f"profile-kernels-{one.tool}", f"{one.label}, {one.tool}: the longest", columns, rows)
+    notes = []
+    if one.device == "cuda":
+        notes.append("Each kernel by itself: where one begins before the one ahead has ended, both count.")
+    return Table(f"profile-kernels-{one.tool}", f"{one.label}, {one.tool}: the longest", columns, rows, notes)
 
 
 def gap(one: Gap) -> Table:
@@ -125,15 +134,40 @@ def gap(one: Gap) -> Table:
         return [Cell(name), *shown, Cell(signed(delta, places), delta), Cell(source)]
 
     term = GLOSSARY[one.metric]
-    rows = [row(f"{term.short}, mean", one.value_a, one.value_b, one.delta, ", ".join(one.verdicts))]
+    found = f"by the client; a difference in {', '.join(one.verdicts)}"
+    rows = [row(f"{term.short}, mean", one.value_a, one.value_b, one.delta, found)]
     rows += [row(part.name, part.value_a, part.value_b, part.delta, part.source) for part in one.parts]
     rows.append(row("not explained", None, None, one.unexplained, "what the parts leave over"))
-    where = "" if one.scale is None else f", scale {one.scale:g}"
-    title = f"{term.short} of {one.a} against {one.b}{where}: {one.conclusion}"
+    title = f"{_pair(one)}: {one.conclusion}"
     notes = [f"{note}." for note in one.notes]
     if one.artifacts:
         notes.append(f"From {' and '.join(one.artifacts)}.")
     return Table(f"gap-{one.metric}", title, columns, rows, notes)
+
+
+def unexplained(gaps: Sequence[Gap]) -> list[str]:
+    """The differences of which no part is known, a line for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for one in gaps:
+        by_reason.setdefault(one.conclusion, []).append(_pair(one))
+    return [f"{'; '.join(pairs)}: {reason}." for reason, pairs in by_reason.items()]
+
+
+def profiled(runs: Sequence[ProfileRun]) -> str:
+    """What was captured, under which load."""
+    tools: dict[tuple[str, float | None, int], list[str]] = {}
+    for one in runs:
+        tools.setdefault((one.label, one.scale, one.level.in_flight), []).append(one.tool)
+    return "; ".join(
+        f"{label}{'' if scale is None else f' at scale {scale:g}'} with {plural(held, 'request')} in flight "
+        f"({' and '.join(names)})"
+        for (label, scale, held), names in tools.items()
+    )
+
+
+def _pair(one: Gap) -> str:
+    where = "" if one.scale is None else f", scale {one.scale:g}"
+    return f"{GLOSSARY[one.metric].short} of {one.a} against {one.b}{where}"
 
 
 def rules() -> Table:

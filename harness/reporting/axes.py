@@ -53,6 +53,11 @@ def fit_values(axes: Axes, values: Sequence[float], which: str = "y") -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    if which == "y":
+        axes.annotate(
+            "log", (0, 1), (-5, 4), xycoords="axes fraction", textcoords="offset points", ha="right",
+            fontsize=7, color=MUTED,
+        )  # fmt: skip
 
 
 def hollow(look: Look) -> dict[str, Any]:

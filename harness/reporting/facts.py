@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.reporting.numbers import DASH, plural, several
 from harness.reporting.run import OnlineRun, Run
+from harness.spec.results import RunInfo
 
 
 def title(run: Run) -> str:
@@ -21,17 +22,16 @@ def facts(run: Run) -> list[tuple[str, str]]:
     settings, trace = run.meta.settings, run.meta.trace
     found = [
         ("Model", _model(run)),
-        ("Machine", machine(run.meta.environment)),
+        ("Machine", machine(run.meta)),
     ]
     if isinstance(run, OnlineRun):
-        scales = ", ".join(f"{scale:g}" for scale in sorted({s.scale for s in run.pooled}))
         if settings.get("concurrency"):
             found.append(("Load", f"closed loop, {trace.origin if trace else settings['concurrency']}"))
         else:
             found.append(
                 ("Trace", f"{trace.name}{f' ({trace.note})' if trace.note else ''}" if trace else "")
             )
-            found.append(("Scales", f"{scales} × the time between arrivals; smaller is heavier"))
+            found.append(("Scales", _scales(run)))
         found.append(("Sample", _sample(run)))
     else:
         found.append(("Batch", batch(run.meta.settings)))
@@ -39,14 +39,15 @@ def facts(run: Run) -> list[tuple[str, str]]:
     return [(name, value) for name, value in found if value]
 
 
-def machine(environment: Mapping[str, Any]) -> str:
-    """GPUs by name and count where there are any; else the CPU, its usable cores and the memory."""
-    gpus = [str(gpu.get("name", "GPU")) for gpu in environment.get("gpus") or []]
-    if gpus:
-        return ", ".join(f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus))
+def machine(run: RunInfo) -> str:
+    """GPUs by name and count, unless the run was on the CPU; the CPU, its usable cores and the memory."""
+    environment: Mapping[str, Any] = run.environment
+    on_cpu = run.settings.get("device") == "cpu"
+    gpus = [] if on_cpu else [str(gpu.get("name", "GPU")) for gpu in environment.get("gpus") or []]
+    parts = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
     cpu = environment.get("cpu") or {}
     cores, memory = cpu.get("usable_cores"), environment.get("memory_total")
-    parts = [str(cpu.get("model") or ""), plural(int(cores), "core") if cores else ""]
+    parts += [str(cpu.get("model") or ""), plural(int(cores), "core") if cores else ""]
     parts.append(f"{memory / 2**30:.0f} GiB" if memory else "")
     return ", ".join(part for part in parts if part)
 
@@ -64,6 +65,16 @@ def _model(run: Run) -> str:
     if told and all("base_url" in one for one in told):
         return several(f"{one['model']} at {one['base_url']}" for one in told)
     return ", ".join(str(settings[key]) for key in ("model", "dtype", "device") if settings.get(key))
+
+
+def _scales(run: OnlineRun) -> str:
+    """Each with the rate that it offers."""
+    offered = {one.scale: one.offered_req_per_s for one in run.pooled}
+    told = several(
+        f"{scale:g}" + (f" ({rate:.3g} requests/s)" if (rate := offered[scale]) else "")
+        for scale in sorted(offered)
+    )
+    return f"{told} × the time between arrivals; smaller is heavier"
 
 
 def _when(created: str) -> str:

@@ -65,7 +65,7 @@ class Chapter:
 
     @property
     def machine(self) -> str:
-        return machine(self.meta.environment)
+        return machine(self.meta)
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -119,7 +119,9 @@ class Chapter:
         """Every engine over each of them, by the one that is the baseline."""
         assert isinstance(self.run, OnlineRun)
         labels, found = list(self.styles), self.run.results.comparisons
-        return {label: ratios(found, metric, label, labels) for label in labels} if len(labels) > 1 else {}
+        if len(labels) < 2:
+            return {}
+        return {label: ratios(found, metric, label, labels, self.run.pooled) for label in labels}
 
     @property
     def waterfall(self) -> Table | None:

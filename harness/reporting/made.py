@@ -8,12 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness.metrics.intervals import ASSUMED_SPREAD
 from harness.reporting.numbers import DASH
 from harness.reporting.table import Cell, Column, Table
 from harness.spec.calibration import Calibration
 from harness.spec.fairness import AnswerCheck, AnswerChecks
 from harness.spec.fairness import Ledger as FairLedger
 from harness.spec.results import LaunchRecord, RunInfo
+
+#: How far repeats are taken to spread where there is one.
+assumed = f"{100 * ASSUMED_SPREAD:.0f} %"
 
 
 @dataclass(frozen=True)

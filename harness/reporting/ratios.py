@@ -8,20 +8,30 @@ from harness.metrics.glossary import GLOSSARY
 from harness.reporting.numbers import DASH
 from harness.reporting.table import Cell, Column, Table
 from harness.reporting.tables import SHOWN
-from harness.reporting.winners import better, differs
-from harness.spec.results import Comparison
+from harness.reporting.winners import better, differs, valid_labels
+from harness.spec.results import Comparison, OnlineSummary
 
 
-def ratios(comparisons: Sequence[Comparison], metric: str, baseline: str, labels: Sequence[str]) -> Table:
-    """`engine / baseline` for each scale and percentile; marked where the engine is really better."""
+def ratios(
+    comparisons: Sequence[Comparison],
+    metric: str,
+    baseline: str,
+    labels: Sequence[str],
+    pooled: Sequence[OnlineSummary],
+) -> Table:
+    """`engine / baseline` for each scale and percentile; marked where the engine is really better.
+
+    An invalid cell is not compared.
+    """
+    valid = valid_labels(pooled)
     found = {
         (one.scale, one.statistic, pair): one
         for one in comparisons
-        if one.metric == metric and one.scale is not None
+        if one.metric == metric and one.scale is not None and {one.a, one.b} <= valid[one.scale]
         for pair in ((one.a, one.b), (one.b, one.a))
         if pair[1] == baseline
     }
-    keys = [(scale, f"p{q}") for scale in sorted({scale for scale, *_ in found}) for q in SHOWN]
+    keys = [(scale, f"p{q}") for scale in sorted({one.scale for one in pooled}) for q in SHOWN]
     columns = [Column(statistic, f"scale {scale:g}") for scale, statistic in keys]
     rows = [
         [Cell(label), *(_cell(found.get((*key, (label, baseline))), label) for key in keys)]
@@ -34,7 +44,7 @@ def ratios(comparisons: Sequence[Comparison], metric: str, baseline: str, labels
 
 def _cell(one: Comparison | None, label: str) -> Cell:
     if one is None:
-        return Cell(DASH, remark="not compared")
+        return Cell(DASH, remark="not compared: not measured, or invalid")
     if one.ci is None:
         return Cell(DASH, remark="withheld: the samples are too small")
     ratio, (low, high) = one.ratio, one.ci

@@ -7,6 +7,7 @@ from itertools import takewhile
 
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing
+from harness.reporting.made import assumed
 from harness.reporting.numbers import decimals, number, several
 from harness.reporting.run import OfflineRun, OnlineRun, Run
 from harness.reporting.winners import differs
@@ -57,7 +58,7 @@ def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], 
         return f"no difference is shown in {short} p{q} between {several([lowest, *level])}{_ratio(against)}."
     loser, one = against[len(level)]
     size, ends = _size(one)
-    claim = f"{lowest}'s {short} p{q} is {size} lower than {loser}'s (95 % interval {ends})"
+    claim = f"{lowest}'s {short} p{q} is {size} lower than {loser}'s (95 % interval {ends}{assumption(one)})"
     return f"{claim}; from {several(level)} it shows no difference." if level else f"{claim}."
 
 
@@ -68,6 +69,11 @@ def _ratio(against: Sequence[tuple[str, Comparison]]) -> str:
     low, high = one.ci
     corrected = "" if low <= 1 <= high else f", which does not hold for {one.comparisons} comparisons at once"
     return f" (ratio {one.a} / {one.b} {one.ratio:.2f}, 95 % interval {low:.2f} to {high:.2f}{corrected})"
+
+
+def assumption(one: Comparison) -> str:
+    """What the interval of a comparison rests on beside the samples."""
+    return f", repeats taken to spread by {assumed}" if max(one.repeats) < 2 else ""
 
 
 def _size(one: Comparison) -> tuple[str, str]:

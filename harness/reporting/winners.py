@@ -17,10 +17,7 @@ def winners(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) 
 
     An invalid cell neither wins nor is beaten.
     """
-    valid: defaultdict[float, set[str]] = defaultdict(set)
-    for summary in pooled:
-        if summary.valid:
-            valid[summary.scale].add(summary.label)
+    valid = valid_labels(pooled)
     wins: defaultdict[tuple[float, str, str], list[str]] = defaultdict(list)
     for one in comparisons:
         if one.scale is not None and {one.a, one.b} <= valid[one.scale] and differs(one):
@@ -31,6 +28,15 @@ def winners(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) 
         for label in set(labels)
         if labels.count(label) == len(valid[key[0]]) - 1
     }
+
+
+def valid_labels(pooled: Sequence[OnlineSummary]) -> defaultdict[float, set[str]]:
+    """The labels whose cell at a scale is valid, by the scale."""
+    valid: defaultdict[float, set[str]] = defaultdict(set)
+    for summary in pooled:
+        if summary.valid:
+            valid[summary.scale].add(summary.label)
+    return valid
 
 
 def differs(comparison: Comparison) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.profiling.explain import OUTSIDE, explain
-from harness.profiling.tables import difference, gap
+from harness.profiling.tables import difference, gap, profiled, unexplained
 from harness.spec.fairness import Waterfall, WaterfallPart
 from harness.spec.profile import Category, Gap, Level, ProfileFigures, ProfileRun, StepFigures
 from harness.spec.results import (
@@ -90,6 +90,14 @@ def test_only_what_a_verdict_calls_a_difference() -> None:
     assert taken_apart(*pair, [], *quiet) == []
 
 
+def test_no_difference_of_an_invalid_cell() -> None:
+    pair = (
+        summary("A", 9, http=1, queue=50),
+        summary("B", 4, http=1, queue=1).model_copy(update={"valid": False}),
+    )
+    assert taken_apart(*pair, [], verdict("ttft_ms", "worse")) == []
+
+
 def test_ttft_by_its_waterfall() -> None:
     pair = summary("A", 4, http=2, queue=50, prefill=9), summary("B", 4, http=1, queue=1, prefill=9)
     [found] = taken_apart(*pair, [], verdict("ttft_ms", "worse"))
@@ -168,3 +176,16 @@ def test_without_profiles_there_is_no_explanation() -> None:
     [found] = taken_apart(*pair, [], verdict("itl_ms", "worse"))
     assert found.conclusion == "not explained: there is no profile of both engines"
     assert found.unexplained == found.delta
+    assert unexplained([found, found.model_copy(update={"b": "C"})]) == [
+        "ITL of A against B, scale 1; ITL of A against C, scale 1: "
+        "not explained: there is no profile of both engines."
+    ]
+
+
+def test_what_was_profiled_is_told() -> None:
+    (run, _), (other, _) = profile("A", 9, {}, 1), profile("B", 9, {}, 1)
+    other = other.model_copy(update={"scale": None})
+    both = [run, run.model_copy(update={"tool": "nsys"}), other]
+    assert profiled(both) == (
+        "A at scale 1 with 4 requests in flight (torch and nsys); B with 4 requests in flight (torch)"
+    )

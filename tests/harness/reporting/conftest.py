@@ -107,8 +107,10 @@ def make_online(
     faults: bool = True,
     trace: str = "azure-conv-2023",
 ) -> Path:
-    """An online run folder, answers of up to `longest` tokens; with faults, a cell of vLLM has failures and an
-    engine is skipped."""
+    """An online run folder, answers of up to `longest` tokens.
+
+    With faults, a cell of vLLM has failures and an engine is skipped.
+    """
     folder.mkdir(parents=True)
     cells = [(e, scale, repeat) for repeat in range(repeats) for e in reversed(engines) for scale in scales]
     tables = [make_cell(cell, *identity, n, longest) for cell, identity in enumerate(cells)]

@@ -3,10 +3,14 @@
 import pytest
 
 from harness.reporting import tables
+from harness.reporting.facts import machine
 from harness.reporting.markdown import summary, table
 from harness.reporting.notices import notices
+from harness.reporting.numbers import DASH
+from harness.reporting.ratios import ratios
 from harness.reporting.run import load_run
 from harness.reporting.table import Cell, Column, Table
+from harness.reporting.tables import SHOWN
 from harness.reporting.verdict import verdict
 from harness.reporting.winners import winners
 from harness.spec.results import Comparison
@@ -135,19 +139,39 @@ def test_an_interval_that_excludes_one_by_itself_is_no_claim(run):
     assert "95 % interval 0.85 to 0.98, which does not hold for 39 comparisons at once" in said
 
 
+def test_an_invalid_cell_has_no_ratio(run):
+    one = comparison("roseinfer", "SGLang", 0.5, (0.4, 0.6))
+    labels = ["roseinfer", "SGLang"]
+    for valid in (True, False):
+        pooled = [s.model_copy(update={"valid": valid or s.label != "SGLang"}) for s in run.pooled]
+        [row] = ratios([one], "ttft_ms", "SGLang", labels, pooled).rows
+        cell = row[1 + SHOWN.index(90)]
+        assert (cell.text, cell.best) == (("0.50×", True) if valid else (DASH, False))
+
+
+def test_the_machine_is_that_of_the_run(run):
+    gpus = [{"name": "NVIDIA H200"}, {"name": "NVIDIA H200"}]
+    for device, ahead in (("cuda", "2 × NVIDIA H200, "), ("cpu", "")):
+        meta = run.meta.model_copy(
+            update={"environment": run.meta.environment | {"gpus": gpus}, "settings": {"device": device}}
+        )
+        assert machine(meta) == f"{ahead}Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz, 2 cores, 8 GiB"
+
+
+@pytest.mark.parametrize(("repeats", "rests_on"), [(1, ", repeats taken to spread by 10 %"), (3, "")])
 @pytest.mark.parametrize(("ratio", "ci", "words"), [
-    (5.2, (4.6, 5.9), "5.2× lower than SGLang's (95 % interval 4.6× to 5.9×)"),
-    (1.25, (1.11, 1.43), "20 % lower than SGLang's (95 % interval 10 % to 30 %)"),
+    (5.2, (4.6, 5.9), "5.2× lower than SGLang's (95 % interval 4.6× to 5.9×{})"),
+    (1.25, (1.11, 1.43), "20 % lower than SGLang's (95 % interval 10 % to 30 %{})"),
 ])  # fmt: skip
-def test_how_much_lower(run, ratio, ci, words):
+def test_how_much_lower_and_what_that_rests_on(run, ratio, ci, words, repeats, rests_on):
     pooled = [s for s in run.results.summaries if s.label in ("roseinfer", "SGLang")]
     for a, b, r, ends in (
         ("SGLang", "roseinfer", ratio, ci),
         ("roseinfer", "SGLang", 1 / ratio, (1 / ci[1], 1 / ci[0])),
     ):
-        one = comparison(a, b, r, ends, statistic="p99")
+        one = comparison(a, b, r, ends, statistic="p99").model_copy(update={"repeats": (repeats, repeats)})
         changed = run.results.model_copy(update={"summaries": pooled, "comparisons": [one]})
-        assert words in verdict(type(run)(run.path, changed, run.requests, run.chunks))[0]
+        assert words.format(rests_on) in verdict(type(run)(run.path, changed, run.requests, run.chunks))[0]
 
 
 def test_one_engine_is_compared_with_nothing(small):
