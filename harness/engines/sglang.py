@@ -55,27 +55,29 @@ def options(settings: EngineSettings) -> dict[str, JsonValue]:
     }
 
 
-#: Lines of its log that tell a setting: the resolved arguments, and what came of the memory there is.
+#: Its resolved arguments are a page, whatever form its log gives them.
+_INFO = "/server_info"
+_PLACES = {
+    "device": "device",
+    "dtype": "dtype",
+    "block_size": "page_size",
+    "graphs": "cuda_graph_config.decode.bs",
+    "attention": "attention_backend",
+    "sampler": "sampling_backend",
+}
+#: Arguments that tell that something is off.
+_OFF = {"prefix_cache": "disable_radix_cache", "overlap": "disable_overlap_schedule"}
+#: Where the graphs of a decode step are made, or that they are not.
+_GRAPHS = "cuda_graph_config.decode.backend"
+#: Lines of its log that tell what came of the memory there is.
 _LINES = {
-    "device": r"'device': '(\w+)'",
-    "dtype": r"'dtype': '(\w+)'",
     "kv_dtype": r"KV Cache is allocated\. dtype: (torch\.\w+)",
     "kv_tokens": r"max_total_num_tokens=(\d+)",
-    "block_size": r"'page_size': (\d+)",
     "context": r"context_len=(\d+)",
     "max_batch": r"max_running_requests=(\d+)",
     "max_batched_tokens": r"chunked_prefill_size=(\d+)",
-    "graphs": r"Capture cuda graph bs (\[[\d, ]*\])",
-    "attention": r"'attention_backend': '(\w+)'",
-    "sampler": r"'sampling_backend': '(\w+)'",
 }
 _NO_CHUNKS = r"max_prefill_tokens=(\d+)"
-_NO_GRAPHS = r"'cuda_graph_config': \{'decode': \{'backend': '(disabled)'"
-#: Lines that tell that something is off.
-_OFF = {
-    "prefix_cache": r"'disable_radix_cache': (\w+)",
-    "overlap": r"'disable_overlap_schedule': (\w+)",
-}
 
 
 class Sglang(LocalEngine):
@@ -85,6 +87,7 @@ class Sglang(LocalEngine):
     install = "bench engines install sglang"
     needs = ("torch",)
     module = "sglang.srt.entrypoints.http_server"
+    pages = (_INFO,)
     histograms: ClassVar[Mapping[str, str]] = {
         "queue_wait_ms": "sglang:queue_time_seconds",
         "prefill_ms": 'sglang:per_stage_req_latency_seconds{stage="prefill_forward"}',
@@ -122,14 +125,17 @@ class Sglang(LocalEngine):
 
     def facts(self, told: SelfReport) -> dict[str, Fact]:
         facts = told.all_logged(_LINES)
-        facts |= {key: Fact(value=not fact.value, source=LOG) for key, fact in told.all_logged(_OFF).items()}
         if facts:
             facts["chunked_prefill"] = Fact(value="max_batched_tokens" in facts, source=LOG)
             facts = told.logged("max_batched_tokens", _NO_CHUNKS) | facts
         if threads := told.env.get(THREADS):
             facts["threads"] = Fact(value=plain(threads), source=ENV)
-        if told.logged("graphs", _NO_GRAPHS):
-            facts["graphs"] = Fact(value=[], source=LOG)
+        facts |= told.paged(_INFO, _PLACES)
+        off = told.paged(_INFO, _OFF)
+        facts |= {key: fact.model_copy(update={"value": not fact.value}) for key, fact in off.items()}
+        graphs = told.paged(_INFO, {"graphs": _GRAPHS})
+        if any(fact.value == "disabled" for fact in graphs.values()):
+            facts |= {key: fact.model_copy(update={"value": []}) for key, fact in graphs.items()}
         return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:

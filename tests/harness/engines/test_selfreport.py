@@ -34,10 +34,15 @@ VLLM_PAGE = {
 }
 # SGLang 0.5.23 on two cores.
 SGLANG_LOG = """\
-[2026-11-21 14:57:41] server_args={'dtype': 'bfloat16', 'kv_cache_dtype': 'auto', 'chunked_prefill_size': 4096, 'page_size': 1, 'disable_radix_cache': True, 'disable_overlap_schedule': False, 'device': 'cpu', 'attention_backend': 'torch_native', 'decode_attention_backend': None, 'sampling_backend': 'pytorch', 'cuda_graph_config': {'decode': {'backend': 'disabled'}}}
 [2026-11-21 15:02:07] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 16384, K size: 0.03 GB, V size: 0.03 GB
 [2026-11-21 15:02:07] max_total_num_tokens=16384, chunked_prefill_size=4096, max_prefill_tokens=16384, max_running_requests=4096, context_len=1024, available_cpu_mem=16.70 GB
 """  # noqa: E501
+SGLANG_PAGE = {
+    "dtype": "bfloat16", "kv_cache_dtype": "auto", "page_size": 1, "disable_radix_cache": True,
+    "disable_overlap_schedule": False, "device": "cpu", "attention_backend": "torch_native",
+    "decode_attention_backend": None, "sampling_backend": "pytorch",
+    "cuda_graph_config": {"decode": {"backend": "disabled", "bs": None}},
+}  # fmt: skip
 ROSEINFER_PAGE = {
     "settings": {
         "device": "cpu", "dtype": "bfloat16", "max_model_len": 1024, "kv_tokens": 262144, "block_size": 16,
@@ -99,7 +104,9 @@ REPORTS: dict[EngineName, tuple[SelfReport, dict[str, JsonValue]]] = {
         },
     ),
     "sglang": (
-        SelfReport(SGLANG_LOG, env={"OMP_NUM_THREADS": "1"}),
+        SelfReport(
+            SGLANG_LOG, {"/server_info": json.dumps(SGLANG_PAGE)}, env={"OMP_NUM_THREADS": "1"}
+        ),
         {
             "threads": 1, "device": "cpu", "dtype": "bfloat16", "kv_dtype": "bfloat16", "kv_tokens": 16384,
             "block_size": 1, "context": 1024, "max_batch": 4096, "max_batched_tokens": 4096,
@@ -148,6 +155,12 @@ def test_settings_are_found_in_what_the_engine_says(engine: EngineName) -> None:
     assert {key: fact.value for key, fact in facts.items()} == expected
     sources = {fact.source for fact in facts.values()}
     assert sources <= {"start-up log", "GET /server_info", "GET /props", "command line", "environment"}
+
+
+def test_graphs_of_sglang_are_the_sizes_that_it_captured() -> None:
+    page = SGLANG_PAGE | {"cuda_graph_config": {"decode": {"backend": "full", "bs": [1, 2, 4]}}}
+    facts = LOCAL["sglang"].facts(SelfReport("", {"/server_info": json.dumps(page)}))
+    assert facts["graphs"].value == [1, 2, 4]
 
 
 @pytest.mark.parametrize("engine", LOCAL)
