@@ -20,6 +20,9 @@ from harness.spec.results import LaunchRecord, RunInfo
 assumed = f"{100 * ASSUMED_SPREAD:.0f} %"
 
 
+_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+
+
 @dataclass(frozen=True)
 class Ledger:
     """One row a setting, one column an engine; `differs` where engines that tell it do not agree."""
@@ -51,10 +54,16 @@ def ledger(launches: list[LaunchRecord], told: FairLedger | None = None) -> Ledg
     settings = dict.fromkeys(key for launch in launches for key in launch.settings)
     rows = []
     for key in settings:
-        known = [say(launch.settings[key]) for launch in launches if key in launch.settings]
-        texts = [say(launch.settings[key]) if key in launch.settings else DASH for launch in launches]
+        texts = [_started(launch, key) if key in launch.settings else DASH for launch in launches]
+        known = [text for text in texts if text != DASH]
         rows.append((key, texts, len(set(known)) > 1))
     return Ledger([launch.label for launch in launches], rows)
+
+
+def _started(launch: LaunchRecord, key: str) -> str:
+    """A setting as it was given, types of numbers by one name."""
+    text = say(launch.settings[key])
+    return _DTYPES.get(text, text) if key == "dtype" else text
 
 
 def hardware(environment: Mapping[str, Any]) -> list[tuple[str, str]]:

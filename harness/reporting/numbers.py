@@ -9,12 +9,12 @@ DASH = "–"
 
 
 def decimals(values: Iterable[float | None]) -> int:
-    """How many decimals show three digits of a middling value: 2 below 10, 1 below 100, else none."""
+    """How many decimals show three digits of a middling value: 3 below 1, 2 below 10, 1 below 100, else 0."""
     known = [abs(value) for value in values if value is not None]
     if not known:
         return 0
     middle = median(known)
-    return 2 if middle < 10 else 1 if middle < 100 else 0
+    return 3 if middle < 1 else 2 if middle < 10 else 1 if middle < 100 else 0
 
 
 def number(value: float | None, places: int) -> str:

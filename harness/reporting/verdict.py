@@ -8,7 +8,7 @@ from itertools import takewhile
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing
 from harness.reporting.made import assumed
-from harness.reporting.numbers import decimals, number, several
+from harness.reporting.numbers import decimals, number, plural, several
 from harness.reporting.run import OfflineRun, OnlineRun, Run
 from harness.reporting.winners import differs
 from harness.spec.results import Comparison, OnlineSummary
@@ -26,16 +26,22 @@ def _online(run: OnlineRun) -> list[str]:
     valid = [summary for summary in run.pooled if summary.valid]
     if not valid:
         return ["No engine has a valid result.", "The reasons stand above."]
-    heaviest = min(summary.scale for summary in run.pooled)
     for scale in sorted({summary.scale for summary in valid}):
         engines = [summary for summary in valid if summary.scale == scale]
         if len(engines) > 1:
-            where = f"At scale {scale:g}{', the heaviest load' if scale == heaviest else ''}"
             first, second = (
                 _claim(engines, run.results.comparisons, metric) for metric in ("ttft_ms", "tpot_ms")
             )
-            return [f"{where}, {first}", f"There, {second}"]
-    return _alone(valid[0])
+            return [f"{_where(run, scale)}, {first}", f"There, {second}"]
+    return _alone(run, valid[0])
+
+
+def _where(run: OnlineRun, scale: float) -> str:
+    """The load in words: of a closed loop, whose scale means nothing, the requests in flight."""
+    if held := run.meta.settings.get("concurrency"):
+        return f"With {plural(held, 'request')} in flight"
+    heaviest = scale == min(summary.scale for summary in run.pooled)
+    return f"At scale {scale:g}{', the heaviest load' if heaviest else ''}"
 
 
 def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> str:
@@ -89,7 +95,7 @@ def _percent(factor: float) -> str:
     return f"{100 - 100 / factor:.0f}"
 
 
-def _alone(summary: OnlineSummary) -> list[str]:
+def _alone(run: OnlineRun, summary: OnlineSummary) -> list[str]:
     parts = []
     for metric in ("ttft_ms", "tpot_ms"):
         found = getattr(summary, metric)
@@ -101,7 +107,7 @@ def _alone(summary: OnlineSummary) -> list[str]:
             parts.append(f"a {GLOSSARY[metric].short} of {texts} ms ({named})")
     measured = several(parts) if parts else "too few requests for percentiles"
     return [
-        f"At scale {summary.scale:g}, {summary.label} has {measured}.",
+        f"{_where(run, summary.scale)}, {summary.label} has {measured}.",
         "No other engine has a valid result at the same scale, so nothing is compared.",
     ]
 
@@ -113,6 +119,7 @@ def _offline(run: OfflineRun) -> list[str]:
     if not rates:
         return ["No engine has a result.", "The reasons stand above."]
     means = {label: sum(values) / len(values) for label, values in rates.items()}
+    engine = {result.label: result.engine for result in run.results.results}
     first, *rest = sorted(means, key=lambda label: -means[label])
     said = f"{first} generates {means[first]:,.0f} tokens a second, the most of {len(means)}."
     if not rest:
@@ -120,7 +127,7 @@ def _offline(run: OfflineRun) -> list[str]:
             f"{first} generates {means[first]:,.0f} tokens a second.",
             "There is no second engine to compare with.",
         ]
-    second = rest[0]
+    second = next((label for label in rest if engine[label] != engine[first]), rest[0])
     ratio = f"{means[first] / means[second]:.2f}× {second}'s"
     few = min(len(rates[first]), len(rates[second])) < 2
     if few:

@@ -95,7 +95,8 @@ PARTS: dict[Part, str] = {
     "queue": "until the engine began the prefill",
     "prefill": "until the engine had the first token",
     "delivery": "until that token was at the client: hand-over between processes, detokenizing, HTTP",
-    "unexplained": "what the parts that are known leave over",
+    "unexplained": "what the parts that are known leave over: HTTP, tokenizing and delivery where a "
+    "server's head comes with its first token",
 }
 
 

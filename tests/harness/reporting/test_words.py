@@ -1,5 +1,7 @@
 """Tables, winners, the verdict and warnings: what is claimed, and what is not."""
 
+from dataclasses import replace
+
 import pytest
 
 from harness.reporting import tables
@@ -178,6 +180,14 @@ def test_one_engine_is_compared_with_nothing(small):
     assert "nothing is compared" in verdict(small)[1]
 
 
+def test_a_closed_loop_is_told_by_its_requests_in_flight(small):
+    settings = small.meta.settings | {"concurrency": 64}
+    meta = small.meta.model_copy(update={"settings": settings})
+    closed = replace(small, results=small.results.model_copy(update={"meta": meta}))
+    assert verdict(small)[0].startswith("At scale 1, the heaviest load, roseinfer has")
+    assert verdict(closed)[0].startswith("With 64 requests in flight, roseinfer has")
+
+
 def test_warnings_name_every_reason(run, small):
     found = {one.kind: f"{one.title} {one.detail}" for one in notices(run)}
     assert "vLLM at scale 0.4 is invalid" in found["invalid"]
@@ -196,6 +206,7 @@ def test_offline_means_and_verdict(offline_run, tmp_path):
     (row,) = [row for row in shown.rows if row[0].text == "vLLM"]
     assert row[2].value == pytest.approx(sum(rates) / 3)
     assert "all repeats of the one are above" in verdict(run)[1]
+    assert "× vLLM's" in verdict(run)[1]  # not of the other way into the same engine
     single = load_run(make_offline(tmp_path / "single", repeats=1))
     assert "too few to say" in verdict(single)[1]
 
