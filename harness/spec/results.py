@@ -137,6 +137,7 @@ class Versions(Strict):
     """What was measured with what. None where it is not part of the run."""
 
     git_rev: str | None = None
+    source: str | None = Field(None, description="SHA-256 of this project's files as they ran, 16 digits")
     rosebench: str
     roseinfer: str | None = None
     vllm: str | None = None

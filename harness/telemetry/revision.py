@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from hashlib import sha256
 
 from pydantic import JsonValue
 
 from harness import PROJECT_ROOT
+
+
+PACKAGES = ("harness", "roseinfer", "rosemodels")
 
 
 def _git(*arguments: str) -> str | None:
@@ -30,6 +34,17 @@ def git_revision() -> str | None:
         return None
     commit = _git("rev-parse", "HEAD")
     return f"{commit}-dirty" if commit and _git("status", "--porcelain", "-uno") else commit
+
+
+def source_hash() -> str:
+    """SHA-256 over the names and contents of the packages' files, 16 digits: what runs, whatever git knows."""
+    digest = sha256()
+    files = (path for package in PACKAGES for path in (PROJECT_ROOT / package).rglob("*") if path.is_file())
+    for path in sorted(files):
+        if "__pycache__" not in path.parts:
+            content = sha256(path.read_bytes()).hexdigest()
+            digest.update(f"{path.relative_to(PROJECT_ROOT).as_posix()} {content}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def describe() -> dict[str, JsonValue] | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import harness
 from harness.engines.base import Installation
 from harness.spec.results import Versions
-from harness.telemetry.revision import git_revision
+from harness.telemetry.revision import git_revision, source_hash
 
 
 def versions(installations: Iterable[Installation]) -> Versions:
@@ -21,6 +21,7 @@ def versions(installations: Iterable[Installation]) -> Versions:
     }
     return Versions(
         git_rev=git_revision(),
+        source=source_hash(),
         rosebench=harness.__version__,
         roseinfer=found.get("roseinfer"),
         vllm=found.get("vllm"),

