@@ -9,7 +9,6 @@ from pydantic import JsonValue
 
 from harness import PROJECT_ROOT
 
-
 PACKAGES = ("harness", "roseinfer", "rosemodels")
 
 
@@ -37,7 +36,7 @@ def git_revision() -> str | None:
 
 
 def source_hash() -> str:
-    """SHA-256 over the names and contents of the packages' files, 16 digits: what runs, whatever git knows."""
+    """SHA-256 of names and contents of the packages' files, 16 digits: what runs, whatever git knows."""
     digest = sha256()
     files = (path for package in PACKAGES for path in (PROJECT_ROOT / package).rglob("*") if path.is_file())
     for path in sorted(files):

@@ -17,7 +17,7 @@ CATEGORIES: tuple[tuple[Category, str], ...] = (
     ("sampling", r"argmax|multinomial|sampl|top_?[kp]|gumbel|exponential|radixsort|aten::sort"),
     (
         "matmul",
-        r"triton_(tem|mm)|gemm|gemv|matmul|\w*addmm|\bb?mm\b|onednn_mm|linear|nvjet|cutlass::kernel|\bmlp\b",
+        r"triton_(tem|mm)|gemm|gemv|matmul|\w*addmm|\bb?mm\b|onednn_mm|linear|nvjet|cutlass::kernel|splitkreduce|\bmlp\b",
     ),
     (
         "attention",

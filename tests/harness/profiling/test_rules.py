@@ -9,6 +9,9 @@ from harness.profiling.reading.rules import categorize, component, step_range
 KERNELS = {
     "void cutlass::Kernel2<cutlass_80_tensorop_h16816gemm_relu>(Params)": "matmul",
     "nvjet_hsh_64x8_64x16_4x1_v_bz_TNN": "matmul",
+    "void cublasLt::splitKreduce_kernel<32, 16, int, float, __half>(cublasLt::cublasSplitKParams<float>)": (
+        "matmul"
+    ),
     "aten::addmm": "matmul",
     "mkldnn::_linear_pointwise": "matmul",
     "triton_tem_fused_mm_3": "matmul",
