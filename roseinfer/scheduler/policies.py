@@ -73,24 +73,35 @@ def prefill_first(work: Work) -> tuple[list[Chunk], Ints]:
     return chunks, NO_INTS if chunks else work.decode()
 
 
+#: Steps of prompts between two that decode, at most: 4,096 tokens each are 65,536.
+MOST_IN_A_ROW = 16
+
+
 class Alternate:
     """A step computes prompts or decodes, in turns while there is both.
 
     Where a device does one after the other anyway, first tokens need not wait for other requests' next ones.
     Whole prompts keep the turn while a step of them leaves others waiting: decoding is done once for all.
+    They keep it for MOST_IN_A_ROW steps at most: prompts with short answers may come without end.
     """
 
     def __init__(self) -> None:
-        self._decodes_next = False
+        self._left = MOST_IN_A_ROW
 
     def __call__(self, work: Work) -> tuple[list[Chunk], Ints]:
-        if self._decodes_next and len(rows := work.decode()):
-            self._decodes_next = False
+        if not self._left and len(rows := self._decode(work)):
             return [], rows
         chunks = work.prompts()
-        left = len(chunks) < work.wait and all(chunk.last for chunk in chunks)
-        self._decodes_next = bool(chunks) and not left
-        return chunks, NO_INTS if chunks else work.decode()
+        if not chunks:
+            return chunks, self._decode(work)
+        keep = len(chunks) < work.wait and all(chunk.last for chunk in chunks)
+        self._left = self._left - 1 if keep else 0
+        return chunks, NO_INTS
+
+    def _decode(self, work: Work) -> Ints:
+        rows = work.decode()
+        self._left = MOST_IN_A_ROW
+        return rows
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from zlib import crc32
 
 import numpy as np
@@ -19,6 +20,7 @@ from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
 from roseinfer.params import FinishReason, SamplingParams
 from roseinfer.scheduler.admission import Fifo, Pack
 from roseinfer.scheduler.policies import (
+    MOST_IN_A_ROW,
     Alternate,
     ChunkedPrompts,
     Policies,
@@ -303,6 +305,28 @@ def test_decoding_requests_take_turns() -> None:
         made.update(ids)
         assert max(made.values()) - min(made[id] for id in range(6)) <= 1
     assert set(made.values()) == {12}
+
+
+@settings(max_examples=60)
+@given(
+    short=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 30)), min_size=20, max_size=70),
+    prompts=st.integers(1, 3),
+    rows=st.integers(2, 8),
+    overlap=st.booleans(),
+)
+def test_who_decodes_goes_on_whoever_comes(
+    short: list[tuple[int, int]], prompts: int, rows: int, overlap: bool
+) -> None:
+    """Prompts that keep the turn, of answers so short that they never fill the rows."""
+    asks = [Ask(0, 0, 4, 20, 0, True, 0, None)]
+    asks += [
+        Ask(0, 0, 4, tokens, 0, True, after, None) for tokens, after in sorted(short, key=lambda s: s[1])
+    ]
+    policies = Policies(rows, prompts, 40, composition=Alternate())
+    life = live(House(400, rows, policies, prefix_cache=False, overlap=overlap), asks)
+    for id in range(len(asks)):
+        steps = [step for step, ids in enumerate(life.steps) if id in ids]
+        assert all(b - a <= MOST_IN_A_ROW + 1 for a, b in pairwise(steps))
 
 
 def test_the_first_in_the_queue_is_passed_a_bounded_number_of_times() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from roseinfer.attention.base import NO_INTS, Ints
-from roseinfer.scheduler.policies import Alternate, Chunk, Work
+from roseinfer.scheduler.policies import MOST_IN_A_ROW, Alternate, Chunk, Work
 
 
 class Queue:
@@ -35,6 +35,11 @@ class Queue:
 
 def test_a_burst_of_whole_prompts_is_taken_before_others_decode() -> None:
     assert Queue(10, 4).steps(5) == "PPPDD"
+
+
+def test_a_queue_without_end_lets_others_decode() -> None:
+    turn = "P" * MOST_IN_A_ROW + "D"
+    assert Queue(10**6, 4).steps(3 * len(turn)) == 3 * turn
 
 
 def test_prompts_that_come_one_by_one_take_turns_with_decoding() -> None:
