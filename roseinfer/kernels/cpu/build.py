@@ -51,7 +51,7 @@ def _load_once() -> ctypes.CDLL | str:
     """The library, or why there is none: a compiler that fails once is not asked again."""
     try:
         return _load()
-    except BuildError as error:
+    except (BuildError, OSError) as error:  # also no such compiler, or a cache that cannot be written
         return str(error)
 
 
@@ -65,10 +65,7 @@ def _load() -> ctypes.CDLL:
     path = cache_folder() / f"cpu-{key.hexdigest()[:16]}.so"
     if not path.is_file():
         _build(compiler, path)
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:
-        raise BuildError(f"{path.name} does not load: {error}") from error
+    return ctypes.CDLL(str(path))
 
 
 def kernel(name: str, *arguments: type) -> Callable[..., None]:
