@@ -18,7 +18,7 @@ from roseinfer.engine.graphs import MAX_PROMPTS, PROMPT_TOKENS, Captured, captur
 from roseinfer.engine.logprobs import Asked, Logprobs, collect, tell
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, part, sample
-from roseinfer.engine.staging import SLOTS, Inbox, Outbox, fetch
+from roseinfer.engine.staging import SLOTS, Inbox, Lines, Outbox, fetch
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.logprobs import StepLogprobs
 from roseinfer.models.model import Model
@@ -76,12 +76,11 @@ class CudaRunner(Runner):
         self._prompt = torch.zeros(
             3 * max_prompt_tokens + 4 * (capacity + MAX_PROMPTS), dtype=torch.int32, device=device
         )
-        changes = 1 + len(self._table) * (1 + max_blocks)
-        self._decode_in = Inbox(len(self._decode) + changes, device, pinned=pinned)
+        self._lines = Lines(*self._table.shape)
+        self._decode_in = Inbox(len(self._decode) + self._lines.size, device, pinned=pinned)
         self._prompt_in = Inbox(len(self._prompt), device, pinned=pinned)
         self._decoded_out, self._first_out = (Outbox(len(x), device) for x in (self._decoded, self._first))
         self._ended = deque(torch.cuda.Event() for _ in range(SLOTS))  # type: ignore[no-untyped-call]
-        self._changed = [NO_INTS]
         self._parts = model.decode_parts if in_parts else {}
         sides = max(self._parts.values(), default=1) - 1
         self._sides = [torch.cuda.Stream() for _ in range(sides)]  # type: ignore[no-untyped-call]
@@ -113,7 +112,7 @@ class CudaRunner(Runner):
         ended.synchronize()
         if batch.copies.shape[1]:
             self._pool.copy_blocks(*batch.copies)
-        self._changed.append(batch.changed)
+        self._lines.change(batch.changed)
         parts: list[Tensor] = []
         told: list[Logprobs] = []
         prompts, asked = len(batch.prefill_requests), sampling.asked
@@ -143,21 +142,10 @@ class CudaRunner(Runner):
         array[count:size] = self._nobody
         array[most : most + count] = batch.decode_lengths
         array[most + count : most + size] = 0
-        self._decode_in.send(2 * most + self._changes(batch, array[2 * most :]))
+        self._decode_in.send(2 * most + self._lines.put(batch.block_table, array[2 * most :]))
         captured = self._decode_graphs[size]
         captured.graph.replay()
         return captured.logits, self._decoded_out.next()
-
-    def _changes(self, batch: Batch, array: NDArray[np.int32]) -> int:
-        """Lines of the block table since the last step that decoded, as `take` reads them. Returns how many
-        numbers they are."""
-        changed = np.unique(np.concatenate(self._changed))
-        self._changed = [NO_INTS]
-        count, (rows, width) = len(changed), self._table.shape
-        array[0] = count
-        array[1 : 1 + count] = changed
-        array[1 + rows : 1 + rows + count * width].reshape(count, width)[:] = batch.block_table[changed]
-        return 1 + rows + count * width
 
     def _decode_step(self, size: int) -> Tensor:
         """From what is in the inbox to tokens in `_last`, `_decoded` and the outbox. Returns the logits."""

@@ -63,6 +63,32 @@ class Inbox(_Box):
         host_memory.take(self._source, self._ticket, out, table)
 
 
+class Lines:
+    """Which of `rows` lines of a table, `width` numbers each, changed since the last `put`."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        self._changed, self._width = np.zeros(rows, dtype=np.bool_), width
+        self.size = 1 + rows * (1 + width)
+
+    def change(self, rows: NDArray[np.int64]) -> None:
+        """Lines `rows` are not what they were."""
+        self._changed[rows] = True
+
+    def put(self, table: NDArray[np.int64], array: NDArray[np.int32]) -> int:
+        """Write those that changed to `array` `[≥ size]`, as `host_memory.take` reads them; `table` has them.
+
+        Returns how many numbers they are.
+        """
+        changed = np.flatnonzero(self._changed)
+        self._changed[:] = False
+        count, start = len(changed), 1 + len(self._changed)
+        end = start + count * self._width
+        array[0] = count
+        array[1 : 1 + count] = changed
+        array[start:end].reshape(count, self._width)[:] = table[changed]
+        return end
+
+
 class Outbox(_Box):
     """Up to `size` tokens a step. Every `give` on the device is followed by one `next` on the host."""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,39 +12,52 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from roseinfer.engine.staging import SLOTS, Inbox
+from roseinfer.engine.staging import SLOTS, Inbox, Lines
 from roseinfer.kernels.triton import host_memory
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 ROWS, WIDTH, WORDS = 5, 3, 7
 examples = settings(max_examples=25)
-#: Of each step: the row that changes and the number that it gets.
-changes = st.lists(st.lists(st.tuples(st.integers(0, ROWS - 1), st.integers(1, 99))), min_size=1, max_size=9)
+#: Of each step: the rows that change with the numbers that they get, and whether it takes them.
+steps = st.lists(
+    st.tuples(st.lists(st.tuples(st.integers(0, ROWS - 1), st.integers(1, 99))), st.booleans()), max_size=40
+)
 
 
 @examples
-@given(changes, st.booleans())
-def test_every_step_takes_its_own_arrays(steps: list[list[tuple[int, int]]], pinned: bool) -> None:
-    box = Inbox(WORDS + 1 + ROWS * (1 + WIDTH), DEVICE, pinned=pinned and CUDA)
+@given(steps, st.booleans())
+def test_every_step_takes_its_own_arrays(
+    steps: list[tuple[list[tuple[int, int]], bool]], pinned: bool
+) -> None:
+    """And all lines of the table that changed since the last one that took any."""
+    lines = Lines(ROWS, WIDTH)
+    box = Inbox(WORDS + lines.size, DEVICE, pinned=pinned and CUDA)
     table, taken = (
         torch.zeros(shape, dtype=torch.int32, device=DEVICE) for shape in ((ROWS, WIDTH), (WORDS,))
     )
-    wanted = torch.zeros_like(table)
+    wanted = np.zeros((ROWS, WIDTH), dtype=np.int64)
     box.take(taken, table)  # as capturing does
     box.reset()
-    for number, step in enumerate(steps):
-        array, lines = box.array(), dict(step)
-        array[:WORDS] = range(number, number + WORDS)
-        array[WORDS] = len(lines)
-        array[WORDS + 1 : WORDS + 1 + len(lines)] = list(lines)
-        for index, (row, value) in enumerate(lines.items()):
-            start = WORDS + 1 + ROWS + index * WIDTH
-            array[start : start + WIDTH] = wanted[row] = torch.arange(value, value + WIDTH)
-        box.send(len(array))
-        box.take(taken, table)
-        assert taken.tolist() == list(range(number, number + WORDS))
-        assert torch.equal(table, wanted)
+    for number, (changes, takes) in enumerate(steps):
+        for row, value in changes:
+            wanted[row] = range(value, value + WIDTH)
+        lines.change(np.array([row for row, _ in changes], dtype=np.int64))
+        if takes:
+            array = box.array()
+            array[:WORDS] = range(number, number + WORDS)
+            box.send(WORDS + lines.put(wanted, array[WORDS:]))
+            box.take(taken, table)
+            assert taken.tolist() == list(range(number, number + WORDS))
+            assert table.tolist() == wanted.tolist()
+
+
+def test_lines_that_nobody_takes_take_no_more_room() -> None:
+    lines = Lines(ROWS, WIDTH)
+    size = len(pickle.dumps(lines))
+    for _ in range(100):
+        lines.change(np.arange(ROWS))
+    assert len(pickle.dumps(lines)) == size
 
 
 @examples
