@@ -13,6 +13,7 @@ from roseinfer.attention.prefill import Prefill, Spans
 from roseinfer.kernels.triton.paged_decode import paged_decode
 from roseinfer.kernels.triton.store_kv import store_kv
 from roseinfer.kvcache.pool import KVPool
+from roseinfer.tensors import to_device
 
 
 @dataclass(frozen=True)
@@ -109,4 +110,4 @@ class CudaPagedAttention(Attention):
         return Decodes(self._upload(table), self._upload(rows), self._upload(lengths))
 
     def _upload(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._pool.device)
+        return to_device(np.ascontiguousarray(array), self._pool.device)

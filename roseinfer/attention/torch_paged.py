@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from roseinfer.attention.base import Attention, Batch, Ints
 from roseinfer.kvcache.pool import KVPool
+from roseinfer.tensors import to_device
 
 
 class TorchPagedAttention(Attention):
@@ -72,7 +73,7 @@ class TorchPagedAttention(Attention):
         return (blocks[..., None] * self._pool.block_size + self._offsets).flatten(-2)
 
     def _tensor(self, array: Ints) -> Tensor:
-        return torch.as_tensor(array, device=self._pool.device)
+        return to_device(array, self._pool.device)
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, past_k: Tensor, past_v: Tensor) -> Tensor:

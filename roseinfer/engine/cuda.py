@@ -23,6 +23,7 @@ from roseinfer.kvcache.pool import KVPool
 from roseinfer.logprobs import StepLogprobs
 from roseinfer.models.model import Model
 from roseinfer.ranges import named_range
+from roseinfer.tensors import to_device
 
 
 class CudaPending(Pending):
@@ -248,7 +249,7 @@ class CudaRunner(Runner):
             return given[:count]
         with named_range("roseinfer.sampler"):
             tokens.copy_(sample(logits[:count], how))
-            rows = torch.from_numpy(batch.requests[start : start + count]).to(tokens.device)
+            rows = to_device(batch.requests[start : start + count], tokens.device)
             self._last[rows] = tokens
         return fetch(tokens)
 

@@ -13,6 +13,7 @@ from roseinfer.kvcache.pool import KVPool
 from roseinfer.logprobs import StepLogprobs
 from roseinfer.models.model import Model
 from roseinfer.ranges import named_range
+from roseinfer.tensors import to_device
 
 
 class EagerPending(Pending):
@@ -56,4 +57,4 @@ class EagerRunner(Runner):
         return EagerPending(sampled, sampling.asked, tell(logits, sampled, sampling.asked))
 
     def _tensor(self, array: Ints) -> Tensor:
-        return torch.from_numpy(array).to(self._pool.device)
+        return to_device(array, self._pool.device)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from roseinfer.logprobs import StepLogprobs
+from roseinfer.tensors import to_device
 
 Ints = NDArray[np.int64]
 
@@ -63,7 +64,7 @@ def tell(logits: Tensor, taken: Tensor, asked: Asked | None, start: int = 0) -> 
     rows = asked.rows[(asked.rows >= start) & (asked.rows < start + len(taken))] - start
     if not len(rows):
         return ()
-    where = torch.from_numpy(rows).to(logits.device)
+    where = to_device(rows, logits.device)
     return (logprobs(logits[where], taken[where], asked.most),)
 
 

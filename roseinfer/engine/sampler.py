@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from roseinfer.engine.logprobs import Asked
+from roseinfer.tensors import to_device
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def sample(logits: Tensor, how: SamplingBatch) -> Tensor:
     if greedy.all():
         return _likeliest(logits)
     device = logits.device
-    temperature = torch.from_numpy(np.where(greedy, 1, how.temperature)).to(device)
+    temperature = to_device(np.where(greedy, 1, how.temperature), device)
     below_best = logits.float() - logits.amax(-1, keepdim=True)  # 0 over any temperature stays 0
     probabilities = torch.softmax(below_best / temperature[:, None], -1)
     if (how.top_k > 0).any() or (how.top_p < 1).any():
@@ -54,9 +55,9 @@ def sample(logits: Tensor, how: SamplingBatch) -> Tensor:
         # Back in the order of the vocabulary, where tokens of nearly equal probability keep their places.
         probabilities = torch.zeros_like(probabilities).scatter_(-1, order, _cut(likeliest, how))
     cumulative = probabilities.double().cumsum(-1)
-    mark = torch.from_numpy(_uniform(how.seed, how.position)).to(device)[:, None] * cumulative[:, -1:]
+    mark = to_device(_uniform(how.seed, how.position), device)[:, None] * cumulative[:, -1:]
     tokens = torch.searchsorted(cumulative, mark, right=True).clamp_(max=logits.shape[-1] - 1).squeeze(-1)
-    return torch.where(torch.from_numpy(greedy).to(device), _likeliest(logits), tokens)
+    return torch.where(to_device(greedy, device), _likeliest(logits), tokens)
 
 
 def _likeliest(logits: Tensor) -> Tensor:
@@ -70,10 +71,10 @@ def _cut(sorted_probabilities: Tensor, how: SamplingBatch) -> Tensor:
     """Zero what top_k and top_p exclude; rows are sorted, the likeliest first, which always stays."""
     device = sorted_probabilities.device
     vocab = sorted_probabilities.shape[-1]
-    top_k = torch.from_numpy(np.where(how.top_k > 0, how.top_k, vocab)).to(device)[:, None]
+    top_k = to_device(np.where(how.top_k > 0, how.top_k, vocab), device)[:, None]
     kept = sorted_probabilities * (torch.arange(vocab, device=device) < top_k)
     total = kept.sum(-1, keepdim=True)
-    top_p = torch.from_numpy(how.top_p).to(device)[:, None]
+    top_p = to_device(how.top_p, device)[:, None]
     before = kept.cumsum(-1, dtype=torch.float64) - kept
     keep = (before < top_p * total) | (top_p >= 1)
     keep[:, 0] = True

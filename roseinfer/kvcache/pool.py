@@ -8,6 +8,7 @@ from torch import Tensor
 from roseinfer.attention.base import Ints
 from roseinfer.config import ConfigError
 from roseinfer.models.config import ModelConfig
+from roseinfer.tensors import to_device
 
 
 class KVPool:
@@ -40,7 +41,7 @@ class KVPool:
         """Copy whole blocks in every layer, all of them read before any is written."""
         layers, sides, _, *row = self._memory.shape
         blocks = self._memory.view(layers, sides, self.num_blocks, self.block_size, *row)
-        source, target = (torch.from_numpy(side).to(self.device) for side in (sources, targets))
+        source, target = (to_device(side, self.device) for side in (sources, targets))
         blocks[:, :, target] = blocks[:, :, source]
 
 

@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from roseinfer.attention.base import Batch
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
+from roseinfer.engine.runner import Pending, Runner
+from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.params import SamplingParams
 
 from .conftest import MARGINS, VOCAB, check_greedy, greedy, make_gpt2
@@ -85,3 +88,33 @@ def test_answers_do_not_depend_on_the_schedule(
             if index % 7 != 6:
                 _, expected, logits = cases[which[index]]
                 check_greedy(answer, expected, logits, MARGINS[config["dtype"]])
+
+
+class NeverWaits(Runner):
+    """Launches with PyTorch told to refuse whatever waits for the GPU."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return self._runner.launch(batch, sampling)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("settings", [{}, {"chunked_prefill_size": 48}, {"cuda_graph": False}], ids=str)
+def test_no_launch_waits_for_the_gpu(folder: Path, cases: list[Case], settings: dict[str, Any]) -> None:
+    """Of requests that are drawn, that ask for logprobs, and whose prompts are in the prefix cache."""
+    engine = Engine(EngineConfig(str(folder), device="cuda", dtype="fp16", prefix_cache=True, **settings))
+    engine.watch(NeverWaits)
+    for _ in range(2):
+        for index, (prompt, *_) in enumerate(cases):
+            drawn = SamplingParams(8, temperature=0.9, top_k=40, top_p=0.9, ignore_eos=True, logprobs=2)
+            plain = SamplingParams(8, ignore_eos=True)
+            engine.add(index, np.array(prompt, dtype=np.int32), drawn if index % 2 else plain)
+        while engine.has_work:
+            engine.step()
+    engine.check_idle()
+    assert engine.cached_tokens > 0

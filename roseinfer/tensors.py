@@ -1,0 +1,16 @@
+"""Arrays of the host on their way to a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
+    """`array` on `device`: on a CPU, in the same memory; to a GPU through pinned memory, so that the host
+    does not wait for what is queued there."""
+    tensor = torch.from_numpy(array)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
