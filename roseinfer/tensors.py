@@ -1,4 +1,4 @@
-"""Arrays of the host on their way to a device."""
+"""Arrays of the host on their way to a device, and tensors on their way back."""
 
 from __future__ import annotations
 
@@ -14,3 +14,12 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     does not wait for what is queued there."""
     tensor = torch.from_numpy(array)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+def fetch(tensor: Tensor) -> Tensor:
+    """`tensor` on the host. On a GPU this starts copying it to pinned memory of its own, and it is there when
+    the stream has come this far."""
+    if tensor.device.type == "cpu":
+        return tensor
+    host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)

@@ -11,40 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from roseinfer.attention.base import NO_INTS, Batch, Ints
+from roseinfer.attention.base import Batch
 from roseinfer.attention.cuda_paged import CudaPagedAttention, Decodes, Prompts
 from roseinfer.attention.prefill import Spans
+from roseinfer.engine.fetched import Fetched
 from roseinfer.engine.graphs import MAX_PROMPTS, PROMPT_TOKENS, Captured, capture, decode_sizes
-from roseinfer.engine.logprobs import Asked, Logprobs, collect, tell
+from roseinfer.engine.logprobs import Logprobs, tell
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, part, sample
-from roseinfer.engine.staging import SLOTS, Inbox, Lines, Outbox, fetch
+from roseinfer.engine.staging import SLOTS, Inbox, Lines, Outbox
 from roseinfer.kvcache.pool import KVPool
-from roseinfer.logprobs import StepLogprobs
 from roseinfer.models.model import Model
 from roseinfer.ranges import named_range
-from roseinfer.tensors import to_device
-
-
-class CudaPending(Pending):
-    """Tokens `[R]` in parts, and what is told of them, in pinned memory once the event has happened."""
-
-    def __init__(
-        self, tokens: list[Tensor], event: torch.cuda.Event, asked: Asked | None, told: list[Logprobs]
-    ) -> None:
-        self._tokens, self._event = tokens, event
-        self._asked, self._told = asked, told
-
-    def tokens(self) -> Ints:
-        self._event.synchronize()
-        tokens: Ints = np.concatenate([NO_INTS, *(part.numpy() for part in self._tokens)])
-        return tokens
-
-    def logprobs(self) -> StepLogprobs | None:
-        if self._asked is None:
-            return None
-        self._event.synchronize()
-        return collect(self._asked, self._told)
+from roseinfer.tensors import fetch, to_device
 
 
 class CudaRunner(Runner):
@@ -130,9 +109,7 @@ class CudaRunner(Runner):
             decoded = self._decoded[:count]
             parts.append(self._chosen(logits, decoded, given, batch, sampling, prompts))
             told += tell(logits, decoded, asked, prompts)
-        told = [Logprobs(fetch(part.tokens), fetch(part.values)) for part in told]
-        ended.record()
-        return CudaPending(parts, ended, asked, told)
+        return Fetched(parts, asked, told, ended)
 
     def _launch_decode(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the logits, and where the tokens will be."""

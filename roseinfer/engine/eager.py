@@ -6,28 +6,14 @@ import torch
 from torch import Tensor
 
 from roseinfer.attention.base import Attention, Batch, Ints
-from roseinfer.engine.logprobs import Asked, Logprobs, collect, tell
+from roseinfer.engine.fetched import Fetched
+from roseinfer.engine.logprobs import tell
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, sample
 from roseinfer.kvcache.pool import KVPool
-from roseinfer.logprobs import StepLogprobs
 from roseinfer.models.model import Model
 from roseinfer.ranges import named_range
 from roseinfer.tensors import to_device
-
-
-class EagerPending(Pending):
-    """Sampled tokens `[R]` and what is told of them, on the device."""
-
-    def __init__(self, sampled: Tensor, asked: Asked | None, told: tuple[Logprobs, ...]) -> None:
-        self._sampled, self._asked, self._told = sampled, asked, told
-
-    def tokens(self) -> Ints:
-        tokens: Ints = self._sampled.cpu().numpy()
-        return tokens
-
-    def logprobs(self) -> StepLogprobs | None:
-        return None if self._asked is None else collect(self._asked, self._told)
 
 
 class EagerRunner(Runner):
@@ -54,7 +40,9 @@ class EagerRunner(Runner):
         with named_range("roseinfer.sampler"):
             sampled = sample(logits, sampling)
         self._last[requests] = sampled
-        return EagerPending(sampled, sampling.asked, tell(logits, sampled, sampling.asked))
+        told = tell(logits, sampled, sampling.asked)
+        event = torch.cuda.Event() if sampled.is_cuda else None  # type: ignore[no-untyped-call]
+        return Fetched([sampled], sampling.asked, told, event)
 
     def _tensor(self, array: Ints) -> Tensor:
         return to_device(array, self._pool.device)

@@ -103,9 +103,3 @@ class Outbox(_Box):
     def next(self) -> Tensor:
         """Where the tokens `[size]` that are given next will be once the step has ended."""
         return self._hosts[self._next()]
-
-
-def fetch(tensor: Tensor) -> Tensor:
-    """Start copying `tensor` to pinned memory of its own; it is there when the stream has come this far."""
-    host = torch.empty_like(tensor, device="cpu", pin_memory=True)
-    return host.copy_(tensor, non_blocking=True)

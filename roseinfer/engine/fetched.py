@@ -1,0 +1,50 @@
+"""A step's tokens, and what is told of them, on their way to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roseinfer.attention.base import NO_INTS, Ints
+from roseinfer.engine.logprobs import Asked, Logprobs, collect
+from roseinfer.engine.runner import Pending
+from roseinfer.logprobs import StepLogprobs
+from roseinfer.tensors import fetch
+
+
+class Fetched(Pending):
+    """Tokens `[R]` in parts, and what is told of them.
+
+    What is on a GPU starts for the host when this is made, and is there once `event`, which is recorded
+    behind it, has happened; on a CPU `event` is None.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[Tensor],
+        asked: Asked | None,
+        told: Sequence[Logprobs],
+        event: torch.cuda.Event | None,
+    ) -> None:
+        self._tokens, self._asked, self._event = [fetch(part) for part in tokens], asked, event
+        self._told = [Logprobs(fetch(part.tokens), fetch(part.values)) for part in told]
+        if event is not None:
+            event.record()
+
+    def tokens(self) -> Ints:
+        self._wait()
+        tokens: Ints = np.concatenate([NO_INTS, *(part.numpy() for part in self._tokens)])
+        return tokens
+
+    def logprobs(self) -> StepLogprobs | None:
+        if self._asked is None:
+            return None
+        self._wait()
+        return collect(self._asked, self._told)
+
+    def _wait(self) -> None:
+        if self._event is not None:
+            self._event.synchronize()
