@@ -67,9 +67,11 @@ class EngineConfig:
     )
     paged_attn: bool = setting(True, "GPU: attend over the blocks where they lie, else gather them")
     cuda_graph: bool = setting(True, "GPU: replay captured graphs instead of launching every kernel")
-    fused_ops: bool = setting(True, "GPU: kernels that do several operators' work at once")
+    fused_ops: bool = setting(True, "GPU, GPT-2 alone: kernels that do several operators' work at once")
     pinned_staging: bool = setting(True, "GPU: kernels read a step's arrays from pinned memory, else a copy")
-    decode_parts: bool = setting(True, "GPU: batches of sizes that gain by it decode in parts side by side")
+    decode_parts: bool = setting(
+        True, "GPU, with fused_ops: batches of sizes that gain by it decode in parts side by side"
+    )
     prefill_backend: PrefillBackend | None = setting(
         None,
         "attention of prompts, on a GPU Triton's if not given; auto: flashinfer, flash-attn or sdpa, auto2: "

@@ -53,7 +53,10 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """What an engine runs with, every `auto` resolved. `cuda_graph`: batch sizes that have a graph."""
+    """What an engine runs with, every `auto` resolved, a switch that does nothing here off.
+
+    `cuda_graph`: batch sizes that have a graph; `decode_parts`: those of them that decode in parts.
+    """
 
     model: str
     device: str
@@ -75,6 +78,9 @@ class EngineInfo(msgspec.Struct, frozen=True):
     attention: str
     prefill_backend: str
     cuda_graph: tuple[int, ...]
+    fused_ops: bool
+    pinned_staging: bool
+    decode_parts: tuple[int, ...]
     linear: str
     threads: int
     spin_ms: float

@@ -20,12 +20,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Chosen:
-    """A runner, and what it is made of, for the start-up line; `cuda_graph`: batch sizes that have one."""
+    """A runner, and what it is made of, for the start-up line: see EngineInfo."""
 
     runner: Runner
     attention: str
     prefill_backend: str
     cuda_graph: tuple[int, ...] = ()
+    pinned_staging: bool = False
+    decode_parts: tuple[int, ...] = ()
 
 
 def triton_runs(device: torch.device) -> bool:
@@ -68,6 +70,7 @@ def choose_runner(
     paged = CudaPagedAttention(pool, prefill.attend)
     if not config.cuda_graph:
         return Chosen(EagerRunner(model, paged, pool, capacity), "triton", prefill.name)
+    parts = model.decode_parts if config.decode_parts else {}
     runner = CudaRunner(
         model,
         paged,
@@ -77,7 +80,9 @@ def choose_runner(
         max_batch=max_batch_size,
         max_prompt_tokens=max(prefill_max_tokens, max_model_len),
         pinned=config.pinned_staging,
-        in_parts=config.decode_parts,
+        parts=parts,
     )
     runner.capture(prompts=prefill.capturable)
-    return Chosen(runner, "triton", prefill.name, runner.decode_sizes)
+    sizes = runner.decode_sizes
+    in_parts = tuple(size for size in sizes if size in parts)
+    return Chosen(runner, "triton", prefill.name, sizes, config.pinned_staging, in_parts)

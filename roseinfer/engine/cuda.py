@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -27,7 +28,8 @@ from roseinfer.tensors import fetch, to_device
 
 
 class CudaRunner(Runner):
-    """`capacity` running rows with at most `max_blocks` blocks each, `max_batch` of them in a step.
+    """`capacity` running rows with at most `max_blocks` blocks each, `max_batch` of them in a step; `parts`
+    as in Model.decode_parts.
 
     Row `capacity` belongs to nobody: what pads a batch reads and writes there.
     """
@@ -43,7 +45,7 @@ class CudaRunner(Runner):
         max_batch: int,
         max_prompt_tokens: int,
         pinned: bool,
-        in_parts: bool,
+        parts: Mapping[int, int],
     ) -> None:
         self._model, self._attention, self._pool = model, attention, pool
         self._nobody, device = capacity, pool.device
@@ -61,8 +63,8 @@ class CudaRunner(Runner):
         self._prompt_in = Inbox(len(self._prompt), device, pinned=pinned)
         self._decoded_out, self._first_out = (Outbox(len(x), device) for x in (self._decoded, self._first))
         self._ended = deque(torch.cuda.Event() for _ in range(SLOTS))  # type: ignore[no-untyped-call]
-        self._parts = model.decode_parts if in_parts else {}
-        sides = max(self._parts.values(), default=1) - 1
+        self._parts = parts
+        sides = max(parts.values(), default=1) - 1
         self._sides = [torch.cuda.Stream() for _ in range(sides)]  # type: ignore[no-untyped-call]
         self._max_batch = max_batch
         self.decode_sizes = decode_sizes(max_batch)

@@ -64,6 +64,7 @@ def tile_of(name: str, x: Tensor, weight: Tensor) -> Tile | None:
 class CudaGPT2(GPT2):
     """The same weights and, within rounding, the same results as GPT2; hidden states are normed already."""
 
+    fused: ClassVar[bool] = True
     decode_parts: ClassVar[Mapping[int, int]] = {8: 2, 24: 2, 32: 2, 40: 3, 48: 3}
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:

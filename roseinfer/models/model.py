@@ -19,6 +19,8 @@ class Model(ABC):
 
     config: ModelConfig
     linear: type[Linear]
+    #: Whether its kernels do several operators' work at once.
+    fused: ClassVar[bool] = False
     #: In how many parts side by side the tokens of so many requests are computed soonest; 1 if not here.
     decode_parts: ClassVar[Mapping[int, int]] = {}
 

@@ -30,6 +30,12 @@ def test_answers_stand_in_the_order_of_prompts(llm: LLM) -> None:
     llm.engine.check_idle()
 
 
+def test_what_does_nothing_here_is_told_to_be_off(llm: LLM) -> None:
+    config, info = EngineConfig(), llm.engine.info
+    assert config.fused_ops and config.pinned_staging and config.decode_parts and config.cuda_graph
+    assert "cuda_graph=() fused_ops=False pinned_staging=False decode_parts=()" in info.describe()
+
+
 def test_one_seed_counts_up_over_prompts(llm: LLM) -> None:
     params = SamplingParams(max_tokens=12, temperature=1.0, seed=8, ignore_eos=True)
     answers = llm.generate([PROMPTS[0]] * 4, params)
