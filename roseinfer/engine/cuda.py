@@ -158,56 +158,47 @@ class CudaRunner(Runner):
         fresh = not any(segment.context for segment in batch.segments)
         size = min((s for s in self._prompt_graphs if s >= count), default=None) if fresh else None
         if size is None or prompts > MAX_PROMPTS:
-            return self._prompts_eagerly(batch), self._first_out.next()
+            self._send_prompts(batch, count, prompts)
+            logits = self._prompt_step(count, prompts, self._attention.prompts(batch))
+        else:
+            self._send_prompts(batch, size, MAX_PROMPTS)
+            captured = self._prompt_graphs[size]
+            captured.graph.replay()
+            logits = captured.logits
+        return logits, self._first_out.next()
+
+    def _send_prompts(self, batch: Batch, size: int, room: int) -> None:
+        """Fill the inbox for `size` tokens of `room` prompts; those that `batch` has not are nobody's."""
+        count, prompts, ends = batch.decode_start, len(batch.segments), len(batch.prefill_requests)
         array = self._prompt_in.array()
-        array[:count] = batch.tokens[:count]
-        array[size : size + count] = batch.positions[:count]
-        array[2 * size : 2 * size + count] = batch.cache_slots[:count]
-        array[count:size] = 0
-        array[size + count : 2 * size] = 0
-        array[2 * size + count : 3 * size] = -1
-        spans, last, rows = _prompt_arrays(array, size)
+        sources = (batch.tokens, 0), (batch.positions, 0), (batch.cache_slots, -1)
+        for row, (source, padding) in zip(array[: 3 * size].reshape(3, size), sources, strict=True):
+            row[:count] = source[:count]
+            row[count:] = padding
+        spans, last, rows = _prompt_arrays(array, size, room)
         spans[0] = 0
         spans[1 : prompts + 1] = np.fromiter((s.start + s.count for s in batch.segments), np.int32, prompts)
         spans[prompts + 1 :] = count
-        ends = len(batch.prefill_requests)
         last[:ends] = batch.last_rows[:ends]
         last[ends:] = 0
         rows[:ends] = batch.prefill_requests
         rows[ends:] = self._nobody
-        self._prompt_in.send(3 * size + 3 * MAX_PROMPTS + 1)
-        captured = self._prompt_graphs[size]
-        captured.graph.replay()
-        return captured.logits, self._first_out.next()
+        self._prompt_in.send(3 * size + 3 * room + 1)
 
-    def _prompt_step(self, size: int) -> Tensor:
-        arrays = self._prompt[: 3 * size + 3 * MAX_PROMPTS + 1]
+    def _prompt_step(self, size: int, room: int = MAX_PROMPTS, prompts: Prompts | None = None) -> Tensor:
+        """From what is in the inbox to tokens in `_last`, `_first` and the outbox. Returns the logits.
+
+        `prompts`: what attention is to know of them; None: the inbox tells it, and none has cached tokens.
+        """
+        arrays = self._prompt[: 3 * size + 3 * room + 1]
         self._prompt_in.take(arrays)
         tokens, positions, slots = arrays[: 3 * size].view(3, size)
-        spans, last, rows = _prompt_arrays(arrays, size)
+        spans, last, rows = _prompt_arrays(arrays, size, room)
         longest = min(size, self._longest)
-        self._attention.use(Prompts(slots, Spans(spans, spans, longest, longest), None), None)
+        self._attention.use(prompts or Prompts(slots, Spans(spans, spans, longest, longest), None), None)
         hidden = self._model.forward(tokens, positions, self._attention).index_select(0, last)
-        first = self._first[:MAX_PROMPTS]
+        first = self._first[:room]
         logits = self._model.choose(hidden, rows, self._last, first)
-        self._first_out.give(first)
-        return logits
-
-    def _prompts_eagerly(self, batch: Batch) -> Tensor:
-        count, ends = batch.decode_start, len(batch.prefill_requests)
-        array = self._prompt_in.array()
-        array[:count] = batch.tokens[:count]
-        array[count : 2 * count] = batch.positions[:count]
-        array[2 * count : 2 * count + ends] = batch.last_rows[:ends]
-        array[2 * count + ends : 2 * (count + ends)] = batch.prefill_requests
-        self._prompt_in.send(2 * (count + ends))
-        sent = self._prompt[: 2 * (count + ends)]
-        self._prompt_in.take(sent)
-        self._attention.use(self._attention.prompts(batch), None)
-        hidden = self._model.forward(sent[:count], sent[count : 2 * count], self._attention)
-        last, rows = sent[2 * count :].view(2, ends)
-        first = self._first[:ends]
-        logits = self._model.choose(hidden.index_select(0, last), rows, self._last, first)
         self._first_out.give(first)
         return logits
 
@@ -236,10 +227,10 @@ class CudaRunner(Runner):
 A = TypeVar("A", Tensor, NDArray[np.int32])
 
 
-def _prompt_arrays(array: A, size: int) -> tuple[A, A, A]:
-    """Where prompts begin and end `[MAX_PROMPTS + 1]`, their last rows and their running rows, both
-    `[MAX_PROMPTS]`, behind the three arrays of `size` tokens."""
+def _prompt_arrays(array: A, size: int, room: int) -> tuple[A, A, A]:
+    """Where prompts begin and end `[room + 1]`, their last rows and their running rows, both `[room]`, behind
+    the three arrays of `size` tokens."""
     first = 3 * size
-    last = first + MAX_PROMPTS + 1
-    rows = last + MAX_PROMPTS
-    return array[first:last], array[last:rows], array[rows : rows + MAX_PROMPTS]
+    last = first + room + 1
+    rows = last + room
+    return array[first:last], array[last:rows], array[rows : rows + room]
