@@ -7,11 +7,10 @@ from abc import ABC, abstractmethod
 
 import msgspec
 from tokenizers import Tokenizer as FastTokenizer
-from tokenizers.decoders import DecodeStream
 
 
 class Vocabulary(dict[int, "bytes | None"]):
-    """For byte-level vocabularies: each token's text as it stands in a JSON string, made when first needed.
+    """For tokens that are bytes: each one's text as it stands in a JSON string, made when first needed.
 
     None for a token that is not whole characters by itself; ids outside the vocabulary have no text.
     """
@@ -54,35 +53,51 @@ class Detokenizer(ABC):
 
 
 class ByteDetokenizer(Detokenizer):
-    """For byte-level vocabularies: every token is some bytes of UTF-8, malformed ones become U+FFFD."""
+    """For tokens that are bytes of UTF-8 each: malformed ones become U+FFFD. `strip`: the space that an
+    answer begins with is no part of its text."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.clean, self.escaped = True, vocabulary
-        self._bytes = vocabulary.token_bytes
+    def __init__(self, vocabulary: Vocabulary, *, strip: bool = False) -> None:
+        self.clean, self.escaped = not strip, vocabulary
+        self._bytes, self._strip = vocabulary.token_bytes, strip
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
         text = self._decoder.decode(self._bytes[token]) if token < len(self._bytes) else ""
-        self.clean = not self._decoder.getstate()[0]
+        if self._strip and text:
+            text, self._strip = text.removeprefix(" "), False
+        self.clean = not self._strip and not self._decoder.getstate()[0]
         return text
 
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)
 
 
-class StreamDetokenizer(Detokenizer):
-    """For any other vocabulary: the tokenizers library's decode stream."""
+class WindowDetokenizer(Detokenizer):
+    """For any other vocabulary: the last tokens are decoded with and without the newest, and what that adds
+    is shown unless it ends in U+FFFD. (The library's DecodeStream does the same, and raises where a token
+    changes the text before it.)"""
 
     def __init__(self, tokenizer: FastTokenizer) -> None:
         self.clean, self.escaped = False, Vocabulary([])
         self._tokenizer = tokenizer
-        self._stream = DecodeStream(skip_special_tokens=True)
+        self._window: list[int] = []
+        self._old, self._seen = 0, ""  # of the window: tokens whose text is shown, and this text
 
     def push(self, token: int) -> str:
-        return self._stream.step(self._tokenizer, token) or ""
+        self._window.append(token)
+        text = self._text()
+        if len(text) <= len(self._seen) or text.endswith("\ufffd"):
+            return ""
+        shown = text[len(self._seen) :]
+        del self._window[: self._old]
+        self._old, self._seen = len(self._window), self._text()
+        return shown
 
     def finish(self) -> str:
-        return ""
+        return self._text()[len(self._seen) :]
+
+    def _text(self) -> str:
+        return self._tokenizer.decode(self._window, skip_special_tokens=True)
 
 
 class NoText(Detokenizer):

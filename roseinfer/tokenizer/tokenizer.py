@@ -15,8 +15,17 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from roseinfer.config import ConfigError
 from roseinfer.folder import model_folder
-from roseinfer.tokenizer.detokenizer import ByteDetokenizer, Detokenizer, StreamDetokenizer, Vocabulary
+from roseinfer.tokenizer.detokenizer import ByteDetokenizer, Detokenizer, Vocabulary, WindowDetokenizer
 from roseinfer.tokenizer.names import TokenNames
+
+#: The decoder of byte-fallback vocabularies, step by step (Gemma's), and one step more that Llama 2's has:
+#: the text is that of `_piece_bytes` one after the other.
+_PIECES = [
+    {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
+]
+_STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 
 
 class Tokenizer:
@@ -24,9 +33,12 @@ class Tokenizer:
 
     def __init__(self, tokenizer: FastTokenizer) -> None:
         self._tokenizer = tokenizer
-        decoder = json.loads(tokenizer.to_str())["decoder"]
-        byte_level = decoder is not None and decoder["type"] == "ByteLevel"
-        self.vocabulary = Vocabulary(_token_bytes(tokenizer)) if byte_level else None
+        decoder = json.loads(tokenizer.to_str())["decoder"] or {}
+        steps = decoder.get("decoders")
+        pieces, self._strip = steps in (_PIECES, [*_PIECES, _STRIP]), steps == [*_PIECES, _STRIP]
+        self.vocabulary: Vocabulary | None = None
+        if pieces or decoder.get("type") == "ByteLevel":
+            self.vocabulary = Vocabulary((_piece_bytes if pieces else _token_bytes)(tokenizer))
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer | None:
@@ -55,8 +67,8 @@ class Tokenizer:
     def detokenizer(self) -> Detokenizer:
         """A new answer's text, token by token."""
         if self.vocabulary is None:
-            return StreamDetokenizer(self._tokenizer)
-        return ByteDetokenizer(self.vocabulary)
+            return WindowDetokenizer(self._tokenizer)
+        return ByteDetokenizer(self.vocabulary, strip=self._strip)
 
     @cached_property
     def names(self) -> TokenNames:

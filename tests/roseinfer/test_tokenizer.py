@@ -67,24 +67,55 @@ def test_stop_strings_cut_at_the_first_whatever_the_pieces(pieces: list[str], st
         assert not any(stop in whole for stop in stops)
 
 
-@given(ids=st.lists(st.integers(0, 8), max_size=12))
+PIECES = ["<s>", "\u2581Hello", "\u2581", "world", "\u00e9", *(f"<0x{byte:02X}>" for byte in range(256))]
+TO_TEXT = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+#: The bytes of "A\u20ac\u00e9 " with others between: whole characters are as likely as pieces of one.
+SOME = [0x41, 0xE2, 0x82, 0xAC, 0xC3, 0xA9, 0x20, 0x80, 0xFF]
+PIECE_IDS = st.lists(st.integers(0, 4) | st.sampled_from([5 + byte for byte in SOME]), max_size=12)
+
+
+def sentencepiece(*steps: decoders.Decoder) -> FastTokenizer:
+    """A vocabulary with byte fallback, as Llama 2's, and the decoder that is made of `steps`."""
+    fast = FastTokenizer(models.BPE({p: id for id, p in enumerate(PIECES)}, [], byte_fallback=True))
+    fast.decoder = decoders.Sequence([*steps])
+    fast.add_special_tokens(["<s>"])
+    return fast
+
+
+@given(ids=PIECE_IDS)
 def test_names_of_sentencepiece_tokens(ids: list[int]) -> None:
     """Their bytes joined are what the tokenizers library decodes; a special token has only a name."""
-    pieces = ["<s>", "\u2581Hello", "\u2581", "world", "\u00e9", "<0xE2>", "<0x82>", "<0xAC>", "<0x41>"]
-    vocab = {piece: id for id, piece in enumerate(pieces)}
-    fast = FastTokenizer(models.BPE(vocab, [], byte_fallback=True))
-    fast.decoder = decoders.Sequence(
-        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
-    fast.add_special_tokens(["<s>"])
+    fast = sentencepiece(*TO_TEXT)
     names = Tokenizer(fast).names
-    assert [names[id].text for id in range(9)] == [
-        "<s>", " Hello", " ", "world", "\u00e9", "\\xe2", "\\x82", "\\xac", "A"
-    ]  # fmt: skip
+    shown = [names[id].text for id in (*range(5), 5 + 0xE2, 5 + 0x41)]
+    assert shown == ["<s>", " Hello", " ", "world", "\u00e9", "\\xe2", "A"]
     raw = bytes(byte for id in ids for byte in names[id].bytes or ())
     if "\ufffd" not in raw.decode(errors="replace"):
         assert raw.decode() == fast.decode(ids, skip_special_tokens=True)
-    assert names[0].bytes is None and names[9].text == "token_id:9"
+    assert names[0].bytes is None and names[len(PIECES)].text == f"token_id:{len(PIECES)}"
+
+
+@given(ids=PIECE_IDS, strip=st.booleans())
+def test_byte_fallback_is_one_decoding_of_all_bytes(ids: list[int], strip: bool) -> None:
+    """Which is the library's too, but where bytes are malformed: it gives up those beside them as well."""
+    fast = sentencepiece(*TO_TEXT, *([decoders.Strip(" ", 1, 0)] if strip else []))
+    tokenizer = Tokenizer(fast)
+    assert tokenizer.vocabulary is not None
+    text = b"".join(tokenizer.vocabulary.token_bytes[id] for id in ids).decode(errors="replace")
+    assert text_of(tokenizer, ids) == (text.removeprefix(" ") if strip else text)
+    if "\ufffd" not in text:
+        assert text_of(tokenizer, ids) == fast.decode(ids)
+
+
+@given(ids=PIECE_IDS)
+def test_a_decoder_of_any_kind_shows_all_and_never_fails(ids: list[int]) -> None:
+    """Also where a token changes the text before it; what is held back comes at the end."""
+    fast = sentencepiece(decoders.ByteFallback(), decoders.Metaspace())
+    tokenizer = Tokenizer(fast)
+    assert tokenizer.vocabulary is None
+    text, whole = text_of(tokenizer, ids), fast.decode(ids)
+    assert text == whole or "\ufffd" in whole
+    assert text.endswith("\ufffd") == whole.endswith("\ufffd")
 
 
 def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: Tokenizer) -> None:
