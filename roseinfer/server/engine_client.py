@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -34,10 +35,12 @@ from roseinfer.ipc.messages import (
 from roseinfer.logprobs import StepLogprobs, TokenLogprobs
 from roseinfer.params import EngineInfo, Finished, SamplingParams
 from roseinfer.server.counters import Counters
-from roseinfer.server.errors import EngineDeadError
+from roseinfer.server.errors import EngineDeadError, HttpError, InternalError
 from roseinfer.server.observer import Observer
 from roseinfer.server.spinner import Spinner
 from roseinfer.spans import span
+
+log = logging.getLogger(__name__)
 
 
 class Receiver(Protocol):
@@ -49,8 +52,8 @@ class Receiver(Protocol):
     def push(self, token: int, end: Finished | None) -> None:
         """The next token; `end` comes with the last."""
 
-    def fail(self) -> None:
-        """The engine is gone."""
+    def fail(self, error: HttpError) -> None:
+        """There is no next token: end the answer with `error`."""
 
 
 class EngineClient:
@@ -172,14 +175,20 @@ class EngineClient:
         for id, logprobs in step.by_request().items():
             receiver = self._receivers.get(id)
             if receiver is not None:
-                receiver.tell(logprobs)
+                try:
+                    receiver.tell(logprobs)
+                except Exception:
+                    _broken(receiver)
 
     def _take(self, ids: list[int], tokens: list[int], ends: dict[int, Finished]) -> None:
         find, ended = self._receivers.get, ends.get
         for id, token in zip(ids, tokens, strict=True):
             receiver = find(id)
             if receiver is not None:
-                receiver.push(token, ended(id))
+                try:
+                    receiver.push(token, ended(id))
+                except Exception:
+                    _broken(receiver)
         if ends:
             for id in ends:
                 self._receivers.pop(id, None)
@@ -190,10 +199,16 @@ class EngineClient:
             self._ready.set_result(None)
         was_alive, self.alive = self.alive, False
         for receiver in list(self._receivers.values()):
-            receiver.fail()
+            receiver.fail(EngineDeadError())
         unanswered: list[asyncio.Future[Any]] = [*self._queries, *self._orders]
         for future in unanswered:
             if not future.done():
                 future.set_exception(EngineDeadError())
         if was_alive:
             self._on_death()
+
+
+def _broken(receiver: Receiver) -> None:
+    """End the one answer whose receiver has raised."""
+    log.exception("an answer cannot go on")
+    receiver.fail(InternalError())

@@ -44,8 +44,12 @@ class HttpError(Exception):
         super().__init__(message)
         self.status, self.param, self.headers = status, param, headers or {}
 
+    @property
+    def body(self) -> bytes:
+        return error_body(self.status, str(self), self.param)
+
     def response(self) -> Response:
-        return Response(self.status, error_body(self.status, str(self), self.param), headers=self.headers)
+        return Response(self.status, self.body, headers=self.headers)
 
 
 class BadRequestError(HttpError):
@@ -53,6 +57,13 @@ class BadRequestError(HttpError):
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(400, message, param)
+
+
+class InternalError(HttpError):
+    """What should not have happened; the log has it."""
+
+    def __init__(self) -> None:
+        super().__init__(500, "internal error; the server's log says more")
 
 
 class EngineDeadError(HttpError):

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
-from roseinfer.server.errors import HttpError, Response
+from roseinfer.server.errors import HttpError, InternalError, Response
 from roseinfer.server.incoming import Incoming, Request
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
             response = error.response()
         except Exception:
             log.exception("%s %s", request.method, request.path)
-            response = HttpError(500, "internal error; the server's log says more").response()
+            response = InternalError().response()
         self._task = None
         if response is not None:
             self.respond(response)

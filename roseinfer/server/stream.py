@@ -13,7 +13,7 @@ import msgspec
 from roseinfer.logprobs import TokenLogprobs
 from roseinfer.params import Finished
 from roseinfer.server.answer import Answer
-from roseinfer.server.errors import EngineDeadError, error_body
+from roseinfer.server.errors import HttpError
 from roseinfer.server.reply import Reply
 from roseinfer.server.requests import StreamOptions
 from roseinfer.server.responses import Choice, UsageField
@@ -71,16 +71,16 @@ class StreamReply(Reply):
                 write(_event(self._shape.chunk([], self.usage())))
             self._end()
 
-    def fail(self) -> None:
-        """The engine is gone."""
+    def fail(self, error: HttpError) -> None:
+        """End all answers with `error`."""
         if not self._open:
             return
         self._open = 0
         self.close()
         if self._write is None:
-            self._connection.respond(EngineDeadError().response())
+            self._connection.respond(error.response())
         else:
-            self._write(_event(error_body(503, "the engine has stopped")))
+            self._write(_event(error.body))
             self._end()
 
     def _end(self) -> None:
@@ -153,8 +153,8 @@ class StreamedAnswer:
         if self.short_way and not self._template:
             self._template = self._make_template()
 
-    def fail(self) -> None:
-        self._reply.fail()
+    def fail(self, error: HttpError) -> None:
+        self._reply.fail(error)
 
     def _take(self, reason: str | None) -> Choice:
         choice = Choice(self._index, self._held, self._answer.take_logprobs(), reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from roseinfer.logprobs import TokenLogprobs
 from roseinfer.params import Finished
 from roseinfer.server.answer import Answer
-from roseinfer.server.errors import EngineDeadError, Response
+from roseinfer.server.errors import HttpError, Response
 from roseinfer.server.reply import Reply
 from roseinfer.server.responses import Choice
 
@@ -23,17 +23,17 @@ class WholeReply(Reply):
     def ended(self, choice: Choice, end: Finished | None) -> None:
         """A choice is complete."""
         self.note(choice, end)
-        self._open -= 1
-        if not self._open:
+        if self._open == 1:
             self._connection.respond(Response(200, self._shape.whole(self._choices, self.usage())))
+        self._open -= 1
 
-    def fail(self) -> None:
-        """The engine is gone."""
+    def fail(self, error: HttpError) -> None:
+        """Respond with `error`."""
         if not self._open:
             return
         self._open = 0
         self.close()
-        self._connection.respond(EngineDeadError().response())
+        self._connection.respond(error.response())
 
 
 class WholeAnswer:
@@ -62,5 +62,5 @@ class WholeAnswer:
                 self.choice.token_ids = self._ids
             self._reply.ended(self.choice, end)
 
-    def fail(self) -> None:
-        self._reply.fail()
+    def fail(self, error: HttpError) -> None:
+        self._reply.fail(error)

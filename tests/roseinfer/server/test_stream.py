@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from roseinfer.logprobs import TokenLogprobs
 from roseinfer.params import Finished, FinishReason
 from roseinfer.server.answer import Answer
+from roseinfer.server.errors import InternalError
 from roseinfer.server.logprobs import AnswerLogprobs, CompletionLogprobs
 from roseinfer.server.requests import CompletionRequest
 from roseinfer.server.responses import ChatShape, CompletionShape
@@ -133,3 +134,13 @@ def test_every_chunk_tells_of_its_own_tokens(tokens: list[int], interval: int, d
     assert order == list(range(len(tokens)))
     offsets = [offset for chunk in chunks for offset in chunk["logprobs"]["text_offset"]]
     assert offsets == sorted(offsets) and offsets[-1] <= len("".join(map(text, chunks)))
+
+
+def test_an_error_is_the_last_event() -> None:
+    reply, connection = stream(1, True, False, "m")
+    reply._ids = []
+    reply._receivers[0].push(5, None)
+    reply._receivers[0].fail(InternalError())
+    _, error, done = connection.written
+    assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == 500
+    assert done == b"data: [DONE]\n\n" and connection.ended

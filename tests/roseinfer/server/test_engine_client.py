@@ -1,0 +1,67 @@
+"""A front end's side of the channel, with the engine's real side at the other end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import numpy as np
+
+from roseinfer.ipc.engine_channel import EngineChannels
+from roseinfer.ipc.messages import Ready, Submit, ToEngine, Tokens, Told
+from roseinfer.logprobs import StepLogprobs, TokenLogprobs
+from roseinfer.params import Finished, FinishReason, SamplingParams
+from roseinfer.server.counters import Counters
+from roseinfer.server.engine_client import EngineClient
+from roseinfer.server.errors import HttpError
+
+
+class Kept:
+    """Keeps what it is given; `fails_in`: the method that raises."""
+
+    def __init__(self, ended: asyncio.Event, fails_in: str = "") -> None:
+        self._ended, self._fails_in = ended, fails_in
+        self.tokens: list[int] = []
+        self.error: HttpError | None = None
+
+    def tell(self, logprobs: TokenLogprobs) -> None:
+        assert self._fails_in != "tell"
+
+    def push(self, token: int, end: Finished | None) -> None:
+        assert self._fails_in != "push"
+        self.tokens.append(token)
+        if end is not None:
+            self._ended.set()
+
+    def fail(self, error: HttpError) -> None:
+        self.error = error
+
+
+def test_an_error_in_one_answer_ends_that_answer_alone(text_model: Any) -> None:
+    async def test() -> None:
+        ours, theirs = socket.socketpair()
+        engine: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
+        engine.send(0, Ready(text_model.llm.engine.info))
+        died, ended = asyncio.Event(), asyncio.Event()
+        client = EngineClient(ours, 0, Counters.create(1), died.set)
+        await client.start()
+        broken = [Kept(ended, "push"), Kept(ended, "tell")]
+        whole = Kept(ended)
+        prompt, params = np.array([1], dtype=np.int32), SamplingParams(2)
+        ids = np.array([client.submit(prompt, params, receiver, 0.0) for receiver in (*broken, whole)])
+        sent = [message for _, message in engine.receive(wait=True)]
+        assert all(isinstance(message, Submit) for message in sent)
+        last = Finished(int(ids[2]), FinishReason.LENGTH, 0, 0, 0)
+        for finished in ((), (last,)):
+            logprobs = StepLogprobs(ids, np.zeros((3, 1), np.int32), np.zeros((3, 1), np.float32))
+            engine.send(0, Told.of(logprobs))
+            engine.send(0, Tokens(ids.tobytes(), np.array([5, 6, 7]).tobytes(), finished))
+        await ended.wait()
+        assert whole.tokens == [7, 7] and whole.error is None
+        assert [one.error.status for one in broken if one.error is not None] == [500, 500]
+        assert client.alive and not died.is_set()
+        client.stop()
+        theirs.close()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
