@@ -169,6 +169,8 @@ def _obey(order: Order, engine: Engine, profiler: StepProfiler) -> Done | None:
         match order:
             case StartProfile(folder, steps, with_stack):
                 profiler.start(folder, steps, with_stack)
+            case StopProfile() if profiler.failure is not None:
+                raise RequestError(profiler.failure)
             case CheckBlocks():
                 engine.check_idle()
     except (RequestError, AssertionError) as error:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -13,6 +14,8 @@ from torch.profiler import ProfilerActivity, profile
 from roseinfer.engine.trace import add_ranges
 from roseinfer.ipc.messages import Record, Recorded
 from roseinfer.params import RequestError
+
+log = logging.getLogger(__name__)
 
 
 def nvtx_ranges() -> AbstractContextManager[object]:
@@ -34,29 +37,33 @@ class StepProfiler:
         self._told: list[Recorded] = []
         self._profile: profile | None = None
         self.writing = False
+        self.failure: str | None = None  # why the last profile was not written
         self._left = 0
-        self._path = self._own = Path()
+        self._path = self._own = self._partial = Path()
 
     def start(self, folder: str, steps: int | None, with_stack: bool) -> None:
         """Profile the next `steps` steps (None: until stopped) into a trace in `folder`.
 
         Raises:
-            RequestError: a profile is going on, or the folder cannot be made.
+            RequestError: a profile is going on, or there can be no file in the folder.
         """
         if self._profile is not None:
             raise RequestError("a profile is already going on; POST /stop_profile ends it")
+        path = Path(folder) / f"roseinfer-{os.getpid()}.trace.json.gz"
+        self._path, self._partial = path, path.with_name(f".{path.name}")
+        self._own = path.with_name(f".roseinfer-{os.getpid()}.own.json")
         try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RequestError(f"output_dir {folder}: {error.strerror}") from None
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._own.touch()
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            raise RequestError(f"output_dir {folder!r}: {error}") from None
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
             # As torch.profiler does for Inductor: replayed graphs do not outlive the end of CUPTI.
             os.environ.setdefault("TEARDOWN_CUPTI", "0")
             os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
-        self._path = Path(folder) / f"roseinfer-{os.getpid()}.trace.json.gz"
-        self._own = self._path.with_name(f".roseinfer-{os.getpid()}.own.json")
+        self.failure = None
         self._left = -1 if steps is None else steps
         self._profile = profile(activities=activities, with_stack=with_stack)
         self._profile.start()
@@ -80,12 +87,17 @@ class StepProfiler:
         going_on.export_chrome_trace(str(self._own))
 
     def told(self, ranges: Recorded) -> None:
-        """The ranges of one front end; after the last, the trace is there."""
+        """The ranges of one front end; after the last, the trace is there, or a `failure`."""
         self._told.append(ranges)
         if len(self._told) == self._front_ends:
-            partial = self._path.with_name(f".{self._path.name}")
-            add_ranges(self._own, partial, self._told)
-            partial.replace(self._path)
-            self._own.unlink()
+            try:
+                add_ranges(self._own, self._partial, self._told)
+                self._partial.replace(self._path)
+            except OSError as error:
+                self.failure = f"the profile cannot be written: {error}"
+                log.warning("%s", self.failure)
+            for rest in (self._own, self._partial):
+                with suppress(OSError):
+                    rest.unlink(missing_ok=True)
             self._told.clear()
             self.writing = False

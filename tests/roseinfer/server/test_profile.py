@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ def test_every_range_in_whichever_process(serving: Any, tmp_path: Path) -> None:
 def test_profiles_that_cannot_be(serving: Any, tmp_path: Path) -> None:
     assert serving.request("/start_profile", {"output_dir": 5}).status == 400
     assert serving.request("/start_profile", {"output_dir": str(tmp_path), "num_steps": 0}).status == 400
+    for folder in ("/proc", "a\0b", "/dev/null", "a" * 300):
+        assert serving.request("/start_profile", {"output_dir": folder}).status == 400
     nowhere = serving.request("/start_profile", {"output_dir": "/proc/nowhere"})
     assert nowhere.status == 400 and "/proc/nowhere" in nowhere.json["error"]["message"]
     assert serving.request("/start_profile", {"output_dir": str(tmp_path)}).status == 200
@@ -68,3 +71,20 @@ def test_profiles_that_cannot_be(serving: Any, tmp_path: Path) -> None:
     assert twice.status == 400 and "/stop_profile" in twice.json["error"]["message"]
     assert serving.request("/stop_profile", method="POST").status == 200
     assert serving.request("/stop_profile", method="POST").status == 200
+
+
+def test_a_profile_that_cannot_be_written(serve: Any, tmp_path: Path) -> None:
+    """It is told where the profile is stopped, and the engine serves on."""
+    server = serve()
+    gone, full = tmp_path / "gone", tmp_path / "full"
+    for folder in (gone, full, full):
+        assert server.request("/start_profile", {"output_dir": str(folder)}).status == 200
+        partial = folder / f".roseinfer-{server.engine.pid}.trace.json.gz"
+        shutil.rmtree(folder) if folder is gone else partial.symlink_to("/dev/full")
+        assert server.complete(PROMPT, max_tokens=2).status == 200
+        refused = server.request("/stop_profile", method="POST")
+        assert refused.status == 400 and "cannot be written" in refused.json["error"]["message"]
+        assert folder is gone or not list(folder.iterdir())
+    assert server.request("/start_profile", {"output_dir": str(gone)}).status == 200
+    assert server.request("/stop_profile", method="POST").status == 200
+    assert len(list(gone.iterdir())) == 1
