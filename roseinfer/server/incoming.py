@@ -38,6 +38,7 @@ class Incoming:
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._body = bytearray()
+        self._upgrading = False
         self.began = time.monotonic()
 
     @property
@@ -49,15 +50,30 @@ class Incoming:
         """Take in what came. Raises HttpError where nothing can be read on from it."""
         self._head_bytes += len(data)
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # answered as if it had not been asked for
+            while data:
+                data = self._parse(data)
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, HttpError):
                 raise error.__context__ from None
             raise HttpError(400, f"this is no HTTP request: {error}") from None
         if self._head_bytes > MAX_HEAD_BYTES:
             raise HttpError(431, f"head or trailers are larger than {MAX_HEAD_BYTES} bytes")
+
+    def _parse(self, data: bytes) -> bytes:
+        """Returns what is still to parse: the parser takes a request that offers another protocol to have no
+        body, so its head is parsed once more without the offer."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            rest = data[upgrade.args[0] :]
+            return self._head_without_upgrade() + rest if self._upgrading else rest
+        return b""
+
+    def _head_without_upgrade(self) -> bytes:
+        version = self._parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self._parser.get_method(), self._url, version)]
+        lines += [b"%b: %b" % header for header in self._headers.items() if header[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
 
     # What the parser calls.
 
@@ -72,6 +88,9 @@ class Incoming:
         self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
+        self._upgrading = self._parser.should_upgrade() and self._parser.get_method() != b"CONNECT"
+        if self._upgrading:
+            return
         self._head_bytes = -MAX_BODY_BYTES  # what follows is a body, and trailers
         if self._headers.get(b"expect", b"").lower() == b"100-continue":
             self._encourage()
@@ -82,6 +101,8 @@ class Incoming:
             raise HttpError(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
 
     def on_message_complete(self) -> None:
+        if self._upgrading:
+            return
         self._head_bytes = 0
         request = Request(
             method=self._parser.get_method().decode("latin-1"),

@@ -6,6 +6,11 @@ import json
 import socket
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roseinfer.server.incoming import Incoming, Request
+
 BODY = {"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, "temperature": 0}
 
 
@@ -47,6 +52,44 @@ def test_byte_by_byte_and_in_chunks(serving: Any) -> None:
             client.sendall(request[index : index + 1])
         answer = until_closed(client)
     assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
+
+
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAA\r\n"
+
+
+def test_an_offer_of_another_protocol_is_declined(serving: Any) -> None:
+    """As Java's client makes it. The request is answered, its body included, and the connection is kept."""
+    head, body = post(BODY, headers=UPGRADE + b"expect: 100-continue\r\n").split(b"\r\n\r\n")
+    last = post(BODY, headers=b"connection: close\r\n")
+    with connect(serving) as client:
+        client.sendall(head + b"\r\n\r\n")
+        assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(body + post(BODY, headers=UPGRADE) + last)
+        answers = until_closed(client).split(b"HTTP/1.1 ")[1:]
+    assert [answer[:6] for answer in answers] == [b"200 OK"] * 3
+
+
+@given(cuts=st.lists(st.integers(0, 1000), max_size=6), chunked=st.booleans())
+def test_an_offer_of_another_protocol_changes_nothing(cuts: list[int], chunked: bool) -> None:
+    body = b"3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n" if chunked else b"abcd"
+    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 4"
+    requests = [
+        b"POST /a?b HTTP/1.1\r\nHost: a\r\n" + offer + length + b"\r\n\r\n" + body
+        + b"GET /c HTTP/1.1\r\nHost: a\r\n" + offer + b"\r\n"
+        + b"CONNECT d:1 HTTP/1.1\r\nHost: a\r\n" + offer + b"\r\n"
+        + b"POST /e HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 1\r\n\r\nf"
+        for offer in (b"", UPGRADE)
+    ]  # fmt: skip
+    seen = []
+    for data in requests:
+        taken: list[Request] = []
+        incoming = Incoming(taken.append, lambda: None)
+        ends = sorted(cut % len(data) for cut in cuts)
+        for start, end in zip([0, *ends], [*ends, len(data)], strict=True):
+            incoming.feed(data[start:end])
+        assert not incoming.receiving
+        seen.append([(one.method, one.path, bytes(one.body), one.keep_alive) for one in taken])
+    assert seen[0] == seen[1] and len(seen[0]) == 4
 
 
 def test_old_http(serving: Any) -> None:
