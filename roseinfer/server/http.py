@@ -7,7 +7,10 @@ queue and no dictionary between a token and its socket.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
+import sys
+import termios
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -21,8 +24,8 @@ log = logging.getLogger(__name__)
 
 #: Requests that may wait for the one before them on the same connection.
 MAX_PIPELINED = 16
-#: Seconds: for an unused connection, for a request to come in, for a client that does not read its stream,
-#: and for one that was refused to read why.
+#: Seconds: for an unused connection, for a request to come in, for a client that does not read its answer
+#: at all, and for one that was refused to read why.
 IDLE_TIMEOUT = RECEIVE_TIMEOUT = STALL_TIMEOUT = 60.0
 LINGER_TIMEOUT = 5.0
 
@@ -99,7 +102,7 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._answering: Answering | None = None
         self._paused = self._lingering = False
-        self._since = time.monotonic()
+        self._since, self._unread = time.monotonic(), 0
 
     @property
     def busy(self) -> bool:
@@ -237,7 +240,11 @@ class Connection(asyncio.Protocol):
         self._done()
 
     def check(self, now: float) -> None:
-        """Close it if nothing has moved for too long."""
+        """Close it if nothing has moved for too long. What the client reads is a move."""
+        unread = self._count_unread()
+        if unread < self._unread:
+            self._since = now
+        self._unread = unread
         receiving = self._request is None and self._incoming.receiving and not self._lingering
         waited = now - (self._incoming.began if receiving else self._since)
         if self._lingering:
@@ -252,6 +259,15 @@ class Connection(asyncio.Protocol):
             self._refuse(HttpError(408, f"the request took longer than {RECEIVE_TIMEOUT:.0f} s to come in"))
         else:
             self.abort()
+
+    def _count_unread(self) -> int:
+        """Bytes that the client has yet to take: here, and in the kernel, which takes more only now and then;
+        0 where it can hold them all."""
+        here = self._transport.get_write_buffer_size()
+        if not here:
+            return 0
+        kernel = fcntl.ioctl(self._transport.get_extra_info("socket"), termios.TIOCOUTQ, bytes(4))
+        return here + int.from_bytes(kernel, sys.byteorder)
 
     def close(self) -> None:
         """Close it when what was written is sent."""

@@ -54,13 +54,14 @@ class Served:
         self.connections = Connections(self.handle, lambda: None)
         self.stream: Endless | None = None
         self.requests: list[Request] = []
+        self.body = b"{}"
 
     async def handle(self, request: Request, connection: Connection) -> Response | None:
         self.requests.append(request)
         if request.method == "GET":
             self.stream = Endless(connection)
             return None
-        return Response(200, b"{}")
+        return Response(200, self.body)
 
     async def connect(self) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -157,6 +158,37 @@ def test_who_does_not_read_a_stream_is_dropped() -> None:
         client.close()
 
     run(test)
+
+
+def test_who_reads_slowly_is_not_dropped() -> None:
+    """Neither while a stream waits for it, nor behind a whole answer that is too large for the buffers."""
+
+    async def read(served: Served, client: socket.socket) -> None:
+        for turn in range(1, 5):
+            assert await asyncio.get_running_loop().sock_recv(client, 4096)
+            served.later(turn * (STALL_TIMEOUT - SOON))
+            assert served.connections.all
+        served.later(5 * STALL_TIMEOUT)
+        await until(lambda: not served.connections.all)
+        client.close()
+
+    async def stream(served: Served) -> None:
+        client = await served.connect()
+        client.send(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        await until(lambda: served.stream)
+        served.later(0)
+        await read(served, client)
+
+    async def whole(served: Served) -> None:
+        served.body = b"a" * (8 << 20)
+        client = await served.connect()
+        client.send(ASK)
+        await until(lambda: served.requests and not served.connection.busy)
+        served.later(0)
+        await read(served, client)
+
+    run(stream)
+    run(whole)
 
 
 def test_trailers_have_an_end() -> None:
