@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
         self._request: Request | None = None
         self._task: asyncio.Task[None] | None = None
         self._answering: Answering | None = None
-        self._paused = self._lingering = False
+        self._paused = self._lingering = self._encouraging = False
         self._since, self._unread = time.monotonic(), 0
 
     @property
@@ -157,13 +157,17 @@ class Connection(asyncio.Protocol):
 
     def _take(self, request: Request) -> None:
         self._waiting.append(request)
+        self._encouraging = False  # the body came without
         if self._request is None:
             self._next()
         elif len(self._waiting) >= MAX_PIPELINED:
             self._transport.pause_reading()
 
     def _encourage(self) -> None:
-        self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        """The client waits to be told to send a body: it is told when the answers before are written."""
+        self._encouraging = self._request is not None
+        if not self._encouraging:
+            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _next(self) -> None:
         self._request = self._waiting.popleft()
@@ -190,6 +194,8 @@ class Connection(asyncio.Protocol):
         elif self._waiting:
             self._transport.resume_reading()
             self._next()
+        elif self._encouraging:
+            self._encourage()
 
     def _refuse(self, error: HttpError) -> None:
         """Answer what cannot be read on from; drop what still comes, so that the client can read why."""

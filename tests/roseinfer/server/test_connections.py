@@ -54,6 +54,23 @@ def test_byte_by_byte_and_in_chunks(serving: Any) -> None:
     assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
 
 
+def test_a_body_is_asked_for_when_its_turn_comes(serving: Any) -> None:
+    """Not within the stream that is being sent."""
+    asking = post(BODY, headers=b"expect: 100-continue\r\nconnection: close\r\n")
+    head, body = asking.split(b"\r\n\r\n")
+    with connect(serving) as client:
+        client.sendall(post(BODY | {"stream": True}) * 2 + head + b"\r\n\r\n")
+        before = b""
+        while b"100 Continue" not in before:
+            before += (more := client.recv(4096))
+            assert more
+        client.sendall(body)
+        after = until_closed(client)
+    streams = before.removesuffix(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert streams.count(b"HTTP/1.1 200 OK") == 2 and streams.endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
+    assert after.startswith(b"HTTP/1.1 200 OK") and b"HTTP" not in after[8:]
+
+
 UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAA\r\n"
 
 
