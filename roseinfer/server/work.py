@@ -17,6 +17,8 @@ from roseinfer.tokenizer.chat import ChatError, ChatTemplate
 
 MAX_CHOICES = 128
 MAX_STOPS = 64
+#: Every token is compared with them, in time that grows with the square of their length.
+MAX_STOP_CHARACTERS = 256
 PROMPT_KINDS = "prompt must be text, token ids, or lists of either"
 #: OpenAI's own default for completions.
 DEFAULT_MAX_TOKENS = 16
@@ -113,6 +115,8 @@ def _work(
         raise BadRequestError(f"more than {MAX_STOPS} stop strings", "stop")
     if "" in stops:
         raise BadRequestError("a stop string is empty", "stop")
+    if any(len(stop) > MAX_STOP_CHARACTERS for stop in stops):
+        raise BadRequestError(f"a stop string is longer than {MAX_STOP_CHARACTERS} characters", "stop")
     seed = secrets.randbits(64) if request.seed is None else request.seed % 2**64
     if len(prompts) * request.n > MAX_CHOICES:
         raise BadRequestError(f"more than {MAX_CHOICES} answers in one request", "prompt")

@@ -143,4 +143,7 @@ class StopStrings:
     @staticmethod
     def _overlap(text: str, stop: str) -> int:
         """The longest end of `text` that `stop` starts with."""
-        return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
+        at = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+        while at >= 0 and not stop.startswith(text[at:]):
+            at = text.find(stop[0], at + 1)
+        return len(text) - at if at >= 0 else 0

@@ -110,7 +110,7 @@ def test_stop_strings(serving: Any, text_model: Any, stream: bool) -> None:
     text = text_model.text(text_model.answer)
     stop = text[len(text) // 2 :][:3]
     settings = {"max_tokens": 900, "ignore_eos": True, "stream": stream}
-    reply = serving.complete(text_model.prompt, stop=["never met \x00", stop], **settings)
+    reply = serving.complete(text_model.prompt, stop=["never met \x00" * 23, stop], **settings)
     choices = (
         [choice for chunk in reply.events for choice in chunk["choices"]] if stream else reply.json["choices"]
     )
