@@ -26,7 +26,7 @@ from roseinfer.server.requests import ChatRequest, CompletionRequest, Generation
 from roseinfer.server.responses import ChatShape, CompletionShape, Shape
 from roseinfer.server.stream import StreamReply
 from roseinfer.server.whole import WholeReply
-from roseinfer.server.work import Work, check_chat, check_completion
+from roseinfer.server.work import Work, check_chat, check_completion, too_long
 from roseinfer.spans import span
 from roseinfer.tokenizer.tokenizer import Tokenizer
 
@@ -142,7 +142,8 @@ class App:
         """Go on from texts or token ids."""
         body = parse(request.body, CompletionRequest)
         self._check_model(body)
-        await self._answer(body, check_completion(body), CompletionShape(self._backend.model), connection)
+        work = check_completion(body, self._backend.engine.info.max_model_len)
+        await self._answer(body, work, CompletionShape(self._backend.model), connection)
 
     async def _chat(self, request: Request, connection: Connection) -> None:
         """The next message of a conversation."""
@@ -159,6 +160,7 @@ class App:
     async def _answer(
         self, body: GenerationRequest, work: Work, shape: Shape, connection: Connection
     ) -> None:
+        self._check_room(work.num_answers)
         start = time.monotonic()
         prompts = [await self._token_ids(prompt, work.special_tokens) for prompt in work.prompts]
         tokenize = time.monotonic() - start
@@ -169,12 +171,18 @@ class App:
                 check_request(self._backend.engine.info, prompt, work.params)
             except RequestError as error:
                 raise BadRequestError(str(error), "prompt") from None
-        if self._max_inflight is not None and self._counters.inflight >= self._max_inflight:
-            raise HttpError(429, "too many requests in flight", headers={"retry-after": "1"})
+        self._check_room(work.num_answers)  # others have come while this one was tokenized
         kind = StreamReply if body.stream else WholeReply
         if any(isinstance(prompt, str) for prompt in work.prompts):
             self._counters.observe("tokenize", np.array([tokenize]))
         kind(self._backend, connection, body, shape, work, prompts, tokenize)
+
+    def _check_room(self, answers: int) -> None:
+        limit = self._max_inflight
+        if limit is not None and answers > limit:
+            raise BadRequestError(f"{answers} answers are asked for; the server gives {limit} at a time", "n")
+        if limit is not None and self._counters.inflight + answers > limit:
+            raise HttpError(429, "too many requests in flight", headers={"retry-after": "1"})
 
     async def _token_ids(self, prompt: str | NDArray[np.int32], special_tokens: bool) -> NDArray[np.int32]:
         if not isinstance(prompt, str):
@@ -182,10 +190,11 @@ class App:
         tokenizer = self._backend.tokenizer
         if tokenizer is None:
             raise BadRequestError("the model has no tokenizer; send token ids", "prompt")
+        most = self._backend.engine.info.max_model_len
         if self._tokenizing is None:
-            return _encode(tokenizer, prompt, special_tokens)
+            return _encode(tokenizer, most, prompt, special_tokens)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._tokenizing, _encode, tokenizer, prompt, special_tokens)
+        return await loop.run_in_executor(self._tokenizing, _encode, tokenizer, most, prompt, special_tokens)
 
     def _authorize(self, request: Request) -> None:
         if self._api_key is not None:
@@ -194,6 +203,9 @@ class App:
                 raise HttpError(401, "the API key is missing or wrong")
 
 
-def _encode(tokenizer: Tokenizer, text: str, special_tokens: bool) -> NDArray[np.int32]:
+def _encode(tokenizer: Tokenizer, most: int, text: str, special_tokens: bool) -> NDArray[np.int32]:
     with span("roseinfer.tokenize"):
-        return tokenizer.encode(text, special_tokens)
+        ids = tokenizer.encode_within(most, text, special_tokens)
+    if ids is None:
+        raise too_long(most)
+    return ids

@@ -16,7 +16,7 @@ class ServerConfig:
     port: int = setting(8000, "port to listen on; 0 takes a free one and prints it")
     served_model_name: str | None = setting(None, "the name clients use; the model's if not given")
     api_key: str | None = setting(None, "what clients must send as a bearer token")
-    max_inflight_requests: int | None = setting(None, "answer 429 above this many requests")
+    max_inflight_requests: int | None = setting(None, "answer 429 above this many answers under way")
     frontend_processes: int | None = setting(
         None, "processes that speak HTTP; a third of the cores, 8 at most, if not given"
     )

@@ -39,6 +39,10 @@ class Work:
     special_tokens: bool = True
     fills_context: bool = False
 
+    @property
+    def num_answers(self) -> int:
+        return len(self.prompts) * self.n
+
     def filling(self, info: EngineInfo, prompt_tokens: int) -> Work:
         """With all that a prompt of this length leaves of the context."""
         room = min(info.max_model_len, info.kv_tokens) - prompt_tokens
@@ -46,7 +50,7 @@ class Work:
         return replace(self, params=params, fills_context=False)
 
 
-def check_completion(request: CompletionRequest) -> Work:
+def check_completion(request: CompletionRequest, max_model_len: int) -> Work:
     """The work that `request` asks for. Raises BadRequestError for what is wrong or not supported."""
     _refuse(
         echo=request.echo,
@@ -54,7 +58,7 @@ def check_completion(request: CompletionRequest) -> Work:
         best_of=request.best_of not in (None, request.n),
     )
     max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-    prompts = _prompts(request.prompt)
+    prompts = _prompts(request.prompt, max_model_len)
     if request.logprobs is not None:
         _within("logprobs", request.logprobs, 0, MAX_LOGPROBS)
     return _work(request, max_tokens, prompts, logprobs=request.logprobs)
@@ -139,27 +143,34 @@ def _within(name: str, value: float, low: float, high: float) -> None:
         raise BadRequestError(f"{name} must be from {low} to {high}", name)
 
 
-def _prompts(prompt: str | list[Any]) -> tuple[str | NDArray[np.int32], ...]:
-    """A text, texts, token ids, or lists of token ids."""
+def _prompts(prompt: str | list[Any], most: int) -> tuple[str | NDArray[np.int32], ...]:
+    """A text, texts, token ids, or lists of token ids; these are `most` at most."""
     if isinstance(prompt, str):
         return (prompt,)
     if not prompt:
         raise BadRequestError("prompt is empty", "prompt")
     if type(prompt[0]) is int:
-        return (_token_ids(prompt),)
+        return (_token_ids(prompt, most),)
     if len(prompt) > MAX_CHOICES:
         raise BadRequestError(f"more than {MAX_CHOICES} prompts", "prompt")
     if all(isinstance(part, str) for part in prompt):
         return tuple(prompt)
     if all(isinstance(part, list) for part in prompt):
-        return tuple(_token_ids(part) for part in prompt)
+        return tuple(_token_ids(part, most) for part in prompt)
     raise BadRequestError(PROMPT_KINDS, "prompt")
 
 
-def _token_ids(ids: list[Any]) -> NDArray[np.int32]:
-    if not all(type(id) is int and 0 <= id < 2**31 for id in ids):
+def _token_ids(ids: list[Any], most: int) -> NDArray[np.int32]:
+    if len(ids) > most:
+        raise too_long(most)
+    if {*map(type, ids)} - {int} or (ids and not 0 <= min(ids) <= max(ids) < 2**31):
         raise BadRequestError(PROMPT_KINDS, "prompt")
     return np.array(ids, dtype=np.int32)
+
+
+def too_long(most: int) -> BadRequestError:
+    """A prompt that the context of `most` tokens does not hold."""
+    return BadRequestError(f"the prompt is longer than the context of {most} tokens", "prompt")
 
 
 def _turn(message: Message) -> dict[str, str]:

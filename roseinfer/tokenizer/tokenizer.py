@@ -27,6 +27,9 @@ _PIECES = [
 ]
 _STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 
+#: Characters for each token of the limit that are tried first of a long text: twice those of common texts.
+_PROBE = 8
+
 
 class Tokenizer:
     """Encodes whole texts; makes one detokenizer for each answer."""
@@ -63,6 +66,16 @@ class Tokenizer:
         """
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)
         return np.array(encoding.ids, dtype=np.int32)
+
+    def encode_within(self, most: int, text: str, special_tokens: bool = True) -> NDArray[np.int32] | None:
+        """The same, or None for a text that has surely more than `most` tokens, however long it is: its
+        beginning alone has twice as many, and no tokenizer makes that up behind it."""
+        length = _PROBE * most
+        while length < len(text):
+            if len(self.encode(text[:length], special_tokens)) > 2 * most:
+                return None
+            length *= 4
+        return self.encode(text, special_tokens)
 
     def detokenizer(self) -> Detokenizer:
         """A new answer's text, token by token."""

@@ -6,9 +6,11 @@ import codecs
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models
 
@@ -65,6 +67,33 @@ def test_stop_strings_cut_at_the_first_whatever_the_pieces(pieces: list[str], st
     else:
         assert shown + cutter.finish() == whole
         assert not any(stop in whole for stop in stops)
+
+
+class Counting(Tokenizer):
+    """Keeps how many characters it has encoded."""
+
+    characters = 0
+
+    def encode(self, text: str, special_tokens: bool = True) -> NDArray[np.int32]:
+        self.characters += len(text)
+        return super().encode(text, special_tokens)
+
+
+@given(text=st.text(), times=st.integers(1, 200), most=st.integers(1, 100))
+def test_a_text_within_a_limit_is_encoded_and_no_other(
+    tokenizer: Tokenizer, text: str, times: int, most: int
+) -> None:
+    ids = tokenizer.encode(text * times)
+    within = tokenizer.encode_within(most, text * times)
+    assert len(ids) > most if within is None else (within == ids).all()
+
+
+@pytest.mark.parametrize("character", ["a", " ", "\u20ac", "\n"])
+def test_a_long_text_is_refused_by_its_beginning(tokenizer: Tokenizer, character: str) -> None:
+    """Also where its tokens are as long as there are any."""
+    counting = Counting(tokenizer._tokenizer)
+    assert counting.encode_within(100, character * 5_000_000) is None
+    assert counting.characters < 500_000
 
 
 PIECES = ["<s>", "\u2581Hello", "\u2581", "world", "\u00e9", *(f"<0x{byte:02X}>" for byte in range(256))]

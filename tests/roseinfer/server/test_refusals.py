@@ -47,6 +47,8 @@ def test_malformed_bodies(serving: Any, body: bytes) -> None:
         ({"prompt": [1.5]}, "prompt"), ({"prompt": [-1]}, "prompt"), ({"prompt": [50257]}, "prompt"),
         ({"prompt": [2**70]}, "prompt"), ({"prompt": [None]}, "prompt"), ({"prompt": 3}, None),
         ({"prompt": [1] * 1023}, "prompt"), ({"prompt": "word " * 2000}, "prompt"),
+        ({"prompt": [1] * 1025}, "prompt"), ({"prompt": "word " * 200_000}, "prompt"),
+        ({"prompt": ["a", "word " * 200_000]}, "prompt"), ({"prompt": [[1], [1] * 1025]}, "prompt"),
         ({"prompt": [[1]] * 65, "n": 2}, "prompt"), ({"prompt": [[1]] * 100_000}, "prompt"),
         ({"prompt": ["a"] * 129}, "prompt"), ({"prompt": ["a", 1]}, "prompt"),
         ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": -1}, "max_tokens"),
@@ -124,6 +126,21 @@ def test_key_and_limit(serve: Any) -> None:
         assert check_error(reply, 429)["type"] == "rate_limit_error"
         assert int(reply.headers["retry-after"]) >= 1
     assert client(1).status == 200
+    assert check_error(server.request("/v1/completions", body | {"n": 3}, headers=key), 400)["param"] == "n"
+
+
+def test_every_answer_counts_and_is_refused_before_any_work(serve: Any) -> None:
+    """What is above the limit is not looked at: the text is too long as well."""
+    server = serve("--max-inflight-requests", "2")
+    long = json.dumps(OK | {"max_tokens": 900, "ignore_eos": True, "stream": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(long)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        client.sendall(head + long)
+        assert client.recv(16).startswith(b"HTTP/1.1 200 OK")
+        for change in ({"n": 2}, {"prompt": [[1], [2]]}, {"prompt": ["word " * 100_000] * 2}):
+            check_error(server.request("/v1/completions", OK | change), 429)
+        assert server.complete([1], max_tokens=1).status == 200
+    check_error(server.complete("word " * 100_000), 400)
 
 
 JSON = st.recursive(
