@@ -29,6 +29,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
 
     `seed` makes a request's tokens depend on nothing but its own logits, whatever else is in the batch.
     `logprobs` is how many of the likeliest tokens are told with each token's own logprob; None: nothing is.
+    `stops`: who asked may end the request, at a stop string, and is told with its first token what is known.
     """
 
     max_tokens: int
@@ -39,6 +40,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     seed: int = 0
     ignore_eos: bool = False
     logprobs: int | None = None
+    stops: bool = False
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):

@@ -102,11 +102,11 @@ def end_with(sock: socket.socket) -> None:
 def split(result: StepResult, owners: int) -> Iterator[tuple[int, Tokens]]:
     """The step's tokens for each of `owners` front ends that has any."""
     if owners == 1:
-        yield 0, Tokens(result.ids.tobytes(), result.tokens.tobytes(), result.finished)
+        yield 0, _whole(result)
         return
     owner = result.ids >> OWNER_SHIFT
     if len(owner) == 1:
-        yield int(owner[0]), Tokens(result.ids.tobytes(), result.tokens.tobytes(), result.finished)
+        yield int(owner[0]), _whole(result)
         return
     order = np.argsort(owner, kind="stable")
     ids, tokens = result.ids[order], result.tokens[order]
@@ -114,8 +114,15 @@ def split(result: StepResult, owners: int) -> Iterator[tuple[int, Tokens]]:
     for index in range(owners):
         start, end = cuts[index], cuts[index + 1]
         if start < end:
-            finished = tuple(ended for ended in result.finished if ended.id >> OWNER_SHIFT == index)
-            yield index, Tokens(ids[start:end].tobytes(), tokens[start:end].tobytes(), finished)
+            finished, begun = (
+                tuple(one for one in told if one.id >> OWNER_SHIFT == index)
+                for told in (result.finished, result.begun)
+            )
+            yield index, Tokens(ids[start:end].tobytes(), tokens[start:end].tobytes(), finished, begun)
+
+
+def _whole(result: StepResult) -> Tokens:
+    return Tokens(result.ids.tobytes(), result.tokens.tobytes(), result.finished, result.begun)
 
 
 def split_logprobs(step: StepLogprobs) -> Iterator[tuple[int, Told]]:

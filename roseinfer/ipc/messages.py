@@ -86,11 +86,13 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """One step: request ids (int64) and their next tokens (int64) as bytes, and who ended with it."""
+    """One step: request ids (int64) and their next tokens (int64) as bytes, who ended with it, and of those
+    that may stop at a string, at their first token, what could be told if they ended now."""
 
     ids: bytes
     tokens: bytes
     finished: tuple[Finished, ...]
+    begun: tuple[Finished, ...] = ()
 
 
 class Told(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -23,13 +23,14 @@ from roseinfer.scheduler.running import Running
 
 @dataclass(frozen=True)
 class StepResult:
-    """The tokens of a step: request ids and tokens `[R]`, the requests that ended with it, and the logprobs
-    that some of them asked for."""
+    """The tokens of a step: request ids and tokens `[R]`, the requests that ended with it, the logprobs that
+    some of them asked for, and of those that may stop at a string, at their first token, what is known."""
 
     ids: Ints
     tokens: Ints
     finished: tuple[Finished, ...]
     logprobs: StepLogprobs | None = None
+    begun: tuple[Finished, ...] = ()
 
 
 class _MustWaitError(Exception):
@@ -141,9 +142,13 @@ class Scheduler:
         self._processed += 1
         now = self._clock()
         running, rows = self._running, batch.requests
+        begun: list[Finished] = []
         for row in batch.prefill_requests.tolist():
             request = running.request(row)
-            request.first_token = request.first_token or now
+            if not request.first_token:
+                request.first_token = now
+                if request.params.stops:
+                    begun.append(self._finished(row, FinishReason.STOP, now))
         length = batch.positions[batch.last_rows] + 1
         if self._leaving:  # of requests that left after the launch, the tokens are dropped
             alive = running.alive[rows]
@@ -163,7 +168,7 @@ class Scheduler:
             )
             self._leave(rows[ended])
         self._vacate()
-        return StepResult(ids, tokens, finished)
+        return StepResult(ids, tokens, finished, begun=tuple(begun))
 
     def _is_eos(self, tokens: Ints) -> NDArray[np.bool_]:
         found = np.zeros(len(tokens), dtype=np.bool_)

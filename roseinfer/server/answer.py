@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+
+import msgspec
 
 from roseinfer.logprobs import TokenLogprobs
 from roseinfer.params import Finished
@@ -20,6 +23,18 @@ class Answer:
     min_tokens: int
     logprobs: AnswerLogprobs | None = None
     tokens: int = 0
+    begun: Finished | None = None
+    first_token: float = 0.0
+
+    def begin(self, begun: Finished) -> None:
+        """What the engine knows at the first token, which is there now."""
+        self.begun, self.first_token = begun, time.monotonic()
+
+    def stopped(self) -> Finished | None:
+        """What the engine would tell if it had ended the answer, now that a stop string has."""
+        if self.begun is None:
+            return None
+        return msgspec.structs.replace(self.begun, generation=time.monotonic() - self.first_token)
 
     def tell(self, logprobs: TokenLogprobs) -> None:
         """Of the token that the next `extend` brings."""

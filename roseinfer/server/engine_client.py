@@ -46,6 +46,9 @@ log = logging.getLogger(__name__)
 class Receiver(Protocol):
     """Takes the tokens of one answer, in order."""
 
+    def begin(self, begun: Finished) -> None:
+        """What is known when the next token, the first, was made."""
+
     def tell(self, logprobs: TokenLogprobs) -> None:
         """Of the next token, where the request asked for logprobs."""
 
@@ -145,7 +148,10 @@ class EngineClient:
 
     def _on_message(self, message: FromEngine) -> None:
         match message:
-            case Tokens(ids, tokens, finished):
+            case Tokens(ids, tokens, finished, begun):
+                for one in begun:
+                    if one.id in self._receivers:
+                        self._receivers[one.id].begin(one)
                 self._spinner.touch()
                 took = np.frombuffer(ids, np.int64)
                 made: list[int] = np.frombuffer(tokens, np.int64).tolist()

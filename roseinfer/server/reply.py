@@ -98,12 +98,13 @@ class Reply(ABC):
         for id in self._ids:
             self._backend.engine.discard(id)
 
-    def stop(self, index: int) -> None:
-        """The answer has ended before the engine's own end."""
+    def stop(self, index: int) -> Finished | None:
+        """The answer has ended before the engine's own end, which is told as far as it is known."""
         self._backend.engine.discard(self._ids[index])
+        return self._answers[index].stopped()
 
     def note(self, choice: Choice, end: Finished | None) -> None:
-        """What the engine tells at the end of a choice; None when a stop string ended it."""
+        """What is told at the end of a choice; None by an engine that does not tell who has begun."""
         if end is not None:
             if choice.index % self._request.n == 0:  # a prompt counts once
                 self._cached_tokens += end.cached_tokens

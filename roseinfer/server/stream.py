@@ -117,6 +117,9 @@ class StreamedAnswer:
         self._template = b""
         self._begun = self.short_way = False
 
+    def begin(self, begun: Finished) -> None:
+        self._answer.begin(begun)
+
     def tell(self, logprobs: TokenLogprobs) -> None:
         self._answer.tell(logprobs)
 
@@ -137,7 +140,7 @@ class StreamedAnswer:
         if reason is not None:
             self.short_way = False
             if end is None:
-                reply.stop(self._index)
+                end = reply.stop(self._index)
             reply.finished(self._take(reason), end, first=not self._begun)
         elif not reply.paused and (answer.tokens == 1 or len(self._ids) >= self._interval):
             self.flush()

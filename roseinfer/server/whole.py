@@ -45,6 +45,9 @@ class WholeAnswer:
         self._ids: list[int] | None = [] if keep_ids else None
         self.choice = Choice(index, "", None, None)
 
+    def begin(self, begun: Finished) -> None:
+        self._answer.begin(begun)
+
     def tell(self, logprobs: TokenLogprobs) -> None:
         self._answer.tell(logprobs)
 
@@ -55,7 +58,7 @@ class WholeAnswer:
             self._ids.append(token)
         if reason is not None:
             if end is None:
-                self._reply.stop(self._index)
+                end = self._reply.stop(self._index)
             self.choice.text, self.choice.finish_reason = "".join(self._texts), reason
             self.choice.logprobs = self._answer.take_logprobs()
             if self._ids is not None:

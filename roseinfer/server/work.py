@@ -127,6 +127,7 @@ def _work(
     params = SamplingParams(
         max_tokens=limit, min_tokens=request.min_tokens, temperature=temperature,
         top_k=top_k, top_p=top_p, seed=seed, ignore_eos=request.ignore_eos, logprobs=logprobs,
+        stops=bool(stops),
     )  # fmt: skip
     return Work(prompts, params, request.n, stops, special_tokens, fills_context=max_tokens is None)
 

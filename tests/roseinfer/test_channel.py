@@ -130,16 +130,19 @@ def test_a_step_is_split_without_loss(owners: list[int], data: st.DataObject) ->
     tokens = np.arange(len(owners), dtype=np.int64) * 7
     ends = data.draw(st.sets(st.sampled_from(ids.tolist())))
     finished = tuple(Finished(id, FinishReason.STOP, 0, 0, 0) for id in ends)
-    seen, ended = {}, set()
-    for owner, message in split(StepResult(ids, tokens, finished), 4):
+    starts = data.draw(st.sets(st.sampled_from(ids.tolist())))
+    begun = tuple(Finished(id, FinishReason.STOP, 0, 0, 0, 5) for id in starts)
+    seen, ended, started = {}, set(), set()
+    for owner, message in split(StepResult(ids, tokens, finished, begun=begun), 4):
         mine = np.frombuffer(message.ids, np.int64).tolist()
         assert {id >> OWNER_SHIFT for id in mine} == {owner}
         assert mine == sorted(mine), "in the order of the step"
         seen |= dict(zip(mine, np.frombuffer(message.tokens, np.int64).tolist(), strict=True))
         ended |= {end.id for end in message.finished}
-        assert {end.id for end in message.finished} <= set(mine)
+        started |= {one.id for one in message.begun}
+        assert {end.id for end in (*message.finished, *message.begun)} <= set(mine)
     assert seen == dict(zip(ids.tolist(), tokens.tolist(), strict=True))
-    assert ended == ends
+    assert ended == ends and started == starts
 
 
 @given(owners=st.lists(st.integers(0, 3), max_size=20), k=st.integers(0, 3))

@@ -69,8 +69,13 @@ def test_stream(serving: Any, text_model: Any, options: dict[str, bool] | None) 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_metrics(serving: Any, text_model: Any, stream: bool) -> None:
-    reply = serving.complete(text_model.prompt, max_tokens=4, return_metrics=True, stream=stream)
+@pytest.mark.parametrize("stopped", [False, True])
+def test_metrics(serving: Any, text_model: Any, stream: bool, stopped: bool) -> None:
+    """Whether the engine ends the answer or a stop string does."""
+    stop = text_model.text(text_model.answer[:3])[-1] if stopped else None
+    reply = serving.complete(
+        text_model.prompt, max_tokens=4, ignore_eos=True, return_metrics=True, stream=stream, stop=stop
+    )
     choices = reply.events[-1]["choices"] if stream else reply.json["choices"]
     metrics = choices[0]["metrics"]
     assert metrics["queue_wait_ms"] >= 0 and metrics["prefill_ms"] > 0 and metrics["generation_time_ms"] > 0

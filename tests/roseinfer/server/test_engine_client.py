@@ -25,6 +25,9 @@ class Kept:
         self.tokens: list[int] = []
         self.error: HttpError | None = None
 
+    def begin(self, begun: Finished) -> None:
+        pass
+
     def tell(self, logprobs: TokenLogprobs) -> None:
         assert self._fails_in != "tell"
 

@@ -61,12 +61,16 @@ def test_prefix_cache_in_usage_and_rate_and_flushed(serve: Any) -> None:
     server = serve("--prefix-cache", "--block-size", "8")
     prompt = list(range(1, 50))
 
-    def cached() -> int:
-        usage = server.complete(prompt, max_tokens=2, ignore_eos=True).json["usage"]
+    text = server.complete(prompt, max_tokens=2, ignore_eos=True).json["choices"][0]["text"]
+    assert server.request("/flush_cache", method="POST").status == 200
+
+    def cached(stop: str | None = None) -> int:
+        usage = server.complete(prompt, max_tokens=2, ignore_eos=True, stop=stop).json["usage"]
         tokens: int = usage["prompt_tokens_details"]["cached_tokens"]
         return tokens
 
     assert [cached(), cached()] == [0, 48]
     assert scrape(server)["roseinfer_prefix_hit_rate"] == 48 / 98
+    assert cached(stop=text[0]) == 48, "also where the front end ends the answer"
     assert server.request("/flush_cache", method="POST").status == 200
     assert cached() == 0
