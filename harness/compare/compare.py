@@ -52,11 +52,11 @@ def compare_runs(
         for pair in pairs:
             contrasts = _contrasts(*runs, pair, gates)
             differences += [_difference(pair, one) for one in contrasts]
-            gated += _judge(runs[1], pair, contrasts, gates)
+            gated += _judge(*runs, pair, contrasts, gates)
     return CompareResults(
         a=str(a),
         b=str(b),
-        outcome=_outcome(gated) if comparable else "not comparable",
+        outcome=_outcome(gated, gates) if comparable else "not comparable",
         level=LEVEL,
         comparisons=sum(one.adjusted_p is not None for one in differences),
         obstacles=found,
@@ -85,7 +85,7 @@ def _contrasts(a: StoredRun, b: StoredRun, pair: Pair, gates: Sequence[GateTerm]
         raise UsageError("a gate on goodput needs a service level", "measure both runs with --slo")
     of_a, of_b = a.cells[pair[0]], b.cells[pair[1]]
     found = []
-    for scale in sorted(set(of_a) & set(of_b)):
+    for scale in _scales(a, b, pair):
         # Of the same engine in both runs the seeds differ, so that resamples do not move together.
         base = estimates(of_a[scale], a.settings.slo, seed=0)
         new = estimates(of_b[scale], b.settings.slo, seed=1)
@@ -93,11 +93,18 @@ def _contrasts(a: StoredRun, b: StoredRun, pair: Pair, gates: Sequence[GateTerm]
     return judged(found)
 
 
-def _judge(b: StoredRun, pair: Pair, contrasts: Sequence[Contrast], gates: Sequence[GateTerm]) -> list[Gated]:
+def _scales(a: StoredRun, b: StoredRun, pair: Pair) -> list[float]:
+    return sorted(set(a.cells[pair[0]]) & set(b.cells[pair[1]]))
+
+
+def _judge(
+    a: StoredRun, b: StoredRun, pair: Pair, contrasts: Sequence[Contrast], gates: Sequence[GateTerm]
+) -> list[Gated]:
+    """Every gate at every scale of both, also where no request succeeded and nothing can be compared."""
     known = {(one.scale, one.metric, one.statistic): one for one in contrasts}
     found = []
     for gate in gates:
-        for scale in sorted({one.scale for one in contrasts}):
+        for scale in _scales(a, b, pair):
             if gate.metric == ERROR_RATE:
                 found.append(judge_errors(gate, pair, scale, b.cells[pair[1]][scale]))
             else:
@@ -105,12 +112,14 @@ def _judge(b: StoredRun, pair: Pair, contrasts: Sequence[Contrast], gates: Seque
     return found
 
 
-def _outcome(gated: Sequence[Gated]) -> Literal["pass", "regression", "inconclusive", "no gate"]:
+def _outcome(
+    gated: Sequence[Gated], gates: Sequence[GateTerm]
+) -> Literal["pass", "regression", "inconclusive", "no gate"]:
     outcomes = {one.outcome for one in gated}
     for worst in ("regression", "inconclusive", "pass"):
         if worst in outcomes:
             return worst
-    return "no gate"
+    return "inconclusive" if gates else "no gate"
 
 
 def _difference(pair: Pair, one: Contrast) -> Difference:

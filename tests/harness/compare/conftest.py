@@ -43,7 +43,10 @@ def cell(
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """make(name, slower=1.0, spread=0.0, repeats=3, …) writes a run folder and returns it."""
+    """make(name, slower=1.0, spread=0.0, repeats=3, …) writes a run folder and returns it.
+
+    `failed` requests of each cell fail, at every scale alike or as many as each scale has.
+    """
 
     def run(
         name: str,
@@ -54,7 +57,7 @@ def make(tmp_path: Path) -> Make:
         n: int = 120,
         scales: tuple[float, ...] = (1.0,),
         engines: tuple[str, ...] = ("vllm",),
-        failed: int = 0,
+        failed: int | dict[float, int] = 0,
         trace: dict[str, Any] | None = None,
         environment: dict[str, Any] | None = None,
         **settings: Any,
@@ -63,9 +66,10 @@ def make(tmp_path: Path) -> Make:
         folder.mkdir()
         seed = sum(map(ord, name))
         noise = np.random.default_rng(seed)
+        failures = failed if isinstance(failed, dict) else dict.fromkeys(scales, failed)
         identities = [(e, s, r) for r in range(repeats) for e in engines for s in scales]
         tables = [
-            cell(i, *identity, n, slower * noise.lognormal(0, spread), seed, failed)
+            cell(i, *identity, n, slower * noise.lognormal(0, spread), seed, failures.get(identity[1], 0))
             for i, identity in enumerate(identities)
         ]
         for schema, position, file in ((REQUESTS, 0, "requests"), (CHUNKS, 1, "chunks")):

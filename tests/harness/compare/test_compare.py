@@ -97,6 +97,25 @@ def test_failures_make_runs_incomparable_and_can_be_limited_when_allowed(make):
     assert bench(a, b, "--gate", "error_rate<=40%", "--allow-different", "invalid").exit_code == 0
 
 
+@pytest.mark.parametrize("scales", [(1.0,), (1.0, 2.0)])
+def test_gates_are_judged_where_nothing_succeeded(make, scales):
+    a, b = make("a", scales=scales, n=30), make("b", scales=scales, n=30, failed={1.0: 30})
+    results = compare_runs(a, b, parse_gate("error_rate<=10%, tpot_p50<=+10%"), allowed=["invalid"])
+    assert results.outcome == "regression"
+    found = {(one.scale, one.gate): one.outcome for one in results.gates}
+    assert (found[1.0, "error_rate<=10%"], found[1.0, "tpot_p50<=+10%"]) == ("regression", "inconclusive")
+    assert len(found) == 2 * len(scales)
+    [alone, *_] = compare_runs(a, b, parse_gate("tpot_p50<=+10%"), allowed=["invalid"]).gates
+    assert alone.reason == "A or B has no such value, or A's is 0"
+    assert bench(a, b, "--gate", "tpot_p50<=+10%", "--allow-different", "invalid").exit_code == 2
+
+
+def test_gates_that_have_no_scale_to_be_judged_at_are_inconclusive(make):
+    a, b = make("a"), make("b", scales=(2.0,))
+    results = compare_runs(a, b, parse_gate("error_rate<=1%"), allowed=["scales"])
+    assert (results.outcome, results.gates) == ("inconclusive", [])
+
+
 def test_no_failures_are_not_proof_of_none(make):
     a, b = make("a", n=50), make("b", n=50)
     [gated] = compare_runs(a, b, parse_gate("error_rate<=1%")).gates
