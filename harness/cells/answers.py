@@ -51,9 +51,9 @@ def unjudged(run: Run) -> bool:
     return replies is not None and replies.judged is None
 
 
-def judged_answers(run: Run) -> AnswerChecks | None:
-    """The verdict; None where no engine was asked."""
-    replies = _read(run.folder)
+def judged_answers(folder: Path) -> AnswerChecks | None:
+    """The verdict on a run's engines; None where no engine was asked, or nobody has judged them."""
+    replies = _read(folder)
     return None if replies is None else replies.judged
 
 

@@ -139,7 +139,7 @@ def _write_results(run: Run) -> OnlineResults:
     requests = records.requests.sort_values("label", key=lambda label: label.map(rank), kind="stable")
     groups = by_scale(split(requests, records.chunks, settings.cut))
     points = [measure(repeats, settings.slo, settings.seed) for repeats in groups]
-    answers = judged_answers(run)
+    answers = judged_answers(run.folder)
     told = _TOLD.validate_python(_kept(run, "told"))
     counts = _PREFIXES.validate_python(_kept(run, "prefix_cache"))
     results = OnlineResults(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from harness.cells.answers import judged_answers
 from harness.errors import UsageError
 from harness.metrics.samples import Group, by_scale, split
 from harness.metrics.validity import invalid_reasons
@@ -18,12 +19,16 @@ from harness.spec.settings import OnlineSettings
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run of `bench online`. `cells` holds the repeats of each engine at each scale."""
+    """A run of `bench online`.
+
+    `cells` holds the repeats of each engine at each scale, `wrong` why an engine's answers are wrong.
+    """
 
     path: Path
     info: RunInfo
     settings: OnlineSettings
     cells: dict[str, dict[float, list[Group]]]
+    wrong: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> StoredRun:
@@ -38,6 +43,7 @@ class StoredRun:
             if info.kind != "online":
                 raise UsageError(f"{path} is an {info.kind} run; only online runs are compared", mend)
             settings = OnlineSettings.model_validate(info.settings)
+            answers = judged_answers(path)
         except OSError as error:
             raise UsageError(f"{path} holds no run: run.json: {error.strerror}", mend) from None
         except ValidationError as error:
@@ -50,7 +56,7 @@ class StoredRun:
         cells: dict[str, dict[float, list[Group]]] = {}
         for repeats in by_scale(split(records.requests, records.chunks, settings.cut)):
             cells.setdefault(repeats[0].label, {})[repeats[0].scale] = repeats
-        return cls(path, info, settings, cells)
+        return cls(path, info, settings, cells, answers.wrong if answers else {})
 
     def label(self, name: str) -> str:
         """The label that `name` means: itself, or the one of `ENGINE` or `ENGINE@VARIANT`.
@@ -69,7 +75,8 @@ class StoredRun:
     def invalid(self, label: str) -> list[str]:
         """Why cells of an engine are not to be believed."""
         ceiling = client_ceiling(self.info)
-        return [
+        answers = [f"{label}: its answers are wrong: {self.wrong[label]}"] if label in self.wrong else []
+        return answers + [
             f"{label} at scale {scale:g}, repeat {group.repeat}: {reason}"
             for scale, repeats in self.cells[label].items()
             for group in repeats

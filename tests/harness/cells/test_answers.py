@@ -10,6 +10,7 @@ import pytest
 
 from harness.cells.answers import ANSWERS
 from harness.cells.online import resume_online, run_online
+from harness.compare.runs import StoredRun
 from harness.fairness.prompts import LENGTHS
 from harness.spec.settings import OnlineSettings
 
@@ -31,6 +32,8 @@ def test_an_engine_that_answers_wrongly_wins_nothing(serve_golden: Any, tmp_path
     for summary in results.summaries:
         assert summary.num_error == 0 and not summary.valid
         assert summary.invalid_reasons[-1] == f"its answers are wrong: {check.reason}"
+
+    assert StoredRun.read(folder).invalid("openai")[0] == f"openai: its answers are wrong: {check.reason}"
 
     before = (folder / ANSWERS).read_bytes()
     assert resume_online(folder, lambda _: None)[1] == results

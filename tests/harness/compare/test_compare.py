@@ -7,10 +7,13 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from harness.cells.answers import ANSWERS
 from harness.cli.commands import app
 from harness.compare.compare import compare_runs
 from harness.errors import UsageError
+from harness.fairness.answers import Replies
 from harness.spec.compare import CompareResults
+from harness.spec.fairness import AnswerCheck, AnswerChecks
 from harness.spec.gates import parse_gate
 
 GATE = "ttft_p99<=+10%, output_tok_per_s>=-3%"
@@ -121,6 +124,17 @@ def test_no_failures_are_not_proof_of_none(make):
     [gated] = compare_runs(a, b, parse_gate("error_rate<=1%")).gates
     assert (gated.value, gated.outcome) == (0, "inconclusive")
     assert gated.ci[1] == pytest.approx(1 - 0.025 ** (1 / 150))
+
+
+def test_an_engine_that_answers_wrongly_is_not_comparable(make):
+    a, b = make("a"), make("b", slower=0.5)
+    check = AnswerCheck(engine="vllm", label="vLLM", verdict="wrong", reason="another token", answers=[])
+    judged = AnswerChecks(rule="as expected", reference="transformers", checks=[check])
+    (b / ANSWERS).write_text(Replies(prompts=[], judged=judged).model_dump_json())
+    results = compare_runs(a, b, parse_gate("ttft_p50<=+10%"))
+    assert results.outcome == "not comparable" and not results.differences
+    assert [one.reason for one in results.obstacles] == ["B: vLLM: its answers are wrong: another token"]
+    assert compare_runs(a, b, parse_gate("ttft_p50<=+10%"), allowed=["invalid"]).outcome == "pass"
 
 
 @pytest.mark.parametrize(
