@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 from pydantic import JsonValue
 
-from harness.errors import LeftBehindError
+from harness.errors import BenchError, LeftBehindError
 
 #: Share of a GPU's memory that may still differ after an engine has gone.
 TOLERANCE = 0.01
@@ -100,14 +100,27 @@ def memory_restored(label: str) -> Iterator[None]:
     """Inside, an engine runs; after it, every GPU holds what it held before, within 1 % of its memory.
 
     Raises:
-        LeftBehindError: it does not, 20 seconds later; the message names the PIDs that hold memory.
+        LeftBehindError: it does not, 20 seconds later; the message names the PIDs that hold memory, behind
+            what the engine failed with, if it did.
     """
     before = _memory()
-    yield
+    try:
+        yield
+    except BenchError as error:
+        _wait(label, before, error)
+        raise
+    _wait(label, before)
+
+
+def _wait(label: str, before: list[tuple[int, int, list[int]]], fault: BenchError | None = None) -> None:
+    """Until memory is as `before`. Raises LeftBehindError when that takes too long."""
     deadline = time.monotonic() + PATIENCE_S
     while held := _held(before, _memory()):
         if time.monotonic() > deadline:
-            raise LeftBehindError(f"after {label} had ended, {'; '.join(held)}", "end the processes named")
+            what, mend = f"after {label} had ended, {'; '.join(held)}", "end the processes named"
+            if fault is not None:
+                what, mend = f"{fault.message}; {what}", "; ".join(filter(None, (fault.mend, mend)))
+            raise LeftBehindError(what, mend) from fault
         time.sleep(0.2)
 
 

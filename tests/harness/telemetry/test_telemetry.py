@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.engines.base import Installation
-from harness.errors import EngineError
+from harness.errors import EngineError, LeftBehindError
 from harness.telemetry import gpu, machine, revision
 from harness.telemetry.versions import versions
 
@@ -78,6 +78,24 @@ def test_memory_that_does_not_come_back_names_its_holder(monkeypatch):
         gpu.memory_restored("vLLM"),
     ):
         pass
+
+
+def test_an_engine_that_crashes_gives_its_memory_back_too(monkeypatch):
+    readings = [(10, 1000, [])], [(500, 1000, [])], [(20, 1000, [])]
+    left = iter(readings)
+    monkeypatch.setattr(gpu, "_memory", lambda: next(left))
+    crash = EngineError("vLLM ended with exit code 1", "see its log")
+    with pytest.raises(EngineError) as found, gpu.memory_restored("vLLM"):
+        raise crash
+    assert found.value is crash and list(left) == []
+
+    held = iter([readings[0], *[readings[1]] * 1000])
+    monkeypatch.setattr(gpu, "_memory", lambda: next(held))
+    monkeypatch.setattr(gpu, "PATIENCE_S", 0)
+    with pytest.raises(LeftBehindError) as found, gpu.memory_restored("vLLM"):
+        raise crash
+    assert found.value.message.startswith("vLLM ended with exit code 1; after vLLM had ended, GPU 0 still held")
+    assert found.value.mend == "see its log; end the processes named"
 
 
 def test_memory_within_one_percent_is_back(monkeypatch):
