@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
 
 import pynvml
@@ -30,17 +31,28 @@ def _handles() -> Iterator[list[Any]]:
     try:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if visible is None:
-            yield [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+            yield _every()
         else:
-            yield [_by_name(name.strip()) for name in visible.split(",") if name.strip()]
+            found = (_by_name(name.strip()) for name in visible.split(","))
+            yield list(takewhile(lambda handle: handle is not None, found))
     finally:
         pynvml.nvmlShutdown()
 
 
+def _every() -> list[Any]:
+    return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+
+
 def _by_name(name: str) -> Any:
-    if name.isdigit():
-        return pynvml.nvmlDeviceGetHandleByIndex(int(name))
-    return pynvml.nvmlDeviceGetHandleByUUID(name)
+    """A device by index, or by UUID or as much of it as no other has; None where there is none, where CUDA
+    ends its list.
+    """
+    if name.isdecimal():
+        return dict(enumerate(_every())).get(int(name))
+    if name.startswith("GPU-"):
+        named = [one for one in _every() if pynvml.nvmlDeviceGetUUID(one).startswith(name)]
+        return named[0] if len(named) == 1 else None
+    return _told(lambda: pynvml.nvmlDeviceGetHandleByUUID(name))
 
 
 def available() -> bool:

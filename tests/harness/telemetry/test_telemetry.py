@@ -7,6 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from harness.engines.base import Installation
@@ -69,6 +70,52 @@ def test_versions_come_from_the_engines():
     assert (found.torch, found.transformers) == ("2.13", "5")
 
 
+@pytest.mark.parametrize(
+    ("visible", "seen"),
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("-1", []),
+        ("2, 0", [2, 0]),
+        ("1,7,0", [1]),
+        ("0,-1,1", [0]),
+        ("0,,1", [0]),
+        ("GPU-cc", [2]),
+        ("GPU-aa12,1", [0, 1]),
+        ("1,GPU-aa", [1]),
+        ("MIG-dd,1", ["MIG-dd", 1]),
+        ("NoDevFiles", []),
+    ],
+)
+def test_gpus_are_those_that_cuda_shows(monkeypatch, visible, seen):
+    """Its list ends at the first name that is no device, or that could be two."""
+    uuids = ["GPU-aa12", "GPU-aa34", "GPU-cc56"]
+
+    def by_index(index):
+        if index not in range(3):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return index
+
+    def by_uuid(uuid):
+        if uuid != "MIG-dd":
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return uuid
+
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 3)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", by_index)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", uuids.__getitem__)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", by_uuid)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with gpu._handles() as handles:
+        assert handles == seen
+    assert gpu.available() == bool(seen)
+
+
 def test_memory_that_does_not_come_back_names_its_holder(monkeypatch):
     readings = iter([[(10, 1000, [])], *[[(500, 1000, [42])]] * 1000])
     monkeypatch.setattr(gpu, "_memory", lambda: next(readings))
@@ -94,7 +141,9 @@ def test_an_engine_that_crashes_gives_its_memory_back_too(monkeypatch):
     monkeypatch.setattr(gpu, "PATIENCE_S", 0)
     with pytest.raises(LeftBehindError) as found, gpu.memory_restored("vLLM"):
         raise crash
-    assert found.value.message.startswith("vLLM ended with exit code 1; after vLLM had ended, GPU 0 still held")
+    assert found.value.message.startswith(
+        "vLLM ended with exit code 1; after vLLM had ended, GPU 0 still held"
+    )
     assert found.value.mend == "see its log; end the processes named"
 
 
