@@ -12,7 +12,7 @@ from harness.engines import cores
 from harness.engines.base import EngineSettings
 from harness.engines.registry import contender
 from harness.engines.resolve import resolve_device, resolve_dtype
-from harness.errors import EngineError, UsageError
+from harness.errors import BenchError, LeftBehindError, UsageError
 from harness.models import ModelFolder
 from harness.offline.entries import Entry, make_entries, order
 from harness.offline.measured import result
@@ -51,6 +51,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
 
     Raises:
         UsageError: an engine, variant, model or length that cannot be, or no engine is there.
+        LeftBehindError: an engine could not be ended. Nothing can be measured beside it.
     """
     entries, skipped = make_entries([contender(ref) for ref in settings.engines])
     names: list[str] = [entry.engine.name for entry in entries]
@@ -91,7 +92,9 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
             else:
                 measured, record = through_worker(entry.engine, launch, entry.label, batch, log)
             row = result(measured, entry.contender, entry.label, repeat, settings)
-        except EngineError as error:
+        except LeftBehindError:
+            raise
+        except BenchError as error:
             ref = entry.contender.ref
             failure = Skipped(
                 engine=ref.name,

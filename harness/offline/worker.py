@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +19,7 @@ from harness.errors import EngineError
 from harness.offline.measured import Measured
 from harness.offline.workers import folder
 from harness.spec.results import LaunchRecord
+from harness.telemetry.gpu import memory_restored
 from harness.workload import PlannedRequest
 
 SCRIPT = folder() / "run_worker.py"
@@ -48,6 +50,7 @@ def through_worker(
 
     Raises:
         EngineError: not installed, or the worker failed; the message shows its last lines.
+        LeftBehindError: it could not be ended, or holds memory of a GPU.
     """
     installation = engine.installed()
     variant = settings.contender.variant
@@ -62,7 +65,8 @@ def through_worker(
         "output_len": batch.output_len,
         "ignore_eos": batch.ignore_eos,
     }
-    with TemporaryDirectory(prefix="rosebench-offline-") as scratch:
+    hygiene = memory_restored(label) if settings.device == "cuda" else nullcontext()
+    with hygiene, TemporaryDirectory(prefix="rosebench-offline-") as scratch:
         job_file, result_file = Path(scratch, "job.json"), Path(scratch, "result.jsonl")
         job_file.write_text(json.dumps(job))
         argv = [str(installation.python), str(SCRIPT), str(job_file), str(result_file)]

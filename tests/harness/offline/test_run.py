@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness.engines.base import Contender, EngineSettings
+from harness.engines.base import Contender, EngineSettings, Installation, Server
+from harness.engines.local import OfflineFactory
 from harness.engines.registry import LOCAL
+from harness.engines.roseinfer import Roseinfer
 from harness.engines.variants import Variant
-from harness.errors import EngineError, UsageError
+from harness.errors import EngineError, LeftBehindError, UsageError
 from harness.models import resolve
 from harness.offline.run import Measuring, run_offline
 from harness.offline.worker import Batch, through_worker
 from harness.spec.results import OfflineResults
 from harness.spec.settings import EngineRef, OfflineSettings
+from harness.telemetry import gpu
 from harness.workload import closed_loop
 
 
-def test_both_ways_are_measured_and_saved(tmp_path: Path):
-    settings = OfflineSettings(
-        engines="roseinfer,openai", model="random:gpt2-tiny", device="cpu", dtype="fp32", out=tmp_path,
+def small(out: Path, engines: str = "roseinfer") -> OfflineSettings:
+    return OfflineSettings(
+        engines=engines, model="random:gpt2-tiny", device="cpu", dtype="fp32", out=out,
         num_prompts=3, input_len=20, output_len=4, max_model_len=64,
     )  # fmt: skip
+
+
+def test_both_ways_are_measured_and_saved(tmp_path: Path):
     events: list[object] = []
-    folder, results = run_offline(settings, ["bench", "offline"], events.append)
+    folder, results = run_offline(small(tmp_path, "roseinfer,openai"), ["bench", "offline"], events.append)
     assert [row.label for row in results.results] == ["roseinfer", "roseinfer (in-process)"]
     assert all(row.completion_tokens == 12 and row.total_s > 0 for row in results.results)
     assert [skip.label for skip in results.skipped] == ["openai"]
@@ -46,6 +55,52 @@ def test_a_worker_that_fails_shows_its_last_lines(tmp_path: Path):
     batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
     with pytest.raises(EngineError, match=r"(?s)exit code 1.*no_such_setting"):
         through_worker(LOCAL["roseinfer"], settings, "roseinfer (x)", batch, tmp_path / "x.log")
+
+
+class Clinging(Roseinfer):
+    """An engine of which something stays behind."""
+
+    @contextmanager
+    def open(self, settings: EngineSettings, log: Path, change: Any = None) -> Iterator[Server]:
+        raise LeftBehindError("it could not be ended: PID 7", "kill -9 7")
+        yield
+
+
+class Refusing(Roseinfer):
+    """An engine whose in-process API takes no such settings."""
+
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
+        raise UsageError("no such batch", "give another")
+
+
+def test_nothing_is_measured_beside_what_was_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(LOCAL, "roseinfer", Clinging())
+    events: list[object] = []
+    with pytest.raises(LeftBehindError, match="PID 7"):
+        run_offline(small(tmp_path), [], events.append)
+    assert [event.label for event in events if isinstance(event, Measuring)] == ["roseinfer"]
+
+
+def test_what_one_engine_refuses_the_others_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(LOCAL, "roseinfer", Refusing())
+    _, results = run_offline(small(tmp_path), [], lambda event: None)
+    assert [row.label for row in results.results] == ["roseinfer"]
+    [skip] = results.skipped
+    assert (skip.label, skip.repeat) == ("roseinfer (in-process)", 0)
+    assert (skip.reason, skip.mend) == ("no such batch", "give another")
+
+
+def test_a_worker_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    readings = iter([[(10, 1000, [])], *[[(500, 1000, [42])]] * 1000])
+    monkeypatch.setattr(gpu, "_memory", lambda: next(readings))
+    monkeypatch.setattr(gpu, "PATIENCE_S", 0)
+    who = Contender(
+        EngineRef.model_validate("roseinfer"), Variant(offline={"no_such_setting": 1}), "roseinfer"
+    )
+    settings = EngineSettings(who, resolve("random:gpt2-tiny").path, "m", "cuda", "fp32", 64)
+    batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
+    with pytest.raises(LeftBehindError, match=r"(?s)ended with exit code 1.*GPU 0 still held .*PIDs 42"):
+        through_worker(LOCAL["roseinfer"], settings, "roseinfer", batch, tmp_path / "x.log")
 
 
 def test_a_batch_beyond_the_context(tmp_path: Path):
