@@ -52,7 +52,7 @@ def describe(trace: Trace) -> Statistics:
         gap_cv=float(gaps.std() / gaps.mean()) if span else None,
         input=_lengths(trace.input_tokens),
         output=_lengths(trace.output_tokens),
-        sessions=None if trace.session is None else len(np.unique(trace.session)),
+        sessions=None if trace.session is None else len({*trace.session.tolist()} - {""}),
         blocks=blocks,
         reuse=_reused(trace) / blocks if blocks else None,
     )

@@ -17,6 +17,7 @@ class Trace:
 
     `blocks` holds the hashes of the leading blocks of each input, `block_size` tokens a block and the last
     one partly filled; the same hash means the same tokens. Input beyond the blocks is shared with nothing.
+    An empty `session` is none.
     """
 
     name: str

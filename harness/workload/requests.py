@@ -58,7 +58,8 @@ def _turns_before(trace: Trace) -> list[int | None]:
     before = []
     for index, session in enumerate(trace.session.tolist()):
         before.append(last.get(session))
-        last[session] = index
+        if session:
+            last[session] = index
     return before
 
 

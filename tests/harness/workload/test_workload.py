@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.traces import builtin
+from harness.traces.statistics import describe
 from harness.traces.trace import Trace
 from harness.workload import PlannedRequest, closed_loop, open_loop, warmup
 from harness.workload.prompts import PromptSource
@@ -34,6 +35,13 @@ def test_schedule_is_the_trace_scaled(arrivals: list[float], scale: float) -> No
     assert times == [(t - trace.arrival_s[0]) * scale for t in trace.arrival_s.tolist()]
     assert times[0] == 0.0 and times == sorted(times)  # type: ignore[type-var]
     assert [request.index for request in planned] == list(range(len(arrivals)))
+
+
+def test_a_turn_follows_the_one_before_it_and_requests_without_a_session_follow_nothing() -> None:
+    trace = trace_of([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], session=["", "a", "", "b", "a", ""])
+    planned = open_loop(trace, 1.0, VOCAB, seed=0)
+    assert [request.after for request in planned] == [None, None, None, None, 1, None]
+    assert describe(trace).sessions == 2
 
 
 def test_lengths_are_the_traces() -> None:
