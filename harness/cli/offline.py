@@ -6,11 +6,10 @@ import sys
 
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
-from harness.cli.profile import profile_alone, profile_folder
+from harness.cli.profile import profile_alone, profile_behind
 from harness.cli.progress import make_display
 from harness.errors import EngineError
 from harness.offline.run import run_offline
-from harness.profiling.stage import ProfileOptions
 from harness.reporting.report import write_run_outputs
 from harness.spec.settings import OfflineSettings
 
@@ -28,7 +27,6 @@ def offline(
         if not results.results:
             raise EngineError("nothing could be measured", f"see the logs in {folder / 'logs'}")
         report = write_run_outputs(folder)
-        if settings.profile is not None:
-            profile_folder(folder, None, ProfileOptions(settings.profile), display)
+        fault = profile_behind(folder, settings.profile, display) if settings.profile else None
     display.tables(results)
-    conclude(results, report, as_json=as_json, open_report=open_report)
+    conclude(results, report, fault, as_json=as_json, open_report=open_report)

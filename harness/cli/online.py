@@ -13,10 +13,10 @@ from harness.cells.events import Event, Started
 from harness.cells.online import resume_online, run_online
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
-from harness.cli.profile import profile_alone, profile_folder
+from harness.cli.profile import profile_alone, profile_behind
 from harness.cli.progress import make_display
 from harness.errors import BenchError, InterruptedRunError
-from harness.profiling.stage import ProfileOptions
+from harness.profiling.stage import unprofiled
 from harness.reporting.report import write_run_outputs
 from harness.spec.settings import OnlineSettings
 
@@ -59,10 +59,12 @@ def online(
             if folder is not None:
                 error.mend = "; then ".join(filter(None, (error.mend, _finish(folder))))
             raise
-        if settings is not None and settings.profile is not None:
-            profile_folder(run, None, ProfileOptions(settings.profile), display)
+        fault = None
+        tools = OnlineSettings.model_validate(results.meta.settings).profile
+        if tools is not None and (engines := unprofiled(run, results, tools)):
+            fault = profile_behind(run, tools, display, engines)
     display.tables(results)
-    conclude(results, report, as_json=as_json, open_report=open_report)
+    conclude(results, report, fault, as_json=as_json, open_report=open_report)
 
 
 def _finish(folder: Path) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from harness.errors import BenchError
 from harness.spec.results import OfflineResults, OnlineResults
 
 FAILED = 3
@@ -18,12 +19,23 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the repo
 
 
 def conclude(
-    results: OnlineResults | OfflineResults, report: Path, *, as_json: bool, open_report: bool
+    results: OnlineResults | OfflineResults,
+    report: Path,
+    fault: BenchError | None,
+    *,
+    as_json: bool,
+    open_report: bool,
 ) -> None:
-    """Print the report's path or the results, alone, to stdout. Exits with 3 when something failed."""
+    """Print the report's path or the results, alone, to stdout. Exits with 3 when something failed.
+
+    Raises:
+        BenchError: `fault`, what ended a stage behind the benchmark.
+    """
     print(results.model_dump_json(indent=2) if as_json else report)
     if open_report:
         webbrowser.open(report.resolve().as_uri())
+    if fault is not None:
+        raise fault
     if _failed(results):
         raise typer.Exit(FAILED)
 

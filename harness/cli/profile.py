@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 from rich.console import Console
 
 from harness.cli.progress import PLAIN_WIDTH, Display, make_display, rich_table
-from harness.errors import EngineError, UsageError
+from harness.errors import BenchError, EngineError, InterruptedRunError, UsageError
 from harness.profiling import tables
 from harness.profiling.analysis import analyse
 from harness.profiling.stage import Captured, ProfileOptions, Profiling, profile_run
@@ -107,6 +108,20 @@ def profile_folder(
         display.line(f"not read: {path}: {reason}")
     if all(one.error is not None for one in manifest.runs):
         raise EngineError("nothing could be profiled", f"see {folder / 'logs'}")
+
+
+def profile_behind(
+    folder: Path, tools: Tools, display: Display, engines: Sequence[str] | None = None
+) -> BenchError | None:
+    """The stage behind a benchmark. What ended it comes back, to be raised when the results are printed."""
+    try:
+        profile_folder(folder, None, ProfileOptions(tools), display, engines)
+    except BenchError as error:
+        return error
+    except KeyboardInterrupt:
+        mend = f"profile it with `bench profile {shlex.quote(str(folder))} --tool {tools}`"
+        return InterruptedRunError("interrupted; the run is measured", mend)
+    return None
 
 
 def profile_alone(settings: CommonSettings, kind: Literal["online", "offline"], display: Display) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from harness.cells.folder import write_json
+from harness.cells.resolve import make_contenders
 from harness.engines.base import Asking, Contender, Encoder, Server
 from harness.engines.local import LocalEngine
 from harness.engines.profiler import CaptureRequest, EngineProfiler
@@ -23,6 +24,8 @@ from harness.profiling.nsys import NsysSession, find_nsys
 from harness.profiling.store import MANIFEST, read_manifest
 from harness.profiling.subject import Subject
 from harness.spec.profile import Level, ProfileManifest, ProfileRun, Tool, Tools
+from harness.spec.results import OnlineResults
+from harness.spec.settings import OnlineSettings
 
 
 @dataclass(frozen=True)
@@ -66,15 +69,33 @@ def profile_run(subject: Subject, options: ProfileOptions, notify: NotifyProfile
         LeftBehindError: an engine could not be ended.
     """
     manifest = read_manifest(subject.folder) or ProfileManifest(meta=subject.info)
-    tools: tuple[Tool, ...] = get_args(Tool) if options.tools == "both" else (options.tools,)
     for who in subject.contenders:
-        for tool in tools:
+        for tool in _each(options.tools):
             run = _profile(subject, options, who, tool, notify)
             kept = [one for one in manifest.runs if (one.label, one.tool) != (run.label, run.tool)]
             manifest = manifest.model_copy(update={"runs": [*kept, run]})
             write_json(subject.folder / MANIFEST, manifest)
             notify(Captured(run))
     return manifest
+
+
+def unprofiled(folder: Path, results: OnlineResults, tools: Tools) -> list[str]:
+    """The engines of a run, NAME or NAME@VARIANT, of which a capture is missing or failed.
+
+    Raises:
+        UsageError: the manifest that is there cannot be read.
+    """
+    manifest = read_manifest(folder)
+    had = {(run.label, run.tool) for run in manifest.runs if run.error is None} if manifest else set()
+    absent = {one.label for one in results.skipped if one.scale is None}
+    contenders = make_contenders(OnlineSettings.model_validate(results.meta.settings))
+    there = [who for who in contenders if who.label not in absent]
+    missing = [str(who.ref) for who in there if {(who.label, tool) for tool in _each(tools)} - had]
+    return list(dict.fromkeys(missing))
+
+
+def _each(tools: Tools) -> tuple[Tool, ...]:
+    return get_args(Tool) if tools == "both" else (tools,)
 
 
 def _profile(

@@ -43,6 +43,32 @@ def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
     assert any([cell.strip() for cell in line.strip("┃").split("┃")] == heads for line in lines)
 
 
+def test_a_profile_that_fails_hides_no_result(bench: Any, tmp_path: Path) -> None:
+    """nsys is for engines on a GPU."""
+    done = bench(*QUICK, "--engines", "roseinfer", "--profile", "nsys", "--out", str(tmp_path))
+    assert done.code == 3
+    assert Path(done.out.removesuffix("\n")).is_file()
+    assert any("total latency (s)" in line for line in done.err.splitlines())
+    assert done.err.splitlines()[-2] == "bench: nothing could be profiled"
+
+
+def test_ctrl_c_within_the_profile_keeps_the_results(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.cli.profile.profile_run", interrupted)
+    done = bench(*QUICK, "--engines", "roseinfer", "--profile", "torch", "--out", str(tmp_path))
+    assert done.code == 130
+    report = Path(done.out.removesuffix("\n"))
+    assert report.is_file()
+    assert done.err.splitlines()[-2:] == [
+        "bench: interrupted; the run is measured",
+        f"  mend: profile it with `bench profile {report.parent} --tool torch`",
+    ]
+
+
 def test_an_engine_that_fails(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The in-process run gives a token too few, then the server as well."""
 

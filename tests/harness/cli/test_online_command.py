@@ -261,6 +261,29 @@ def test_an_engine_that_is_not_installed_is_named_and_no_failure(
     assert alone.code == 2 and alone.err.startswith("bench: none of the engines is installed: vLLM: ")
 
 
+def test_a_profile_that_fails_hides_no_result_and_is_tried_again(
+    serve_golden: Any, bench: Any, quick: list[str]
+) -> None:
+    """A server that was not started here is not profiled."""
+    where = "--base-url", serve_golden().url
+    done = bench("online", *where, *quick, "--n", "2", "--scales", "0.01", "--profile", "torch")
+    assert done.code == 3
+    report = Path(done.out.removesuffix("\n"))
+    assert report.name == "report.html" and report.is_file()
+    assert "TTFT (ms), p50/p90/p99" in done.err.splitlines()
+    assert done.err.splitlines()[-2] == "bench: nothing could be profiled"
+    again = bench("online", "--resume", str(report.parent))
+    assert (again.code, again.out) == (3, done.out)
+    assert "openai: no torch profile: " in again.err and "1 measured before" in again.err
+
+    manifest = report.parent / "profile_manifest.json"
+    captured = json.loads(manifest.read_text())
+    captured["runs"][0]["error"] = None  # as of an engine that has a profiler
+    manifest.write_text(json.dumps(captured))
+    done = bench("online", "--resume", str(report.parent))
+    assert done.code == 0 and "torch profile" not in done.err
+
+
 def test_quiet_says_nothing_but_the_report(serve_golden: Any, bench: Any, quick: list[str]) -> None:
     golden = serve_golden()
     done = bench("online", "--base-url", golden.url, *quick, "--n", "2", "--scales", "0.01", "--quiet")
