@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -102,7 +102,7 @@ def _profile(
     subject: Subject, options: ProfileOptions, who: Contender, tool: Tool, notify: NotifyProfile
 ) -> ProfileRun:
     """One engine under one tool."""
-    name = str(who.ref).replace("@", ".")
+    name = _name(who, subject.contenders)
     run = subject.folder.resolve()
     folder, log = run / "profiles" / tool / name, run / "logs" / f"{name}.{tool}.log"
     shutil.rmtree(folder, ignore_errors=True)
@@ -135,6 +135,13 @@ def _profile(
         wall_s=round(time.monotonic() - began, 3),
         error=error,
     )
+
+
+def _name(who: Contender, contenders: Sequence[Contender]) -> str:
+    """Of the folder and the log: `roseinfer`, `roseinfer.VARIANT`; of the sides of an A/A run with A or B."""
+    name = str(who.ref).replace("@", ".")
+    sides = [one.label for one in contenders if one.ref == who.ref]
+    return name if len(sides) == 1 else f"{name}.{'AB'[sides.index(who.label)]}"
 
 
 class _Stage:

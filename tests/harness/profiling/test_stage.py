@@ -21,7 +21,7 @@ from harness.profiling.analysis import analyse
 from harness.profiling.explain import OUTSIDE
 from harness.profiling.stage import Captured, ProfileOptions, Profiling, profile_run
 from harness.profiling.store import read_profiles
-from harness.profiling.subject import Subject, open_subject
+from harness.profiling.subject import Subject, begin_run, open_subject
 from harness.reporting.report import write_report, write_run_outputs
 from harness.spec.profile import Gap, ProfileManifest
 from harness.spec.results import OnlineResults
@@ -147,6 +147,27 @@ def test_what_fails_leaves_the_rest_whole(
     assert "cut off" in profiles.unread["profiles/torch/roseinfer/trace.json.gz"]
     assert read_profiles(folder) == profiles
     assert "Not read" in write_run_outputs(folder).read_text()
+
+
+def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path) -> None:
+    settings = OnlineSettings.model_validate(
+        {
+            "engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "dtype": "fp32",
+            "aa": True, "repeats": 2, "concurrency": 2, "n": 4, "input_len": 16, "output_len": 12,
+            "warmup": 2, "out": tmp_path,
+        }
+    )  # fmt: skip
+    folder = begin_run(settings, "online", ["bench"])
+    subject = open_subject(folder, None, lambda event: None)
+    manifest = profile_run(subject, ProfileOptions(steps=4), lambda event: None)
+    places = {one.label: (one.output_dir, one.log_path, one.error) for one in manifest.runs}
+    assert places == {
+        f"roseinfer ({side})": (f"profiles/torch/roseinfer.{side}", f"logs/roseinfer.{side}.torch.log", None)
+        for side in "AB"
+    }
+    for one in manifest.runs:
+        [trace] = one.artifacts
+        assert (folder / trace.path).stat().st_size == trace.bytes
 
 
 def test_folders_that_hold_no_run(tmp_path: Path) -> None:
