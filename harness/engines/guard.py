@@ -67,7 +67,9 @@ def start(order: Order) -> subprocess.Popen[bytes]:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if order["cpus"] is None:
             os.nice(SHARING_NICENESS)
-            if AUTOGROUP.exists():  # the kernel shares CPU time between sessions before it does within them
+            # The kernel shares CPU time between sessions before it does within them. It may have no such
+            # groups, and lets no user but root write this more than once in 100 ms.
+            with suppress(OSError):
                 AUTOGROUP.write_text(str(SHARING_NICENESS))
         else:
             os.sched_setaffinity(0, order["cpus"])

@@ -1,0 +1,25 @@
+"""The process between the harness and an engine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.engines import guard
+
+
+def test_an_engine_starts_where_the_kernel_refuses_its_niceness(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Of its session, that is; as it does for users other than root who start two within 100 ms."""
+    monkeypatch.setattr(guard, "AUTOGROUP", tmp_path)  # a folder cannot be written to
+    order = guard.Order(
+        argv=[sys.executable, "-c", "import os; print(os.nice(0))"], env=dict(os.environ),
+        log=str(tmp_path / "log"), cpus=None, stop_signal=2, grace_s=1.0,
+    )  # fmt: skip
+    niceness = os.nice(0)
+    assert guard.start(order).wait() == 0
+    assert int((tmp_path / "log").read_text()) == min(niceness + guard.SHARING_NICENESS, 19)
