@@ -22,7 +22,7 @@ def calibrate(*, quick: bool, tell: Tell) -> Calibration:
     """Measure the client on this machine and store what was found.
 
     Args:
-        quick: One client process and short trials: about ten seconds instead of about fifty.
+        quick: One client process and short trials: about 15 s instead of about 50.
         tell: Is told what is being measured.
 
     Raises:
@@ -59,13 +59,7 @@ def _ceiling(processes: int, quick: bool, cpus: CpuSplit, before: list[ClientCei
     start = (FIRST_CHUNKS_PER_S, FIRST_REQUESTS_PER_S)
     if before:
         start = (before[-1].chunks_per_s / 2, before[-1].requests_per_s / 2)
-    return measure_ceiling(
-        processes=processes,
-        seconds=0.5 if quick else 1.0,
-        refinements=0 if quick else 2,
-        cpus=cpus,
-        start=start,
-    )
+    return measure_ceiling(processes=processes, seconds=0.5 if quick else 1.0, cpus=cpus, start=start)
 
 
 def _error(processes: int, concurrency: int, quick: bool, cpus: CpuSplit) -> TimingError:

@@ -15,23 +15,24 @@ BUSY = 0.9
 #: ... within these factors of the last.
 LEAST_STEP, MOST_STEP = 1.25, 3.0
 MOST_TRIALS = 12
+#: Trials between the highest rate that held and the lowest that did not.
+REFINEMENTS = 2
 
 
 def measure_ceiling(
-    *, processes: int, seconds: float, refinements: int, cpus: CpuSplit, start: tuple[float, float]
+    *, processes: int, seconds: float, cpus: CpuSplit, start: tuple[float, float]
 ) -> ClientCeiling:
     """Search both ceilings of `processes` client processes.
 
     Args:
         seconds: Length of each trial.
-        refinements: Trials between the highest rate that held and the lowest that did not.
         start: Chunks and requests a second to begin with.
 
     Raises:
         BenchError: Not even a small rate holds.
     """
-    chunks, limit = search(lambda rate: try_chunks(rate, seconds, processes, cpus), start[0], refinements)
-    requests, _ = search(lambda rate: try_requests(rate, seconds, processes, cpus), start[1], refinements)
+    chunks, limit = search(lambda rate: try_chunks(rate, seconds, processes, cpus), start[0])
+    requests, _ = search(lambda rate: try_requests(rate, seconds, processes, cpus), start[1])
     return ClientCeiling(
         processes=processes,
         chunks_per_s=round(chunks.reached),
@@ -41,7 +42,9 @@ def measure_ceiling(
     )
 
 
-def search(attempt: Callable[[float], Trial], start: float, refinements: int) -> tuple[Trial, Limit]:
+def search(
+    attempt: Callable[[float], Trial], start: float, refinements: int = REFINEMENTS
+) -> tuple[Trial, Limit]:
     """The best trial that the client kept up with, and what gave way above it.
 
     A rate that does not hold is tried once more: other work on the machine may have come between.

@@ -14,7 +14,7 @@ from harness.spec.calibration import Calibration
 
 
 def calibrate(
-    quick: Annotated[bool, typer.Option("--quick", help="one client process, ten seconds")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="one client process, 15 s")] = False,
 ) -> None:
     """Measure the load client itself against a server of known latency; runs are judged by the result."""
     progress = Console(stderr=True, highlight=False)

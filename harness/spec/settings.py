@@ -158,7 +158,7 @@ class OnlineSettings(CommonSettings):
     )
     clients: Literal["auto"] | Annotated[int, Field(ge=1)] = Field("auto", description="client processes")
     calibrate: bool = Field(
-        True, description="measure the client itself first where this machine has no calibration: 10 s"
+        True, description="measure the client itself first where this machine has no calibration: 15 s"
     )
     timeout_s: float = Field(300, gt=0, description="longest silence of an answer before it counts as failed")
     check_answers: bool = Field(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.calibration import ceiling
 from harness.calibration.ceiling import search
 from harness.calibration.trials import Trial
+from harness.engines.cores import physical_cores, split
 from harness.errors import BenchError
 
 
@@ -38,6 +43,25 @@ def test_what_is_found_holds_and_is_near_the_limit(client: float, start: float) 
 def test_where_the_server_gives_way_the_client_is_credited_with_what_came() -> None:
     best, limit = search(Machine(client=1e6, server=5e4), 2e4, refinements=3)
     assert (best.reached, limit) == (5e4, "server")
+
+
+def test_a_ceiling_is_near_the_limit_however_far_the_last_step_went_beyond_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that is hardly busy until it sends late: rates go up by the largest step until then."""
+
+    def client(most: float) -> Callable[..., Trial]:
+        def attempt(rate: float, *_: Any) -> Trial:
+            return Trial(rate, min(rate, most), 0.1, "client" if rate > most else None)
+
+        return attempt
+
+    monkeypatch.setattr(ceiling, "try_chunks", client(119_000))
+    monkeypatch.setattr(ceiling, "try_requests", client(2_990))
+    cpus = split(physical_cores())
+    found = ceiling.measure_ceiling(processes=1, seconds=0.5, cpus=cpus, start=(40_000, 1_000))
+    assert 0.75 * 119_000 < found.chunks_per_s < 119_000
+    assert 0.75 * 2_990 < found.requests_per_s < 2_990
 
 
 def test_more_refinements_come_nearer() -> None:
