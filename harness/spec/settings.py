@@ -115,7 +115,9 @@ class CommonSettings(Strict):
     repeats: int = Field(1, ge=1, description="measure everything this many times")
     interleave: bool = Field(True, description="take the engines in turn within each repeat")
     warmup: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
-        "auto", description="requests before measuring; auto covers every batch size of the load, 0 is none"
+        "auto",
+        description="requests before measuring; auto covers every batch size of a closed loop or a batch, "
+        "of a trace those up to 32; 0 is none",
     )
     prefix_cache: bool = Field(False, description="let engines reuse the KV cache of shared prefixes")
     ignore_eos: bool = Field(True, description="every answer has exactly the length asked for")

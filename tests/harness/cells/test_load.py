@@ -71,6 +71,11 @@ def test_an_open_load_is_as_large_as_its_busiest_moment_at_the_heaviest_scale() 
     assert inputs == sorted(inputs) and len(set(inputs)) > 5
 
 
+def test_the_help_says_how_large_a_warm_up_of_a_trace_is_at_most() -> None:
+    told = OnlineSettings.model_fields["warmup"].description
+    assert told is not None and f"of a trace those up to {MAX_WARMUP_BATCH};" in told
+
+
 @given(
     context=st.integers(2, 200),
     concurrency=st.integers(1, 80),
