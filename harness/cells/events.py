@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.cells.cell import Cell
 from harness.load.plan import Progress
-from harness.spec.results import OnlineSummary, Skipped
+from harness.spec.results import OnlineSummary, Skipped, TraceRecord
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,12 @@ class Calibrating:
 
 @dataclass(frozen=True)
 class Started:
-    """The run has its folder and its number of cells, of which `done` were measured before."""
+    """The run has its folder, its load and its number of cells, of which `done` were measured before."""
 
     folder: Path
     cells: int
     done: int = 0
+    trace: TraceRecord | None = None
 
 
 @dataclass(frozen=True)

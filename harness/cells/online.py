@@ -106,7 +106,8 @@ def _unchanged(run: Run, resolved: Resolved) -> None:
 def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
     """Measure and judge what is left, write the results. `resolved` is None where nothing is left."""
     blocks = run.blocks()
-    notify(Started(run.folder, sum(len(block.cells) for block in blocks), len(run.done)))
+    cells = sum(len(block.cells) for block in blocks)
+    notify(Started(run.folder, cells, len(run.done), run.info.trace))
     for skipped in run.skipped:
         if skipped.scale is None:
             notify(EngineSkipped(skipped))

@@ -33,7 +33,7 @@ from harness.compare.tables import noise, planning
 from harness.metrics.percentiles import missing
 from harness.offline.run import Measuring
 from harness.reporting import tables
-from harness.reporting.numbers import DASH, plural
+from harness.reporting.numbers import DASH, percent, plural
 from harness.reporting.prefixes import prefix_table
 from harness.reporting.table import Table
 from harness.spec.results import (
@@ -43,6 +43,7 @@ from harness.spec.results import (
     OnlineResults,
     OnlineSummary,
     Skipped,
+    TraceRecord,
 )
 
 PLAIN_WIDTH = 160
@@ -64,10 +65,12 @@ class Display:
         match event:
             case Calibrating(what):
                 self.line(f"measuring the client itself, once for this machine: {what}")
-            case Started(folder, cells, done):
+            case Started(folder, cells, done, trace):
                 self._cells = cells
                 before = f", {done} measured before" if done else ""
                 self.line(f"run {folder}: {plural(cells, 'cell')}{before}")
+                if trace is not None and (fitted := _fitted(trace)):
+                    self.line(fitted)
             case EngineSkipped(skipped) | (Skipped() as skipped):
                 scale = "" if skipped.scale is None else f", scale {skipped.scale:g}"
                 repeat = "" if skipped.repeat is None else f", repeat {skipped.repeat}"
@@ -155,6 +158,19 @@ def rich_table(table: Table) -> RichTable:
     for line in table.lines:
         rich.add_row(*map(Text, line))
     return rich
+
+
+def _fitted(trace: TraceRecord) -> str:
+    """What --fit did to the trace; empty where it left it as it was."""
+    parts = []
+    if trace.dropped:
+        whole = trace.requests + trace.dropped
+        share = percent(trace.dropped, whole)
+        parts.append(f"{plural(trace.dropped, 'request')} of {whole:,} ({share}) dropped")
+    if trace.changed:
+        share = percent(trace.changed, trace.requests)
+        parts.append(f"the lengths of {trace.changed:,} of {trace.requests:,} ({share}) changed")
+    return f"--fit {trace.fit}: {', '.join(parts)}" if parts else ""
 
 
 def _tables(results: OnlineResults | OfflineResults) -> list[Table]:

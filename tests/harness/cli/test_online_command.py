@@ -284,6 +284,23 @@ def test_a_profile_that_fails_hides_no_result_and_is_tried_again(
     assert done.code == 0 and "torch profile" not in done.err
 
 
+@pytest.mark.parametrize(
+    ("fit", "words"), [(["drop"], "dropped"), (["clip", "--max-output-len", "8"], "changed")]
+)
+def test_what_fitting_does_is_said_when_the_run_begins(
+    serve_golden: Any, bench: Any, quick: list[str], fit: list[str], words: str
+) -> None:
+    load = ["--max-model-len", "256", "--n", "4", "--scales", "0.01", "--fit", *fit]
+    done = bench("online", "--base-url", serve_golden().url, *quick, *load)
+    assert done.code == 0, done.err
+    trace = strict((Path(done.out.strip()).parent / "run.json").read_text())["trace"]
+    count, whole = trace[words], trace["requests"] + trace["dropped"]
+    assert count
+    line = done.err.splitlines()[1]
+    assert line.startswith(f"--fit {fit[0]}: ") and f"{count:,} " in line and line.endswith(f") {words}")
+    assert f" of {whole:,} ({100 * count / whole:.0f} %)" in line
+
+
 def test_quiet_says_nothing_but_the_report(serve_golden: Any, bench: Any, quick: list[str]) -> None:
     golden = serve_golden()
     done = bench("online", "--base-url", golden.url, *quick, "--n", "2", "--scales", "0.01", "--quiet")
