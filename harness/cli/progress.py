@@ -33,7 +33,8 @@ from harness.compare.tables import noise, planning
 from harness.metrics.percentiles import missing
 from harness.offline.run import Measuring
 from harness.reporting import tables
-from harness.reporting.numbers import DASH, percent, plural
+from harness.reporting.facts import fitted
+from harness.reporting.numbers import DASH, plural
 from harness.reporting.prefixes import prefix_table
 from harness.reporting.table import Table
 from harness.spec.results import (
@@ -43,7 +44,6 @@ from harness.spec.results import (
     OnlineResults,
     OnlineSummary,
     Skipped,
-    TraceRecord,
 )
 
 PLAIN_WIDTH = 160
@@ -69,8 +69,8 @@ class Display:
                 self._cells = cells
                 before = f", {done} measured before" if done else ""
                 self.line(f"run {folder}: {plural(cells, 'cell')}{before}")
-                if trace is not None and (fitted := _fitted(trace)):
-                    self.line(fitted)
+                if trace is not None and (told := fitted(trace)):
+                    self.line(told)
             case EngineSkipped(skipped) | (Skipped() as skipped):
                 scale = "" if skipped.scale is None else f", scale {skipped.scale:g}"
                 repeat = "" if skipped.repeat is None else f", repeat {skipped.repeat}"
@@ -158,19 +158,6 @@ def rich_table(table: Table) -> RichTable:
     for line in table.lines:
         rich.add_row(*map(Text, line))
     return rich
-
-
-def _fitted(trace: TraceRecord) -> str:
-    """What --fit did to the trace; empty where it left it as it was."""
-    parts = []
-    if trace.dropped:
-        whole = trace.requests + trace.dropped
-        share = percent(trace.dropped, whole)
-        parts.append(f"{plural(trace.dropped, 'request')} of {whole:,} ({share}) dropped")
-    if trace.changed:
-        share = percent(trace.changed, trace.requests)
-        parts.append(f"the lengths of {trace.changed:,} of {trace.requests:,} ({share}) changed")
-    return f"--fit {trace.fit}: {', '.join(parts)}" if parts else ""
 
 
 def _tables(results: OnlineResults | OfflineResults) -> list[Table]:

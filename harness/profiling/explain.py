@@ -70,7 +70,7 @@ def _time_per_token(profiled: Profiled, a: OnlineSummary, b: OnlineSummary) -> G
     if mean_a is None or mean_b is None:
         return None
     sides = profiled.pair(a.label, b.label)
-    if sides is None or sides[0].run.scale not in (None, a.scale):
+    if sides is None or {one.run.scale for one in sides} - {None, a.scale}:
         why = "there is no profile of both engines" if sides is None else "the profile is of another scale"
         return _gap("itl_ms", a, b, mean_a, mean_b, [], f"not explained: {why}")
     representative = all(one.representative for one in sides)

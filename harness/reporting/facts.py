@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from harness.reporting.numbers import DASH, plural, several
+from harness.reporting.numbers import DASH, percent, plural, several
 from harness.reporting.run import OnlineRun, Run
-from harness.spec.results import RunInfo
+from harness.spec.results import RunInfo, TraceRecord
 
 
 def title(run: Run) -> str:
@@ -57,6 +57,19 @@ def batch(settings: Mapping[str, Any]) -> str:
     names = ("num_prompts", "input_len", "output_len")
     prompts, inputs, outputs = (settings.get(name, DASH) for name in names)
     return f"{prompts} prompts of {inputs} tokens, {outputs} tokens generated for each"
+
+
+def fitted(trace: TraceRecord) -> str:
+    """What --fit did to the trace; empty where it left it as it was."""
+    parts = []
+    if trace.dropped:
+        whole = trace.requests + trace.dropped
+        share = percent(trace.dropped, whole)
+        parts.append(f"{plural(trace.dropped, 'request')} of {whole:,} ({share}) dropped")
+    if trace.changed:
+        share = percent(trace.changed, trace.requests)
+        parts.append(f"the lengths of {trace.changed:,} of {trace.requests:,} ({share}) changed")
+    return f"--fit {trace.fit}: {', '.join(parts)}" if parts else ""
 
 
 def _model(run: Run) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.reporting.facts import fitted
 from harness.reporting.made import say
 from harness.reporting.numbers import percent, plural, several
 from harness.reporting.run import OnlineRun, Run
@@ -104,25 +105,8 @@ def _why(summary: OnlineSummary) -> str:
 
 
 def _fitting(run: Run) -> list[Notice]:
-    trace = run.meta.trace
-    if trace is None or not (trace.dropped or trace.changed):
-        return []
-    parts = []
-    if trace.dropped:
-        whole = trace.requests + trace.dropped
-        parts.append(
-            f"{plural(trace.dropped, 'request')} of {whole:,} ({percent(trace.dropped, whole)}) dropped"
-        )
-    if trace.changed:
-        share = percent(trace.changed, trace.requests)
-        parts.append(f"the lengths of {trace.changed:,} of {trace.requests:,} ({share}) changed")
-    return [
-        Notice(
-            "load",
-            "The trace was fitted to the model's context.",
-            f"With --fit {trace.fit}: {', '.join(parts)}.",
-        )
-    ]
+    told = fitted(run.meta.trace) if run.meta.trace else ""
+    return [Notice("load", "The trace was fitted to the model's context.", f"With {told}.")] if told else []
 
 
 def _window(run: OnlineRun) -> list[Notice]:

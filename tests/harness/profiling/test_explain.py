@@ -182,6 +182,16 @@ def test_without_profiles_there_is_no_explanation() -> None:
     ]
 
 
+@pytest.mark.parametrize("elsewhere", [0, 1])
+def test_a_profile_of_another_scale_explains_nothing(elsewhere: int) -> None:
+    pair = summary("A", 9, http=1), summary("B", 5, http=1)
+    profiles = [profile("A", 9, {"matmul": 6.5}, 2.5), profile("B", 5, {"matmul": 3}, 2)]
+    run, figures = profiles[elsewhere]
+    profiles[elsewhere] = run.model_copy(update={"scale": 0.5}), figures
+    [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
+    assert found.conclusion == "not explained: the profile is of another scale"
+
+
 def test_what_was_profiled_is_told() -> None:
     (run, _), (other, _) = profile("A", 9, {}, 1), profile("B", 9, {}, 1)
     other = other.model_copy(update={"scale": None})
