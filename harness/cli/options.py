@@ -12,6 +12,7 @@ import typer
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from harness.engines.registry import installed_engines
 from harness.errors import UsageError
 from harness.spec.loader import build
 from harness.spec.settings import CommonSettings
@@ -41,7 +42,10 @@ def with_settings(
             texts = {name: values.pop(name) for name in list(values) if name in kind.model_fields}
             given = {name: text for name, text in texts.items() if text is not None}
             if instead is None or values[instead] is None:
-                command(build(kind, config, given), **values)
+                settings = build(kind, config, given)
+                if "engines" not in settings.model_fields_set:
+                    settings = settings.model_copy(update={"engines": installed_engines()})
+                command(settings, **values)
                 return
             if beside := [*given, *(["config"] if config else [])]:
                 options = ", ".join("--" + name.replace("_", "-") for name in beside)
@@ -97,6 +101,9 @@ def _words(annotation: Any) -> Iterator[str]:
 
 
 def _default(field: FieldInfo) -> str | bool:
+    extra = field.json_schema_extra
+    if isinstance(extra, dict) and "shown" in extra:
+        return str(extra["shown"])
     value = field.get_default(call_default_factory=True, validated_data={})
     if value is None or value is PydanticUndefined:
         return False

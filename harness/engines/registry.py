@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.engines.base import Contender, Engine
+from harness.engines.base import Contender, Engine, Missing
 from harness.engines.configured import find_variant
 from harness.engines.llamacpp import Llamacpp
 from harness.engines.local import LocalEngine
@@ -27,6 +27,13 @@ def get_engine(name: EngineName, base_url: str | None = None, api_key_env: str |
         UsageError: the address or key cannot be used.
     """
     return OpenAI(base_url, api_key_env) if name == "openai" else LOCAL[name]
+
+
+def installed_engines() -> list[EngineRef]:
+    """roseinfer and every other engine that is installed; vLLM where none is, so that its absence is told."""
+    there = [name for name, engine in LOCAL.items() if not isinstance(engine.find(), Missing)]
+    others = [name for name in there if name != "roseinfer"] or ["vllm"]
+    return [EngineRef(name=name) for name in ("roseinfer", *others)]
 
 
 def contender(ref: EngineRef) -> Contender:

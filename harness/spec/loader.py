@@ -30,8 +30,11 @@ def build(kind: type[Settings], config: Path | None, given: dict[str, Any]) -> S
     def name(key: str) -> str:
         return f"{key} in {config}" if key in from_file and key not in given else "--" + key.replace("_", "-")
 
+    values = from_file | given
+    if values.get("engines") == "auto":  # as if nobody had named any
+        del values["engines"]
     try:
-        settings = kind.model_validate(from_file | given)
+        settings = kind.model_validate(values)
     except ValidationError as error:
         raise UsageError("; ".join(_problems(error, name)), HELP) from None
     if idle := {key: reason for key, reason in settings.idle().items() if key in from_file | given}:

@@ -16,6 +16,7 @@ Dtype = Literal["auto", "fp16", "bf16", "fp32"]
 Fit = Literal["drop", "clip", "scale"]
 
 _REFERENCE = re.compile(r"^(?P<name>[a-z]+)(@(?P<variant>[A-Za-z0-9][A-Za-z0-9._-]*))?$")
+#: Where nobody asks what is installed, and where nothing else is.
 DEFAULT_ENGINES = ("roseinfer", "vllm")
 
 
@@ -105,7 +106,8 @@ class CommonSettings(Strict):
     dtype: Dtype = Field("auto", description="weights and activations; auto is bf16 on a CPU, fp16 on a GPU")
     engines: Engines = Field(
         default_factory=lambda: [EngineRef(name=name) for name in DEFAULT_ENGINES],
-        description="NAME or NAME@VARIANT, comma separated",
+        description="NAME or NAME@VARIANT, comma separated; auto: roseinfer, and every other installed",
+        json_schema_extra={"shown": "auto"},
     )
     max_model_len: int | None = Field(
         None, ge=2, description="context in tokens; the model's own if not given"

@@ -12,6 +12,8 @@ import yaml
 from typer.testing import CliRunner
 
 from harness.cli.options import with_settings
+from harness.engines.base import Installation, Missing
+from harness.engines.registry import LOCAL
 from harness.errors import UsageError
 from harness.spec.settings import CommonSettings, EngineRef, OfflineSettings, OnlineSettings, Slo, Window
 
@@ -72,6 +74,15 @@ BESIDE: dict[str, dict[str, str]] = {
 CASES = [
     (kind, name) for kind, texts in ((OnlineSettings, ONLINE), (OfflineSettings, OFFLINE)) for name in texts
 ]
+
+
+@pytest.fixture(autouse=True)
+def none_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine has: to ask an environment what it holds takes a process."""
+    there = Installation("roseinfer", "1", "rosebench", Path("python"), "here")
+    for engine in LOCAL.values():
+        found = there if engine.name == "roseinfer" else Missing(engine.name, "it is not here", "bring it")
+        monkeypatch.setattr(type(engine), "find", lambda self, found=found: found)
 
 
 def parse(kind: type[CommonSettings], arguments: list[str]) -> CommonSettings:
@@ -207,6 +218,24 @@ def test_an_address_alone_is_the_engine_at_that_address() -> None:
     assert list(map(str, settings.engines)) == ["openai"]
     both = parse(OnlineSettings, ["--base-url", "http://h:1", "--engines", "vllm,openai"])
     assert list(map(str, both.engines)) == ["vllm", "openai"]
+
+
+@pytest.mark.parametrize("asked", [[], ["--engines", "auto"]])
+def test_engines_that_are_installed_are_measured_unasked(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "auto.yaml").write_text("engines: auto\n")
+
+    def engines(kind: type[CommonSettings], *arguments: str) -> list[str]:
+        return list(map(str, parse(kind, [*asked, *arguments]).engines))
+
+    assert engines(OnlineSettings) == engines(OfflineSettings) == ["roseinfer", "vllm"]  # its absence is told
+    there = Installation("sglang", "1", "sglang", Path("python"), "here")
+    for name in ("sglang", "llamacpp"):
+        monkeypatch.setattr(type(LOCAL[name]), "find", lambda self: there)
+    assert engines(OnlineSettings) == ["roseinfer", "sglang", "llamacpp"]
+    assert engines(OnlineSettings, "--config", str(tmp_path / "auto.yaml")) == engines(OnlineSettings)
+    assert engines(OnlineSettings, "--base-url", "http://h:1") == ["openai"]
 
 
 def test_a_command_keeps_its_own_options() -> None:
