@@ -218,8 +218,8 @@ class _Stage:
 
 
 def _seconds(tool: Tool, steps: int, step_ms: float | None) -> float:
-    """How long a capture may last. torch's ends by itself after its steps, which it slows down; nsys
-    records so long."""
+    """How long a capture may last. torch's ends by itself after its steps, which it slows down, and takes its
+    time to begin; nsys records so long."""
     if tool == "nsys":
         return min(max(1.5 * steps * step_ms / 1e3, 0.2), 10.0) if step_ms else 1.0
-    return min(max(6.0 * steps * step_ms / 1e3, 2.0), 60.0) if step_ms else 60.0
+    return min(max(6.0 * steps * step_ms / 1e3, 20.0), 60.0) if step_ms else 60.0

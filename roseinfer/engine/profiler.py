@@ -55,6 +55,7 @@ class StepProfiler:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._own.touch()
+            self._own.unlink()  # whoever waits for a file waits for the trace
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise RequestError(f"output_dir {folder!r}: {error}") from None
         activities = [ProfilerActivity.CPU]

@@ -26,6 +26,7 @@ def read(trace: Path) -> list[dict[str, Any]]:
 def test_profile_holds_the_steps_asked_for(serving: Any, tmp_path: Path) -> None:
     started = serving.request("/start_profile", {"output_dir": str(tmp_path / "made"), "num_steps": 3})
     assert started.status == 200
+    assert not list((tmp_path / "made").iterdir())  # the first file is the end
     assert serving.complete(PROMPT, max_tokens=8, ignore_eos=True).status == 200
     assert serving.request("/stop_profile", method="POST").status == 200
     (trace,) = (tmp_path / "made").iterdir()
