@@ -76,12 +76,12 @@ def through_worker(
                 pass
         finally:
             process.stop()
-        if code != 0:
+        lines = result_file.read_bytes().splitlines() if code == 0 and result_file.exists() else []
+        events = {event.event: event for event in (msgspec.json.decode(line, type=_Event) for line in lines)}
+        if "result" not in events:
             raise EngineError(
                 f"{label} ended with {describe_exit(code)}; its last lines:\n{process.tail()}", f"see {log}"
             )
-        lines = result_file.read_bytes().splitlines()
-    events = {event.event: event for event in (msgspec.json.decode(line, type=_Event) for line in lines)}
     record = LaunchRecord(
         engine=engine.name,
         variant=settings.contender.ref.variant,

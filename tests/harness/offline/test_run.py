@@ -57,6 +57,25 @@ def test_a_worker_that_fails_shows_its_last_lines(tmp_path: Path):
         through_worker(LOCAL["roseinfer"], settings, "roseinfer (x)", batch, tmp_path / "x.log")
 
 
+class Quitting(Roseinfer):
+    """An engine whose in-process API ends the process as if all were well."""
+
+    def __init__(self, folder: Path) -> None:
+        self.script = folder / "quit.py"
+        self.script.write_text("import os\nclass Quit:\n    def __init__(self, **_): os._exit(0)\n")
+
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
+        return OfflineFactory(f"{self.script}:Quit", {}, {})
+
+
+def test_a_worker_that_ends_without_a_result_has_failed(tmp_path: Path):
+    who = Contender(EngineRef.model_validate("roseinfer"), Variant(), "roseinfer")
+    settings = EngineSettings(who, resolve("random:gpt2-tiny").path, "m", "cpu", "fp32", 64)
+    batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
+    with pytest.raises(EngineError, match="ended with exit code 0; its last lines"):
+        through_worker(Quitting(tmp_path), settings, "roseinfer", batch, tmp_path / "x.log")
+
+
 class Clinging(Roseinfer):
     """An engine of which something stays behind."""
 
