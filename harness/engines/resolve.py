@@ -6,7 +6,10 @@ from typing import Literal
 
 from harness.errors import UsageError
 from harness.spec.settings import Device, Dtype
-from harness.telemetry import gpu
+from harness.telemetry import gpu, machine
+
+#: Of x86-64 (AVX-512, AMX) and of 64-bit Arm.
+BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def resolve_device(device: Device) -> Literal["cuda", "cpu"]:
@@ -21,7 +24,9 @@ def resolve_device(device: Device) -> Literal["cuda", "cpu"]:
 
 
 def resolve_dtype(dtype: Dtype, device: Literal["cuda", "cpu"]) -> Literal["fp16", "bf16", "fp32"]:
-    """auto is fp16 on a GPU and bf16 on a CPU."""
+    """auto is fp16 on a GPU, bf16 on a CPU that multiplies it, else fp32, which is faster there."""
     if dtype != "auto":
         return dtype
-    return "fp16" if device == "cuda" else "bf16"
+    if device == "cuda":
+        return "fp16"
+    return "bf16" if BF16_FLAGS & set(machine.cpu_flags()) else "fp32"

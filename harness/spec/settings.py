@@ -103,7 +103,10 @@ class CommonSettings(Strict):
         "auto", description="hub id, local folder, random:gpt2, random:gpt2-tiny or smollm2-135m"
     )
     device: Device = Field("auto", description="where the engines run")
-    dtype: Dtype = Field("auto", description="weights and activations; auto is bf16 on a CPU, fp16 on a GPU")
+    dtype: Dtype = Field(
+        "auto",
+        description="weights and activations; auto: fp16 on a GPU, bf16 on a CPU that has it, else fp32",
+    )
     engines: Engines = Field(
         default_factory=lambda: [EngineRef(name=name) for name in DEFAULT_ENGINES],
         description="NAME or NAME@VARIANT, comma separated; auto: roseinfer, and every other installed",

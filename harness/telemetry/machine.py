@@ -49,17 +49,27 @@ def environment() -> dict[str, JsonValue]:
 
 def cpu() -> dict[str, JsonValue]:
     """Model, physical and logical cores of the machine, logical cores this process may use, vector units."""
-    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
-    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    flags = (fields.get("flags") or fields.get("Features") or "").split()
+    fields = _cpuinfo()
     return {
         "model": fields.get("model name") or platform.processor() or None,
         "architecture": platform.machine(),
         "physical_cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)),
-        "flags": [flag for flag in VECTOR_FLAGS if flag in flags],
+        "flags": list(cpu_flags()),
     }
+
+
+def cpu_flags() -> list[str]:
+    """Those of VECTOR_FLAGS that the CPU has."""
+    fields = _cpuinfo()
+    flags = (fields.get("flags") or fields.get("Features") or "").split()
+    return [flag for flag in VECTOR_FLAGS if flag in flags]
+
+
+def _cpuinfo() -> dict[str, str]:
+    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 def _os_name() -> str:
