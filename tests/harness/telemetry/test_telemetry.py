@@ -11,6 +11,7 @@ import pynvml
 import pytest
 
 from harness.engines.base import Installation
+from harness.engines.resolve import resolve_dtype
 from harness.errors import EngineError, LeftBehindError
 from harness.telemetry import gpu, machine, revision
 from harness.telemetry.versions import versions
@@ -21,6 +22,18 @@ def test_environment_is_strict_json():
     assert json.loads(json.dumps(told, allow_nan=False)) == told
     assert told["cpu"]["usable_cores"] == len(os.sched_getaffinity(0))
     assert 0 < told["memory_available"] <= told["memory_total"]
+
+
+@pytest.mark.parametrize(
+    ("line", "dtype"),
+    [("flags : avx2 avx512f avx512_bf16", "bf16"), ("flags : avx2 avx512f", "fp32"),
+     ("flags : amx_bf16", "bf16"), ("Features : asimd bf16", "bf16"), ("", "fp32")],
+)  # fmt: skip
+def test_the_cpu_decides_what_auto_computes_with(tmp_path: Path, monkeypatch, line: str, dtype: str):
+    (tmp_path / "cpuinfo").write_text(f"model name : x\n{line}\n")
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    assert resolve_dtype("auto", "cpu") == dtype
+    assert (resolve_dtype("auto", "cuda"), resolve_dtype("bf16", "cpu")) == ("fp16", "bf16")
 
 
 def _git(folder: Path, *arguments: str) -> None:
