@@ -29,7 +29,8 @@ def test_list_names_every_engine_and_its_variants():
 
 
 def test_show_prints_the_command():
-    shown = _run("show", "roseinfer", "--model", "/models/gpt2", "--device", "cpu", "--max-model-len", "512")
+    options = ["--device", "cpu", "--dtype", "bf16", "--max-model-len", "512"]
+    shown = _run("show", "roseinfer", "--model", "/models/gpt2", *options)
     assert "-m roseinfer.cli serve --model /models/gpt2" in shown
     assert "--dtype bf16" in shown
     assert "--max-model-len 512" in shown
