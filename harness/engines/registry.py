@@ -12,7 +12,7 @@ from harness.engines.sglang import Sglang
 from harness.engines.transformers import Transformers
 from harness.engines.trtllm import Trtllm
 from harness.engines.vllm import Vllm
-from harness.spec.settings import EngineName, EngineRef
+from harness.spec.settings import DEFAULT_ENGINES, EngineName, EngineRef
 
 #: Engines that this harness starts, in the order in which they are listed.
 LOCAL: dict[EngineName, LocalEngine] = {
@@ -30,10 +30,10 @@ def get_engine(name: EngineName, base_url: str | None = None, api_key_env: str |
 
 
 def installed_engines() -> list[EngineRef]:
-    """roseinfer and every other engine that is installed; vLLM where none is, so that its absence is told."""
+    """roseinfer and every other engine that is installed; DEFAULT_ENGINES where no other is."""
     there = [name for name, engine in LOCAL.items() if not isinstance(engine.find(), Missing)]
-    others = [name for name in there if name != "roseinfer"] or ["vllm"]
-    return [EngineRef(name=name) for name in ("roseinfer", *others)]
+    others = [name for name in there if name != "roseinfer"]
+    return [EngineRef(name=name) for name in (("roseinfer", *others) if others else DEFAULT_ENGINES)]
 
 
 def contender(ref: EngineRef) -> Contender:

@@ -17,7 +17,7 @@ Fit = Literal["drop", "clip", "scale"]
 
 _REFERENCE = re.compile(r"^(?P<name>[a-z]+)(@(?P<variant>[A-Za-z0-9][A-Za-z0-9._-]*))?$")
 #: Where nobody asks what is installed, and where nothing else is.
-DEFAULT_ENGINES = ("roseinfer", "vllm")
+DEFAULT_ENGINES: tuple[EngineName, ...] = ("roseinfer", "vllm")
 
 
 def split(text: str) -> list[str]:
