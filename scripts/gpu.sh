@@ -2,9 +2,10 @@
 # Tests and benchmarks on a machine with an NVIDIA GPU and PyTorch.
 # Usage: [PHASES="tests sanitize kernels online clients offline profile"] scripts/gpu.sh OUT [WHEELS [BUNDLES]]
 # WHEELS is a folder of wheels to install from, for a machine without a network; BUNDLES holds what `bench engines
-# bundle` made, a folder an engine. SCALES, ENGINES and N as in the Makefile. Full output and the runs go to OUT;
-# `profile` profiles the run that `online` left there, at its first scale and without variants of engines;
-# `sanitize` needs compute-sanitizer, from the CUDA toolkit or nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part).
+# bundle` made, a folder an engine. SCALES, ENGINES and N as in the Makefile, CLIENTS the requests in flight of the
+# closed loops ("1 64 256"). Full output and the runs go to OUT; `profile` profiles the run that `online` left there,
+# at its first scale and without variants of engines; `sanitize` needs compute-sanitizer, from the CUDA toolkit or
+# nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1 wheels=${2:-} bundles=${3:-}
@@ -37,7 +38,10 @@ for phase in $phases; do
 done
 for phase in $phases; do
     case $phase in
-    tests) logged tests_gpu 5 python3 -m pytest -q -p no:cacheprovider tests/gpu ;;
+    tests)
+        logged tests_gpu 5 python3 -m pytest -q -p no:cacheprovider --durations 8 \
+            tests/gpu tests/roseinfer/test_triton_kernels.py
+        ;;
     sanitize)
         logged memcheck 5 compute-sanitizer --tool memcheck --kernel-name "$own_kernels" \
             python3 scripts/serve_a_few.py
@@ -48,9 +52,9 @@ for phase in $phases; do
             --max-output-len 128 --n "$n" --scales "$scales"
         ;;
     clients)
-        for clients in 1 64 256; do
-            logged "clients_$clients" 24 $bench online --engines roseinfer "${common[@]}" --clients 6 \
-                --concurrency $clients --input-len 256 --output-len 64 --n $((clients * 10 > 100 ? clients * 10 : 100))
+        for clients in ${CLIENTS:-1 64 256}; do
+            logged "clients_$clients" 24 $bench online --engines "$plain" "${common[@]}" --clients 6 \
+                --concurrency "$clients" --input-len 256 --output-len 64 --n $((clients > 3 ? clients * 30 : 100))
         done
         ;;
     offline) logged offline 14 $bench offline --ignore-eos --engines "$plain" "${common[@]}" ;;
