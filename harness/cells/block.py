@@ -82,7 +82,8 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
         for cell in left:
             fault = Skipped(
                 engine=who.ref.name, variant=who.ref.variant, label=who.label,
-                scale=cell.scale, repeat=cell.repeat, reason=error.message, mend=error.mend,
+                scale=cell.load.scale, concurrency=cell.load.concurrency, repeat=cell.repeat,
+                reason=error.message, mend=error.mend,
             )  # fmt: skip
             run.skip(fault)
             notify(EngineSkipped(fault))
@@ -121,7 +122,7 @@ class _Measuring:
 
     def measure(self, cell: Cell) -> None:
         """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""
-        requests = self.resolved.workload.requests(cell.scale, cell.load_seed)
+        requests = self.resolved.workload.requests(cell.load.scale, cell.load_seed)
 
         def progress(progress: Progress) -> None:
             self.notify(CellProgress(cell, len(requests), progress))
@@ -129,15 +130,15 @@ class _Measuring:
         self._flush(cell)
         progress(Progress(0, 0, 0))
         before, held = self._counted(), self._held()
-        result = self._send(requests, self.resolved.settings.concurrency, progress)
+        result = self._send(requests, cell.load.concurrency, progress)
         self.server.check()
         records = self._read(result, requests, cell)
         write_cell(self.run.folder, cell.index, records)
         ref = cell.contender.ref
         entry = JournalEntry(
             cell=cell.index, engine=ref.name, variant=ref.variant, label=cell.contender.label,
-            scale=cell.scale, repeat=cell.repeat, finished=now(), requests=len(requests),
-            failed=int(records.requests["error"].notna().sum()),
+            scale=cell.load.scale, concurrency=cell.load.concurrency, repeat=cell.repeat,
+            finished=now(), requests=len(requests), failed=int(records.requests["error"].notna().sum()),
             detail={
                 "clients": [msgspec.structs.asdict(usage) for usage in result.usage],
                 "prefix_cache": self._risen(before),
@@ -201,6 +202,8 @@ class _Measuring:
         reusable = reusable_tokens(requests[index].prompt for _, index in sent)
         known = {index: tokens for (_, index), tokens in zip(sent, reusable, strict=True)}
         expected = [Expected(len(one.prompt), one.output_tokens, known.get(one.index)) for one in requests]
-        ref, label = cell.contender.ref, cell.contender.label
-        identity = CellIdentity(cell.index, ref.name, ref.variant, label, cell.scale, cell.repeat)
+        ref, label, load = cell.contender.ref, cell.contender.label, cell.load
+        identity = CellIdentity(
+            cell.index, ref.name, ref.variant, label, load.scale, cell.repeat, load.concurrency
+        )
         return read_cell(result, expected, identity, exact_length=self.resolved.settings.ignore_eos)

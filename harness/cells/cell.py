@@ -8,30 +8,31 @@ from itertools import count
 import numpy as np
 
 from harness.engines.base import Contender
+from harness.spec.load import LoadLevel
 from harness.spec.settings import OnlineSettings
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement: an engine at a scale.
+    """One measurement: an engine at a load.
 
     `index` is its number in the run. `load_seed` is that of its prompts, which every engine gets alike at the
-    same scale and repeat and which come in no other scale or repeat.
+    same load and repeat and which come in no other load or repeat.
     """
 
     index: int
     contender: Contender
-    scale: float
+    load: LoadLevel
     repeat: int
     load_seed: int
 
     def __str__(self) -> str:
-        return f"{self.contender.label}, scale {self.scale:g}, repeat {self.repeat}"
+        return f"{self.contender.label}, {self.load}, repeat {self.repeat}"
 
 
 @dataclass(frozen=True)
 class Block:
-    """Cells that one server answers, in this order: an engine's scales within one repeat."""
+    """Cells that one server answers, in this order: an engine's loads within one repeat."""
 
     contender: Contender
     cells: tuple[Cell, ...]
@@ -42,10 +43,9 @@ def plan(settings: OnlineSettings, contenders: list[Contender]) -> list[Block]:
 
     With `interleave`, each repeat measures every engine before the next repeat begins, in an order drawn anew
     from the seed (a randomised complete block design), so that what drifts on the machine meets all engines
-    alike; without, an engine's repeats follow each other. Scales go from light to heavy.
+    alike; without, an engine's repeats follow each other. Loads go from light to heavy.
     """
     rng = np.random.default_rng(settings.seed)
-    scales = sorted(settings.scales, reverse=True)
     pairs = [(contender, repeat) for contender in contenders for repeat in range(settings.repeats)]
     if settings.interleave and settings.repeats > 1:
         orders = [rng.permutation(len(contenders)) for _ in range(settings.repeats)]
@@ -55,14 +55,14 @@ def plan(settings: OnlineSettings, contenders: list[Contender]) -> list[Block]:
         Block(
             contender,
             tuple(
-                Cell(next(index), contender, scale, repeat, _load_seed(settings.seed, repeat, position))
-                for position, scale in enumerate(scales)
+                Cell(next(index), contender, load, repeat, _load_seed(settings.seed, repeat, position))
+                for position, load in enumerate(settings.loads)
             ),
         )
         for contender, repeat in pairs
     ]
 
 
-def _load_seed(seed: int, repeat: int, scale_index: int) -> int:
+def _load_seed(seed: int, repeat: int, load_index: int) -> int:
     """64 bits, so that no two loads of a run have the same prompts."""
-    return int(np.random.SeedSequence([seed, repeat, scale_index]).generate_state(1, np.uint64)[0])
+    return int(np.random.SeedSequence([seed, repeat, load_index]).generate_state(1, np.uint64)[0])

@@ -53,10 +53,10 @@ class Workload:
                 f"{settings.input_len} + {settings.output_len} tokens exceed the context of {max_model_len}",
                 "lower --input-len or --output-len",
             )
+        held = ", ".join(map(str, sorted(settings.concurrency)))
         record = TraceRecord(
             name="closed loop",
-            origin=f"{settings.concurrency} requests in flight, {settings.input_len} tokens in, "
-            f"{settings.output_len} out",
+            origin=f"{held} requests in flight, {settings.input_len} tokens in, {settings.output_len} out",
             requests=settings.n,
             fit="none",
             input_tokens=settings.n * settings.input_len,
@@ -89,14 +89,14 @@ class Workload:
     def concurrency(self) -> int:
         """Requests that the load may have in flight, as far as it can be told before."""
         if self.settings.concurrency is not None:
-            return min(self.settings.concurrency, self.settings.n)
+            return min(max(self.settings.concurrency), self.settings.n)
         assert self.trace is not None
         heaviest = min(self.settings.scales)
         due = [WireRequest(i, t * heaviest, b"") for i, t in enumerate(self.trace.arrival_s.tolist())]
         return min(most_in_flight(due, None, WARMUP_WINDOW_S), MAX_WARMUP_BATCH)
 
     def tokens_per_s(self) -> float:
-        """Output tokens a second that the heaviest scale asks for, as many chunks at most.
+        """Output tokens a second that the heaviest load asks for, as many chunks at most.
 
         In a closed loop nobody knows before: every stream is taken to give one each STREAM_GAP_S.
         """

@@ -17,7 +17,7 @@ from harness.fairness.ledger import ledger
 from harness.metrics.comparison import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.prefixes import prefix_hits
-from harness.metrics.samples import by_scale, split
+from harness.metrics.samples import by_load, split
 from harness.metrics.summary import summarize_points
 from harness.records.journal import read_journal
 from harness.records.store import assemble, read_records
@@ -35,7 +35,7 @@ _PREFIXES = TypeAdapter(dict[int, PrefixCount])
 def run_online(settings: OnlineSettings, command: list[str], notify: Notify) -> tuple[Path, OnlineResults]:
     """Measure every cell that `settings` ask for. Returns the run's folder and its results.
 
-    A server is started for each engine and repeat and answers its scales one after the other, with prompts of
+    A server is started for each engine and repeat and answers its loads one after the other, with prompts of
     their own. What fails is noted in `skipped` and the rest goes on.
 
     Args:
@@ -134,11 +134,11 @@ def _kept(run: Run, name: str) -> dict[int, JsonValue]:
 
 def _write_results(run: Run) -> OnlineResults:
     """Everything in the results comes from the stored tables; engines stand in the order of the settings."""
-    records = read_records(run.folder, run.done)
+    records = read_records(run.folder, run.done, run.info.only_concurrency)
     settings = run.settings
     rank = {who.label: position for position, who in enumerate(make_contenders(settings))}
     requests = records.requests.sort_values("label", key=lambda label: label.map(rank), kind="stable")
-    groups = by_scale(split(requests, records.chunks, settings.cut))
+    groups = by_load(split(requests, records.chunks, settings.cut))
     points = [measure(repeats, settings.slo, settings.seed) for repeats in groups]
     answers = judged_answers(run.folder)
     told = _TOLD.validate_python(_kept(run, "told"))

@@ -60,7 +60,7 @@ class Resolved:
             dtype=settings.dtype,
             max_model_len=settings.max_model_len,
             prefix_cache=settings.prefix_cache,
-            max_concurrency=settings.concurrency,
+            max_concurrency=max(settings.concurrency) if settings.concurrency else None,
             cpus=self.cpus.engine,
             seed=settings.seed,
         )

@@ -16,7 +16,8 @@ from harness.errors import UsageError
 from harness.files import write_whole
 from harness.records.journal import JournalEntry, append_journal, read_journal
 from harness.spec.calibration import ClientCeiling, client_ceiling
-from harness.spec.results import LaunchRecord, RunInfo, Skipped
+from harness.spec.load import LoadLevel
+from harness.spec.results import LaunchRecord, RunInfo, Skipped, fill
 from harness.spec.settings import OnlineSettings
 
 RUN, RESULTS, JOURNAL, SKIPPED = "run.json", "online_results.json", "journal.jsonl", "skipped.json"
@@ -28,7 +29,7 @@ _SKIPPED = TypeAdapter(list[Skipped])
 class Run:
     """A run of `bench online` and its folder. Every change is on disk before the method returns.
 
-    `skipped` holds the engines that were not there when the run began (no scale), which stay left out, and
+    `skipped` holds the engines that were not there when the run began (no load), which stay left out, and
     every cell that failed, in whichever part of the run; `done` the cells in the journal.
     """
 
@@ -57,6 +58,8 @@ class Run:
             info = RunInfo.model_validate_json((folder / RUN).read_bytes())
             kept = (folder / SKIPPED).read_bytes() if (folder / SKIPPED).exists() else b"[]"
             run = cls(folder, info, _SKIPPED.validate_json(kept))
+            for one in run.skipped:
+                fill(one, info)
             if info.kind == "online":
                 OnlineSettings.model_validate(info.settings)
         except OSError as error:
@@ -109,7 +112,7 @@ class Run:
     def left_out(self) -> list[Skipped]:
         """What is not in the results; a cell that failed at first and was measured later is."""
         done = {
-            (cell.contender.label, cell.scale, cell.repeat)
+            (cell.contender.label, cell.load, cell.repeat)
             for block in self.blocks()
             for cell in block.cells
             if cell.index in self.done
@@ -123,8 +126,9 @@ class Run:
         cells = {cell.index: cell for block in self.blocks() for cell in block.cells}
         for entry in read_journal(self.folder / JOURNAL):
             cell = cells.get(entry.cell)
-            measured = (entry.label, entry.scale, entry.repeat)
-            if cell is None or measured != (cell.contender.label, cell.scale, cell.repeat):
+            fill(entry, self.info)
+            measured = (entry.label, entry.load, entry.repeat)
+            if cell is None or measured != (cell.contender.label, cell.load, cell.repeat):
                 raise UsageError(
                     f"cell {entry.cell} of {self.folder / JOURNAL} is not one of the run's settings",
                     "restore run.json and the variants of the engines, or start a new run",
@@ -132,5 +136,5 @@ class Run:
             self.done.add(entry.cell)
 
 
-def _place(skipped: Skipped) -> tuple[str, float | None, int | None]:
-    return skipped.label, skipped.scale, skipped.repeat
+def _place(skipped: Skipped) -> tuple[str, LoadLevel | None, int | None]:
+    return skipped.label, skipped.load, skipped.repeat

@@ -31,7 +31,7 @@ def online(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Replay a trace at several scales against each engine's server, one engine at a time."""
+    """Load each engine's server, one engine at a time: a trace at several scales, or so many in flight."""
     folder: Path | None = None
     with make_display(quiet) as display:
 

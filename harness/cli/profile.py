@@ -21,10 +21,14 @@ from harness.profiling.subject import begin_run, open_subject
 from harness.reporting.report import write_run_outputs
 from harness.reporting.run import OFFLINE, ONLINE
 from harness.reporting.table import Table
+from harness.spec.load import LoadLevel
 from harness.spec.profile import ProfileFigures, Profiles, Tools
 from harness.spec.settings import CommonSettings, split
 
 Scale = Annotated[float | None, typer.Option(help="of the run's scales; default the heaviest", metavar="S")]
+Concurrency = Annotated[
+    int | None, typer.Option(help="of a closed loop's requests in flight; default the most", metavar="K")
+]
 Engines = Annotated[
     str | None, typer.Option(help="of the run's engines; default all", metavar="NAME[@VARIANT],…")
 ]
@@ -58,6 +62,7 @@ def run(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run")],
     tool: Tool = "torch",
     scale: Scale = None,
+    concurrency: Concurrency = None,
     engines: Engines = None,
     steps: Steps = ProfileOptions.steps,
     stacks: Stacks = False,
@@ -66,16 +71,20 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Capture a sample of a run's load and read it; the figures of the benchmark stay as they are."""
+    if scale is not None and concurrency is not None:
+        raise UsageError("--scale is of a trace, --concurrency of a closed loop", "give one of them")
+    load = None if scale is None else LoadLevel(scale)
+    load = load if concurrency is None else LoadLevel(concurrency=concurrency)
     options = ProfileOptions(tool, steps, stacks, nsys, max_mb << 20)
     with make_display(quiet) as display:
         chosen = None if engines is None else split(engines)
-        profile_folder(folder, scale, options, display, chosen)
+        profile_folder(folder, load, options, display, chosen)
     print(folder / MANIFEST)
 
 
 def profile_folder(
     folder: Path,
-    scale: float | None,
+    load: LoadLevel | None,
     options: ProfileOptions,
     display: Display,
     engines: Sequence[str] | None = None,
@@ -99,7 +108,7 @@ def profile_folder(
                     if artifact.kind == "torch trace":
                         display.line(f"  open {folder / artifact.path} in {PERFETTO}")
 
-    manifest = profile_run(open_subject(folder, scale, display.show, engines), options, show)
+    manifest = profile_run(open_subject(folder, load, display.show, engines), options, show)
     profiles = analyse(folder)
     if (folder / ONLINE).is_file() or (folder / OFFLINE).is_file():
         write_run_outputs(folder)

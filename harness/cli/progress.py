@@ -72,9 +72,9 @@ class Display:
                 if trace is not None and (told := fitted(trace)):
                     self.line(told)
             case EngineSkipped(skipped) | (Skipped() as skipped):
-                scale = "" if skipped.scale is None else f", scale {skipped.scale:g}"
+                load = "" if skipped.load is None else f", {skipped.load}"
                 repeat = "" if skipped.repeat is None else f", repeat {skipped.repeat}"
-                self.line(f"skipped {skipped.label}{scale}{repeat}: {skipped.reason}", skipped.mend)
+                self.line(f"skipped {skipped.label}{load}{repeat}: {skipped.reason}", skipped.mend)
             case EngineStarting(label, _):
                 self._live(f"{label}: starting", None)
             case EngineWarming(label, ready_s, requests):

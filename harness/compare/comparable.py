@@ -8,13 +8,14 @@ from typing import Any
 
 from harness.compare.runs import StoredRun
 from harness.spec.compare import Obstacle
+from harness.spec.load import LoadLevel
 
 #: What must be alike, by the name that --allow-different takes. Cells and engines are checked apart.
 ALIKE: dict[str, Callable[[StoredRun], object]] = {
     "model": lambda run: run.settings.model,
     "dtype": lambda run: run.settings.dtype,
     "hardware": lambda run: hardware(run.settings.device, run.info.environment),
-    "trace": lambda run: _trace(run, "sha256") or [_trace(run, "name"), _trace(run, "origin")],
+    "trace": lambda run: _trace(run, "sha256") or [_trace(run, "name"), _origin(run)],
     "requests": lambda run: _trace(run, "requests"),
     "fit": lambda run: _trace(run, "fit"),
     "lengths": lambda run: [
@@ -23,7 +24,6 @@ ALIKE: dict[str, Callable[[StoredRun], object]] = {
         run.settings.max_model_len,
         run.settings.ignore_eos,
     ],
-    "concurrency": lambda run: run.settings.concurrency,
     "prompts": lambda run: "text" if run.settings.text_prompts else "token ids",
     "prefix-cache": lambda run: run.settings.prefix_cache,
     "warmup": lambda run: run.settings.warmup,
@@ -31,7 +31,7 @@ ALIKE: dict[str, Callable[[StoredRun], object]] = {
     "window": lambda run: run.settings.steady_state or (run.settings.window and str(run.settings.window)),
 }
 #: What else --allow-different takes.
-NAMES = (*ALIKE, "scales", "engines", "invalid")
+NAMES = (*ALIKE, "scales", "concurrency", "engines", "invalid")
 
 
 def obstacles(
@@ -55,9 +55,11 @@ def obstacles(
         only += [f"only B has {label}" for label in b.cells if label not in a.cells]
         found += [("engines", reason) for reason in only]
     for of_a, of_b in pairs:
-        scales_a, scales_b = sorted(a.cells[of_a]), sorted(b.cells[of_b])
-        if scales_a != scales_b:
-            found.append(("scales", f"{of_a} has scales {scales_a} in A, {of_b} has {scales_b} in B"))
+        loads_a, loads_b = sorted(a.cells[of_a]), sorted(b.cells[of_b])
+        if loads_a != loads_b:
+            name = "scales" if a.settings.concurrency is None else "concurrency"
+            told = f"{of_a} has {_listed(loads_a)} in A, {of_b} has {_listed(loads_b)} in B"
+            found.append((name, told))
         found += [("invalid", f"A: {reason}") for reason in a.invalid(of_a)]
         found += [("invalid", f"B: {reason}") for reason in b.invalid(of_b)]
     return [
@@ -75,6 +77,15 @@ def hardware(device: str, environment: Mapping[str, Any]) -> list[object]:
 
 def _trace(run: StoredRun, field: str) -> object:
     return None if run.info.trace is None else getattr(run.info.trace, field)
+
+
+def _origin(run: StoredRun) -> object:
+    """Of a trace; that of a closed loop is its lengths and loads, which are looked at apart."""
+    return _trace(run, "origin") if run.settings.concurrency is None else None
+
+
+def _listed(loads: Sequence[LoadLevel]) -> str:
+    return ", ".join(map(str, loads))
 
 
 def _text(value: object) -> str:

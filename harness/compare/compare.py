@@ -1,4 +1,4 @@
-"""Run B against run A, engine by engine and scale by scale."""
+"""Run B against run A, engine by engine and load by load."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from harness.metrics.estimates import HEADLINE, Key, estimates
 from harness.metrics.intervals import LEVEL
 from harness.spec.compare import CompareResults, Difference, Gated
 from harness.spec.gates import ERROR_RATE, GateTerm
+from harness.spec.load import LoadLevel
 
 Pair = tuple[str, str]
 
@@ -30,7 +31,7 @@ def compare_runs(
     """Compare the raw times of two runs.
 
     Args:
-        gates: All must hold, for every engine and scale.
+        gates: All must hold, for every engine and load.
         engine_a: Compare only this engine of A, a label or `NAME[@VARIANT]`; without it, every engine whose
             label is in both runs.
         engine_b: The engine of B to compare it with; without it, the one of the same label.
@@ -77,7 +78,7 @@ def _pairs(a: StoredRun, b: StoredRun, engine_a: str | None, engine_b: str | Non
 
 
 def _contrasts(a: StoredRun, b: StoredRun, pair: Pair, gates: Sequence[GateTerm]) -> list[Contrast]:
-    """What is compared by default and what gates ask for, at the scales of both."""
+    """What is compared by default and what gates ask for, at the loads of both."""
     rates: list[Key] = [("goodput_req_per_s", "goodput_req_per_s")] if a.settings.slo else []
     asked = [(gate.metric, gate.statistic) for gate in gates]
     keys = list(dict.fromkeys([*HEADLINE, *rates, *asked]))
@@ -85,30 +86,30 @@ def _contrasts(a: StoredRun, b: StoredRun, pair: Pair, gates: Sequence[GateTerm]
         raise UsageError("a gate on goodput needs a service level", "measure both runs with --slo")
     of_a, of_b = a.cells[pair[0]], b.cells[pair[1]]
     found = []
-    for scale in _scales(a, b, pair):
+    for load in _loads(a, b, pair):
         # Of the same engine in both runs the seeds differ, so that resamples do not move together.
-        base = estimates(of_a[scale], a.settings.slo, seed=0)
-        new = estimates(of_b[scale], b.settings.slo, seed=1)
-        found += contrast(scale, new, base, keys)
+        base = estimates(of_a[load], a.settings.slo, seed=0)
+        new = estimates(of_b[load], b.settings.slo, seed=1)
+        found += contrast(load, new, base, keys)
     return judged(found)
 
 
-def _scales(a: StoredRun, b: StoredRun, pair: Pair) -> list[float]:
+def _loads(a: StoredRun, b: StoredRun, pair: Pair) -> list[LoadLevel]:
     return sorted(set(a.cells[pair[0]]) & set(b.cells[pair[1]]))
 
 
 def _judge(
     a: StoredRun, b: StoredRun, pair: Pair, contrasts: Sequence[Contrast], gates: Sequence[GateTerm]
 ) -> list[Gated]:
-    """Every gate at every scale of both, also where no request succeeded and nothing can be compared."""
-    known = {(one.scale, one.metric, one.statistic): one for one in contrasts}
+    """Every gate at every load of both, also where no request succeeded and nothing can be compared."""
+    known = {(one.load, one.metric, one.statistic): one for one in contrasts}
     found = []
     for gate in gates:
-        for scale in _scales(a, b, pair):
+        for load in _loads(a, b, pair):
             if gate.metric == ERROR_RATE:
-                found.append(judge_errors(gate, pair, scale, b.cells[pair[1]][scale]))
+                found.append(judge_errors(gate, pair, load, b.cells[pair[1]][load]))
             else:
-                found.append(judge(gate, pair, scale, known.get((scale, gate.metric, gate.statistic))))
+                found.append(judge(gate, pair, load, known.get((load, gate.metric, gate.statistic))))
     return found
 
 
@@ -126,7 +127,8 @@ def _difference(pair: Pair, one: Contrast) -> Difference:
     return Difference(
         engine_a=pair[0],
         engine_b=pair[1],
-        scale=one.scale,
+        scale=one.load.scale,
+        concurrency=one.load.concurrency,
         metric=one.metric,
         statistic=one.statistic,
         value_a=one.b.value,

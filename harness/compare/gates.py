@@ -10,6 +10,7 @@ from harness.metrics.power import repeats_to_find
 from harness.metrics.samples import Group
 from harness.spec.compare import Gated, Outcome
 from harness.spec.gates import GateTerm
+from harness.spec.load import LoadLevel
 
 
 def outcome(term: GateTerm, bound: float, ci: Ends | None) -> Outcome:
@@ -21,14 +22,14 @@ def outcome(term: GateTerm, bound: float, ci: Ends | None) -> Outcome:
     return "pass" if high <= bound else "regression" if low > bound else "inconclusive"
 
 
-def judge(term: GateTerm, engines: tuple[str, str], scale: float, found: Contrast | None) -> Gated:
-    """A gate on a latency or a rate. `found` is None where an engine has no such statistic at that scale."""
+def judge(term: GateTerm, engines: tuple[str, str], load: LoadLevel, found: Contrast | None) -> Gated:
+    """A gate on a latency or a rate. `found` is None where an engine has no such statistic at that load."""
     bound = 1 + term.limit if term.relative else term.limit
     if found is None:
         reason = "A or B has no such value, or A's is 0"
-        return _gated(term, engines, scale, None, None, bound, reason)
+        return _gated(term, engines, load, None, None, bound, reason)
     value, ci = (found.ratio.value, found.ratio.ci) if term.relative else (found.a.value, level(found.a))
-    gated = _gated(term, engines, scale, value, ci, bound)
+    gated = _gated(term, engines, load, value, ci, bound)
     if gated.outcome != "inconclusive":
         return gated
     if found.missing:
@@ -45,11 +46,11 @@ def judge(term: GateTerm, engines: tuple[str, str], scale: float, found: Contras
     return gated.model_copy(update={"reason": reason, "needed_repeats": more})
 
 
-def judge_errors(term: GateTerm, engines: tuple[str, str], scale: float, repeats: list[Group]) -> Gated:
+def judge_errors(term: GateTerm, engines: tuple[str, str], load: LoadLevel, repeats: list[Group]) -> Gated:
     """A gate on run B's share of failed requests, with the exact interval (Clopper and Pearson, 1934)."""
     every = [(group.whole or group).requests["error"] for group in repeats]
     failed, count = sum(int(one.notna().sum()) for one in every), sum(len(one) for one in every)
-    gated = _gated(term, engines, scale, failed / count, _share(failed, count), term.limit)
+    gated = _gated(term, engines, load, failed / count, _share(failed, count), term.limit)
     reason = f"{failed} of {count} requests failed, which does not decide it: measure more requests"
     return gated.model_copy(update={"reason": reason}) if gated.outcome == "inconclusive" else gated
 
@@ -64,7 +65,7 @@ def _share(part: int, whole: int) -> Ends:
 def _gated(
     term: GateTerm,
     engines: tuple[str, str],
-    scale: float,
+    load: LoadLevel,
     value: float | None,
     ci: Ends | None,
     bound: float,
@@ -75,7 +76,8 @@ def _gated(
         relative=term.relative,
         engine_a=engines[0],
         engine_b=engines[1],
-        scale=scale,
+        scale=load.scale,
+        concurrency=load.concurrency,
         value=value,
         ci=ci,
         limit=bound,

@@ -9,10 +9,11 @@ from pydantic import ValidationError
 
 from harness.cells.answers import judged_answers
 from harness.errors import UsageError
-from harness.metrics.samples import Group, by_scale, split
+from harness.metrics.samples import Group, by_load, split
 from harness.metrics.validity import invalid_reasons
 from harness.records.store import read_records
 from harness.spec.calibration import client_ceiling
+from harness.spec.load import LoadLevel
 from harness.spec.results import RunInfo
 from harness.spec.settings import OnlineSettings
 
@@ -21,13 +22,13 @@ from harness.spec.settings import OnlineSettings
 class StoredRun:
     """A run of `bench online`.
 
-    `cells` holds the repeats of each engine at each scale, `wrong` why an engine's answers are wrong.
+    `cells` holds the repeats of each engine at each load, `wrong` why an engine's answers are wrong.
     """
 
     path: Path
     info: RunInfo
     settings: OnlineSettings
-    cells: dict[str, dict[float, list[Group]]]
+    cells: dict[str, dict[LoadLevel, list[Group]]]
     wrong: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -52,10 +53,10 @@ class StoredRun:
             raise UsageError(f"{path} is not a run of this version: {where}: {first['msg']}", mend) from None
         if not (path / "requests.parquet").is_file():
             raise UsageError(f"the run in {path} is not finished", f"finish it: bench online --resume {path}")
-        records = read_records(path)
-        cells: dict[str, dict[float, list[Group]]] = {}
-        for repeats in by_scale(split(records.requests, records.chunks, settings.cut)):
-            cells.setdefault(repeats[0].label, {})[repeats[0].scale] = repeats
+        records = read_records(path, concurrency=info.only_concurrency)
+        cells: dict[str, dict[LoadLevel, list[Group]]] = {}
+        for repeats in by_load(split(records.requests, records.chunks, settings.cut)):
+            cells.setdefault(repeats[0].label, {})[repeats[0].load] = repeats
         return cls(path, info, settings, cells, answers.wrong if answers else {})
 
     def label(self, name: str) -> str:
@@ -77,8 +78,8 @@ class StoredRun:
         ceiling = client_ceiling(self.info)
         answers = [f"{label}: its answers are wrong: {self.wrong[label]}"] if label in self.wrong else []
         return answers + [
-            f"{label} at scale {scale:g}, repeat {group.repeat}: {reason}"
-            for scale, repeats in self.cells[label].items()
+            f"{label} {load.where}, repeat {group.repeat}: {reason}"
+            for load, repeats in self.cells[label].items()
             for group in repeats
             for reason in invalid_reasons(group, ceiling)
         ]

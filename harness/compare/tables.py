@@ -11,6 +11,7 @@ from harness.metrics.power import MAX_REPEATS, POWER
 from harness.reporting.numbers import DASH, decimals, number, plural
 from harness.reporting.table import Cell, Column, Table
 from harness.spec.compare import EFFECTS, CompareResults, Difference, Gated
+from harness.spec.load import LoadLevel, head_of
 from harness.spec.results import Comparison
 
 #: The statistics of a run's plan for more repeats.
@@ -31,27 +32,28 @@ _COLUMNS = [
 
 
 def differences(results: CompareResults) -> list[Table]:
-    """One table an engine and scale: every statistic of A and B, the change, and what is known of it."""
-    places = dict.fromkeys((one.engine_a, one.engine_b, one.scale) for one in results.differences)
+    """One table an engine and load: every statistic of A and B, the change, and what is known of it."""
+    places = dict.fromkeys((one.engine_a, one.engine_b, one.load) for one in results.differences)
     return [
         Table(
             "difference",
-            f"{a if a == b else f'{b} (B) against {a} (A)'}, scale {scale:g}",
+            f"{a if a == b else f'{b} (B) against {a} (A)'}, {load}",
             _COLUMNS,
             [
                 _row(one)
                 for one in results.differences
-                if (one.engine_a, one.engine_b, one.scale) == (a, b, scale)
+                if (one.engine_a, one.engine_b, one.load) == (a, b, load)
             ],
         )
-        for a, b, scale in places
+        for a, b, load in places
     ]
 
 
 def gates(results: CompareResults) -> Table:
-    """One line a gate, engine and scale."""
-    heads = ("gate", "engine", "scale", "found", "95 % interval", "outcome", "why")
-    columns = [Column(head, numeric=head in ("scale", "found")) for head in heads]
+    """One line a gate, engine and load."""
+    load = head_of(one.load for one in results.gates)
+    heads = ("gate", "engine", load, "found", "95 % interval", "outcome", "why")
+    columns = [Column(head, numeric=head in (load, "found")) for head in heads]
     return Table("gates", "Gates", columns, [_gate(one) for one in results.gates])
 
 
@@ -73,9 +75,9 @@ def caveats(results: CompareResults) -> list[str]:
 
 
 def noise(comparisons: Sequence[Comparison]) -> list[Table]:
-    """The noise floor of an A/A run: one table an engine, a row a scale and statistic."""
+    """The noise floor of an A/A run: one table an engine, a row a load and statistic."""
     heads = [
-        "scale",
+        head_of(one.load for one in comparisons),
         "statistic",
         "A",
         "B",
@@ -96,23 +98,23 @@ def noise(comparisons: Sequence[Comparison]) -> list[Table]:
 
 def planning(comparisons: Sequence[Comparison]) -> list[Table]:
     """How many repeats a difference between two engines of a run needs; nothing where none has several."""
-    known: dict[tuple[str, str, float | None], dict[Key, Comparison]] = {}
+    known: dict[tuple[str, str, LoadLevel], dict[Key, Comparison]] = {}
     for one in comparisons:
         if one.spread is not None:
-            known.setdefault((one.a, one.b, one.scale), {})[one.metric, one.statistic] = one
+            known.setdefault((one.a, one.b, one.load), {})[one.metric, one.statistic] = one
     if not known:
         return []
     columns = [
-        *(Column(head, numeric=False) for head in ("engines", "scale")),
+        *(Column(head, numeric=False) for head in ("engines", head_of(load for *_, load in known))),
         *(Column(_name(*key).partition(",")[0]) for key in PLANNED),
     ]
     rows = [
         [
             Cell(f"{a} and {b}"),
-            Cell(f"{scale:g}"),
+            Cell(load.number),
             *(Cell(" / ".join(_repeats(found[key])) if key in found else DASH) for key in PLANNED),
         ]
-        for (a, b, scale), found in known.items()
+        for (a, b, load), found in known.items()
     ]
     title = f"Repeats of each engine that find a difference of {' / '.join(EFFECTS)}"
     note = f"With a chance of {POWER:.0%}, for all comparisons of the pair together."
@@ -131,7 +133,7 @@ def _noise(one: Comparison) -> list[Cell]:
     half = None if one.ci is None else (one.ci[1] / one.ci[0]) ** 0.5 - 1
     places = decimals([one.value_a, one.value_b])
     return [
-        Cell(f"{one.scale:g}"),
+        Cell(one.load.number),
         Cell(_name(one.metric, one.statistic)),
         Cell(number(one.value_a, places), one.value_a),
         Cell(number(one.value_b, places), one.value_b),
@@ -173,7 +175,7 @@ def _gate(one: Gated) -> list[Cell]:
         value = number(one.value, places)
         ends = DASH if one.ci is None else " to ".join(number(end, places) for end in one.ci)
     engine = one.engine_b if one.engine_a == one.engine_b else f"{one.engine_b} against {one.engine_a}"
-    texts = (one.gate, engine, f"{one.scale:g}", value, ends, one.outcome, one.reason)
+    texts = (one.gate, engine, one.load.number, value, ends, one.outcome, one.reason)
     return [Cell(text) for text in texts]
 
 

@@ -9,8 +9,9 @@ import pandas as pd
 
 from harness.metrics.contrast import Contrast, contrast, judged
 from harness.metrics.estimates import Estimates, Point, measure
-from harness.metrics.samples import by_scale, split
+from harness.metrics.samples import by_load, split
 from harness.metrics.window import Cut
+from harness.spec.load import LoadLevel
 from harness.spec.results import Comparison
 
 
@@ -21,7 +22,7 @@ def compare(
     seed: int = 0,
     cut: Cut | None = None,
 ) -> list[Comparison]:
-    """Compare engines pairwise at each scale, all repeats pooled.
+    """Compare engines pairwise at each load, all repeats pooled.
 
     Args:
         requests: One row a request (records/schema.py).
@@ -32,37 +33,37 @@ def compare(
         cut: The part of each cell that is measured; None: all.
 
     Returns:
-        `a / b` for p50, p90 and p99 of TTFT, TPOT, ITL and E2E and for the output token rate, scale by scale.
+        `a / b` for p50, p90 and p99 of TTFT, TPOT, ITL and E2E and for the output token rate, load by load.
         Engines are resampled independently. A statistic that a sample does not support (p99 of fewer than 100
-        samples) has no interval. The verdicts of a pair hold for all its scales and statistics together.
+        samples) has no interval. The verdicts of a pair hold for all its loads and statistics together.
     """
-    points = [measure(repeats, seed=seed) for repeats in by_scale(split(requests, chunks, cut))]
+    points = [measure(repeats, seed=seed) for repeats in by_load(split(requests, chunks, cut))]
     return compare_points(points, baseline)
 
 
 def compare_points(points: Sequence[Point], baseline: str | None = None) -> list[Comparison]:
     """`compare` of what is estimated already."""
-    scales: dict[float, dict[str, Estimates]] = {}
+    loads: dict[LoadLevel, dict[str, Estimates]] = {}
     for point in points:
-        scales.setdefault(point.pooled.scale, {})[point.pooled.label] = point.found
+        loads.setdefault(point.pooled.load, {})[point.pooled.label] = point.found
     labels = list(dict.fromkeys(point.pooled.label for point in points))
     pairs = {
         pair: judged(
             [
                 one
-                for scale, found in sorted(scales.items())
+                for load, found in sorted(loads.items())
                 if pair[0] in found and pair[1] in found
-                for one in contrast(scale, found[pair[0]], found[pair[1]])
+                for one in contrast(load, found[pair[0]], found[pair[1]])
             ]
         )
         for pair in _pairs(labels, baseline)
     }
     return [
         _comparison(*pair, one)
-        for scale in sorted(scales)
+        for load in sorted(loads)
         for pair, contrasts in pairs.items()
         for one in contrasts
-        if one.scale == scale
+        if one.load == load
     ]
 
 
@@ -77,7 +78,8 @@ def _comparison(a: str, b: str, one: Contrast) -> Comparison:
     return Comparison(
         a=a,
         b=b,
-        scale=one.scale,
+        scale=one.load.scale,
+        concurrency=one.load.concurrency,
         metric=one.metric,
         statistic=one.statistic,
         value_a=one.a.value,

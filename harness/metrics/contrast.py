@@ -1,4 +1,4 @@
-"""Two engines at one scale, statistic by statistic: how far apart, how surely, what more it would take."""
+"""Two engines at one load, statistic by statistic: how far apart, how surely, what more it would take."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from harness.metrics.holm import holm
 from harness.metrics.intervals import LEVEL, Effect, Estimate, difference, ratio
 from harness.metrics.power import repeats_to_find
 from harness.spec.compare import EFFECTS
+from harness.spec.load import LoadLevel
 from harness.spec.results import Verdict
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """One statistic of two engines at one scale. `ratio` is a / b, `delta` is a − b.
+    """One statistic of two engines at one load. `ratio` is a / b, `delta` is a − b.
 
     Attributes:
         adjusted_p: the p-value of the ratio, corrected for all comparisons made at once.
         comparisons: how many those are.
     """
 
-    scale: float
+    load: LoadLevel
     metric: str
     statistic: str
     a: Estimate
@@ -75,11 +76,11 @@ class Contrast:
 
 
 def contrast(
-    scale: float, a: Mapping[Key, Estimate], b: Mapping[Key, Estimate], keys: Iterable[Key] = HEADLINE
+    load: LoadLevel, a: Mapping[Key, Estimate], b: Mapping[Key, Estimate], keys: Iterable[Key] = HEADLINE
 ) -> list[Contrast]:
     """The statistics that both engines have, `b`'s not being 0."""
     return [
-        Contrast(scale, *key, a[key], b[key], ratio(a[key], b[key]), difference(a[key], b[key]))
+        Contrast(load, *key, a[key], b[key], ratio(a[key], b[key]), difference(a[key], b[key]))
         for key in keys
         if key in a and key in b and b[key].value > 0
     ]

@@ -32,7 +32,7 @@ HEADLINE: tuple[Key, ...] = (
 
 @dataclass(frozen=True)
 class Point:
-    """One engine at one scale.
+    """One engine at one load.
 
     Attributes:
         repeats: its cells.
@@ -48,7 +48,7 @@ class Point:
 
 
 def measure(repeats: Sequence[Group], slo: Slo | None = None, seed: int = 0) -> Point:
-    """Everything that is estimated of one engine at one scale, from its repeats."""
+    """Everything that is estimated of one engine at one load, from its repeats."""
     group = pool(repeats)
     each = [_latencies(one, LATENCY_METRICS, seed) for one in repeats]
     together = each[0] if len(each) == 1 else _latencies(group, LATENCY_METRICS, seed)
@@ -56,7 +56,7 @@ def measure(repeats: Sequence[Group], slo: Slo | None = None, seed: int = 0) -> 
 
 
 def estimates(repeats: Sequence[Group], slo: Slo | None = None, seed: int = 0) -> Estimates:
-    """Mean and percentiles of every latency that has a sample, and the rates, of one engine at one scale.
+    """Mean and percentiles of every latency that has a sample, and the rates, of one engine at one load.
 
     Goodput needs a service level. Nothing is estimated where no request succeeded.
     """
@@ -81,7 +81,7 @@ def of_metric(found: Estimates, metric: str) -> dict[str, Estimate]:
 
 def generator(seed: int, group: Group) -> np.random.Generator:
     """A random stream of the group's own: resamples of two engines must not move together."""
-    name = f"{group.label}\n{group.scale!r}\n{group.repeat}"
+    name = f"{group.label}\n{group.load.scale!r}\n{group.repeat}"
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 

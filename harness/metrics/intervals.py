@@ -38,7 +38,7 @@ Ends = tuple[float, float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A statistic of one engine at one scale, all repeats pooled.
+    """A statistic of one engine at one load, all repeats pooled.
 
     Attributes:
         value: of the whole sample.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from harness.metrics.samples import load_of
 from harness.spec.results import PrefixCount, PrefixHits
 
 UNKNOWN = "unknown: the engine does not tell"
@@ -23,7 +24,7 @@ def prefix_hits(requests: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> l
 
 
 def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> PrefixHits:
-    first = cell.iloc[0]
+    first, load = cell.iloc[0], load_of(cell)
     sent = cell[cell["reusable_tokens"].notna()]
     told = cell[cell["cached_tokens"].notna()]
     reported, source = None, UNKNOWN
@@ -35,7 +36,8 @@ def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> PrefixHits:
         engine=first["engine"],
         variant=None if pd.isna(first["variant"]) else first["variant"],
         label=first["label"],
-        scale=first["scale"],
+        scale=load.scale,
+        concurrency=load.concurrency,
         repeat=first["repeat"],
         prompt_tokens=int(sent["input_tokens"].sum()),
         possible=_share(sent["reusable_tokens"].sum(), sent["input_tokens"].sum()),

@@ -22,10 +22,12 @@ from harness.metrics.definitions import (
 )
 from harness.metrics.percentiles import percentiles
 from harness.metrics.window import Cut, find_window, inside, scheduled
+from harness.spec.load import LoadLevel
 from harness.spec.results import PERCENTILES
 from harness.spec.settings import Window
 
-_IDENTITY = ["engine", "variant", "label", "scale", "repeat"]
+_LOAD = ["scale", "concurrency"]
+_IDENTITY = ["engine", "variant", "label", "repeat"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +67,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Group:
-    """The requests of one engine at one scale: one repeat, or several pooled (`repeat` is None).
+    """The requests of one engine at one load: one repeat, or several pooled (`repeat` is None).
 
     Attributes:
         requests: every request, failures included (columns of records/schema.py).
@@ -79,7 +81,7 @@ class Group:
     engine: str
     variant: str | None
     label: str
-    scale: float
+    load: LoadLevel
     repeat: int | None
     requests: pd.DataFrame
     metrics: pd.DataFrame
@@ -108,32 +110,33 @@ class Group:
 
 
 def split(requests: pd.DataFrame, chunks: pd.DataFrame, cut: Cut | None = None) -> list[Group]:
-    """One group per engine, scale and repeat: engines as they first appear, scales and repeats ascending.
+    """One group per engine, load and repeat: engines as they first appear, loads and repeats ascending.
 
     With a cut, of each only the requests sent in its window.
     """
     gaps = chunk_gaps(chunks)
     rank = {label: position for position, label in enumerate(requests["label"].unique())}
     groups = []
-    for _, rows in requests.groupby(["label", "scale", "repeat"], observed=True):
+    for _, rows in requests.groupby(["label", *_LOAD, "repeat"], observed=True, dropna=False):
         group = _group(rows, gaps)
         if cut is not None:
             window = find_window(rows, cut)
             kept = rows[inside(rows["t_sent"].fillna(scheduled(rows)), window)]
             group = replace(_group(kept, gaps, rows), window=window, whole=group)
         groups.append(group)
-    return sorted(groups, key=lambda group: (rank[group.label], group.scale, group.repeat))
+    return sorted(groups, key=lambda group: (rank[group.label], group.load, group.repeat))
 
 
 def _group(rows: pd.DataFrame, gaps: Gaps, named: pd.DataFrame | None = None) -> Group:
     """One repeat's requests; `named` are rows that say whose, where `rows` may be none."""
     good = rows[succeeded(rows)]
-    engine, variant, label, scale, repeat = (rows if named is None else named)[_IDENTITY].iloc[0]
+    named = rows if named is None else named
+    engine, variant, label, repeat = named[_IDENTITY].iloc[0]
     return Group(
         engine=str(engine),
         variant=None if pd.isna(variant) else str(variant),
         label=str(label),
-        scale=float(scale),
+        load=load_of(named),
         repeat=int(repeat),
         requests=rows,
         metrics=request_metrics(good)[list(REQUEST_METRICS)],
@@ -142,14 +145,20 @@ def _group(rows: pd.DataFrame, gaps: Gaps, named: pd.DataFrame | None = None) ->
     )
 
 
-def by_scale(groups: Sequence[Group]) -> Iterator[list[Group]]:
-    """The repeats of each engine at each scale, from the order that `split` gives."""
-    for _, repeats in groupby(groups, key=lambda group: (group.label, group.scale)):
+def load_of(rows: pd.DataFrame) -> LoadLevel:
+    """That of the first of them, where all have the same."""
+    scale, concurrency = rows[_LOAD].iloc[0]
+    return LoadLevel(float(scale), None if pd.isna(concurrency) else int(concurrency))
+
+
+def by_load(groups: Sequence[Group]) -> Iterator[list[Group]]:
+    """The repeats of each engine at each load, from the order that `split` gives."""
+    for _, repeats in groupby(groups, key=lambda group: (group.label, group.load)):
         yield list(repeats)
 
 
 def pool(groups: Sequence[Group]) -> Group:
-    """The repeats of one engine at one scale as one group."""
+    """The repeats of one engine at one load as one group."""
     first = groups[0]
     if len(groups) == 1:
         return replace(first, repeat=None, window=None, whole=None)
@@ -158,7 +167,7 @@ def pool(groups: Sequence[Group]) -> Group:
         engine=first.engine,
         variant=first.variant,
         label=first.label,
-        scale=first.scale,
+        load=first.load,
         repeat=None,
         requests=pd.concat([group.requests for group in groups]),
         metrics=pd.concat([group.metrics for group in groups]),

@@ -1,4 +1,4 @@
-"""From the raw tables to one `OnlineSummary` per engine, scale and repeat, and one per engine and scale."""
+"""From the raw tables to one `OnlineSummary` per engine, load and repeat, and one per engine and load."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
 from harness.metrics.rates import NO_TIME_S, Flow, flow, total
-from harness.metrics.samples import Group, by_scale, split
+from harness.metrics.samples import Group, by_load, split
 from harness.metrics.validity import discredit, invalid_reasons
 from harness.metrics.waterfall import Told, told_mean, waterfall
 from harness.metrics.window import Cut, scheduled
@@ -44,10 +44,10 @@ def summarize(
         wrong: Engines whose answers are wrong, by label, and why: their cells are invalid.
 
     Returns:
-        For each engine as it first appears and each scale ascending: its repeats, then all of them pooled
+        For each engine as it first appears and each load ascending: its repeats, then all of them pooled
         (`repeat` None).
     """
-    points = [measure(repeats, slo, seed) for repeats in by_scale(split(requests, chunks, cut))]
+    points = [measure(repeats, slo, seed) for repeats in by_load(split(requests, chunks, cut))]
     return summarize_points(points, slo, ceiling, told, wrong)
 
 
@@ -93,7 +93,8 @@ def _summary(
         engine=group.engine,
         variant=group.variant,
         label=group.label,
-        scale=group.scale,
+        scale=group.load.scale,
+        concurrency=group.load.concurrency,
         repeat=group.repeat,
         num_requests=len(requests),
         num_success=len(good),

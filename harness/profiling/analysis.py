@@ -52,9 +52,10 @@ def analyse(run: Path) -> Profiles:
             unread[error.path.relative_to(run).as_posix()] = error.reason
     gaps = []
     if (run / RESULTS).is_file():
-        records = read_records(run)
+        results = _results(run / RESULTS)
+        records = read_records(run, concurrency=results.meta.only_concurrency)
         levels = measure_levels(records.requests, records.chunks)
-        gaps = explain(_results(run / RESULTS), manifest.runs, found, levels)
+        gaps = explain(results, manifest.runs, found, levels)
     compared = [agreement(label, of["torch"], of["nsys"]) for label, of in steps.items() if len(of) > 1]
     agreements = [each for each in compared if each is not None]
     profiles = Profiles(figures=found, gaps=gaps, agreements=agreements, unread=unread)

@@ -18,6 +18,7 @@ from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.sides import Profiled, Side
 from harness.reporting.numbers import signed
 from harness.spec.fairness import Part
+from harness.spec.load import LoadLevel
 from harness.spec.profile import Gap, GapPart, Level, ProfileFigures, ProfileRun
 from harness.spec.results import Comparison, OnlineResults, OnlineSummary, Verdict
 
@@ -37,29 +38,29 @@ def explain(
     results: OnlineResults,
     runs: Sequence[ProfileRun],
     figures: Sequence[ProfileFigures],
-    levels: Mapping[tuple[str, float], Level],
+    levels: Mapping[tuple[str, LoadLevel], Level],
 ) -> list[Gap]:
-    """Every difference that a verdict at 5 % found between valid cells, scale by scale.
+    """Every difference that a verdict at 5 % found between valid cells, load by load.
 
     Args:
-        levels: what each engine's load came to in the benchmark, by label and scale.
+        levels: what each engine's load came to in the benchmark, by label and load.
     """
-    found: dict[tuple[str, str, float, str], dict[str, Verdict]] = {}
+    found: dict[tuple[str, str, LoadLevel, str], dict[str, Verdict]] = {}
     for metric, triggers in TRIGGERS.items():
         for one in results.comparisons:
-            if one.metric in triggers and one.scale is not None and one.verdict in ("better", "worse"):
-                key = (one.a, one.b, one.scale, metric)
+            if one.metric in triggers and one.verdict in ("better", "worse"):
+                key = (one.a, one.b, one.load, metric)
                 found.setdefault(key, {})[_statistic(one)] = one.verdict
-    pooled = {(one.label, one.scale): one for one in results.summaries if one.repeat is None}
+    pooled = {(one.label, one.load): one for one in results.summaries if one.repeat is None}
     profiled = Profiled(runs, figures)
     gaps = []
-    for (a, b, scale, metric), verdicts in found.items():
-        pair = pooled[a, scale], pooled[b, scale]
+    for (a, b, load, metric), verdicts in found.items():
+        pair = pooled[a, load], pooled[b, load]
         if not all(one.valid for one in pair):
             continue
         gap = _TAKE_APART[metric](profiled, *pair)
         if gap is not None:
-            batches = [_batch(label, levels[label, scale]) for label in (a, b) if (label, scale) in levels]
+            batches = [_batch(label, levels[label, load]) for label in (a, b) if (label, load) in levels]
             update = {"verdicts": verdicts, "notes": [*batches, *gap.notes]}
             gaps.append(gap.model_copy(update=update))
     return gaps
@@ -70,8 +71,8 @@ def _time_per_token(profiled: Profiled, a: OnlineSummary, b: OnlineSummary) -> G
     if mean_a is None or mean_b is None:
         return None
     sides = profiled.pair(a.label, b.label)
-    if sides is None or {one.run.scale for one in sides} - {None, a.scale}:
-        why = "there is no profile of both engines" if sides is None else "the profile is of another scale"
+    if sides is None or {one.run.load for one in sides} - {None, a.load}:
+        why = "there is no profile of both engines" if sides is None else "the profile is of another load"
         return _gap("itl_ms", a, b, mean_a, mean_b, [], f"not explained: {why}")
     representative = all(one.representative for one in sides)
     inferred = not representative and all(one.representative or one.only_idle_longer for one in sides)
@@ -188,8 +189,9 @@ def _gap(
 ) -> Gap:
     delta = value_a - value_b
     return Gap(
-        a=a.label, b=b.label, scale=a.scale, metric=metric, verdicts={}, value_a=value_a, value_b=value_b,
-        delta=delta, parts=parts, unexplained=delta - sum(one.delta for one in parts), conclusion=conclusion,
+        a=a.label, b=b.label, scale=a.scale, concurrency=a.concurrency, metric=metric, verdicts={},
+        value_a=value_a, value_b=value_b, delta=delta,
+        parts=parts, unexplained=delta - sum(one.delta for one in parts), conclusion=conclusion,
     )  # fmt: skip
 
 

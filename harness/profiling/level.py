@@ -8,14 +8,16 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.definitions import MS
+from harness.metrics.samples import load_of
+from harness.spec.load import LoadLevel
 from harness.spec.profile import Level
 
 
-def measure_levels(requests: pd.DataFrame, chunks: pd.DataFrame) -> dict[tuple[str, float], Level]:
-    """By label and scale; without those at which no request succeeded."""
+def measure_levels(requests: pd.DataFrame, chunks: pd.DataFrame) -> dict[tuple[str, LoadLevel], Level]:
+    """By label and load; without those at which no request succeeded."""
     return {
-        (str(rows["label"].iloc[0]), float(rows["scale"].iloc[0])): level
-        for _, rows in requests.groupby(["label", "scale"], observed=True)
+        (str(rows["label"].iloc[0]), load_of(rows)): level
+        for _, rows in requests.groupby(["label", "scale", "concurrency"], observed=True, dropna=False)
         if (level := measure_level(rows, chunks)) is not None
     }
 
@@ -24,7 +26,7 @@ def measure_level(requests: pd.DataFrame, chunks: pd.DataFrame) -> Level | None:
     """Requests in flight and running when tokens came, a mean over all tokens but each request's first.
 
     Args:
-        requests: of one engine at one scale, any repeats (columns of records/schema.py).
+        requests: of one engine at one load, any repeats (columns of records/schema.py).
         chunks: of any cells.
 
     Returns:

@@ -10,6 +10,7 @@ from harness.profiling import tables
 from harness.profiling.store import read_manifest, read_profiles
 from harness.reporting.table import Table
 from harness.spec.profile import Artifact
+from harness.spec.results import fill
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ def profile_section(run: Path) -> ProfileSection | None:
     profiles, manifest = read_profiles(run), read_manifest(run)
     if profiles is None or manifest is None:
         return None
+    for gap in profiles.gaps:
+        fill(gap, manifest.meta)
     figures = [one for one in profiles.figures if one.steps]
     shown = [tables.steps(figures), tables.categories(figures)] if figures else []
     if any(one.components for one in figures):

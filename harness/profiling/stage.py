@@ -107,7 +107,7 @@ def _profile(
     folder, log = run / "profiles" / tool / name, run / "logs" / f"{name}.{tool}.log"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    level, began = subject.level(who), time.monotonic()
+    level, load, began = subject.level(who), subject.load, time.monotonic()
     notify(Profiling(who.label, tool, level, log))
     stage = _Stage(subject, options, who, tool, folder, log)
     error = None
@@ -125,7 +125,8 @@ def _profile(
         label=who.label,
         cmd=stage.cmd,
         env=stage.env,
-        scale=subject.scale,
+        scale=None if load.concurrency else load.scale,
+        concurrency=load.concurrency if subject.info.kind == "online" else None,
         n=stage.n,
         level=level,
         steps=options.steps,

@@ -22,6 +22,7 @@ from harness.engines.registry import get_engine
 from harness.errors import UsageError
 from harness.profiling.level import measure_levels
 from harness.records.store import read_records
+from harness.spec.load import LoadLevel
 from harness.spec.profile import Level
 from harness.spec.results import RunInfo
 from harness.spec.settings import CommonSettings, OfflineSettings, OnlineSettings
@@ -39,12 +40,12 @@ MAX_IN_FLIGHT = 256
 
 @dataclass(frozen=True)
 class Subject:
-    """A run and what of it is profiled. `scale` is None where the run has no trace."""
+    """A run and what of it is profiled. `load` is the benchmark's; a batch is held in flight."""
 
     folder: Path
     info: RunInfo
     resolved: Resolved
-    scale: float | None
+    load: LoadLevel
     levels: dict[str, Level]
 
     @property
@@ -55,7 +56,8 @@ class Subject:
         """As the benchmark measured it; without a benchmark as the load may have it."""
         if who.label in self.levels:
             return self.levels[who.label]
-        in_flight = min(self.resolved.workload.concurrency(), MAX_IN_FLIGHT)
+        most = self.load.concurrency or MAX_IN_FLIGHT
+        in_flight = min(self.resolved.workload.concurrency(), most, MAX_IN_FLIGHT)
         return Level(in_flight=in_flight, running=in_flight)
 
     def sample(self, who: Contender) -> list[PlannedRequest]:
@@ -65,8 +67,7 @@ class Subject:
         if level.step_ms is not None:
             tokens = workload.record.output_tokens / max(1, workload.record.requests)
             wanted = max(wanted, ceil(level.in_flight * SAMPLE_S * 1e3 / (level.step_ms * max(tokens, 1))))
-        scale = self.scale or 1.0
-        return list(_cycle(workload, scale, min(wanted, MAX_REQUESTS), self.resolved.settings.seed))
+        return list(_cycle(workload, self.load.scale, min(wanted, MAX_REQUESTS), self.resolved.settings.seed))
 
 
 def _cycle(workload: Workload, scale: float, wanted: int, seed: int) -> Iterator[PlannedRequest]:
@@ -103,16 +104,16 @@ def begin_run(settings: CommonSettings, kind: Literal["online", "offline"], comm
 
 
 def open_subject(
-    folder: Path, scale: float | None, notify: Notify, engines: Sequence[str] | None = None
+    folder: Path, load: LoadLevel | None, notify: Notify, engines: Sequence[str] | None = None
 ) -> Subject:
     """The subject of a run's folder, measured before or not.
 
     Args:
-        scale: one of the run's; None: its heaviest.
+        load: one of the run's; None: its heaviest.
         engines: some of the run's, NAME or NAME@VARIANT; None: all.
 
     Raises:
-        UsageError: the folder holds no run, the run has no such scale or engine, or no engine of it is there.
+        UsageError: the folder holds no run, the run has no such load or engine, or no engine of it is there.
     """
     info = _info(folder)
     settings = _as_online(info)
@@ -123,17 +124,17 @@ def open_subject(
                 f"the run has no {', '.join(others) or 'such engine'}", f"it has {', '.join(run_has)}"
             )
         settings = settings.model_copy(update={"engines": [run_has[name] for name in dict.fromkeys(engines)]})
-    if scale is not None and scale not in settings.scales:
-        known = ", ".join(f"{one:g}" for one in settings.scales)
-        raise UsageError(f"the run was not measured at scale {scale:g}", f"it has {known}")
-    chosen = scale if scale is not None else min(settings.scales)
+    if load is not None and load not in settings.loads:
+        known = ", ".join(map(str, settings.loads))
+        raise UsageError(f"the run was not measured {load.where}", f"it has {known}")
+    chosen = load or settings.loads[-1]
     resolved = resolve_online(settings.model_copy(update={"calibrate": False}), notify)
     levels: dict[str, Level] = {}
     if info.kind == "online" and ((folder / "requests.parquet").is_file() or (folder / "raw").is_dir()):
-        records = read_records(folder)
+        records = read_records(folder, concurrency=info.only_concurrency)
         every = measure_levels(records.requests, records.chunks)
         levels = {label: level for (label, at), level in every.items() if at == chosen}
-    return Subject(folder, info, resolved, chosen if settings.concurrency is None else None, levels)
+    return Subject(folder, info, resolved, chosen, levels)
 
 
 def _info(folder: Path) -> RunInfo:

@@ -155,19 +155,23 @@ def unexplained(gaps: Sequence[Gap]) -> list[str]:
 
 def profiled(runs: Sequence[ProfileRun]) -> str:
     """What was captured, under which load."""
-    tools: dict[tuple[str, float | None, int], list[str]] = {}
+    tools: dict[str, list[str]] = {}
     for one in runs:
-        tools.setdefault((one.label, one.scale, one.level.in_flight), []).append(one.tool)
-    return "; ".join(
-        f"{label}{'' if scale is None else f' at scale {scale:g}'} with {plural(held, 'request')} in flight "
-        f"({' and '.join(names)})"
-        for (label, scale, held), names in tools.items()
-    )
+        tools.setdefault(f"{one.label} {_held(one)}", []).append(one.tool)
+    return "; ".join(f"{what} ({' and '.join(names)})" for what, names in tools.items())
+
+
+def _held(one: ProfileRun) -> str:
+    """The load, and how many of its requests the profile held in flight."""
+    count = one.level.in_flight
+    if one.concurrency is not None and one.load is not None:
+        return one.load.where if one.concurrency == count else f"{one.load.where}, {count} on average"
+    held = f"with {plural(count, 'request')} in flight"
+    return held if one.load is None else f"{one.load.where} {held}"
 
 
 def _pair(one: Gap) -> str:
-    where = "" if one.scale is None else f", scale {one.scale:g}"
-    return f"{GLOSSARY[one.metric].short} of {one.a} against {one.b}{where}"
+    return f"{GLOSSARY[one.metric].short} of {one.a} against {one.b}, {one.load}"
 
 
 def rules() -> Table:

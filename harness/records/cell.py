@@ -32,6 +32,7 @@ class CellIdentity:
     label: str
     scale: float
     repeat: int
+    concurrency: int | None = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, ValidationError
 from harness.errors import UsageError
 from harness.files import sync_folder
 from harness.spec.base import Strict
+from harness.spec.load import IN_FLIGHT, LoadLevel
 
 
 class JournalEntry(Strict):
@@ -20,6 +21,7 @@ class JournalEntry(Strict):
     variant: str | None = None
     label: str
     scale: float
+    concurrency: int | None = Field(None, description=IN_FLIGHT)
     repeat: int
     finished: str = Field(description="ISO 8601, UTC")
     requests: int = 0
@@ -27,6 +29,10 @@ class JournalEntry(Strict):
     detail: dict[str, JsonValue] = Field(
         default_factory=dict, description="what else is to be kept of the cell"
     )
+
+    @property
+    def load(self) -> LoadLevel:
+        return LoadLevel(self.scale, self.concurrency)
 
 
 def read_journal(path: Path) -> list[JournalEntry]:

@@ -13,6 +13,7 @@ REQUESTS = pa.schema(
         ("variant", pa.string()),  # null: the engine as it is
         ("label", pa.string()),  # as drawn: `roseinfer (-mp async admit)`
         ("scale", pa.float64()),
+        ("concurrency", pa.int32()),  # requests in flight of a closed loop, whose scale is 1; null: a trace
         ("repeat", pa.int32()),
         ("request", pa.int32()),  # position in the load
         ("input_tokens", pa.int32()),  # asked for

@@ -1,4 +1,4 @@
-"""What the figures share: the places of scales, log axes with plain numbers, small print."""
+"""What the figures share: the places of loads, log axes with plain numbers, small print."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from harness.reporting.style import MUTED, PAPER, Look
+from harness.spec.load import LoadLevel
 
 LOG_FROM = 20.0
 
 
-def places(scales: Sequence[float]) -> dict[float, float]:
-    """Where each scale stands: logarithmic, so that 0.4, 0.8, 1.6 are even; one step each if too close."""
-    ordered = sorted(set(scales))
-    logs = [math.log2(scale) for scale in ordered]
+def places(loads: Sequence[LoadLevel]) -> dict[LoadLevel, float]:
+    """Where each load stands: logarithmic, so that 0.4, 0.8, 1.6 are even; one step each if too close."""
+    ordered = sorted(set(loads))
+    logs = [math.log2(load.value) for load in ordered]
     span = logs[-1] - logs[0]
     if any(b - a < 0.12 * span for a, b in itertools.pairwise(logs)):
         logs = [float(position) for position in range(len(ordered))]
     return dict(zip(ordered, logs, strict=True))
 
 
-def scale_axis(axes: Axes, at: Mapping[float, float]) -> None:
-    """Tick each scale, and nothing else."""
-    axes.set_xticks(list(at.values()), [f"{scale:g}" for scale in at])
+def load_axis(axes: Axes, at: Mapping[LoadLevel, float]) -> None:
+    """Tick each load, and nothing else."""
+    axes.set_xticks(list(at.values()), [load.number for load in at])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.grid(visible=False, axis="x")
     margin = 0.08 * (max(at.values()) - min(at.values())) or 0.6
     axes.set_xlim(min(at.values()) - margin, max(at.values()) + margin)
-    axes.set_xlabel("scale (smaller is heavier)", loc="left")
+    axes.set_xlabel(next(iter(at)).axis, loc="left")
 
 
 def fit_values(axes: Axes, values: Sequence[float], which: str = "y") -> None:

@@ -1,4 +1,4 @@
-"""Band plots: latency by scale, one colour and marker an engine."""
+"""Band plots: latency by load, one colour and marker an engine."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from matplotlib.axes import Axes
 
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing
-from harness.reporting.axes import fit_values, footnote, hollow, key, places, scale_axis
+from harness.reporting.axes import fit_values, footnote, hollow, key, load_axis, places
 from harness.reporting.numbers import decimals, number
 from harness.reporting.sketch import LINE, Sketch
 from harness.reporting.style import INK, Look
 from harness.reporting.svg import Plot
+from harness.spec.load import LoadLevel, head_of
 from harness.spec.results import Distribution, OnlineSummary
 
 HEADLINE = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
-HEADS = ("metric", "engine", "scale", "statistic", "ms", "ci_low", "ci_high", "n", "valid")
+
+_HOW = "p50 to p90 as a band, p90 as a line, p99 as hollow markers"
 
 Summaries = Sequence[OnlineSummary]
 Styles = Mapping[str, Look]
@@ -27,7 +29,7 @@ Styles = Mapping[str, Look]
 
 @dataclass(frozen=True)
 class Line:
-    """A percentile of one label over scales: places, values, 95 % intervals, hover texts, invalid points."""
+    """A percentile of one label over loads: places, values, 95 % intervals, hover texts, invalid points."""
 
     x: list[float] = field(default_factory=list)
     y: list[float] = field(default_factory=list)
@@ -38,27 +40,27 @@ class Line:
 
 def band(pooled: Summaries, styles: Styles, metric: str) -> Plot:
     """One metric: band p50 to p90, solid line at p90, hollow markers at p99."""
-    sketch = Sketch(styles, HEADS, invalid=_any_invalid(pooled))
+    sketch = Sketch(styles, _heads(pooled), invalid=_any_invalid(pooled))
     _band(sketch, sketch.axes(), pooled, metric)
-    title = f"{GLOSSARY[metric].name} by scale: p50 to p90 as a band, p90 as a line, p99 as hollow markers"
+    title = f"{GLOSSARY[metric].name} by {pooled[0].load.quantity}: {_HOW}"
     return sketch.finish(short(metric), title)
 
 
 def overview(pooled: Summaries, styles: Styles) -> Plot:
     """The four headline metrics, two by two."""
-    sketch = Sketch(styles, HEADS, (9.2, 6.2), invalid=_any_invalid(pooled))
+    sketch = Sketch(styles, _heads(pooled), (9.2, 6.2), invalid=_any_invalid(pooled))
     grid = sketch.figure.subplots(2, 2, gridspec_kw={"wspace": 0.16, "hspace": 0.4})
     for axes, metric in zip(grid.flat, HEADLINE, strict=True):
         _band(sketch, axes, pooled, metric)
-    title = "TTFT, TPOT, ITL and E2E by scale: p50 to p90 as bands, p90 as lines, p99 as hollow markers"
+    title = f"TTFT, TPOT, ITL and E2E by {pooled[0].load.quantity}: {_HOW}"
     return sketch.finish("overview", title)
 
 
 def percentile(pooled: Summaries, styles: Styles, metric: str, q: int) -> Plot:
     """One metric at one percentile, with 95 % intervals as whiskers."""
-    sketch = Sketch(styles, HEADS, invalid=_any_invalid(pooled))
+    sketch = Sketch(styles, _heads(pooled), invalid=_any_invalid(pooled))
     axes = sketch.axes()
-    at = places([summary.scale for summary in pooled])
+    at = places([summary.load for summary in pooled])
     values: list[float] = []
     for offset, (label, look) in _spread(at, styles, among_lines=0.012):
         line = _line(sketch, pooled, label, metric, q, at, offset)
@@ -72,8 +74,14 @@ def percentile(pooled: Summaries, styles: Styles, metric: str, q: int) -> Plot:
     _frame(axes, at, values, f"{GLOSSARY[metric].short} p{q}, ms", _size(pooled, metric))
     key(axes, "whiskers: 95 % interval")
     return sketch.finish(
-        f"{short(metric)}_p{q}", f"{GLOSSARY[metric].name}, p{q} by scale with 95 % intervals"
+        f"{short(metric)}_p{q}",
+        f"{GLOSSARY[metric].name}, p{q} by {pooled[0].load.quantity} with 95 % intervals",
     )
+
+
+def _heads(pooled: Summaries) -> tuple[str, ...]:
+    load = head_of(summary.load for summary in pooled)
+    return ("metric", "engine", load, "statistic", "ms", "ci_low", "ci_high", "n", "valid")
 
 
 def short(metric: str) -> str:
@@ -82,7 +90,7 @@ def short(metric: str) -> str:
 
 
 def _band(sketch: Sketch, axes: Axes, pooled: Summaries, metric: str) -> None:
-    at = places([summary.scale for summary in pooled])
+    at = places([summary.load for summary in pooled])
     values: list[float] = []
     for offset, (label, look) in _spread(at, sketch.styles):
         p50, p90, p99 = (_line(sketch, pooled, label, metric, q, at, offset) for q in (50, 90, 99))
@@ -113,9 +121,9 @@ def _cross(sketch: Sketch, axes: Axes, line: Line, label: str) -> None:
         sketch.belongs(artist, label)
 
 
-def _frame(axes: Axes, at: Mapping[float, float], values: list[float], title: str, note: str) -> None:
+def _frame(axes: Axes, at: Mapping[LoadLevel, float], values: list[float], title: str, note: str) -> None:
     axes.set_title(title)
-    scale_axis(axes, at)
+    load_axis(axes, at)
     fit_values(axes, values)
     footnote(axes, note)
 
@@ -126,23 +134,25 @@ def _line(
     label: str,
     metric: str,
     q: int,
-    at: Mapping[float, float],
+    at: Mapping[LoadLevel, float],
     offset: float,
 ) -> Line:
     """The percentile where the sample supports it; elsewhere there is no point."""
     line = Line()
-    for summary in sorted(pooled, key=lambda summary: summary.scale):
+    for summary in sorted(pooled, key=lambda summary: summary.load):
         found: Distribution = getattr(summary, metric)
         value: float | None = getattr(found, f"p{q}")
         if summary.label != label or value is None or missing(q, found.n):
             continue
-        x, ci = at[summary.scale] + offset, found.ci.get(f"p{q}")
+        x, ci = at[summary.load] + offset, found.ci.get(f"p{q}")
         line.x.append(x)
         line.y.append(value)
         line.ci.append(ci)
         line.tips.append(_tip(summary, metric, q, value, ci))
         low, high = ci or (None, None)
-        sketch.rows.append((metric, label, summary.scale, f"p{q}", value, low, high, found.n, summary.valid))
+        sketch.rows.append(
+            (metric, label, summary.load.value, f"p{q}", value, low, high, found.n, summary.valid)
+        )
         if not summary.valid:
             line.invalid.append((x, value))
     return line
@@ -151,7 +161,7 @@ def _line(
 def _tip(summary: OnlineSummary, metric: str, q: int, value: float, ci: tuple[float, float] | None) -> str:
     digits = decimals([value])
     parts = [
-        f"{summary.label}, scale {summary.scale:g}",
+        f"{summary.label}, {summary.load}",
         f"{GLOSSARY[metric].short} p{q} {number(value, digits)} ms",
     ]
     if ci is not None:
@@ -161,9 +171,9 @@ def _tip(summary: OnlineSummary, metric: str, q: int, value: float, ci: tuple[fl
 
 
 def _spread(
-    at: Mapping[float, float], styles: Styles, among_lines: float = 0.0
+    at: Mapping[LoadLevel, float], styles: Styles, among_lines: float = 0.0
 ) -> list[tuple[float, tuple[str, Look]]]:
-    """Each label with its offset along x: side by side at a single scale, else a share of the width apart."""
+    """Each label with its offset along x: side by side at a single load, else a share of the width apart."""
     span = max(at.values()) - min(at.values())
     step = 0.18 if len(at) == 1 else among_lines * span
     middle = (len(styles) - 1) / 2

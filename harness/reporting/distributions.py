@@ -22,12 +22,12 @@ _MARKS = (50, 90, 99)
 
 
 def ecdf(groups: Sequence[Group], styles: Mapping[str, Look], metric: str) -> Plot:
-    """The share of requests (of tokens for ITL) at or below each latency, at one scale, one line an engine.
+    """The share of requests (of tokens for ITL) at or below each latency, at one load, one line an engine.
 
     Args:
-        groups: One per engine, all at the same scale. Markers stand at p50, p90 and p99.
+        groups: One per engine, all at the same load. Markers stand at p50, p90 and p99.
     """
-    term, scale = GLOSSARY[metric], groups[0].scale
+    term, load = GLOSSARY[metric], groups[0].load
     sketch = Sketch({group.label: styles[group.label] for group in groups}, ("engine", "percent", "ms"))
     axes = sketch.axes()
     reach: list[float] = []
@@ -46,7 +46,7 @@ def ecdf(groups: Sequence[Group], styles: Mapping[str, Look], metric: str) -> Pl
         tips = [
             LINE.join(
                 (
-                    f"{group.label}, scale {scale:g}",
+                    f"{group.label}, {load}",
                     f"{term.short} p{q} {number(float(value), decimals([float(value)]))} ms",
                     f"n = {n:,}",
                 )
@@ -56,12 +56,12 @@ def ecdf(groups: Sequence[Group], styles: Mapping[str, Look], metric: str) -> Pl
         sketch.points(dots, group.label, tips)
         sketch.rows += [(group.label, float(q), float(ms)) for q, ms in zip(LEVELS, curve, strict=True)]
         reach += [float(curve[1]), float(curve[-1])]
-    axes.set_title(f"{term.short} at scale {scale:g}, ms")
+    axes.set_title(f"{term.short} {load.where}, ms")
     axes.set_ylim(0, 101)
     axes.set_yticks([0, 25, 50, 75, 90, 100], ["0 %", "25 %", "50 %", "75 %", "90 %", "100 %"])
     fit_values(axes, reach, "x")
     what = "tokens" if metric == "itl_ms" else "requests"
     key(axes, f"share of {what}; marks at p50, p90, p99")
     return sketch.finish(
-        f"ecdf_{short(metric)}_scale_{scale:g}", f"Distribution of {term.name} at scale {scale:g}"
+        f"ecdf_{short(metric)}_{load.file_name}", f"Distribution of {term.name} {load.where}"
     )

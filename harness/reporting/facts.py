@@ -82,10 +82,10 @@ def _model(run: Run) -> str:
 
 def _scales(run: OnlineRun) -> str:
     """Each with the rate that it offers."""
-    offered = {one.scale: one.offered_req_per_s for one in run.pooled}
+    offered = {one.load: one.offered_req_per_s for one in run.pooled}
     told = several(
-        f"{scale:g}" + (f" ({rate:.3g} requests/s)" if (rate := offered[scale]) else "")
-        for scale in sorted(offered)
+        load.number + (f" ({rate:.3g} requests/s)" if (rate := offered[load]) else "")
+        for load in sorted(offered)
     )
     return f"{told} × the time between arrivals; smaller is heavier"
 

@@ -7,7 +7,7 @@ from itertools import chain
 
 import matplotlib as mpl
 
-from harness.metrics.samples import Group, by_scale, pool
+from harness.metrics.samples import Group, by_load, pool
 from harness.reporting.bands import HEADLINE, band, overview, percentile
 from harness.reporting.bars import bars
 from harness.reporting.distributions import ecdf
@@ -17,6 +17,7 @@ from harness.reporting.style import MATPLOTLIB, Look, looks
 from harness.reporting.svg import Plot
 from harness.reporting.tradeoff import tradeoff
 from harness.reporting.waterfall import known, waterfall
+from harness.spec.load import LoadLevel, heaviest
 from harness.spec.results import OnlineSummary
 
 
@@ -30,7 +31,7 @@ class Figures:
     ecdfs: dict[str, list[Plot]] = field(default_factory=dict)
     tradeoffs: list[Plot] = field(default_factory=list)
     waterfalls: list[Plot] = field(default_factory=list)
-    timelines: dict[float, list[Plot]] = field(default_factory=dict)
+    timelines: dict[LoadLevel, list[Plot]] = field(default_factory=dict)
     lives: list[Plot] = field(default_factory=list)
     bars: list[Plot] = field(default_factory=list)
 
@@ -67,9 +68,7 @@ def online_figures(run: OnlineRun) -> Figures:
                 for metric in ("ttft_ms", "tpot_ms")
                 if any(getattr(summary, metric).n for summary in pooled)
             ],
-            waterfalls=[
-                waterfall(pooled, scale) for scale in sorted({one.scale for one, _ in known(pooled)})
-            ],
+            waterfalls=[waterfall(pooled, load) for load in sorted({one.load for one, _ in known(pooled)})],
             timelines=_timelines(groups, styles),
             lives=_lives(groups, styles),
         )
@@ -88,30 +87,30 @@ def offline_figures(run: OfflineRun) -> Figures:
 def _ecdfs(
     groups: list[Group], styles: dict[str, Look], pooled: list[OnlineSummary]
 ) -> dict[str, list[Plot]]:
-    together = [pool(repeats) for repeats in by_scale(groups)]
-    scales = sorted({summary.scale for summary in pooled})
+    together = [pool(repeats) for repeats in by_load(groups)]
+    loads = sorted({summary.load for summary in pooled})
     return {
-        metric: [ecdf([g for g in together if g.scale == scale], styles, metric) for scale in scales]
+        metric: [ecdf([g for g in together if g.load == load], styles, metric) for load in loads]
         for metric in HEADLINE
     }
 
 
-def _timelines(groups: list[Group], styles: dict[str, Look]) -> dict[float, list[Plot]]:
-    """The first repeat of each engine, with the same axes at the same scale."""
-    found: dict[float, list[Plot]] = {}
-    firsts = [repeats[0].whole or repeats[0] for repeats in by_scale(groups)]
-    for scale in sorted({group.scale for group in firsts}):
-        cells = [group for group in firsts if group.scale == scale]
+def _timelines(groups: list[Group], styles: dict[str, Look]) -> dict[LoadLevel, list[Plot]]:
+    """The first repeat of each engine, with the same axes at the same load."""
+    found: dict[LoadLevel, list[Plot]] = {}
+    firsts = [repeats[0].whole or repeats[0] for repeats in by_load(groups)]
+    for load in sorted({group.load for group in firsts}):
+        cells = [group for group in firsts if group.load == load]
         highest = max(float(group.sample("ttft_ms").values.max(initial=0)) for group in cells)
         most = max(int(in_flight(group)[1].max()) for group in cells)
-        found[scale] = [timeline(g, styles[g.label], highest_ms=highest, most=most) for g in cells]
+        found[load] = [timeline(g, styles[g.label], highest_ms=highest, most=most) for g in cells]
     return found
 
 
 def _lives(groups: list[Group], styles: dict[str, Look]) -> list[Plot]:
     """The first repeat of each engine at the heaviest load."""
-    heaviest = min(group.scale for group in groups)
-    firsts = [repeats[0].whole or repeats[0] for repeats in by_scale(groups)]
-    cells = [group for group in firsts if group.scale == heaviest]
+    most = heaviest(group.load for group in groups)
+    firsts = [repeats[0].whole or repeats[0] for repeats in by_load(groups)]
+    cells = [group for group in firsts if group.load == most]
     seconds = max(lives_end(group) for group in cells)
     return [lives(group, styles[group.label], seconds=seconds) for group in cells]

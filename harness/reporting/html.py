@@ -105,6 +105,11 @@ class Chapter:
         return max((one.repeat or 0 for one in found), default=0) + 1
 
     @property
+    def grows_to(self) -> str:
+        """On which side of the figures the heavier loads stand."""
+        return "right" if self.meta.settings.get("concurrency") else "left"
+
+    @property
     def headline(self) -> Table:
         if isinstance(self.run, OfflineRun):
             return tables.offline(self.run.results.results)

@@ -11,6 +11,7 @@ from harness.reporting.numbers import percent, plural, several
 from harness.reporting.run import OnlineRun, Run
 from harness.reporting.winners import differs
 from harness.spec.results import OnlineSummary
+from harness.spec.settings import MIN_ROUNDS
 
 _KINDS = ("invalid", "skipped", "load")
 
@@ -28,13 +29,13 @@ def notices(run: Run) -> list[Notice]:
     """Invalid cells first, then engines that are absent, then what was done to the load."""
     found = [*_disagreements(run), *_invalid(run)] if isinstance(run, OnlineRun) else []
     for one in run.results.skipped:
-        where = "" if one.scale is None else f" at scale {one.scale:g}"
+        where = "" if one.load is None else f" {one.load.where}"
         where += "" if one.repeat is None else f", repeat {one.repeat}"
         mend = f" To include it: {_sentence(one.mend)}" if one.mend else ""
         found.append(Notice("skipped", f"{one.label} was skipped{where}:", f"{_sentence(one.reason)}{mend}"))
     found += _fitting(run)
     if isinstance(run, OnlineRun):
-        found += [*_unfair(run), *_noise(run), *_window(run)]
+        found += [*_unfair(run), *_noise(run), *_rounds(run), *_window(run)]
     return sorted(found, key=lambda one: _KINDS.index(one.kind))
 
 
@@ -82,20 +83,20 @@ def _noise(run: OnlineRun) -> list[Notice]:
 
 
 def _invalid(run: OnlineRun) -> list[Notice]:
-    """One an engine, however many of its scales are invalid."""
+    """One an engine, however many of its loads are invalid."""
     wrong: dict[str, list[OnlineSummary]] = {}
     for summary in run.pooled:
         if not summary.valid:
             wrong.setdefault(summary.label, []).append(summary)
     found = []
     for label, summaries in wrong.items():
-        where = f"scale{'' if len(summaries) == 1 else 's'} {several(f'{one.scale:g}' for one in summaries)}"
+        where = summaries[0].load.where if len(summaries) == 1 else f"at {len(summaries)} loads"
         details = [_why(one) for one in summaries]
         if len(summaries) > 1:
-            details = [f"At {one.scale:g}, {why}" for one, why in zip(summaries, details, strict=True)]
+            details = [f"{one.load.where}, {why}" for one, why in zip(summaries, details, strict=True)]
         told = " ".join(_sentence(detail[:1].upper() + detail[1:]) for detail in details)
         detail = f"{told} It is shown, crossed out, and not compared."
-        found.append(Notice("invalid", f"{label} at {where} is invalid.", detail))
+        found.append(Notice("invalid", f"{label} {where} is invalid.", detail))
     return found
 
 
@@ -107,6 +108,20 @@ def _why(summary: OnlineSummary) -> str:
 def _fitting(run: Run) -> list[Notice]:
     told = fitted(run.meta.trace) if run.meta.trace else ""
     return [Notice("load", "The trace was fitted to the model's context.", f"With {told}.")] if told else []
+
+
+def _rounds(run: OnlineRun) -> list[Notice]:
+    """Closed loops that are over before they are steady."""
+    least = {one.load: one.num_requests + one.left_out for one in run.repeats if one.load.concurrency}
+    few = [load for load, n in sorted(least.items()) if n < MIN_ROUNDS * load.weight]
+    if not few:
+        return []
+    told = several(f"{least[load]:,} requests {load.where}" for load in few)
+    detail = (
+        f"Of {told} too many are sent while the load begins or ends. "
+        f"--n {10 * few[-1].value:.0f} is ten for each in flight."
+    )
+    return [Notice("load", f"A closed loop has fewer than {MIN_ROUNDS} requests for each in flight.", detail)]
 
 
 def _window(run: OnlineRun) -> list[Notice]:

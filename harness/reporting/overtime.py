@@ -22,7 +22,7 @@ def timeline(group: Group, look: Look, *, highest_ms: float, most: int) -> Plot:
     """TTFT of each request by when it was due, and the requests in flight, for one cell.
 
     Args:
-        group: One repeat of one engine at one scale.
+        group: One repeat of one engine at one load.
         highest_ms, most: Ends of the two value axes, so that cells can be laid side by side.
     """
     sketch = Sketch({group.label: look}, ("series", "s", "value"), has_legend=False)
@@ -33,7 +33,7 @@ def timeline(group: Group, look: Look, *, highest_ms: float, most: int) -> Plot:
     (dots,) = upper.plot(due, ttft, look.marker, color=look.color, markersize=2.6, alpha=0.75)
     tips = [f"due at {t:.2f} s{LINE}TTFT {ms:,.1f} ms" for t, ms in zip(due, ttft, strict=True)]
     sketch.points(dots, group.label, tips)
-    upper.set_title(f"{plain(group.label, 40)} at scale {group.scale:g}: TTFT, ms")
+    upper.set_title(f"{plain(group.label, 40)} {group.load.where}: TTFT, ms")
     fit_values(upper, [highest_ms])
     times, load = in_flight(group)
     filled = lower.fill_between(times, load, step="post", color=MUTED, alpha=0.35, linewidth=0)
@@ -44,15 +44,15 @@ def timeline(group: Group, look: Look, *, highest_ms: float, most: int) -> Plot:
     footnote(lower, f"n = {len(group.metrics):,} requests")
     sketch.rows += [("ttft_ms", float(t), float(ms)) for t, ms in zip(due, ttft, strict=True)]
     sketch.rows += [("in_flight", float(t), int(count)) for t, count in zip(times, load, strict=True)]
-    title = f"{plain(group.label)} at scale {group.scale:g}: time to first token and load over time"
-    return sketch.finish(f"timeline_{file_name(group.label)}_scale_{group.scale:g}", title)
+    title = f"{plain(group.label)} {group.load.where}: time to first token and load over time"
+    return sketch.finish(f"timeline_{file_name(group.label)}_{group.load.file_name}", title)
 
 
 def lives(group: Group, look: Look, *, seconds: float) -> Plot:
     """Each request of a cell as a bar: pale until its first token, full while tokens come.
 
     Args:
-        group: One repeat of one engine at one scale; its first 100 requests are drawn.
+        group: One repeat of one engine at one load; its first 100 requests are drawn.
         seconds: End of the time axis, so that cells can be laid side by side.
     """
     heads = ("request", "t_sched", "t_sent", "t_first", "t_last", "error")
@@ -71,7 +71,7 @@ def lives(group: Group, look: Look, *, seconds: float) -> Plot:
     (failed,) = axes.plot(due[~good], position[~good], "x", color=look.color, markersize=4)
     errors = rows["error"].astype(object).where(rows["error"].notna(), "")
     sketch.points(failed, group.label, [f"request {i}{LINE}{errors.iloc[i]}" for i in position[~good]])
-    axes.set_title(f"{plain(group.label, 40)} at scale {group.scale:g}")
+    axes.set_title(f"{plain(group.label, 40)} {group.load.where}")
     axes.set_xlabel("seconds since the first arrival", loc="left")
     axes.set_xlim(0, seconds)
     axes.set_ylim(max(len(rows), 2) - 0.2, -0.8)
@@ -80,8 +80,8 @@ def lives(group: Group, look: Look, *, seconds: float) -> Plot:
     for request, error, found in zip(rows["request"], errors, times, strict=True):
         known = [float(t) if np.isfinite(t) else None for t in found]
         sketch.rows.append((int(request), *known, str(error)))
-    title = f"{plain(group.label)} at scale {group.scale:g}: when each request waited and was answered"
-    return sketch.finish(f"requests_{file_name(group.label)}_scale_{group.scale:g}", title)
+    title = f"{plain(group.label)} {group.load.where}: when each request waited and was answered"
+    return sketch.finish(f"requests_{file_name(group.label)}_{group.load.file_name}", title)
 
 
 def lives_end(group: Group) -> float:

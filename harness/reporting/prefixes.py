@@ -6,16 +6,8 @@ from collections.abc import Sequence
 
 from harness.reporting.numbers import DASH
 from harness.reporting.table import Cell, Column, Table
+from harness.spec.load import head_of
 from harness.spec.results import PREFIX_BLOCK_TOKENS, PrefixHits
-
-_COLUMNS = [
-    Column("engine", numeric=False),
-    Column("scale"),
-    Column("repeat"),
-    Column("possible"),
-    Column("reported"),
-    Column("source", numeric=False),
-]
 
 
 def prefix_table(hits: Sequence[PrefixHits]) -> Table | None:
@@ -26,14 +18,16 @@ def prefix_table(hits: Sequence[PrefixHits]) -> Table | None:
         f"Share of prompt tokens. Possible: an unbounded cache of blocks of {PREFIX_BLOCK_TOKENS} tokens "
         "would have held them, in the order in which requests were sent. Reported: by the engine.",
     )
-    return Table("prefixes", "Prefix hit rate", _COLUMNS, [_row(one) for one in hits], notes)
+    numbers = (head_of(one.load for one in hits), "repeat", "possible", "reported")
+    columns = [Column("engine", numeric=False), *map(Column, numbers), Column("source", numeric=False)]
+    return Table("prefixes", "Prefix hit rate", columns, [_row(one) for one in hits], notes)
 
 
 def _row(one: PrefixHits) -> list[Cell]:
     reported = DASH if one.reported is None else f"{one.reported:.1%}"
     return [
         Cell(one.label),
-        Cell(f"{one.scale:g}", one.scale),
+        Cell(one.load.number, one.load.value),
         Cell(str(one.repeat), one.repeat),
         Cell(f"{one.possible:.1%}", one.possible),
         Cell(reported, one.reported),

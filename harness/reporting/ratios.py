@@ -19,20 +19,20 @@ def ratios(
     labels: Sequence[str],
     pooled: Sequence[OnlineSummary],
 ) -> Table:
-    """`engine / baseline` for each scale and percentile; marked where the engine is really better.
+    """`engine / baseline` for each load and percentile; marked where the engine is really better.
 
     An invalid cell is not compared.
     """
     valid = valid_labels(pooled)
     found = {
-        (one.scale, one.statistic, pair): one
+        (one.load, one.statistic, pair): one
         for one in comparisons
-        if one.metric == metric and one.scale is not None and {one.a, one.b} <= valid[one.scale]
+        if one.metric == metric and {one.a, one.b} <= valid[one.load]
         for pair in ((one.a, one.b), (one.b, one.a))
         if pair[1] == baseline
     }
-    keys = [(scale, f"p{q}") for scale in sorted({one.scale for one in pooled}) for q in SHOWN]
-    columns = [Column(statistic, f"scale {scale:g}") for scale, statistic in keys]
+    keys = [(load, f"p{q}") for load in sorted({one.load for one in pooled}) for q in SHOWN]
+    columns = [Column(statistic, str(load)) for load, statistic in keys]
     rows = [
         [Cell(label), *(_cell(found.get((*key, (label, baseline))), label) for key in keys)]
         for label in labels

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from harness.errors import UsageError
 from harness.metrics.comparison import compare_points
 from harness.metrics.estimates import measure
-from harness.metrics.samples import Group, by_scale, split
+from harness.metrics.samples import Group, by_load, split
 from harness.metrics.summary import summarize_points
 from harness.spec.base import first_fault
 from harness.spec.calibration import client_ceiling
@@ -45,7 +45,7 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
     settings, ceiling = _settings(results), client_ceiling(results.meta)
     wrong = results.answers.wrong if results.answers else None
     with ThreadPoolExecutor(2) as threads:
-        points = list(threads.map(partial(measure, slo=settings.slo, seed=settings.seed), by_scale(groups)))
+        points = list(threads.map(partial(measure, slo=settings.slo, seed=settings.seed), by_load(groups)))
     summaries = summarize_points(points, settings.slo, ceiling, results.told, wrong)
     return results.model_copy(update={"summaries": summaries, "comparisons": compare_points(points)})
 
@@ -88,15 +88,13 @@ def _named(summaries: list[OnlineSummary], only_set: bool = False) -> dict[str, 
 
 
 def _name(one: OnlineSummary) -> str:
-    return (
-        f"{one.label}, scale {one.scale:g}, {'all repeats' if one.repeat is None else f'repeat {one.repeat}'}"
-    )
+    return f"{one.label}, {one.load}, {'all repeats' if one.repeat is None else f'repeat {one.repeat}'}"
 
 
 def _paired(comparisons: list[Comparison], only_set: bool = False) -> dict[str, object]:
     found: dict[str, object] = {}
     for one in comparisons:
-        place = f"{one.a} against {one.b}, scale {one.scale or 0:g}, {one.metric} {one.statistic}"
+        place = f"{one.a} against {one.b}, {one.load}, {one.metric} {one.statistic}"
         found |= _leaves(place, one.model_dump(exclude_unset=only_set))
     return found
 

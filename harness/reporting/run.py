@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from harness.errors import UsageError
 from harness.metrics.samples import Group
 from harness.records.schema import CHUNKS, REQUESTS
+from harness.records.store import fill_concurrency
 from harness.reporting.recompute import disagreements, recompute, regroup
 from harness.spec.base import first_fault
 from harness.spec.results import OfflineResults, OnlineResults, OnlineSummary, RunInfo
@@ -50,7 +51,7 @@ class OnlineRun:
 
     @property
     def pooled(self) -> list[OnlineSummary]:
-        """One summary per engine and scale, engines in the order in which they were asked for."""
+        """One summary per engine and load, engines in the order in which they were asked for."""
         return self._in_order(summary for summary in self.results.summaries if summary.repeat is None)
 
     @property
@@ -93,10 +94,8 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
         raise UsageError(f"{path} is not a folder", "name the folder of a run, such as outputs/…/online_…")
     if (path / ONLINE).is_file():
         stored = _results(path / ONLINE, OnlineResults)
-        requests, chunks = (
-            _table(path / "requests.parquet", REQUESTS),
-            _table(path / "chunks.parquet", CHUNKS),
-        )
+        requests = fill_concurrency(_table(path / "requests.parquet", REQUESTS), stored.meta.only_concurrency)
+        chunks = _table(path / "chunks.parquet", CHUNKS)
         groups = regroup(stored, requests, chunks)
         if trust:
             return OnlineRun(path, stored, requests, chunks, groups)

@@ -33,7 +33,7 @@ def changes(runs: Sequence[Run]) -> list[Change]:
     for run in online[1:]:
         if run.path.resolve() == online[0].path.resolve():
             continue
-        results = compare_runs(online[0].path, run.path, allowed=("engines", "scales"))
+        results = compare_runs(online[0].path, run.path, allowed=("engines", "scales", "concurrency"))
         found.append(
             Change(
                 online[0].path.name,

@@ -11,6 +11,7 @@ from harness.metrics.percentiles import missing, needed
 from harness.reporting.numbers import DASH, decimals, number
 from harness.reporting.table import Cell, Column, Table
 from harness.reporting.winners import Winners
+from harness.spec.load import LoadLevel, head_of
 from harness.spec.results import Distribution, OfflineResult, OnlineSummary
 
 SHOWN = (50, 90, 99)
@@ -18,24 +19,24 @@ OFFLINE_COLUMNS = ("req_per_s", "output_tok_per_s", "total_tok_per_s", "total_s"
 
 
 def latency(pooled: Sequence[OnlineSummary], metric: str) -> Table:
-    """Engine rows, scale columns, `p50/p90/p99` in each cell."""
+    """Engine rows, load columns, `p50/p90/p99` in each cell."""
     term = GLOSSARY[metric]
-    at = {scale: [summary for summary in pooled if summary.scale == scale] for scale in _scales(pooled)}
-    places = {scale: _places(summaries, metric) for scale, summaries in at.items()}
+    at = {load: [summary for summary in pooled if summary.load == load] for load in _loads(pooled)}
+    places = {load: _places(summaries, metric) for load, summaries in at.items()}
     rows = [
-        [Cell(label), *(_triple(by[s], metric, places[s]) if s in by else Cell(DASH) for s in at)]
+        [Cell(label), *(_triple(by[one], metric, places[one]) if one in by else Cell(DASH) for one in at)]
         for label, by in _by_label(pooled).items()
     ]
-    columns = [Column("engine", numeric=False), *(Column(f"scale {scale:g}") for scale in _scales(pooled))]
+    columns = [Column("engine", numeric=False), *(Column(str(load)) for load in at)]
     title = f"{term.short} ({term.unit}), p50/p90/p99"
     return Table(f"{metric}", title, columns, rows, _notes(pooled, (metric,)))
 
 
 def latency_split(pooled: Sequence[OnlineSummary], metric: str, winners: Winners) -> Table:
-    """Engine rows; for each scale a column a percentile, with intervals and the best marked."""
-    term, scales = GLOSSARY[metric], _scales(pooled)
-    keys = [(scale, metric, f"p{q}") for scale in scales for q in SHOWN]
-    columns = [Column(statistic, f"scale {scale:g}") for scale, _, statistic in keys]
+    """Engine rows; for each load a column a percentile, with intervals and the best marked."""
+    term, loads = GLOSSARY[metric], _loads(pooled)
+    keys = [(load, metric, f"p{q}") for load in loads for q in SHOWN]
+    columns = [Column(statistic, str(load)) for load, _, statistic in keys]
     rows = _grid(pooled, keys, winners)
     return Table(
         metric,
@@ -47,27 +48,27 @@ def latency_split(pooled: Sequence[OnlineSummary], metric: str, winners: Winners
 
 
 def headline(pooled: Sequence[OnlineSummary], winners: Winners) -> Table:
-    """Engine rows; TTFT and TPOT at p99 (p90 where withheld) and the output rate, a column a scale."""
-    scales = _scales(pooled)
+    """Engine rows; TTFT and TPOT at p99 (p90 where withheld) and the output rate, a column a load."""
+    loads = _loads(pooled)
     keys, columns = [], []
     for metric in ("ttft_ms", "tpot_ms"):
         sizes = [getattr(summary, metric).n for summary in pooled if summary.num_success]
         q = next((q for q in (99, 90) if all(not missing(q, n) for n in sizes)), 50)
-        keys += [(scale, metric, f"p{q}") for scale in scales]
-        columns += [Column(f"scale {scale:g}", f"{GLOSSARY[metric].short} p{q}, ms") for scale in scales]
-    keys += [(scale, "output_tok_per_s", "output_tok_per_s") for scale in scales]
-    columns += [Column(f"scale {scale:g}", "output tok/s") for scale in scales]
+        keys += [(load, metric, f"p{q}") for load in loads]
+        columns += [Column(str(load), f"{GLOSSARY[metric].short} p{q}, ms") for load in loads]
+    keys += [(load, "output_tok_per_s", "output_tok_per_s") for load in loads]
+    columns += [Column(str(load), "output tok/s") for load in loads]
     rows = [[replace(cell, interval="") for cell in row] for row in _grid(pooled, keys, winners)]
     return Table("headline", "At a glance", [Column("engine", numeric=False), *columns], rows)
 
 
 def throughput(summaries: Sequence[OnlineSummary]) -> Table:
-    """Rates and failures, one row an engine and scale (and repeat, where the summaries have one)."""
+    """Rates and failures, one row an engine and load (and repeat, where the summaries have one)."""
     rates = ["offered_req_per_s", "req_per_s", "output_tok_per_s", "total_tok_per_s"]
     if any(summary.goodput_req_per_s is not None for summary in summaries):
         rates.append("goodput_req_per_s")
     places = {name: decimals(getattr(summary, name) for summary in summaries) for name in rates}
-    columns = [Column("engine", numeric=False), Column("scale"), *_repeat_column(summaries)]
+    columns = _identity_columns(summaries)
     columns += [Column(GLOSSARY[name].short) for name in rates]
     columns += [
         Column("requests"),
@@ -94,7 +95,7 @@ def repeats(summaries: Sequence[OnlineSummary]) -> Table:
     """Every cell by itself: the four latencies as `p50/p90/p99`, and the output rate."""
     metrics = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
     places = decimals(summary.output_tok_per_s for summary in summaries)
-    columns = [Column("engine", numeric=False), Column("scale"), *_repeat_column(summaries)]
+    columns = _identity_columns(summaries)
     columns += [Column(f"{GLOSSARY[metric].short} ms") for metric in metrics]
     columns += [Column("output tok/s"), Column("valid", numeric=False)]
     rows = [
@@ -143,19 +144,19 @@ def _offline_rows(rows: Iterable[tuple[str, list[float]]]) -> list[list[Cell]]:
 
 
 def _grid(
-    pooled: Sequence[OnlineSummary], keys: Sequence[tuple[float, str, str]], winners: Winners
+    pooled: Sequence[OnlineSummary], keys: Sequence[tuple[LoadLevel, str, str]], winners: Winners
 ) -> list[list[Cell]]:
-    """One row a label: the statistic of each (scale, metric, statistic), decimals alike down a column.
+    """One row a label: the statistic of each (load, metric, statistic), decimals alike down a column.
 
     A winner whose number reads like another's is not marked: so small a difference decides nothing.
     """
     by_label = _by_label(pooled)
     columns = []
-    for scale, metric, statistic in keys:
-        found = {label: by.get(scale) for label, by in by_label.items()}
+    for load, metric, statistic in keys:
+        found = {label: by.get(load) for label, by in by_label.items()}
         places = decimals(_value(one, metric, statistic) for one in found.values())
         cells = {label: _cell(one, metric, statistic, places) for label, one in found.items()}
-        best = winners.get((scale, metric, statistic), "")
+        best = winners.get((load, metric, statistic), "")
         if best in cells and [cell.text for cell in cells.values()].count(cells[best].text) == 1:
             cells[best] = replace(cells[best], best=True)
         columns.append(list(cells.values()))
@@ -219,11 +220,12 @@ def _notes(summaries: Sequence[OnlineSummary], metrics: Sequence[str]) -> list[s
 
 def _identity(summary: OnlineSummary) -> list[Cell]:
     repeat = [] if summary.repeat is None else [Cell(str(summary.repeat), summary.repeat)]
-    return [Cell(summary.label), Cell(f"{summary.scale:g}", summary.scale), *repeat]
+    return [Cell(summary.label), Cell(summary.load.number, summary.load.value), *repeat]
 
 
-def _repeat_column(summaries: Sequence[OnlineSummary]) -> list[Column]:
-    return [Column("repeat")] if any(summary.repeat is not None for summary in summaries) else []
+def _identity_columns(summaries: Sequence[OnlineSummary]) -> list[Column]:
+    columns = [Column("engine", numeric=False), Column(head_of(summary.load for summary in summaries))]
+    return [*columns, Column("repeat")] if any(one.repeat is not None for one in summaries) else columns
 
 
 def _plain(value: float | None, places: int) -> Cell:
@@ -236,12 +238,12 @@ def _valid(summary: OnlineSummary) -> Cell:
     )
 
 
-def _scales(summaries: Sequence[OnlineSummary]) -> list[float]:
-    return sorted({summary.scale for summary in summaries})
+def _loads(summaries: Sequence[OnlineSummary]) -> list[LoadLevel]:
+    return sorted({summary.load for summary in summaries})
 
 
-def _by_label(summaries: Sequence[OnlineSummary]) -> dict[str, dict[float, OnlineSummary]]:
-    found: dict[str, dict[float, OnlineSummary]] = {}
+def _by_label(summaries: Sequence[OnlineSummary]) -> dict[str, dict[LoadLevel, OnlineSummary]]:
+    found: dict[str, dict[LoadLevel, OnlineSummary]] = {}
     for summary in summaries:
-        found.setdefault(summary.label, {})[summary.scale] = summary
+        found.setdefault(summary.label, {})[summary.load] = summary
     return found

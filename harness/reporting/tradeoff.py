@@ -12,13 +12,12 @@ from harness.reporting.numbers import decimals, number
 from harness.reporting.sketch import LINE, Sketch
 from harness.reporting.style import MUTED
 from harness.reporting.svg import Plot
+from harness.spec.load import head_of
 from harness.spec.results import OnlineSummary
-
-_HEADS = ("engine", "scale", "output_tok_per_s", "statistic", "ms", "valid")
 
 
 def tradeoff(pooled: Sequence[OnlineSummary], styles: Styles, metric: str) -> Plot:
-    """The output rate and a latency at p90 of each scale, joined from light to heavy.
+    """The output rate and a latency at p90 of each load, joined from light to heavy.
 
     p50 stands in for p90 where a sample does not support it.
     """
@@ -29,29 +28,30 @@ def tradeoff(pooled: Sequence[OnlineSummary], styles: Styles, metric: str) -> Pl
         value: float | None = getattr(getattr(one, metric), f"p{q}")
         return value
 
-    sketch = Sketch(styles, _HEADS)
+    heads = ("engine", head_of(one.load for one in pooled), "output_tok_per_s", "statistic", "ms", "valid")
+    sketch = Sketch(styles, heads)
     axes = sketch.axes()
     rates: list[float] = []
     values: list[float] = []
     for label, look in styles.items():
         found = [
             (one.output_tok_per_s, value, one)
-            for one in sorted(pooled, key=lambda one: -one.scale)
+            for one in sorted(pooled, key=lambda one: one.load.weight)
             if one.label == label and (value := level(one)) is not None
         ]
         x, y = [rate for rate, *_ in found], [value for _, value, _ in found]
         (line,) = axes.plot(x, y, color=look.color, marker=look.marker, linestyle=look.line)
         sketch.points(line, label, [_tip(one, rate, f"{term.short} p{q}", ms) for rate, ms, one in found])
-        sketch.rows += [(label, one.scale, rate, f"p{q}", ms, one.valid) for rate, ms, one in found]
+        sketch.rows += [(label, one.load.value, rate, f"p{q}", ms, one.valid) for rate, ms, one in found]
         rates += x
         values += y
-    for scale in sorted({one.scale for one in pooled}):
+    for load in sorted({one.load for one in pooled}):
         rate, ms = max(
-            ((one.output_tok_per_s, level(one) or 0.0) for one in pooled if one.scale == scale),
+            ((one.output_tok_per_s, level(one) or 0.0) for one in pooled if one.load == load),
             key=lambda point: point[1],
         )
         axes.annotate(
-            f"scale {scale:g}", (rate, ms), (0, 6), textcoords="offset points", ha="center", fontsize=7,
+            str(load), (rate, ms), (0, 6), textcoords="offset points", ha="center", fontsize=7,
             color=MUTED,
         )  # fmt: skip
     axes.set_title(f"{term.short} p{q}, ms")
@@ -60,13 +60,13 @@ def tradeoff(pooled: Sequence[OnlineSummary], styles: Styles, metric: str) -> Pl
     axes.set_xlabel("output tok/s", loc="left")
     key(axes, "below right is better")
     return sketch.finish(
-        f"tradeoff_{short(metric)}", f"{term.name} at p{q} against the output token rate, scale by scale"
+        f"tradeoff_{short(metric)}", f"{term.name} at p{q} against the output token rate, load by load"
     )
 
 
 def _tip(summary: OnlineSummary, rate: float, what: str, ms: float) -> str:
     parts = (
-        f"{summary.label}, scale {summary.scale:g}",
+        f"{summary.label}, {summary.load}",
         f"{number(rate, decimals([rate]))} output tok/s",
         f"{what} {number(ms, decimals([ms]))} ms",
     )

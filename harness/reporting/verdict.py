@@ -8,9 +8,10 @@ from itertools import takewhile
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing
 from harness.reporting.made import assumed
-from harness.reporting.numbers import decimals, number, plural, several
+from harness.reporting.numbers import decimals, number, several
 from harness.reporting.run import OfflineRun, OnlineRun, Run
 from harness.reporting.winners import differs
+from harness.spec.load import LoadLevel, from_light_to_heavy, heaviest
 from harness.spec.results import Comparison, OnlineSummary
 
 #: From this factor on a ratio reads better than a percentage.
@@ -26,22 +27,21 @@ def _online(run: OnlineRun) -> list[str]:
     valid = [summary for summary in run.pooled if summary.valid]
     if not valid:
         return ["No engine has a valid result.", "The reasons stand above."]
-    for scale in sorted({summary.scale for summary in valid}):
-        engines = [summary for summary in valid if summary.scale == scale]
+    for load in reversed(from_light_to_heavy(summary.load for summary in valid)):
+        engines = [summary for summary in valid if summary.load == load]
         if len(engines) > 1:
             first, second = (
                 _claim(engines, run.results.comparisons, metric) for metric in ("ttft_ms", "tpot_ms")
             )
-            return [f"{_where(run, scale)}, {first}", f"There, {second}"]
-    return _alone(run, valid[0])
+            return [f"{_where(run, load)}, {first}", f"There, {second}"]
+    return _alone(run, max(valid, key=lambda one: one.load.weight))
 
 
-def _where(run: OnlineRun, scale: float) -> str:
-    """The load in words: of a closed loop, whose scale means nothing, the requests in flight."""
-    if held := run.meta.settings.get("concurrency"):
-        return f"With {plural(held, 'request')} in flight"
-    heaviest = scale == min(summary.scale for summary in run.pooled)
-    return f"At scale {scale:g}{', the heaviest load' if heaviest else ''}"
+def _where(run: OnlineRun, load: LoadLevel) -> str:
+    """The load in words, and whether it is the heaviest; of one closed loop that goes without saying."""
+    measured = {summary.load for summary in run.pooled}
+    told = load == heaviest(measured) and (len(measured) > 1 or load.concurrency is None)
+    return f"{load.where.capitalize()}{', the heaviest load' if told else ''}"
 
 
 def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> str:
@@ -56,7 +56,7 @@ def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], 
     pairs = {
         frozenset((one.a, one.b)): one
         for one in comparisons
-        if one.scale == ranked[0].scale and one.metric == metric and one.statistic == f"p{q}"
+        if one.load == ranked[0].load and one.metric == metric and one.statistic == f"p{q}"
     }
     against = [(label, pairs[pair]) for label in others if (pair := frozenset((lowest, label))) in pairs]
     level = [label for label, one in takewhile(lambda item: not differs(item[1]), against)]
@@ -107,8 +107,8 @@ def _alone(run: OnlineRun, summary: OnlineSummary) -> list[str]:
             parts.append(f"a {GLOSSARY[metric].short} of {texts} ms ({named})")
     measured = several(parts) if parts else "too few requests for percentiles"
     return [
-        f"{_where(run, summary.scale)}, {summary.label} has {measured}.",
-        "No other engine has a valid result at the same scale, so nothing is compared.",
+        f"{_where(run, summary.load)}, {summary.label} has {measured}.",
+        "No other engine has a valid result at the same load, so nothing is compared.",
     ]
 
 

@@ -11,6 +11,7 @@ from harness.reporting.style import INK, RULE, Look
 from harness.reporting.svg import Plot, plain
 from harness.reporting.table import Cell, Column, Table
 from harness.spec.fairness import PARTS, Waterfall
+from harness.spec.load import LoadLevel, head_of
 from harness.spec.results import OnlineSummary
 
 #: From light to dark along a request's way; each differs in lightness from its neighbours.
@@ -29,13 +30,13 @@ def known(pooled: Sequence[OnlineSummary]) -> list[tuple[OnlineSummary, Waterfal
     return [(one, one.waterfall) for one in pooled if one.waterfall is not None]
 
 
-def waterfall(pooled: Sequence[OnlineSummary], scale: float) -> Plot:
-    """The parts of the mean TTFT at one scale, a bar an engine."""
-    rows = [(one, found) for one, found in known(pooled) if one.scale == scale]
+def waterfall(pooled: Sequence[OnlineSummary], load: LoadLevel) -> Plot:
+    """The parts of the mean TTFT at one load, a bar an engine."""
+    rows = [(one, found) for one, found in known(pooled) if one.load == load]
     names = [plain(one.label, 28) for one, _ in rows]
     sketch = Sketch(
         {part: Look(COLORS[part], "s", "none") for part in PARTS},
-        ("engine", "scale", "part", "mean_ms", "n", "source"),
+        ("engine", load.head, "part", "mean_ms", "n", "source"),
         (4.6, 0.95 + 0.36 * len(rows)),
         left=0.2 + 0.075 * max(map(len, names)),
         on_page=True,
@@ -52,7 +53,7 @@ def waterfall(pooled: Sequence[OnlineSummary], scale: float) -> Plot:
                 middles.append(reach + length / 2)
                 text = f"{part.part} {number(part.mean_ms, decimals([part.mean_ms]))} ms"
                 tips.append(LINE.join((one.label, text, part.source, part.how)))
-            sketch.rows.append((one.label, scale, part.part, part.mean_ms, part.n, part.source))
+            sketch.rows.append((one.label, load.value, part.part, part.mean_ms, part.n, part.source))
             reach += length
         (marks,) = axes.plot(middles, [position] * len(middles), "s", color=INK, alpha=0)
         sketch.points(marks, one.label, tips)
@@ -69,19 +70,18 @@ def waterfall(pooled: Sequence[OnlineSummary], scale: float) -> Plot:
     axes.spines["left"].set(visible=True, color=RULE)
     axes.set_xlim(0, 1.15 * max(found.total_ms for _, found in rows))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
-    axes.set_title(f"Mean TTFT at scale {scale:g}, ms")
+    axes.set_title(f"Mean TTFT {load.where}, ms")
     footnote(axes, f"from the schedule; n ≥ {min(found.n for _, found in rows):,} requests a bar")
-    return sketch.finish(
-        f"waterfall_scale_{scale:g}", f"Parts of the mean time to first token, scale {scale:g}"
-    )
+    return sketch.finish(f"waterfall_{load.file_name}", f"Parts of the mean time to first token, {load}")
 
 
 def waterfall_table(pooled: Sequence[OnlineSummary]) -> Table | None:
-    """One row an engine and scale, a column a part; None where no TTFT is taken apart."""
+    """One row an engine and load, a column a part; None where no TTFT is taken apart."""
     rows = known(pooled)
     if not rows:
         return None
-    columns = [Column("engine", numeric=False), Column("scale"), *(Column(part) for part in PARTS)]
+    head = head_of(one.load for one, _ in rows)
+    columns = [Column("engine", numeric=False), Column(head), *(Column(part) for part in PARTS)]
     lines = []
     for one, found in rows:
         parts = {part.part: part for part in found.parts}
@@ -93,6 +93,6 @@ def waterfall_table(pooled: Sequence[OnlineSummary]) -> Table | None:
             for name in PARTS
         ]
         total = Cell(number(found.total_ms, digits), found.total_ms)
-        lines.append([Cell(one.label), Cell(f"{one.scale:g}", one.scale), *cells, total])
+        lines.append([Cell(one.label), Cell(one.load.number, one.load.value), *cells, total])
     notes = [f"{part}: {meaning}." for part, meaning in PARTS.items()]
     return Table("waterfall", "Parts of the mean TTFT, ms", [*columns, Column("sum")], lines, notes)

@@ -6,22 +6,23 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from harness.metrics.glossary import GLOSSARY
+from harness.spec.load import LoadLevel
 from harness.spec.results import Comparison, OnlineSummary
 
-#: The label that is really best, by (scale, metric, statistic).
-Winners = dict[tuple[float, str, str], str]
+#: The label that is really best, by (load, metric, statistic).
+Winners = dict[tuple[LoadLevel, str, str], str]
 
 
 def winners(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) -> Winners:
-    """The label whose verdict against every other valid engine at that scale is a difference to its good.
+    """The label whose verdict against every other valid engine at that load is a difference to its good.
 
     An invalid cell neither wins nor is beaten.
     """
     valid = valid_labels(pooled)
-    wins: defaultdict[tuple[float, str, str], list[str]] = defaultdict(list)
+    wins: defaultdict[tuple[LoadLevel, str, str], list[str]] = defaultdict(list)
     for one in comparisons:
-        if one.scale is not None and {one.a, one.b} <= valid[one.scale] and differs(one):
-            wins[one.scale, one.metric, one.statistic].append(better(one))
+        if {one.a, one.b} <= valid[one.load] and differs(one):
+            wins[one.load, one.metric, one.statistic].append(better(one))
     return {
         key: label
         for key, labels in wins.items()
@@ -30,12 +31,12 @@ def winners(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) 
     }
 
 
-def valid_labels(pooled: Sequence[OnlineSummary]) -> defaultdict[float, set[str]]:
-    """The labels whose cell at a scale is valid, by the scale."""
-    valid: defaultdict[float, set[str]] = defaultdict(set)
+def valid_labels(pooled: Sequence[OnlineSummary]) -> defaultdict[LoadLevel, set[str]]:
+    """The labels whose cell at a load is valid, by the load."""
+    valid: defaultdict[LoadLevel, set[str]] = defaultdict(set)
     for summary in pooled:
         if summary.valid:
-            valid[summary.scale].add(summary.label)
+            valid[summary.load].add(summary.label)
     return valid
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.spec.base import Strict
+from harness.spec.load import IN_FLIGHT, LoadLevel
 from harness.spec.results import Verdict
 
 #: Differences for which the repeats that find them are told.
@@ -17,11 +18,12 @@ Outcome = Literal["pass", "regression", "inconclusive"]
 
 
 class Difference(Strict):
-    """One statistic of run B against run A at one scale, with 95 % intervals."""
+    """One statistic of run B against run A at one load, with 95 % intervals."""
 
     engine_a: str
     engine_b: str
     scale: float
+    concurrency: int | None = Field(None, description=IN_FLIGHT)
     metric: str
     statistic: str
     value_a: float
@@ -42,21 +44,30 @@ class Difference(Strict):
         description="repeats of each that find a difference of so much; null: unknown, or too many"
     )
 
+    @property
+    def load(self) -> LoadLevel:
+        return LoadLevel(self.scale, self.concurrency)
+
 
 class Gated(Strict):
-    """One gate at one scale."""
+    """One gate at one load."""
 
     gate: str
     relative: bool = Field(description="whether the value and the limit are ratios B / A")
     engine_a: str
     engine_b: str
     scale: float
+    concurrency: int | None = Field(None, description=IN_FLIGHT)
     value: float | None = Field(description="the ratio B / A, or B itself, as the gate asks")
     ci: Ends | None
     limit: float = Field(description="of that value")
     outcome: Outcome
     reason: str = ""
     needed_repeats: int | None = Field(None, description="of each, to decide it; null: unknown, or too many")
+
+    @property
+    def load(self) -> LoadLevel:
+        return LoadLevel(self.scale, self.concurrency)
 
 
 class Obstacle(Strict):

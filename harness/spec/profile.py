@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.spec.base import Strict
+from harness.spec.load import IN_FLIGHT, LoadLevel
 from harness.spec.results import RunInfo, Verdict
 
 Tool = Literal["torch", "nsys"]
@@ -53,7 +54,12 @@ class ProfileRun(Strict):
     label: str
     cmd: list[str] = Field(description="as the server was started")
     env: dict[str, str] = Field(default_factory=dict, description="set on top of the inherited environment")
-    scale: float | None = Field(None, description="of the benchmark's cell that was sampled; null offline")
+    scale: float | None = Field(
+        None, description="of the benchmark's cells that were sampled; null: no trace"
+    )
+    concurrency: int | None = Field(
+        None, description="of these, where they are a closed loop's; null offline"
+    )
     n: int = Field(description="requests of the sample")
     level: Level
     steps: int = Field(description="engine steps asked for")
@@ -62,6 +68,13 @@ class ProfileRun(Strict):
     log_path: str
     wall_s: float = Field(description="of the whole stage for this engine and tool")
     error: str | None = None
+
+    @property
+    def load(self) -> LoadLevel | None:
+        """The benchmark's load that was sampled; None offline, and where it is not known."""
+        if self.concurrency is not None:
+            return LoadLevel(concurrency=self.concurrency)
+        return None if self.scale is None else LoadLevel(self.scale)
 
 
 class ProfileManifest(Strict):
@@ -154,6 +167,7 @@ class Gap(Strict):
     a: str
     b: str
     scale: float | None
+    concurrency: int | None = Field(None, description=IN_FLIGHT)
     metric: str
     verdicts: dict[str, Verdict] = Field(description="by statistic: those that found the difference")
     value_a: float
@@ -164,6 +178,10 @@ class Gap(Strict):
     conclusion: str
     notes: list[str] = Field(default_factory=list)
     artifacts: list[str] = Field(default_factory=list, description="relative to the run's folder")
+
+    @property
+    def load(self) -> LoadLevel:
+        return LoadLevel(1.0 if self.scale is None else self.scale, self.concurrency)
 
 
 class Agreement(Strict):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, Self
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from harness.spec.base import Strict
 from harness.spec.fairness import AnswerChecks, Fact, Ledger, Source, ToldMean, Waterfall
+from harness.spec.load import IN_FLIGHT, LoadLevel
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -47,12 +48,13 @@ class Distribution(Strict):
 
 
 class OnlineSummary(Strict):
-    """One engine at one scale: one repeat, or all repeats pooled (`repeat` is null)."""
+    """One engine at one load: one repeat, or all repeats pooled (`repeat` is null)."""
 
     engine: str
     variant: str | None = None
     label: str
     scale: float
+    concurrency: int | None = Field(None, description=IN_FLIGHT)
     repeat: int | None = None
     num_requests: int
     num_success: int
@@ -87,6 +89,10 @@ class OnlineSummary(Strict):
     prefill_ms: Distribution
     waterfall: Waterfall | None = Field(None, description="null where no request succeeded")
 
+    @property
+    def load(self) -> LoadLevel:
+        return LoadLevel(self.scale, self.concurrency)
+
 
 class Skipped(Strict):
     """An engine that was asked for and is not in the results, and what would bring it in."""
@@ -95,20 +101,27 @@ class Skipped(Strict):
     variant: str | None = None
     label: str
     scale: float | None = None
+    concurrency: int | None = Field(None, description=IN_FLIGHT)
     repeat: int | None = None
     reason: str
     mend: str = ""
+
+    @property
+    def load(self) -> LoadLevel | None:
+        """None: the engine is absent from every load."""
+        return None if self.scale is None else LoadLevel(self.scale, self.concurrency)
 
 
 Verdict = Literal["better", "worse", "no difference", "not enough data"]
 
 
 class Comparison(Strict):
-    """A statistic of two engines at one scale, and the ratio `a / b` with its 95 % interval."""
+    """A statistic of two engines at one load, and the ratio `a / b` with its 95 % interval."""
 
     a: str
     b: str
     scale: float | None
+    concurrency: int | None = Field(None, description=IN_FLIGHT)
     metric: str
     statistic: str
     value_a: float
@@ -131,6 +144,10 @@ class Comparison(Strict):
         default_factory=dict,
         description="repeats of each that find a difference of so much; null: unknown, or too many",
     )
+
+    @property
+    def load(self) -> LoadLevel:
+        return LoadLevel(1.0 if self.scale is None else self.scale, self.concurrency)
 
 
 class Versions(Strict):
@@ -191,6 +208,12 @@ class RunInfo(Strict):
     launches: list[LaunchRecord] = Field(default_factory=list)
     trace: TraceRecord | None = None
 
+    @property
+    def only_concurrency(self) -> int | None:
+        """Requests in flight of every cell, where the settings hold a number alone and the records none."""
+        held = self.settings.get("concurrency")
+        return held if isinstance(held, int) else None
+
 
 class PrefixCount(Strict):
     """What an engine's counters of its prefix cache rose by during a cell, in prompt tokens."""
@@ -207,6 +230,7 @@ class PrefixHits(Strict):
     variant: str | None = None
     label: str
     scale: float
+    concurrency: int | None = Field(None, description=IN_FLIGHT)
     repeat: int
     block_tokens: int = PREFIX_BLOCK_TOKENS
     prompt_tokens: int = Field(description="of all requests that were sent")
@@ -215,6 +239,23 @@ class PrefixHits(Strict):
     )
     reported: float | None = Field(description="share by the engine's word; null where it does not tell")
     source: str = Field(description="of what is reported")
+
+    @property
+    def load(self) -> LoadLevel:
+        return LoadLevel(self.scale, self.concurrency)
+
+
+class _AtLoad(Protocol):
+    concurrency: int | None
+
+    @property
+    def scale(self) -> float | None: ...
+
+
+def fill(one: _AtLoad, run: RunInfo) -> None:
+    """Add the requests in flight to a record that does not say them, where the run's settings do."""
+    if one.scale is not None and one.concurrency is None:
+        one.concurrency = run.only_concurrency
 
 
 class OnlineResults(Strict):
@@ -231,6 +272,13 @@ class OnlineResults(Strict):
     told: dict[int, dict[str, ToldMean]] = Field(
         default_factory=dict, description="means by the engines' own histograms, by cell and metric"
     )
+
+    @model_validator(mode="after")
+    def _filled(self) -> Self:
+        told: list[_AtLoad] = [*self.summaries, *self.comparisons, *self.skipped, *self.prefixes]
+        for one in told:
+            fill(one, self.meta)
+        return self
 
 
 class OfflineResult(Strict):

@@ -9,11 +9,15 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from harness.spec.base import Strict
+from harness.spec.load import LoadLevel, from_light_to_heavy
 
 EngineName = Literal["roseinfer", "vllm", "sglang", "trtllm", "transformers", "llamacpp", "openai"]
 Device = Literal["auto", "cuda", "cpu"]
 Dtype = Literal["auto", "fp16", "bf16", "fp32"]
 Fit = Literal["drop", "clip", "scale"]
+
+#: Requests of a closed loop for each one in flight, below which little but its beginning and end is measured.
+MIN_ROUNDS = 3
 
 _REFERENCE = re.compile(r"^(?P<name>[a-z]+)(@(?P<variant>[A-Za-z0-9][A-Za-z0-9._-]*))?$")
 #: Where nobody asks what is installed, and where nothing else is.
@@ -26,7 +30,9 @@ def split(text: str) -> list[str]:
 
 
 def _split(value: object) -> object:
-    """Accept `a,b,c` where a list is meant."""
+    """Accept `a,b,c`, or one number, where a list is meant."""
+    if isinstance(value, int | float):
+        return [value]
     return split(value) if isinstance(value, str) else value
 
 
@@ -94,6 +100,7 @@ class Window(Strict):
 
 Engines = Annotated[list[EngineRef], BeforeValidator(_split), Field(min_length=1)]
 Scales = Annotated[list[Annotated[float, Field(gt=0)]], BeforeValidator(_split), Field(min_length=1)]
+Concurrency = Annotated[list[Annotated[int, Field(ge=1)]], BeforeValidator(_split), Field(min_length=1)]
 
 
 class CommonSettings(Strict):
@@ -154,9 +161,15 @@ class OnlineSettings(CommonSettings):
     fit: Fit = Field("drop", description="what happens to a request that does not fit the context")
     max_output_len: int | None = Field(None, ge=1, description="upper limit of output tokens with --fit clip")
     scales: Scales = Field([1.0], description="factors on the time between arrivals; smaller is heavier")
-    n: int = Field(200, ge=1, description="requests taken from the head of the trace")
-    concurrency: int | None = Field(
-        None, ge=1, description="closed loop: requests in flight, instead of a trace"
+    n: int = Field(
+        200,
+        ge=1,
+        description="requests taken from the head of the trace; in a closed loop those of each --concurrency",
+    )
+    concurrency: Concurrency | None = Field(
+        None,
+        description="closed loop instead of a trace: requests in flight, each number measured in turn; "
+        f"--n should be {MIN_ROUNDS} times the largest, better 10 times",
     )
     input_len: int = Field(128, ge=1, description="prompt tokens in the closed loop")
     output_len: int = Field(64, ge=1, description="output tokens in the closed loop")
@@ -197,6 +210,13 @@ class OnlineSettings(CommonSettings):
     aa: bool = Field(False, description="measure every engine as two: the difference found is the noise")
 
     @property
+    def loads(self) -> list[LoadLevel]:
+        """What each engine is measured at, from light to heavy."""
+        if self.concurrency is not None:
+            return from_light_to_heavy(LoadLevel(concurrency=held) for held in self.concurrency)
+        return from_light_to_heavy(map(LoadLevel, self.scales))
+
+    @property
     def cut(self) -> Window | Literal["steady"] | None:
         """The part of each cell that is measured; None: all."""
         return "steady" if self.steady_state else self.window
@@ -211,6 +231,8 @@ class OnlineSettings(CommonSettings):
             raise ValueError("engine openai needs --base-url, the address of the running server")
         if len(set(self.scales)) != len(self.scales):
             raise ValueError("a scale is given twice")
+        if len(set(self.concurrency or ())) != len(self.concurrency or ()):
+            raise ValueError("a number of requests in flight is given twice")
         return self
 
 

@@ -331,7 +331,7 @@ def test_engines_stand_in_the_order_asked_for(tmp_path: Path) -> None:
     for cell in cells:
         ref = cell.contender.ref
         known = {
-            "cell": cell.index, "engine": ref.name, "label": cell.contender.label, "scale": cell.scale,
+            "cell": cell.index, "engine": ref.name, "label": cell.contender.label, "scale": cell.load.scale,
             "repeat": cell.repeat, "request": 0, "input_tokens": 1, "output_tokens": 2, "t_sched": 0.0,
             "t_sent": 0.0, "t_first": 0.1, "t_last": 0.2, "t_end": 0.2, "completion_tokens": 2, "chunks": 2,
         }  # fmt: skip
@@ -339,7 +339,7 @@ def test_engines_stand_in_the_order_asked_for(tmp_path: Path) -> None:
         chunks = pd.DataFrame({"cell": cell.index, "request": 0, "t": [0.1, 0.2], "tokens": 1})
         write_cell(tmp_path, cell.index, CellRecords(requests, chunks))
         entry = JournalEntry(
-            cell=cell.index, engine=ref.name, label=cell.contender.label, scale=cell.scale,
+            cell=cell.index, engine=ref.name, label=cell.contender.label, scale=cell.load.scale,
             repeat=cell.repeat, finished="now",
         )  # fmt: skip
         run.finish(entry)

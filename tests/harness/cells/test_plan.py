@@ -16,6 +16,7 @@ from harness.engines.base import Contender
 from harness.engines.registry import contender
 from harness.engines.variants import Variant
 from harness.errors import UsageError
+from harness.spec.load import LoadLevel
 from harness.spec.settings import EngineRef, OnlineSettings
 
 NAMES = ["roseinfer", "roseinfer@a", "vllm", "vllm@a", "transformers"]
@@ -28,9 +29,11 @@ def contenders(count: int) -> list[Contender]:
 
 @st.composite
 def asked(draw: st.DrawFn) -> tuple[OnlineSettings, list[Contender]]:
-    scales = draw(st.lists(st.sampled_from([0.1, 0.4, 0.8, 1.0, 1.6, 3.0]), min_size=1, unique=True))
+    scales = st.lists(st.sampled_from([0.1, 0.4, 0.8, 1.0, 1.6, 3.0]), min_size=1, unique=True)
+    in_flight = st.lists(st.integers(1, 300), min_size=1, max_size=5, unique=True)
+    load = draw(st.builds(dict, scales=scales) | st.builds(dict, concurrency=in_flight))
     settings = OnlineSettings(
-        scales=scales,
+        **load,
         repeats=draw(st.integers(1, 5)),
         interleave=draw(st.booleans()),
         seed=draw(st.integers(0, 2**40)),
@@ -43,15 +46,15 @@ def cells_of(settings: OnlineSettings, who: list[Contender]) -> list[Cell]:
 
 
 @given(asked())
-def test_every_engine_scale_and_repeat_once(case: tuple[OnlineSettings, list[Contender]]) -> None:
+def test_every_engine_load_and_repeat_once(case: tuple[OnlineSettings, list[Contender]]) -> None:
     settings, who = case
     cells = cells_of(settings, who)
-    seen = Counter((cell.contender.label, cell.scale, cell.repeat) for cell in cells)
+    seen = Counter((cell.contender.label, cell.load, cell.repeat) for cell in cells)
     assert set(seen.values()) == {1}
     assert set(seen) == {
-        (one.label, scale, repeat)
+        (one.label, load, repeat)
         for one in who
-        for scale in settings.scales
+        for load in settings.loads
         for repeat in range(settings.repeats)
     }
     assert [cell.index for cell in cells] == list(range(len(cells)))
@@ -64,17 +67,17 @@ def test_a_block_is_one_engine_and_repeat_from_light_to_heavy(
     for block in plan(*case):
         assert all(cell.contender is block.contender for cell in block.cells)
         assert len({cell.repeat for cell in block.cells}) == 1
-        assert all(a.scale > b.scale for a, b in pairwise(block.cells))
+        assert all(a.load.weight < b.load.weight for a, b in pairwise(block.cells))
 
 
 @given(asked())
 def test_engines_share_loads_and_loads_share_nothing(case: tuple[OnlineSettings, list[Contender]]) -> None:
     settings, who = case
-    loads: dict[tuple[float, int], set[int]] = {}
+    loads: dict[tuple[LoadLevel, int], set[int]] = {}
     for cell in cells_of(settings, who):
-        loads.setdefault((cell.scale, cell.repeat), set()).add(cell.load_seed)
+        loads.setdefault((cell.load, cell.repeat), set()).add(cell.load_seed)
     assert all(len(seeds) == 1 for seeds in loads.values())
-    assert len(set.union(*loads.values())) == len(settings.scales) * settings.repeats
+    assert len(set.union(*loads.values())) == len(settings.loads) * settings.repeats
 
 
 @given(asked())

@@ -46,7 +46,7 @@ ONLINE = COMMON | {
     "max_output_len": ("9", 9),
     "scales": ("0.4,2", [0.4, 2.0]),
     "n": ("12", 12),
-    "concurrency": ("4", 4),
+    "concurrency": ("4,1", [4, 1]),
     "input_len": ("10", 10),
     "output_len": ("11", 11),
     "clients": ("2", 2),
@@ -141,6 +141,16 @@ def test_lists_and_tables_of_yaml(tmp_path: Path) -> None:
     assert (settings.scales, settings.slo, settings.warmup) == ([0.5, 1.0], Slo(ttft_ms=9), 3)
 
 
+@pytest.mark.parametrize(("text", "meaning"), [("64", [64]), ("[1, 8]", [1, 8]), ("1,8,64", [1, 8, 64])])
+def test_one_number_in_flight_or_several(text: str, meaning: list[int], tmp_path: Path) -> None:
+    file = tmp_path / "bench.yaml"
+    file.write_text(f"concurrency: {text}\n")
+    for given in (["--config", str(file)], ["--concurrency", text.strip("[]")]):
+        settings = parse(OnlineSettings, given)
+        assert isinstance(settings, OnlineSettings) and settings.concurrency == meaning
+        assert [load.concurrency for load in settings.loads] == meaning
+
+
 def test_the_command_line_wins(tmp_path: Path) -> None:
     file = tmp_path / "bench.yaml"
     file.write_text("n: 5\nseed: 6\nprefix_cache: true\ninterleave: false\n")
@@ -160,6 +170,9 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         (["--scales", "1,nan"], "--scales: 'nan' should be a finite number"),
         (["--scales", ""], "at least 1 item"),
         (["--scales", "1,1.0"], "a scale is given twice"),
+        (["--concurrency", "1,0"], "--concurrency: '0' should be greater than or equal to 1"),
+        (["--concurrency", "1.5"], "--concurrency: '1.5' should be a valid integer"),
+        (["--concurrency", "8,8"], "a number of requests in flight is given twice"),
         (["--engines", "vlm"], "--engines: 'vlm' should be 'roseinfer', 'vllm', "),
         (["--engines", "a b"], "--engines: 'a b' is not NAME or NAME@VARIANT"),
         (["--engines", "vllm,vllm"], "--engines: named twice: vllm"),

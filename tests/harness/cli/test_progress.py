@@ -27,11 +27,12 @@ from harness.load.plan import Progress
 from harness.metrics.estimates import distribution
 from harness.metrics.samples import Sample
 from harness.offline.run import Measuring
+from harness.spec.load import LoadLevel
 from harness.spec.results import LATENCY_METRICS, OfflineResult, OnlineSummary, Skipped
 from harness.spec.settings import EngineRef
 
 WHO = Contender(EngineRef(name="vllm", variant="x"), Variant(), "vLLM ([bold]x[/bold] :smile:)")
-CELL = Cell(2, WHO, 0.4, 1, 0)
+CELL = Cell(2, WHO, LoadLevel(0.4), 1, 0)
 LOST = Skipped(
     engine="vllm", label="vLLM", scale=0.4, repeat=1, reason="it died:\nlast words", mend="mend it"
 )

@@ -9,6 +9,7 @@ import pytest
 from harness.profiling.explain import OUTSIDE, explain
 from harness.profiling.tables import difference, gap, profiled, unexplained
 from harness.spec.fairness import Waterfall, WaterfallPart
+from harness.spec.load import LoadLevel
 from harness.spec.profile import Category, Gap, Level, ProfileFigures, ProfileRun, StepFigures
 from harness.spec.results import (
     LATENCY_METRICS,
@@ -25,7 +26,10 @@ META = RunInfo(
 )
 
 
-LEVELS = {("A", 1.0): Level(in_flight=4, running=1.25), ("B", 1.0): Level(in_flight=4, running=3.5)}
+LEVELS = {
+    ("A", LoadLevel(1.0)): Level(in_flight=4, running=1.25),
+    ("B", LoadLevel(1.0)): Level(in_flight=4, running=3.5),
+}
 
 
 def summary(label: str, itl_ms: float, **parts: float) -> OnlineSummary:
@@ -183,13 +187,14 @@ def test_without_profiles_there_is_no_explanation() -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [0, 1])
-def test_a_profile_of_another_scale_explains_nothing(elsewhere: int) -> None:
+@pytest.mark.parametrize("other", [{"scale": 0.5}, {"scale": None, "concurrency": 8}])
+def test_a_profile_of_another_load_explains_nothing(elsewhere: int, other: dict[str, Any]) -> None:
     pair = summary("A", 9, http=1), summary("B", 5, http=1)
     profiles = [profile("A", 9, {"matmul": 6.5}, 2.5), profile("B", 5, {"matmul": 3}, 2)]
     run, figures = profiles[elsewhere]
-    profiles[elsewhere] = run.model_copy(update={"scale": 0.5}), figures
+    profiles[elsewhere] = run.model_copy(update=other), figures
     [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
-    assert found.conclusion == "not explained: the profile is of another scale"
+    assert found.conclusion == "not explained: the profile is of another load"
 
 
 def test_what_was_profiled_is_told() -> None:
@@ -198,4 +203,8 @@ def test_what_was_profiled_is_told() -> None:
     both = [run, run.model_copy(update={"tool": "nsys"}), other]
     assert profiled(both) == (
         "A at scale 1 with 4 requests in flight (torch and nsys); B with 4 requests in flight (torch)"
+    )
+    closed = [other.model_copy(update={"concurrency": held}) for held in (4, 5)]
+    assert profiled(closed) == (
+        "B with 4 requests in flight (torch); B with 5 requests in flight, 4 on average (torch)"
     )

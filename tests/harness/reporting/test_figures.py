@@ -17,6 +17,7 @@ from harness.reporting.report import write_run_outputs
 from harness.reporting.run import load_run
 from harness.reporting.style import MATPLOTLIB, looks, on_dark
 from harness.reporting.svg import plain
+from harness.spec.load import LoadLevel
 
 from .conftest import ENGINES, make_online
 
@@ -89,13 +90,13 @@ def test_plain_cuts_what_is_too_long():
 
 
 def test_scales_that_double_are_evenly_spaced():
-    at = places([1.6, 0.4, 0.8, 0.4])
-    assert list(at) == [0.4, 0.8, 1.6]
+    at = places([LoadLevel(scale) for scale in (1.6, 0.4, 0.8, 0.4)])
+    assert [load.number for load in at] == ["0.4", "0.8", "1.6"]
     assert np.diff(list(at.values())) == pytest.approx([1, 1])
 
 
 def test_scales_that_are_close_get_a_step_each():
-    assert list(places([1.0, 1.05, 8.0]).values()) == [0, 1, 2]
+    assert list(places([LoadLevel(scale) for scale in (1.0, 1.05, 8.0)]).values()) == [0, 1, 2]
 
 
 def test_the_contract_s_looks_and_every_label_its_own():

@@ -15,7 +15,8 @@ from harness.reporting.table import Cell, Column, Table
 from harness.reporting.tables import SHOWN
 from harness.reporting.verdict import verdict
 from harness.reporting.winners import winners
-from harness.spec.results import Comparison
+from harness.spec.load import LoadLevel
+from harness.spec.results import Comparison, OnlineResults
 
 from .conftest import ENGINES, make_offline, make_online
 
@@ -83,7 +84,7 @@ def test_the_best_is_marked_only_where_it_differs_from_every_other_valid_engine(
     pooled = [s for s in run.pooled if s.scale == 0.4]
     roseinfer, variant, vllm, sglang = (engine.label for engine in ENGINES)
     clear = [comparison(roseinfer, variant, 0.5, (0.4, 0.6)), comparison(roseinfer, sglang, 0.3, (0.2, 0.4))]
-    key = (0.4, "ttft_ms", "p90")
+    key = (LoadLevel(0.4), "ttft_ms", "p90")
     assert winners(pooled, clear) == {key: roseinfer}
     assert winners(pooled, [*clear, comparison(roseinfer, vllm, 2.0, (1.8, 2.2))]) == {key: roseinfer}
     assert winners(pooled, clear[:1]) == {}
@@ -98,7 +99,7 @@ def test_a_winner_whose_number_reads_like_another_s_is_not_marked(run):
     mine = next(s for s in pooled if s.label == "roseinfer")
     level = [s.model_copy(update={"output_tok_per_s": mine.output_tok_per_s * 0.9999}) for s in pooled[1:]]
     apart = [s.model_copy(update={"output_tok_per_s": mine.output_tok_per_s * 0.9}) for s in pooled[1:]]
-    won = {(1.6, "output_tok_per_s", "output_tok_per_s"): "roseinfer"}
+    won = {(LoadLevel(1.6), "output_tok_per_s", "output_tok_per_s"): "roseinfer"}
     for others, marked in ((level, 0), (apart, 1)):
         shown = tables.headline([mine, *others], won)
         assert sum(cell.best for row in shown.rows for cell in row) == marked
@@ -181,9 +182,9 @@ def test_one_engine_is_compared_with_nothing(small):
 
 
 def test_a_closed_loop_is_told_by_its_requests_in_flight(small):
-    settings = small.meta.settings | {"concurrency": 64}
-    meta = small.meta.model_copy(update={"settings": settings})
-    closed = replace(small, results=small.results.model_copy(update={"meta": meta}))
+    stored = small.results.model_dump()
+    stored["meta"]["settings"]["concurrency"] = 64  # one number, of which the records say nothing
+    closed = replace(small, results=OnlineResults.model_validate(stored))
     assert verdict(small)[0].startswith("At scale 1, the heaviest load, roseinfer has")
     assert verdict(closed)[0].startswith("With 64 requests in flight, roseinfer has")
 
