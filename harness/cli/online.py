@@ -17,6 +17,7 @@ from harness.cli.profile import profile_alone, profile_behind
 from harness.cli.progress import make_display
 from harness.errors import BenchError, InterruptedRunError
 from harness.profiling.stage import unprofiled
+from harness.reporting.notices import few_rounds
 from harness.reporting.report import write_run_outputs
 from harness.spec.settings import OnlineSettings
 
@@ -46,6 +47,8 @@ def online(
             return
         try:
             if settings is not None:
+                if few := few_rounds(dict.fromkeys(settings.loads, settings.n)):
+                    display.line(few)
                 run, results = run_online(settings, ["bench", *sys.argv[1:]], show)
             else:
                 assert resume is not None

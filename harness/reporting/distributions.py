@@ -56,7 +56,7 @@ def ecdf(groups: Sequence[Group], styles: Mapping[str, Look], metric: str) -> Pl
         sketch.points(dots, group.label, tips)
         sketch.rows += [(group.label, float(q), float(ms)) for q, ms in zip(LEVELS, curve, strict=True)]
         reach += [float(curve[1]), float(curve[-1])]
-    axes.set_title(f"{term.short} {load.where}, ms")
+    axes.set_title(f"{term.short} at {load}, ms")
     axes.set_ylim(0, 101)
     axes.set_yticks([0, 25, 50, 75, 90, 100], ["0 %", "25 %", "50 %", "75 %", "90 %", "100 %"])
     fit_values(axes, reach, "x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +11,7 @@ from harness.reporting.made import say
 from harness.reporting.numbers import percent, plural, several
 from harness.reporting.run import OnlineRun, Run
 from harness.reporting.winners import differs
+from harness.spec.load import LoadLevel
 from harness.spec.results import OnlineSummary
 from harness.spec.settings import MIN_ROUNDS
 
@@ -110,18 +112,21 @@ def _fitting(run: Run) -> list[Notice]:
     return [Notice("load", "The trace was fitted to the model's context.", f"With {told}.")] if told else []
 
 
-def _rounds(run: OnlineRun) -> list[Notice]:
-    """Closed loops that are over before they are steady."""
-    least = {one.load: one.num_requests + one.left_out for one in run.repeats if one.load.concurrency}
-    few = [load for load, n in sorted(least.items()) if n < MIN_ROUNDS * load.weight]
+def few_rounds(requests: Mapping[LoadLevel, int]) -> str:
+    """Which closed loops are over before they are steady, given the requests of each; empty where none is."""
+    few = [load for load, n in sorted(requests.items()) if n < MIN_ROUNDS * (load.concurrency or 0)]
     if not few:
-        return []
-    told = several(f"{least[load]:,} requests {load.where}" for load in few)
-    detail = (
-        f"Of {told} too many are sent while the load begins or ends. "
-        f"--n {10 * few[-1].value:.0f} is ten for each in flight."
+        return ""
+    told = several(f"{requests[load]:,} requests for {load}" for load in few)
+    return (
+        f"{told}: most are sent while the load begins or ends. --n {10 * few[-1].value:.0f} is ten for each."
     )
-    return [Notice("load", f"A closed loop has fewer than {MIN_ROUNDS} requests for each in flight.", detail)]
+
+
+def _rounds(run: OnlineRun) -> list[Notice]:
+    told = few_rounds({one.load: one.num_requests + one.left_out for one in run.repeats})
+    title = f"A closed loop has fewer than {MIN_ROUNDS} requests for each in flight."
+    return [Notice("load", title, told)] if told else []
 
 
 def _window(run: OnlineRun) -> list[Notice]:

@@ -51,8 +51,8 @@ def tradeoff(pooled: Sequence[OnlineSummary], styles: Styles, metric: str) -> Pl
             key=lambda point: point[1],
         )
         axes.annotate(
-            str(load), (rate, ms), (0, 6), textcoords="offset points", ha="center", fontsize=7,
-            color=MUTED,
+            str(load), (rate, ms), (-6, 3) if (aside := 2 * rate > max(rates)) else (0, 6),
+            textcoords="offset points", ha="right" if aside else "center", fontsize=7, color=MUTED,
         )  # fmt: skip
     axes.set_title(f"{term.short} p{q}, ms")
     fit_values(axes, [*values, 1.06 * max(values)])

@@ -70,7 +70,7 @@ def waterfall(pooled: Sequence[OnlineSummary], load: LoadLevel) -> Plot:
     axes.spines["left"].set(visible=True, color=RULE)
     axes.set_xlim(0, 1.15 * max(found.total_ms for _, found in rows))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
-    axes.set_title(f"Mean TTFT {load.where}, ms")
+    axes.set_title(f"Mean TTFT at {load}, ms")
     footnote(axes, f"from the schedule; n ≥ {min(found.n for _, found in rows):,} requests a bar")
     return sketch.finish(f"waterfall_{load.file_name}", f"Parts of the mean time to first token, {load}")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from harness.cells import resolve
@@ -24,6 +25,9 @@ from harness.records.cell import CellRecords
 from harness.records.journal import JournalEntry
 from harness.records.schema import REQUESTS
 from harness.records.store import write_cell
+from harness.reporting.markdown import summary
+from harness.reporting.report import write_run_outputs
+from harness.reporting.run import OnlineRun, load_run
 from harness.spec.results import OnlineResults, RunInfo, Versions
 from harness.spec.settings import OnlineSettings
 
@@ -104,6 +108,57 @@ def test_a_run_that_was_interrupted_is_finished(serve_golden: Any, settings_for:
         (scale, repeat) for scale in (0.02, 0.01) for repeat in (0, 1, None)
     }
     assert results.skipped == [] and not (folder / "raw").exists()
+
+
+def in_flight(requests: pd.DataFrame) -> int:
+    """The most requests of a cell that were sent and had not ended."""
+    begun, ended = requests["t_sent"], requests["t_end"]
+    return max(int(((begun <= t) & (ended > t)).sum()) for t in begun)
+
+
+def test_a_sweep_interrupted_in_its_middle_is_finished(serve_golden: Any, settings_for: Make) -> None:
+    """1, 2 and 4 requests in flight against one server, whichever order they are asked for in."""
+    closed = {"concurrency": "4,1,2", "n": 9, "input_len": 9, "output_len": 4}
+    folder = interrupted(settings_for(serve_golden().url, scales=[1.0], **closed), cell=1)
+    watch = Watcher()
+    _, results = resume_online(folder, watch)
+    assert watch.measured == [2]
+    assert [(line["scale"], line["concurrency"]) for line in journal(folder)] == [(1, 1), (1, 2), (1, 4)]
+    pooled = [one for one in results.summaries if one.repeat is None]
+    assert [(one.scale, one.concurrency, one.num_success) for one in pooled] == [
+        (1, held, 9) for held in (1, 2, 4)
+    ]
+    requests = pd.read_parquet(folder / "requests.parquet")
+    assert {held: in_flight(rows) for held, rows in requests.groupby("concurrency")} == {1: 1, 2: 2, 4: 4}
+    assert [one.possible for one in results.prefixes] == [0, 0, 0]
+    page = write_run_outputs(folder).read_text()
+    assert all(f"{held} in flight" in page for held in (1, 2, 4)) and "scale 1" not in page
+    assert "Load grows to the right." in page and "<summary>4 in flight</summary>" in page
+
+
+def test_a_run_whose_records_do_not_say_what_was_in_flight(serve_golden: Any, settings_for: Make) -> None:
+    """The settings hold one number then: the run is gone on with and reads as any other."""
+    closed = {"concurrency": 2, "n": 4, "input_len": 9, "output_len": 4, "repeats": 2}
+    folder = interrupted(settings_for(serve_golden().url, scales=[1.0], **closed))
+    edit(folder / "run.json", lambda run: run["settings"].update(concurrency=2))
+    edit(folder / "journal.jsonl", lambda line: line.pop("concurrency"))
+    with (folder / "journal.jsonl").open("a") as file:
+        file.write("\n")
+    [part] = (folder / "raw").glob("*.requests.parquet")
+    pq.write_table(pq.read_table(part).drop_columns(["concurrency"]), part)
+    watch = Watcher()
+    _, results = resume_online(folder, watch)
+    assert watch.measured == [1]
+    assert {(one.concurrency, one.repeat) for one in results.summaries} == {(2, 0), (2, 1), (2, None)}
+
+    def forget(results: dict[str, Any]) -> None:
+        for one in (*results["summaries"], *results["prefixes"]):
+            del one["concurrency"]
+
+    edit(folder / "online_results.json", forget)
+    run = load_run(folder)
+    assert isinstance(run, OnlineRun) and run.disagreements == []
+    assert "scale 1" not in summary(run)
 
 
 def test_a_complete_run_is_only_written_again(serve_golden: Any, settings_for: Make) -> None:

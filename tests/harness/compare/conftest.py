@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.records.schema import CHUNKS, REQUESTS
+from harness.spec.load import LoadLevel
 from harness.spec.results import RunInfo, TraceRecord, Versions
 from harness.spec.settings import OnlineSettings
 
@@ -20,17 +21,18 @@ Make = Callable[..., Path]
 
 
 def cell(
-    number: int, engine: str, scale: float, repeat: int, n: int, factor: float, seed: int, failed: int
+    number: int, engine: str, load: LoadLevel, repeat: int, n: int, factor: float, seed: int, failed: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     rng = np.random.default_rng([seed, number])
-    sent = np.arange(n) * 0.1 * scale
+    sent = np.arange(n) * 0.1 * load.scale
     first = sent + 0.05 * factor * rng.lognormal(0, 0.1, n)
     last = first + 0.04 * factor * rng.lognormal(0, 0.1, n)
     error = [None if i >= failed else "timeout" for i in range(n)]
     requests: dict[str, Any] = dict.fromkeys(REQUESTS.names, [None] * n)
     requests |= {
-        "cell": [number] * n, "engine": [engine] * n, "label": [LABELS[engine]] * n, "scale": [scale] * n,
-        "repeat": [repeat] * n, "request": np.arange(n), "input_tokens": [10] * n, "output_tokens": [5] * n,
+        "cell": [number] * n, "engine": [engine] * n, "label": [LABELS[engine]] * n,
+        "scale": [load.scale] * n, "concurrency": [load.concurrency] * n, "repeat": [repeat] * n,
+        "request": np.arange(n), "input_tokens": [10] * n, "output_tokens": [5] * n,
         "t_sched": sent, "t_sent": sent, "t_first": first, "t_last": last, "t_end": last,
         "completion_tokens": [5] * n, "chunks": [2] * n, "error": error, "client": [0] * n,
     }  # fmt: skip
@@ -67,9 +69,13 @@ def make(tmp_path: Path) -> Make:
         seed = sum(map(ord, name))
         noise = np.random.default_rng(seed)
         failures = failed if isinstance(failed, dict) else dict.fromkeys(scales, failed)
-        identities = [(e, s, r) for r in range(repeats) for e in engines for s in scales]
+        held = settings.get("concurrency")
+        loads = [LoadLevel(concurrency=k) for k in held] if held else list(map(LoadLevel, scales))
+        identities = [(e, load, r) for r in range(repeats) for e in engines for load in loads]
         tables = [
-            cell(i, *identity, n, slower * noise.lognormal(0, spread), seed, failures.get(identity[1], 0))
+            cell(
+                i, *identity, n, slower * noise.lognormal(0, spread), seed, failures.get(identity[1].scale, 0)
+            )
             for i, identity in enumerate(identities)
         ]
         for schema, position, file in ((REQUESTS, 0, "requests"), (CHUNKS, 1, "chunks")):

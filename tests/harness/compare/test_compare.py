@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -166,6 +167,26 @@ def test_what_differs_is_named_and_can_be_allowed(make, name, change):
     allowed = compare_runs(a, b, allowed=[name])
     assert allowed.outcome == "no gate"
     assert {one.scale for one in allowed.differences} == {1.0}
+
+
+def test_a_closed_loop_is_compared_at_the_levels_of_both(make):
+    """Also with a run whose settings hold one number and whose records none."""
+    a, b = make("a", concurrency=[1, 8, 64]), make("b", concurrency=[8])
+    info = json.loads((b / "run.json").read_text())
+    info["settings"]["concurrency"] = 8
+    (b / "run.json").write_text(json.dumps(info))
+    table = pq.read_table(b / "requests.parquet").drop_columns(["concurrency"])
+    pq.write_table(table, b / "requests.parquet")
+    [obstacle] = compare_runs(a, b).obstacles
+    assert obstacle.name == "concurrency"
+    assert (
+        obstacle.reason == "vLLM has 1 in flight, 8 in flight, 64 in flight in A, vLLM has 8 in flight in B"
+    )
+    results = compare_runs(a, b, parse_gate("ttft_p50<=+20%,error_rate<=5%"), allowed=["concurrency"])
+    assert results.outcome == "pass" and len(results.gates) == 2
+    assert {(one.scale, one.concurrency) for one in (*results.differences, *results.gates)} == {(1.0, 8)}
+    shown = bench(a, b, "--allow-different", "concurrency").stdout
+    assert "vLLM, 8 in flight" in shown and "scale" not in shown
 
 
 def test_runs_without_a_common_engine_are_compared_only_by_name(make):

@@ -23,6 +23,7 @@ from harness.profiling.stage import Captured, ProfileOptions, Profiling, profile
 from harness.profiling.store import read_profiles
 from harness.profiling.subject import Subject, begin_run, open_subject
 from harness.reporting.report import write_report, write_run_outputs
+from harness.spec.load import LoadLevel
 from harness.spec.profile import Gap, ProfileManifest
 from harness.spec.results import OnlineResults
 from harness.spec.settings import EngineName, OnlineSettings
@@ -147,6 +148,26 @@ def test_what_fails_leaves_the_rest_whole(
     assert "cut off" in profiles.unread["profiles/torch/roseinfer/trace.json.gz"]
     assert read_profiles(folder) == profiles
     assert "Not read" in write_run_outputs(folder).read_text()
+
+
+def test_the_load_that_is_profiled(tmp_path: Path) -> None:
+    settings = OnlineSettings.model_validate(
+        {"engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "concurrency": "2,8,4",
+         "n": 16, "input_len": 16, "output_len": 12, "out": tmp_path}
+    )  # fmt: skip
+    folder = begin_run(settings, "online", ["bench"])
+    for load, held in ((None, 8), (LoadLevel(concurrency=2), 2)):
+        subject = open_subject(folder, load, lambda event: None)
+        assert subject.load == LoadLevel(concurrency=held)
+        assert subject.level(subject.contenders[0]).in_flight == held
+    with pytest.raises(UsageError, match="the run was not measured at scale 1") as told:
+        open_subject(folder, LoadLevel(1.0), lambda event: None)
+    assert told.value.mend == "it has 2 in flight, 4 in flight, 8 in flight"
+    done = CliRunner().invoke(app, ["profile", str(folder), "--concurrency", "3", "--quiet"])
+    assert isinstance(done.exception, UsageError)
+    assert str(done.exception.message) == "the run was not measured with 3 requests in flight"
+    both = CliRunner().invoke(app, ["profile", str(folder), "--concurrency", "2", "--scale", "1"])
+    assert isinstance(both.exception, UsageError)
 
 
 def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path) -> None:

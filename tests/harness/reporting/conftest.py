@@ -101,19 +101,25 @@ def make_online(
     *,
     engines: Sequence[Engine] = ENGINES,
     scales: Sequence[float] = SCALES,
+    closed: Sequence[int] = (),
     repeats: int = 2,
     n: int = 200,
     longest: int = 96,
     faults: bool = True,
     trace: str = "azure-conv-2023",
 ) -> Path:
-    """An online run folder, answers of up to `longest` tokens.
+    """An online run folder, answers of up to `longest` tokens; of a closed loop with `closed` in flight.
 
     With faults, a cell of vLLM has failures and an engine is skipped.
     """
     folder.mkdir(parents=True)
+    held = {1 / k: k for k in closed}
+    scales = list(held) or scales
     cells = [(e, scale, repeat) for repeat in range(repeats) for e in reversed(engines) for scale in scales]
     tables = [make_cell(cell, *identity, n, longest) for cell, identity in enumerate(cells)]
+    for (_, scale, _), (columns, _) in zip(cells, tables, strict=True):
+        if held:
+            columns |= {"scale": np.ones(n), "concurrency": np.full(n, held[scale])}
     if faults:
         bad = cells.index((next(engine for engine in engines if engine.name == "vllm"), scales[0], 0))
         for position, kind in ((5, "timeout"), (17, "timeout"), (30, "disconnected")):
@@ -134,7 +140,8 @@ def make_online(
             "online",
             [e.label for e in engines],
             engines=[{"name": e.name, "variant": e.variant} for e in engines],
-            scales=list(scales),
+            scales=[1.0] if closed else list(scales),
+            concurrency=list(closed) or None,
             repeats=repeats,
             n=n,
             slo={"ttft_ms": 200, "tpot_ms": 12},

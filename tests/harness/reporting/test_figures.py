@@ -59,6 +59,15 @@ def test_ids_differ_between_figures_on_a_page_and_references_hold(drawn):
     assert "<style" not in first and 'pt"' not in first.split(">")[0]
 
 
+def test_a_closed_loop_is_drawn_by_its_requests_in_flight(tmp_path):
+    folder = make_online(tmp_path / "run", engines=ENGINES[::2], closed=[1, 8, 64], repeats=1, n=40)
+    drawn = online_figures(load_run(folder))
+    names = {plot.name for plot in drawn.every}
+    assert {"ecdf_ttft_in_flight_8", "timeline_roseinfer_in_flight_64", "requests_vLLM_in_flight_64"} <= names
+    assert not any("scale" in plot.svg or "scale" in plot.name for plot in drawn.every)
+    assert "requests in flight" in drawn.overview.svg and "64 in flight" in drawn.tradeoffs[0].svg
+
+
 def test_answers_of_one_token_have_no_time_per_token(tmp_path):
     folder = make_online(tmp_path / "run", engines=ENGINES[::2], scales=[1.0], repeats=1, n=40, longest=1)
     drawn = online_figures(load_run(folder))

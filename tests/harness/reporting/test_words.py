@@ -189,6 +189,31 @@ def test_a_closed_loop_is_told_by_its_requests_in_flight(small):
     assert verdict(closed)[0].startswith("With 64 requests in flight, roseinfer has")
 
 
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("swept") / "run"
+    return load_run(
+        make_online(folder, engines=ENGINES[:2], closed=[8, 1, 64], repeats=1, n=100, faults=False)
+    )
+
+
+def test_a_closed_loop_s_levels_are_its_loads(swept):
+    first = verdict(swept)[0]
+    assert first.startswith("With 64 requests in flight, the heaviest load, ")
+    shown = tables.latency(swept.pooled, "ttft_ms")
+    assert shown.headers == ["engine", "1 in flight", "8 in flight", "64 in flight"]
+    rates = tables.throughput(swept.pooled)
+    assert rates.headers[1] == "in flight" and [row[1].text for row in rates.rows[:3]] == ["1", "8", "64"]
+    assert swept.disagreements == [] and "scale" not in summary(swept)
+
+
+def test_too_few_rounds_are_said(swept):
+    [told] = [one for one in notices(swept) if "for each in flight" in one.title]
+    assert told.detail == (
+        "100 requests for 64 in flight: most are sent while the load begins or ends. --n 640 is ten for each."
+    )
+
+
 def test_warnings_name_every_reason(run, small):
     found = {one.kind: f"{one.title} {one.detail}" for one in notices(run)}
     assert "vLLM at scale 0.4 is invalid" in found["invalid"]
