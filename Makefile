@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 SCALES ?= 0.4,0.8,1.6
+CONCURRENCY ?=
 MODEL ?= auto
 ENGINES ?= auto
 TRACE ?= builtin
@@ -26,10 +27,10 @@ $(READY): pyproject.toml constraints.txt
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
-	@echo "  variables: SCALES=$(SCALES) MODEL=$(MODEL) ENGINES=$(ENGINES) TRACE=$(TRACE) N=$(N) OUT= RUN= ARGS="
+	@echo "  variables: SCALES=$(SCALES) CONCURRENCY= MODEL=$(MODEL) ENGINES=$(ENGINES) TRACE=$(TRACE) N=$(N) OUT= RUN= ARGS="
 
-bench-online: $(READY) ## replay TRACE at SCALES against ENGINES and write the HTML report
-	$(BIN)/bench online --scales '$(SCALES)' --trace '$(TRACE)' --n $(N) $(COMMON)
+bench-online: $(READY) ## replay TRACE at SCALES, or hold CONCURRENCY=1,8,64 in flight, against ENGINES; HTML report
+	$(BIN)/bench online $(if $(CONCURRENCY),--concurrency '$(CONCURRENCY)',--scales '$(SCALES)' --trace '$(TRACE)') --n $(N) $(COMMON)
 
 bench-offline: $(READY) ## throughput of a fixed batch of prompts through ENGINES
 	$(BIN)/bench offline --ignore-eos $(COMMON)

@@ -136,14 +136,14 @@ def head(title: str, repeats: int, results: OnlineResults) -> str:
 
 
 def section(load: Load, repeats: int, results: OnlineResults) -> str:
-    """A Markdown table for each scale, and what must be known to read it."""
+    """A Markdown table for each load, and what must be known to read it."""
     pooled = [one for one in results.summaries if one.repeat is None]
-    scales = sorted({one.scale for one in pooled})
+    levels = sorted({one.load for one in pooled})
     asked = [Path(word).name if "/" in word else word for word in load.asked(repeats)]
     parts = [f"## {load.name}\n", f"    bench online {' '.join(asked)}\n"]
-    for scale in scales:
-        here = [one for one in pooled if one.scale == scale]
-        parts += [f"Scale {scale:g}:\n"] if len(scales) > 1 else []
+    for level in levels:
+        here = [one for one in pooled if one.load == level]
+        parts += [f"{str(level).capitalize()}:\n"] if len(levels) > 1 else []
         parts += [f"| engine | {' | '.join(COLUMNS)} |", f"|---|{'---:|' * len(COLUMNS)}"]
         parts += [f"| {one.label} | {' | '.join(cells(one, here, results.comparisons))} |" for one in here]
         parts += [
@@ -159,7 +159,7 @@ def cells(one: OnlineSummary, here: Sequence[OnlineSummary], comparisons: Sequen
     for metric, statistic in COLUMNS.values():
         values = [value(each, metric, statistic) for each in here]
         text = number(value(one, metric, statistic), decimals(values))
-        found = [c for c in comparisons if (c.scale, c.metric, c.statistic) == (one.scale, metric, statistic)]
+        found = [c for c in comparisons if (c.load, c.metric, c.statistic) == (one.load, metric, statistic)]
         texts.append(
             text + next((change(c, one.label) for c in found if {c.a, c.b} == {here[0].label, one.label}), "")
         )

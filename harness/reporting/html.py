@@ -105,9 +105,9 @@ class Chapter:
         return max((one.repeat or 0 for one in found), default=0) + 1
 
     @property
-    def grows_to(self) -> str:
-        """On which side of the figures the heavier loads stand."""
-        return "right" if self.meta.settings.get("concurrency") else "left"
+    def closed(self) -> bool:
+        """Whether the loads are closed loops."""
+        return bool(self.meta.settings.get("concurrency"))
 
     @property
     def headline(self) -> Table:

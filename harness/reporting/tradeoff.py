@@ -50,8 +50,9 @@ def tradeoff(pooled: Sequence[OnlineSummary], styles: Styles, metric: str) -> Pl
             ((one.output_tok_per_s, level(one) or 0.0) for one in pooled if one.load == load),
             key=lambda point: point[1],
         )
+        aside = 2 * rate > max(rates)  # a load beyond what the engine can give stands above the one before
         axes.annotate(
-            str(load), (rate, ms), (-6, 3) if (aside := 2 * rate > max(rates)) else (0, 6),
+            str(load), (rate, ms), (-6, 3) if aside else (0, 6),
             textcoords="offset points", ha="right" if aside else "center", fontsize=7, color=MUTED,
         )  # fmt: skip
     axes.set_title(f"{term.short} p{q}, ms")

@@ -134,7 +134,7 @@ class CommonSettings(Strict):
     prefix_cache: bool = Field(False, description="let engines reuse the KV cache of shared prefixes")
     ignore_eos: bool = Field(True, description="every answer has exactly the length asked for")
     profile: Literal["torch", "nsys", "both"] | None = Field(
-        None, description="profile a sample of the heaviest scale after the benchmark"
+        None, description="profile a sample of the heaviest load after the benchmark"
     )
     profile_only: bool = Field(False, description="measure nothing, only profile")
     out: Path | None = Field(None, description="where runs are kept; default outputs/benchmarks/serving")
