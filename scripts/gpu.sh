@@ -3,7 +3,7 @@
 # Usage: [PHASES="tests sanitize kernels online clients offline profile"] scripts/gpu.sh OUT [WHEELS [BUNDLES]]
 # WHEELS is a folder of wheels to install from, for a machine without a network; BUNDLES holds what `bench engines
 # bundle` made, a folder an engine. SCALES, ENGINES and N as in the Makefile, CLIENTS the requests in flight of the
-# closed loops ("1 64 256"). Full output and the runs go to OUT; `profile` profiles the run that `online` left there,
+# closed loops ("1,64,256"). Full output and the runs go to OUT; `profile` profiles the run that `online` left there,
 # at its first scale and without variants of engines; `sanitize` needs compute-sanitizer, from the CUDA toolkit or
 # nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part).
 set -uo pipefail
@@ -12,6 +12,7 @@ out=$1 wheels=${2:-} bundles=${3:-}
 all="tests sanitize kernels online clients offline profile"
 phases=${PHASES:-$all}
 scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang} n=${N:-200}
+clients=${CLIENTS:-1,64,256}
 plain=$(tr , '\n' <<<"$engines" | grep -v @ | paste -sd ,)
 own_kernels='regex=^(_[a-y]|attention|mlp|paged_decode)'
 export PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
@@ -52,10 +53,8 @@ for phase in $phases; do
             --max-output-len 128 --n "$n" --scales "$scales"
         ;;
     clients)
-        for clients in ${CLIENTS:-1 64 256}; do
-            logged "clients_$clients" 24 $bench online --engines "$plain" "${common[@]}" --clients 6 \
-                --concurrency "$clients" --input-len 256 --output-len 64 --n $((clients > 3 ? clients * 30 : 100))
-        done
+        logged clients 40 $bench online --engines "$engines" "${common[@]}" --clients 6 \
+            --concurrency "$clients" --input-len 256 --output-len 64 --n 100 --rounds 30
         ;;
     offline) logged offline 14 $bench offline --ignore-eos --engines "$plain" "${common[@]}" ;;
     profile)

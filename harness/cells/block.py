@@ -122,7 +122,7 @@ class _Measuring:
 
     def measure(self, cell: Cell) -> None:
         """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""
-        requests = self.resolved.workload.requests(cell.load.scale, cell.load_seed)
+        requests = self.resolved.workload.requests(cell.load, cell.load_seed)
 
         def progress(progress: Progress) -> None:
             self.notify(CellProgress(cell, len(requests), progress))

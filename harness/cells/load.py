@@ -10,6 +10,7 @@ from harness.errors import UsageError
 from harness.load.limits import most_in_flight
 from harness.load.plan import WireRequest
 from harness.models.folder import ModelFolder
+from harness.spec.load import LoadLevel
 from harness.spec.results import TraceRecord
 from harness.spec.settings import OnlineSettings
 from harness.traces.catalog import load
@@ -64,12 +65,12 @@ class Workload:
         )
         return cls(settings, vocab_size, max_model_len, None, record)
 
-    def requests(self, scale: float, seed: int) -> list[PlannedRequest]:
+    def requests(self, load: LoadLevel, seed: int) -> list[PlannedRequest]:
         """One cell's requests."""
         if self.trace is not None:
-            return open_loop(self.trace, scale, self.vocab_size, seed)
+            return open_loop(self.trace, load.scale, self.vocab_size, seed)
         s = self.settings
-        return closed_loop(s.n, s.input_len, s.output_len, self.vocab_size, seed)
+        return closed_loop(s.requests(load), s.input_len, s.output_len, self.vocab_size, seed)
 
     def warmup_waves(self, seed: int) -> list[list[PlannedRequest]]:
         """Requests to send before measuring, a wave at a time, all of a wave at once.
@@ -89,7 +90,9 @@ class Workload:
     def concurrency(self) -> int:
         """Requests that the load may have in flight, as far as it can be told before."""
         if self.settings.concurrency is not None:
-            return min(max(self.settings.concurrency), self.settings.n)
+            return max(
+                min(load.concurrency or 0, self.settings.requests(load)) for load in self.settings.loads
+            )
         assert self.trace is not None
         heaviest = min(self.settings.scales)
         due = [WireRequest(i, t * heaviest, b"") for i, t in enumerate(self.trace.arrival_s.tolist())]

@@ -47,7 +47,7 @@ def online(
             return
         try:
             if settings is not None:
-                if few := few_rounds(dict.fromkeys(settings.loads, settings.n)):
+                if few := few_rounds({load: settings.requests(load) for load in settings.loads}):
                     display.line(few)
                 run, results = run_online(settings, ["bench", *sys.argv[1:]], show)
             else:

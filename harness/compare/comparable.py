@@ -17,6 +17,7 @@ ALIKE: dict[str, Callable[[StoredRun], object]] = {
     "hardware": lambda run: hardware(run.settings.device, run.info.environment),
     "trace": lambda run: _trace(run, "sha256") or [_trace(run, "name"), _origin(run)],
     "requests": lambda run: _trace(run, "requests"),
+    "rounds": lambda run: run.settings.rounds,
     "fit": lambda run: _trace(run, "fit"),
     "lengths": lambda run: [
         _trace(run, "input_tokens"),

@@ -67,14 +67,14 @@ class Subject:
         if level.step_ms is not None:
             tokens = workload.record.output_tokens / max(1, workload.record.requests)
             wanted = max(wanted, ceil(level.in_flight * SAMPLE_S * 1e3 / (level.step_ms * max(tokens, 1))))
-        return list(_cycle(workload, self.load.scale, min(wanted, MAX_REQUESTS), self.resolved.settings.seed))
+        return list(_cycle(workload, self.load, min(wanted, MAX_REQUESTS), self.resolved.settings.seed))
 
 
-def _cycle(workload: Workload, scale: float, wanted: int, seed: int) -> Iterator[PlannedRequest]:
+def _cycle(workload: Workload, load: LoadLevel, wanted: int, seed: int) -> Iterator[PlannedRequest]:
     index = 0
     for turn in count():
         drawn = int(np.random.SeedSequence([seed, 0x9F0F, turn]).generate_state(1, np.uint64)[0])
-        for one in workload.requests(scale, drawn):
+        for one in workload.requests(load, drawn):
             if index == wanted:
                 return
             yield replace(one, index=index, t_sched_s=None, after=None)

@@ -118,9 +118,7 @@ def few_rounds(requests: Mapping[LoadLevel, int]) -> str:
     if not few:
         return ""
     told = several(f"{requests[load]:,} requests for {load}" for load in few)
-    return (
-        f"{told}: most are sent while the load begins or ends. --n {10 * few[-1].value:.0f} is ten for each."
-    )
+    return f"{told}: most are sent while the load begins or ends. --rounds 10 sends ten for each in flight."
 
 
 def _rounds(run: OnlineRun) -> list[Notice]:

@@ -168,8 +168,10 @@ class OnlineSettings(CommonSettings):
     )
     concurrency: Concurrency | None = Field(
         None,
-        description="closed loop instead of a trace: requests in flight, each number measured in turn; "
-        f"--n should be {MIN_ROUNDS} times the largest, better 10 times",
+        description="closed loop instead of a trace: requests in flight, each number measured in turn",
+    )
+    rounds: int | None = Field(
+        None, ge=1, description="closed loop: at least so many requests for each in flight, best 10 or more"
     )
     input_len: int = Field(128, ge=1, description="prompt tokens in the closed loop")
     output_len: int = Field(64, ge=1, description="output tokens in the closed loop")
@@ -190,7 +192,7 @@ class OnlineSettings(CommonSettings):
         if self.concurrency is not None:
             idle = dict.fromkeys(("trace", "fit", "max_output_len", "scales"), "excludes --concurrency")
         else:
-            idle = dict.fromkeys(("input_len", "output_len"), "needs --concurrency")
+            idle = dict.fromkeys(("rounds", "input_len", "output_len"), "needs --concurrency")
             if self.fit != "clip":
                 idle["max_output_len"] = "needs --fit clip"
         if all(engine.name != "openai" for engine in self.engines):
@@ -215,6 +217,10 @@ class OnlineSettings(CommonSettings):
         if self.concurrency is not None:
             return from_light_to_heavy(LoadLevel(concurrency=held) for held in self.concurrency)
         return from_light_to_heavy(map(LoadLevel, self.scales))
+
+    def requests(self, load: LoadLevel) -> int:
+        """How many are sent at a load; of a trace at most, where it has fewer."""
+        return max(self.n, (self.rounds or 0) * (load.concurrency or 0))
 
     @property
     def cut(self) -> Window | Literal["steady"] | None:

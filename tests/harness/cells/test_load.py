@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from harness.cells.load import MAX_STAGGERED, MAX_WARMUP_BATCH, Workload, model_context
 from harness.errors import UsageError
 from harness.models.folder import ModelFolder
+from harness.spec.load import LoadLevel
 from harness.spec.settings import OnlineSettings
 from harness.workload import PlannedRequest
 
@@ -93,7 +94,7 @@ def test_the_warm_up_fits_every_context_that_the_load_fits(
 
 def test_warm_up_prompts_are_in_no_load_and_in_no_other_wave() -> None:
     load = workload(scales=[0.05], n=300, max_output_len=8, fit="clip")
-    measured = [tuple(one.prompt[:8]) for one in load.requests(0.05, seed=5)]
+    measured = [tuple(one.prompt[:8]) for one in load.requests(LoadLevel(0.05), seed=5)]
     warming = [tuple(one.prompt[:8]) for wave in load.warmup_waves(seed=5) for one in wave]
     assert len(set(measured) | set(warming)) == len(measured) + len(warming)
 
@@ -105,10 +106,10 @@ def test_a_number_of_requests_or_none() -> None:
 
 def test_a_cell_is_its_scale_and_its_seed() -> None:
     load = workload(n=20)
-    one, same, other = load.requests(0.5, 3), load.requests(0.5, 3), load.requests(0.5, 4)
+    one, same, other = (load.requests(LoadLevel(0.5), seed) for seed in (3, 3, 4))
     assert [a.prompt.tolist() for a in one] == [a.prompt.tolist() for a in same]
     assert all(a.prompt[:8].tolist() != b.prompt[:8].tolist() for a, b in zip(one, other, strict=True))
-    slow = load.requests(2.0, 3)
+    slow = load.requests(LoadLevel(2.0), 3)
     assert [a.t_sched_s * 4 for a in one] == pytest.approx([b.t_sched_s for b in slow])
 
 
@@ -116,7 +117,17 @@ def test_a_closed_loop_is_described() -> None:
     record = closed(4, n=10).record
     assert (record.requests, record.input_tokens, record.output_tokens) == (10, 50, 30)
     assert "4 requests in flight" in record.origin
-    assert [one.t_sched_s for one in closed(4, n=2).requests(1.0, 0)] == [None, None]
+    assert [one.t_sched_s for one in closed(4, n=2).requests(LoadLevel(concurrency=4), 0)] == [None, None]
+
+
+def test_a_closed_loop_has_its_rounds_at_each_level() -> None:
+    load = workload(concurrency=[1, 4, 16], n=10, rounds=3, input_len=5, output_len=3)
+    assert [len(load.requests(level, 0)) for level in load.settings.loads] == [10, 12, 48]
+    assert load.concurrency() == 16
+    assert [len(closed(16, n=4).requests(LoadLevel(concurrency=16), 0)), closed(16, n=4).concurrency()] == [
+        4,
+        4,
+    ]
 
 
 def test_what_exceeds_the_context_is_refused() -> None:

@@ -47,6 +47,7 @@ ONLINE = COMMON | {
     "scales": ("0.4,2", [0.4, 2.0]),
     "n": ("12", 12),
     "concurrency": ("4,1", [4, 1]),
+    "rounds": ("12", 12),
     "input_len": ("10", 10),
     "output_len": ("11", 11),
     "clients": ("2", 2),
@@ -68,6 +69,7 @@ BESIDE: dict[str, dict[str, str]] = {
     "aa": {"repeats": "2"},
     "api_key_env": {"base_url": "http://h"},
     "max_output_len": {"fit": "clip"},
+    "rounds": {"concurrency": "2"},
     "input_len": {"concurrency": "2"},
     "output_len": {"concurrency": "2"},
 }

@@ -210,7 +210,8 @@ def test_a_closed_loop_s_levels_are_its_loads(swept):
 def test_too_few_rounds_are_said(swept):
     [told] = [one for one in notices(swept) if "for each in flight" in one.title]
     assert told.detail == (
-        "100 requests for 64 in flight: most are sent while the load begins or ends. --n 640 is ten for each."
+        "100 requests for 64 in flight: most are sent while the load begins or ends. "
+        "--rounds 10 sends ten for each in flight."
     )
 
 
