@@ -57,7 +57,8 @@ class Workload:
         held = ", ".join(map(str, sorted(settings.concurrency)))
         record = TraceRecord(
             name="closed loop",
-            origin=f"{held} requests in flight, {settings.input_len} tokens in, {settings.output_len} out",
+            origin=f"{held} request{'' if held == '1' else 's'} in flight, {settings.input_len} tokens in, "
+            f"{settings.output_len} out",
             requests=settings.n,
             fit="none",
             input_tokens=settings.n * settings.input_len,

@@ -26,7 +26,7 @@ from harness.reporting.page import environment, text_of
 from harness.reporting.prefixes import prefix_table
 from harness.reporting.ratios import ratios
 from harness.reporting.run import OfflineRun, OnlineRun, Run
-from harness.reporting.several import Change
+from harness.reporting.several import Change, overview
 from harness.reporting.sketch import series
 from harness.reporting.style import Look, looks, on_dark
 from harness.reporting.svg import Plot, css_color
@@ -187,6 +187,8 @@ def render(runs: Sequence[tuple[Run, Figures]], folder: Path, changes: Sequence[
         .render(
             title=_title(chapters),
             chapters=chapters,
+            widest=max(chapters, key=lambda chapter: len(chapter.styles)),
+            overview=overview([run for run, _ in runs]),
             changes=changes,
             glossary=GLOSSARY,
             made=made,

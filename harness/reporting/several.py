@@ -1,14 +1,15 @@
-"""Several runs in one report: what the later ones change against the first."""
+"""Several runs in one report: all of them in a table, and what the later ones change against the first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.compare import tables
 from harness.compare.compare import compare_runs
+from harness.compare.tables import caveats, differences
 from harness.reporting.run import OnlineRun, Run
 from harness.reporting.table import Table
+from harness.reporting.tables import all_runs
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,12 @@ class Change:
     tables: Sequence[Table]
     caveats: Sequence[str]
     obstacles: Sequence[str]
+
+
+def overview(runs: Sequence[Run]) -> Table | None:
+    """Every engine of the online runs, numbered from 1, at every load; None of less than two such runs."""
+    online = {number: run.pooled for number, run in enumerate(runs, 1) if isinstance(run, OnlineRun)}
+    return all_runs(online) if len(online) > 1 else None
 
 
 def changes(runs: Sequence[Run]) -> list[Change]:
@@ -38,8 +45,8 @@ def changes(runs: Sequence[Run]) -> list[Change]:
             Change(
                 online[0].path.name,
                 run.path.name,
-                tables.differences(results),
-                tables.caveats(results) if results.differences else [],
+                differences(results),
+                caveats(results) if results.differences else [],
                 [one.reason for one in results.obstacles],
             )
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -15,6 +15,11 @@ from harness.spec.load import LoadLevel, head_of
 from harness.spec.results import Distribution, OfflineResult, OnlineSummary
 
 SHOWN = (50, 90, 99)
+_LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+_MEASURED = (
+    *(Column(f"{GLOSSARY[metric].short} ms") for metric in _LATENCIES),
+    Column("output tok/s"),
+)
 OFFLINE_COLUMNS = ("req_per_s", "output_tok_per_s", "total_tok_per_s", "total_s")
 
 
@@ -93,21 +98,27 @@ def throughput(summaries: Sequence[OnlineSummary]) -> Table:
 
 def repeats(summaries: Sequence[OnlineSummary]) -> Table:
     """Every cell by itself: the four latencies as `p50/p90/p99`, and the output rate."""
-    metrics = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
-    places = decimals(summary.output_tok_per_s for summary in summaries)
-    columns = _identity_columns(summaries)
-    columns += [Column(f"{GLOSSARY[metric].short} ms") for metric in metrics]
-    columns += [Column("output tok/s"), Column("valid", numeric=False)]
+    rows = [[*_identity(summary), *_measured(summary, summaries), _valid(summary)] for summary in summaries]
+    columns = [*_identity_columns(summaries), *_MEASURED, Column("valid", numeric=False)]
+    return Table("repeats", "Each repeat, p50/p90/p99", columns, rows, _notes(summaries, _LATENCIES))
+
+
+def all_runs(pooled: Mapping[int, Sequence[OnlineSummary]]) -> Table:
+    """Every engine of several runs, numbered, at every load: what `repeats` has, loads ascending.
+
+    Decimals are alike at a load, since two loads can be a hundred times apart.
+    """
+    every = [summary for summaries in pooled.values() for summary in summaries]
     rows = [
-        [
-            *_identity(summary),
-            *(_triple(summary, metric, _places(summaries, metric)) for metric in metrics),
-            _plain(summary.output_tok_per_s, places),
-            _valid(summary),
-        ]
-        for summary in summaries
+        [Cell(one.label), Cell(str(run), run), Cell(str(load), load.value), *_measured(one, alike)]
+        for load in sorted({one.load for one in every})
+        for alike in [[one for one in every if one.load == load]]
+        for run, summaries in pooled.items()
+        for one in summaries
+        if one.load == load
     ]
-    return Table("repeats", "Each repeat, p50/p90/p99", columns, rows, _notes(summaries, metrics))
+    columns = [Column("engine", numeric=False), Column("run"), Column("load"), *_MEASURED]
+    return Table("all-runs", "All runs, p50/p90/p99", columns, rows, _notes(every, _LATENCIES))
 
 
 def offline(results: Sequence[OfflineResult]) -> Table:
@@ -215,6 +226,14 @@ def _notes(summaries: Sequence[OnlineSummary], metrics: Sequence[str]) -> list[s
         f"{DASH}: p{q} needs {needed(q)} samples and is withheld below; up to {more} more."
         for q, more in short.items()
         if more
+    ]
+
+
+def _measured(summary: OnlineSummary, alike: Sequence[OnlineSummary]) -> list[Cell]:
+    """The cells under `_MEASURED`, with the decimals that summaries `alike` need."""
+    return [
+        *(_triple(summary, metric, _places(alike, metric)) for metric in _LATENCIES),
+        _plain(summary.output_tok_per_s, decimals(one.output_tok_per_s for one in alike)),
     ]
 
 

@@ -9,7 +9,7 @@ from harness.reporting.index import write_index
 from harness.reporting.notices import notices
 from harness.reporting.report import write_report
 from harness.reporting.run import load_run, load_runs
-from harness.reporting.several import changes
+from harness.reporting.several import changes, overview
 from harness.spec.results import OnlineResults
 
 from .conftest import ENGINES, Engine, make_online
@@ -44,6 +44,21 @@ def test_runs_that_do_not_measure_the_same_are_not_compared(before, tmp_path):
     other = make_online(tmp_path / "other", engines=ENGINES[:1], scales=[1.0], n=60, faults=False)
     (change,) = changes(load_runs([before, other]))
     assert not change.tables and any(reason.startswith("requests differs") for reason in change.obstacles)
+
+
+def test_all_runs_stand_in_one_table(before, after, tmp_path):
+    other = make_online(tmp_path / "other", engines=ENGINES[:2], closed=[8, 1], n=100, faults=False)
+    runs = load_runs([before, other, after])
+    table, labels = overview(runs), [engine.label for engine in ENGINES[:2]]
+    assert [(row[0].text, row[1].text, row[2].text) for row in table.rows] == [
+        ("roseinfer", "1", "scale 1"),
+        ("roseinfer", "3", "scale 1"),
+        *((label, "2", load) for load in ("1 in flight", "8 in flight") for label in labels),
+    ]
+    assert table.rows[1][7].value == runs[2].pooled[0].output_tok_per_s
+    assert overview(runs[:1]) is None
+    page = write_report([before, other], tmp_path / "two.html").read_text(encoding="utf-8")
+    assert "All runs, p50/p90/p99" in page and "<summary>other is not compared with before</summary>" in page
 
 
 def test_a_run_against_itself_is_nothing(before):
