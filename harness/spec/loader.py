@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.errors import UsageError
-from harness.spec.settings import CommonSettings
+from harness.spec.settings import CommonSettings, asks_auto
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 
@@ -31,7 +31,7 @@ def build(kind: type[Settings], config: Path | None, given: dict[str, Any]) -> S
         return f"{key} in {config}" if key in from_file and key not in given else "--" + key.replace("_", "-")
 
     values = from_file | given
-    if values.get("engines") == "auto":  # as if nobody had named any
+    if asks_auto(values.get("engines")):
         del values["engines"]
     try:
         settings = kind.model_validate(values)

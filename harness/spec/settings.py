@@ -36,6 +36,22 @@ def _split(value: object) -> object:
     return split(value) if isinstance(value, str) else value
 
 
+def asks_auto(engines: object) -> bool:
+    """Whether `engines` leaves the choice to the machine, as if none had been named."""
+    return _split(engines) == ["auto"]
+
+
+def _engines(value: object) -> object:
+    """`_split`, where `auto` is no engine among others."""
+    names = _split(value)
+    if isinstance(names, list) and "auto" in names:
+        raise ValueError(
+            "auto stands alone: it means roseinfer and every other engine that is installed; "
+            "give only auto, or the engines by name"
+        )
+    return names
+
+
 class EngineRef(Strict):
     """An engine and one of its variants: `NAME` or `NAME@VARIANT`."""
 
@@ -98,7 +114,7 @@ class Window(Strict):
         return self
 
 
-Engines = Annotated[list[EngineRef], BeforeValidator(_split), Field(min_length=1)]
+Engines = Annotated[list[EngineRef], BeforeValidator(_engines), Field(min_length=1)]
 Scales = Annotated[list[Annotated[float, Field(gt=0)]], BeforeValidator(_split), Field(min_length=1)]
 Concurrency = Annotated[list[Annotated[int, Field(ge=1)]], BeforeValidator(_split), Field(min_length=1)]
 

@@ -178,6 +178,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         (["--engines", "vlm"], "--engines: 'vlm' should be 'roseinfer', 'vllm', "),
         (["--engines", "a b"], "--engines: 'a b' is not NAME or NAME@VARIANT"),
         (["--engines", "vllm,vllm"], "--engines: named twice: vllm"),
+        (["--engines", "auto,vllm"], "--engines: auto stands alone: it means roseinfer and every other "),
         (["--engines", "openai"], "engine openai needs --base-url"),
         (["--slo", "ttft"], "--slo: 'ttft' is not like ttft_ms=200"),
         (["--slo", "speed=3"], "--slo: there is no speed"),
