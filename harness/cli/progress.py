@@ -31,7 +31,8 @@ from harness.cells.events import (
 )
 from harness.compare.tables import noise, planning
 from harness.metrics.percentiles import missing
-from harness.offline.run import Measuring
+from harness.offline.run import Begun, Measuring
+from harness.offline.run import Event as OfflineEvent
 from harness.reporting import tables
 from harness.reporting.facts import fitted
 from harness.reporting.numbers import DASH, plural
@@ -58,7 +59,7 @@ class Display:
         self._cells = 0
         self._current = -1
 
-    def show(self, event: Event | Measuring | OfflineResult | Skipped) -> None:
+    def show(self, event: Event | OfflineEvent) -> None:
         """Print `event`."""
         if self._quiet:
             return
@@ -95,6 +96,8 @@ class Display:
                 )
             case CellDone(cell, summary):
                 self.line(f"[{cell.index + 1}/{self._cells}] {cell}: {_summary(summary)}")
+            case Begun(folder):
+                self.line(f"run {folder}")
             case Measuring(label, repeat, index, total, log):
                 self.line(f"[{index + 1}/{total}] {label}, repeat {repeat}; log: {log}")
                 self._live(f"[{index + 1}/{total}] {label}, repeat {repeat}", None)

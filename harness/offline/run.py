@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,13 @@ from harness.workload import closed_loop, warmup
 
 
 @dataclass(frozen=True)
+class Begun:
+    """The run has its folder."""
+
+    folder: Path
+
+
+@dataclass(frozen=True)
 class Measuring:
     """A measurement begins: number `index` of `total`."""
 
@@ -36,14 +43,16 @@ class Measuring:
     log: Path
 
 
-Notify = Callable[[Measuring | OfflineResult | Skipped], None]
+Event = Begun | Measuring | OfflineResult | Skipped
+Notify = Callable[[Event], None]
 
 
 def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -> tuple[Path, OfflineResults]:
     """Measure every engine. Returns the run's folder and its results.
 
-    The results file is written after every measurement, so an interrupted run keeps what it had. An engine
-    that fails is in `skipped` with the repeat; one that is not there, without.
+    The results file is written after every measurement, so an interrupted run keeps what it had; what it did
+    not come to is in `skipped` of that file. An engine that fails is there with the repeat; one that is not
+    installed, without.
 
     Args:
         command: The command line, to be repeated.
@@ -77,10 +86,11 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
     )
     results = OfflineResults(meta=info, results=[], skipped=skipped)
     out = make_folder(settings.out, "offline")
-    _save(results, out)
+    notify(Begun(out))
+    turns = list(order(entries, settings))
+    _save(results, out, turns)
     for skip in skipped:
         notify(skip)
-    turns = list(order(entries, settings))
     for index, (entry, repeat) in enumerate(turns):
         name = str(entry.contender.ref).replace("@", ".")
         log = out / "logs" / f"{name}.{'server' if entry.served else 'offline'}.log"
@@ -95,15 +105,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
         except LeftBehindError:
             raise
         except BenchError as error:
-            ref = entry.contender.ref
-            failure = Skipped(
-                engine=ref.name,
-                variant=ref.variant,
-                label=entry.label,
-                repeat=repeat,
-                reason=error.message,
-                mend=error.mend,
-            )
+            failure = _left_out(entry, repeat, error.message, error.mend)
             results.skipped.append(failure)
             notify(failure)
         else:
@@ -111,7 +113,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
             if all(record.label != known.label for known in info.launches):
                 info.launches.append(record)
             notify(row)
-        _save(results, out)
+        _save(results, out, turns[index + 1 :])
     return out, results
 
 
@@ -171,6 +173,19 @@ def _batch(settings: OfflineSettings, repeat: int) -> Batch:
     )
 
 
-def _save(results: OfflineResults, out: Path) -> None:
+def _left_out(entry: Entry, repeat: int, reason: str, mend: str) -> Skipped:
+    ref = entry.contender.ref
+    return Skipped(
+        engine=ref.name, variant=ref.variant, label=entry.label, repeat=repeat, reason=reason, mend=mend
+    )
+
+
+def _save(results: OfflineResults, out: Path, ahead: Sequence[tuple[Entry, int]]) -> None:
+    """`ahead` is not measured yet; should the run end here, its files say so."""
+    pending = [
+        _left_out(entry, repeat, "the run ended before its measurement", "run the command again")
+        for entry, repeat in ahead
+    ]
     write_json(out / "run.json", results.meta)
-    write_json(out / "offline_results.json", results)
+    stored = results.model_copy(update={"skipped": [*results.skipped, *pending]})
+    write_json(out / "offline_results.json", stored)

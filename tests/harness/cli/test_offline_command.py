@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.errors import LeftBehindError
 from harness.offline.measured import Measured
 from harness.spec.results import LaunchRecord, OfflineResults
 
@@ -37,8 +38,9 @@ def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
         assert row["label"] in (folder / "summary.md").read_text()
     assert {path.suffix for path in (folder / "figures").iterdir()} == {".csv", ".png", ".svg"}
     lines = done.err.splitlines()
-    assert lines[0].startswith("skipped openai: it has no in-process API here")
-    assert lines[2].startswith("[1/2] roseinfer, repeat 0; log: ")
+    assert lines[0] == f"run {folder}"
+    assert lines[1].startswith("skipped openai: it has no in-process API here")
+    assert lines[3].startswith("[1/2] roseinfer, repeat 0; log: ")
     heads = ["engine", "req/s", "output tok/s", "total tok/s", "total latency (s)"]
     assert any([cell.strip() for cell in line.strip("┃").split("┃")] == heads for line in lines)
 
@@ -67,6 +69,38 @@ def test_ctrl_c_within_the_profile_keeps_the_results(
         "bench: interrupted; the run is measured",
         f"  mend: profile it with `bench profile {report.parent} --tool torch`",
     ]
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said", "first"),
+    [
+        (LeftBehindError("it holds PID 7", "kill -9 7"), 3, "it holds PID 7", "kill -9 7; then "),
+        (KeyboardInterrupt(), 130, "interrupted; what is measured is saved", ""),
+    ],
+)
+def test_a_run_that_ends_early_names_what_it_has(
+    end: BaseException, code: int, said: str, first: str,
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    answers = [(Measured(1.0, (3, 3)), LaunchRecord(engine="roseinfer", label="roseinfer"))]
+
+    def measure(*_: Any) -> tuple[Measured, LaunchRecord]:
+        if answers:
+            return answers.pop()
+        raise end
+
+    monkeypatch.setattr("harness.offline.run.through_server", measure)
+    monkeypatch.setattr("harness.offline.run.through_worker", measure)
+    done = bench(*QUICK, "--engines", "roseinfer", "--repeats", "2", "--out", str(tmp_path))
+    [folder] = tmp_path.iterdir()
+    assert (done.code, done.out) == (code, "")
+    assert done.err.splitlines()[-2:] == [
+        f"bench: {said}",
+        f"  mend: {first}run the command again; `bench report {folder}` shows what was measured",
+    ]
+    stored = OfflineResults.model_validate_json((folder / "offline_results.json").read_bytes())
+    assert len(stored.results) == 1 and [skip.repeat for skip in stored.skipped] == [0, 1, 1]
+    assert bench("report", str(folder), "--out", str(tmp_path / "report.html")).code == 0
 
 
 def test_an_engine_that_fails(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
