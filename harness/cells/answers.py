@@ -12,6 +12,7 @@ from harness.fairness.answers import Replies, ask, check
 from harness.fairness.prompts import OUTPUT_TOKENS, check_prompts
 from harness.fairness.reference import Reference, ask_reference, interpreter
 from harness.spec.fairness import AnswerChecks
+from harness.spec.stored import read_stored
 
 ANSWERS = "answers.json"
 
@@ -72,4 +73,4 @@ def _reference(run: Run, resolved: Resolved, replies: Replies) -> Reference | st
 
 def _read(folder: Path) -> Replies | None:
     path = folder / ANSWERS
-    return Replies.model_validate_json(path.read_bytes()) if path.exists() else None
+    return read_stored(path, Replies) if path.exists() else None

@@ -15,7 +15,10 @@ from pydantic import BaseModel
 from harness import PROJECT_ROOT
 from harness.errors import UsageError
 from harness.files import write_whole
+from harness.spec.results import RunInfo
+from harness.spec.stored import read_stored
 
+RUN = "run.json"
 DEFAULT = PROJECT_ROOT / "outputs" / "benchmarks" / "serving"
 
 
@@ -75,3 +78,14 @@ def alone(folder: Path) -> Iterator[None]:
 def write_json(path: Path, content: BaseModel) -> None:
     """Strict JSON, whole or not at all."""
     write_whole(path, content.model_dump_json(indent=2).encode() + b"\n")
+
+
+def read_info(folder: Path, mend: str) -> RunInfo:
+    """What stands in a run's `run.json`.
+
+    Raises:
+        UsageError: There is none, with `mend`, or it is not of this version.
+    """
+    if not (folder / RUN).is_file():
+        raise UsageError(f"{folder} holds no run: there is no {RUN} in it", mend)
+    return read_stored(folder / RUN, RunInfo)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from harness.cells.cell import Block, plan
-from harness.cells.folder import write_json
+from harness.cells.folder import RUN, read_info, write_json
 from harness.cells.resolve import make_contenders
 from harness.errors import UsageError
 from harness.files import write_whole
@@ -19,8 +18,9 @@ from harness.spec.calibration import ClientCeiling, client_ceiling
 from harness.spec.load import LoadLevel
 from harness.spec.results import LaunchRecord, RunInfo, Skipped, fill
 from harness.spec.settings import OnlineSettings
+from harness.spec.stored import checked, read_stored
 
-RUN, RESULTS, JOURNAL, SKIPPED = "run.json", "online_results.json", "journal.jsonl", "skipped.json"
+RESULTS, JOURNAL, SKIPPED = "online_results.json", "journal.jsonl", "skipped.json"
 
 _SKIPPED = TypeAdapter(list[Skipped])
 
@@ -54,25 +54,14 @@ class Run:
             UsageError: There is none, it is not an online run, or its files do not belong together.
         """
         mend = "name the folder of a run of `bench online`"
-        try:
-            info = RunInfo.model_validate_json((folder / RUN).read_bytes())
-            kept = (folder / SKIPPED).read_bytes() if (folder / SKIPPED).exists() else b"[]"
-            run = cls(folder, info, _SKIPPED.validate_json(kept))
-            for one in run.skipped:
-                fill(one, info)
-            if info.kind == "online":
-                OnlineSettings.model_validate(info.settings)
-        except OSError as error:
-            reason = os.strerror(error.errno or 0)
-            raise UsageError(f"{folder} holds no run: {RUN}: {reason}", mend) from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise UsageError(
-                f"{folder} holds no run of this version: {where}: {first['msg']}", "start a new run"
-            ) from None
+        info = read_info(folder, mend)
         if info.kind != "online":
             raise UsageError(f"{folder} is an {info.kind} run, which cannot be resumed", mend)
+        checked(info.settings, OnlineSettings, f"the settings of {folder / RUN}")
+        kept = folder / SKIPPED
+        run = cls(folder, info, read_stored(kept, list[Skipped]) if kept.exists() else [])
+        for one in run.skipped:
+            fill(one, info)
         run._read_journal()
         return run
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from harness.cells.answers import judged_answers
+from harness.cells.folder import read_info
 from harness.errors import UsageError
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.validity import invalid_reasons
@@ -16,6 +15,7 @@ from harness.spec.calibration import client_ceiling
 from harness.spec.load import LoadLevel
 from harness.spec.results import RunInfo
 from harness.spec.settings import OnlineSettings
+from harness.spec.stored import checked
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,11 @@ class StoredRun:
             UsageError: It holds no finished online run of this version.
         """
         mend = "name the folder of a finished run of bench online"
-        try:
-            info = RunInfo.model_validate_json((path / "run.json").read_bytes())
-            if info.kind != "online":
-                raise UsageError(f"{path} is an {info.kind} run; only online runs are compared", mend)
-            settings = OnlineSettings.model_validate(info.settings)
-            answers = judged_answers(path)
-        except OSError as error:
-            raise UsageError(f"{path} holds no run: run.json: {error.strerror}", mend) from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise UsageError(f"{path} is not a run of this version: {where}: {first['msg']}", mend) from None
+        info = read_info(path, mend)
+        if info.kind != "online":
+            raise UsageError(f"{path} is an {info.kind} run; only online runs are compared", mend)
+        settings = checked(info.settings, OnlineSettings, f"the settings of {path / 'run.json'}")
+        answers = judged_answers(path)
         if not (path / "requests.parquet").is_file():
             raise UsageError(f"the run in {path} is not finished", f"finish it: bench online --resume {path}")
         records = read_records(path, concurrency=info.only_concurrency)

@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue, ValidationError
 from harness import PROJECT_ROOT
 from harness.engines.environments.recipe import Build, BundleRecipe, Recipe
 from harness.errors import UsageError
-from harness.spec.base import Strict
+from harness.spec.base import Strict, first_fault
 from harness.spec.settings import EngineName
 
 CONFIGS = PROJECT_ROOT / "configs" / "engines"
@@ -54,7 +54,5 @@ def load_file(engine: EngineName, folder: Path = CONFIGS) -> EngineFile:
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "mend the file") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
         known = ", ".join(Variant.model_fields)
-        raise UsageError(f"{path}: {where}: {first['msg']}", f"a variant has the keys {known}") from None
+        raise UsageError(f"{path}: {first_fault(error)}", f"a variant has the keys {known}") from None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from harness.cells.folder import write_json
 from harness.cells.run import RESULTS
 from harness.errors import UsageError
@@ -22,6 +20,7 @@ from harness.profiling.store import FIGURES, MANIFEST, read_manifest
 from harness.records.store import read_records
 from harness.spec.profile import ProfileFigures, ProfileRun, Profiles, Tool
 from harness.spec.results import OnlineResults
+from harness.spec.stored import read_stored
 
 
 def analyse(run: Path) -> Profiles:
@@ -52,7 +51,7 @@ def analyse(run: Path) -> Profiles:
             unread[error.path.relative_to(run).as_posix()] = error.reason
     gaps = []
     if (run / RESULTS).is_file():
-        results = _results(run / RESULTS)
+        results = read_stored(run / RESULTS, OnlineResults)
         records = read_records(run, concurrency=results.meta.only_concurrency)
         levels = measure_levels(records.requests, records.chunks)
         gaps = explain(results, manifest.runs, found, levels)
@@ -70,12 +69,3 @@ def _read(run: Path, one: ProfileRun) -> Timeline:
         return read_nsys(folder / "nsys.sqlite")
     packed = folder / "trace.json.gz"
     return read_torch_trace(packed if packed.exists() else folder / "trace.json")
-
-
-def _results(path: Path) -> OnlineResults:
-    try:
-        return OnlineResults.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise UsageError(
-            f"{path} is not of this version: {error.errors()[0]['msg']}", "make the run again"
-        ) from None

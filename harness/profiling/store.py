@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
-
-from harness.errors import UsageError
 from harness.spec.profile import ProfileManifest, Profiles
+from harness.spec.stored import Model, read_stored
 
 MANIFEST = "profile_manifest.json"
 FIGURES = "profiles/figures.json"
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_manifest(run: Path) -> ProfileManifest | None:
@@ -27,10 +22,4 @@ def read_profiles(run: Path) -> Profiles | None:
 
 
 def _read(path: Path, model: type[Model]) -> Model | None:
-    if not path.exists():
-        return None
-    try:
-        return model.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        reason = error.errors()[0]["msg"]
-        raise UsageError(f"{path} is not of this version: {reason}", "profile the run again") from None
+    return read_stored(path, model, "profile the run again") if path.exists() else None

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import ValidationError
 
 from harness.cells.events import Notify
-from harness.cells.folder import make_folder, now, write_json
+from harness.cells.folder import RUN, make_folder, now, read_info, write_json
 from harness.cells.load import Workload
 from harness.cells.resolve import Resolved, find_engines, make_contenders, resolve_online
-from harness.cells.run import RUN
 from harness.engines.base import Contender
 from harness.engines.registry import get_engine
 from harness.errors import UsageError
@@ -26,6 +24,7 @@ from harness.spec.load import LoadLevel
 from harness.spec.profile import Level
 from harness.spec.results import RunInfo
 from harness.spec.settings import CommonSettings, OfflineSettings, OnlineSettings
+from harness.spec.stored import checked
 from harness.telemetry.machine import environment
 from harness.telemetry.versions import versions
 from harness.workload import PlannedRequest
@@ -115,7 +114,7 @@ def open_subject(
     Raises:
         UsageError: the folder holds no run, the run has no such load or engine, or no engine of it is there.
     """
-    info = _info(folder)
+    info = read_info(folder, "name the folder of a run, such as outputs/…/online_…")
     settings = _as_online(info)
     if engines is not None:
         run_has = {str(engine): engine for engine in settings.engines}
@@ -137,24 +136,11 @@ def open_subject(
     return Subject(folder, info, resolved, chosen, levels)
 
 
-def _info(folder: Path) -> RunInfo:
-    mend = "name the folder of a run, such as outputs/…/online_…"
-    try:
-        return RunInfo.model_validate_json((folder / RUN).read_bytes())
-    except OSError as error:
-        raise UsageError(f"{folder} holds no run: {RUN}: {error.strerror}", mend) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(
-            f"{folder} holds no run of this version: {first['msg']}", "start a new run"
-        ) from None
-
-
 def _as_online(info: RunInfo) -> OnlineSettings:
     """Settings of the load; a fixed batch is profiled as so many requests held in flight."""
     if info.kind == "online":
-        return OnlineSettings.model_validate(info.settings)
-    batch = OfflineSettings.model_validate(info.settings)
+        return checked(info.settings, OnlineSettings, "the settings of the run")
+    batch = checked(info.settings, OfflineSettings, "the settings of the run")
     common = set(OnlineSettings.model_fields) & set(OfflineSettings.model_fields)
     return OnlineSettings.model_validate(
         {name: info.settings[name] for name in common if name in info.settings}

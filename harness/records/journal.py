@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from harness.errors import UsageError
 from harness.files import sync_folder
-from harness.spec.base import Strict
+from harness.spec.base import Strict, first_fault
 from harness.spec.load import IN_FLIGHT, LoadLevel
 
 
@@ -51,9 +51,8 @@ def read_journal(path: Path) -> list[JournalEntry]:
         try:
             entries.append(JournalEntry.model_validate_json(line))
         except ValidationError as error:
-            reason = error.errors()[0]["msg"]
             raise UsageError(
-                f"{path}, line {number}: {reason}", "restore the file, or repeat the run"
+                f"{path}, line {number}: {first_fault(error)}", "restore the file, or repeat the run"
             ) from None
     return entries
 

@@ -15,6 +15,7 @@ from harness.spec.calibration import Calibration
 from harness.spec.fairness import AnswerCheck, AnswerChecks
 from harness.spec.fairness import Ledger as FairLedger
 from harness.spec.results import LaunchRecord, RunInfo
+from harness.spec.stored import checked
 
 #: How far repeats are taken to spread where there is one.
 assumed = f"{100 * ASSUMED_SPREAD:.0f} %"
@@ -80,7 +81,7 @@ def client(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
     found = environment.get("calibration")
     if not isinstance(found, dict):
         return [("calibration", say(found))] if found else []
-    calibration = Calibration.model_validate(found)
+    calibration = checked(found, Calibration, "the client's calibration in the run")
     rows = [("measured", calibration.created)]
     for one in calibration.ceilings:
         name = f"ceiling with {one.processes} client process{'' if one.processes == 1 else 'es'}"

@@ -8,17 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pandas as pd
-from pydantic import ValidationError
 
-from harness.errors import UsageError
 from harness.metrics.comparison import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.summary import summarize_points
-from harness.spec.base import first_fault
 from harness.spec.calibration import client_ceiling
 from harness.spec.results import Comparison, OnlineResults, OnlineSummary
 from harness.spec.settings import OnlineSettings
+from harness.spec.stored import checked
 
 #: Floating-point sums may differ this much between machines.
 _CLOSE = 1e-9
@@ -51,13 +49,7 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
 
 
 def _settings(results: OnlineResults) -> OnlineSettings:
-    try:
-        return OnlineSettings.model_validate(results.meta.settings)
-    except ValidationError as error:
-        raise UsageError(
-            f"the settings of the run are not of this version: {first_fault(error)}",
-            "make the run again with this version of bench",
-        ) from error
+    return checked(results.meta.settings, OnlineSettings, "the settings of the run")
 
 
 def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ValidationError
 
 from harness.errors import UsageError
 from harness.metrics.samples import Group
 from harness.records.schema import CHUNKS, REQUESTS
 from harness.records.store import fill_concurrency
 from harness.reporting.recompute import disagreements, recompute, regroup
-from harness.spec.base import first_fault
 from harness.spec.results import OfflineResults, OnlineResults, OnlineSummary, RunInfo
+from harness.spec.stored import read_stored
 
 ONLINE, OFFLINE = "online_results.json", "offline_results.json"
 _NEEDED = {
@@ -26,8 +24,6 @@ _NEEDED = {
     *("t_sched", "t_sent", "t_first", "t_last", "t_end", "completion_tokens", "chunks", "t", "tokens"),
 }
 _TEXT = ("engine", "variant", "label", "token_source", "error", "finish_reason")
-
-Results = TypeVar("Results", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder", "name the folder of a run, such as outputs/…/online_…")
     if (path / ONLINE).is_file():
-        stored = _results(path / ONLINE, OnlineResults)
+        stored = read_stored(path / ONLINE, OnlineResults)
         requests = fill_concurrency(_table(path / "requests.parquet", REQUESTS), stored.meta.only_concurrency)
         chunks = _table(path / "chunks.parquet", CHUNKS)
         groups = regroup(stored, requests, chunks)
@@ -102,7 +98,7 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
         computed = recompute(stored, groups)
         return OnlineRun(path, computed, requests, chunks, groups, disagreements(stored, computed))
     if (path / OFFLINE).is_file():
-        return OfflineRun(path, _results(path / OFFLINE, OfflineResults))
+        return OfflineRun(path, read_stored(path / OFFLINE, OfflineResults))
     if (path / "journal.jsonl").is_file():
         raise UsageError(f"the run in {path} is not finished", f"finish it with bench online --resume {path}")
     raise UsageError(f"{path} holds neither {ONLINE} nor {OFFLINE}", "name the folder of a finished run")
@@ -113,16 +109,6 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     if not paths:
         raise UsageError("no run is named", "name one or more run folders")
     return [load_run(path) for path in paths]
-
-
-def _results(path: Path, model: type[Results]) -> Results:
-    try:
-        return model.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise UsageError(
-            f"{path} is not a results file of this version: {first_fault(error)}",
-            "read it with the version of bench that wrote it (versions in run.json), or make the run again",
-        ) from error
 
 
 def _table(path: Path, schema: pa.Schema) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from harness.spec.base import Strict
 from harness.spec.results import RunInfo
+from harness.spec.stored import checked
 
 
 class MachineKey(Strict):
@@ -70,4 +71,4 @@ def client_ceiling(info: RunInfo) -> ClientCeiling | None:
     found, clients = info.environment.get("calibration"), info.settings.get("clients")
     if not isinstance(found, dict) or not isinstance(clients, int):
         return None
-    return Calibration.model_validate(found).ceiling(clients)
+    return checked(found, Calibration, "the client's calibration in the run").ceiling(clients)

@@ -314,10 +314,10 @@ def test_what_has_changed_since_is_refused(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "holds no run: run.json: No such file"),
-        ("{", "holds no run of this version: .*Invalid JSON"),
-        ('{"kind": "online"}', "holds no run of this version: created: Field required"),
-        ({"settings": {"nn": 1}}, "holds no run of this version: nn: "),
+        (None, r"holds no run: there is no run\.json"),
+        ("{", r"run\.json is not as .*: Invalid JSON"),
+        ('{"kind": "online"}', r"run\.json is not as .*: created: Field required"),
+        ({"settings": {"nn": 1}}, r"the settings of .*run\.json is not as .*: nn: "),
         ({"kind": "offline"}, "is an offline run, which cannot be resumed"),
     ],
 )

@@ -195,7 +195,7 @@ def test_folders_that_hold_no_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no run"):
         open_subject(tmp_path, None, lambda event: None)
     (tmp_path / "run.json").write_text(json.dumps({"kind": "online"}))
-    with pytest.raises(UsageError, match="of this version"):
+    with pytest.raises(UsageError, match="not as this version of bench writes it"):
         open_subject(tmp_path, None, lambda event: None)
     told = CliRunner().invoke(app, ["profile", "diff", str(tmp_path), str(tmp_path)])
     assert isinstance(told.exception, UsageError) and "bench profile" in told.exception.mend

@@ -88,7 +88,7 @@ def test_settings_of_another_version_are_refused(before, tmp_path):
     results = OnlineResults.model_validate_json(path.read_bytes())
     meta = results.meta.model_copy(update={"settings": {"no such": 1}})
     path.write_text(results.model_copy(update={"meta": meta}).model_dump_json())
-    with pytest.raises(UsageError, match="not of this version"):
+    with pytest.raises(UsageError, match="not as this version of bench writes it"):
         load_run(folder)
 
 
