@@ -132,6 +132,7 @@ def _resolved(settings: OfflineSettings, model: ModelFolder) -> OfflineSettings:
         )
     return settings.model_copy(
         update={
+            "model": model.name,
             "device": device,
             "dtype": resolve_dtype(settings.dtype, device),
             "max_model_len": context,
