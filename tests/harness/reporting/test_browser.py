@@ -3,13 +3,27 @@
 import json
 import shutil
 from importlib.resources import files
+from typing import get_args
 from urllib.parse import unquote
 
 import pytest
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from harness.cells.folder import write_json
+from harness.profiling.store import FIGURES, MANIFEST
 from harness.reporting.report import write_run_outputs
 from harness.reporting.run import load_run
+from harness.spec.profile import (
+    Artifact,
+    Category,
+    KernelFigures,
+    Level,
+    ProfileFigures,
+    ProfileManifest,
+    ProfileRun,
+    Profiles,
+    StepFigures,
+)
 
 from .conftest import ENGINES, make_online
 
@@ -41,6 +55,31 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(folder):
+    return write_run_outputs(folder).resolve().as_uri()
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory):
+    """The report of a run with a profile, whose files have long names."""
+    folder = make_online(tmp_path_factory.mktemp("profiled") / "run", engines=ENGINES[::2], repeats=1, n=110)
+    path = "profiles/nsys/roseinfer/nsys_cuda_gpu_mem_time_sum_of_all_ranges.csv"
+    one = ProfileRun(
+        tool="nsys", engine="roseinfer", label="roseinfer", cmd=[], scale=0.4, n=9, steps=8, wall_s=1,
+        level=Level(in_flight=2, running=2), output_dir="profiles/nsys/roseinfer", log_path="log",
+        artifacts=[Artifact(path=path, kind="nsys stats", bytes=9, sha256="0" * 64)],
+    )  # fmt: skip
+    time = dict.fromkeys(get_args(Category), 0.1)
+    step = StepFigures(
+        n=8, period_ms=1, period_p50_ms=1, busy_ms=0.7, gap_ms=0.1, kernels=9, kernel_us=80,
+        categories_ms=time,
+    )  # fmt: skip
+    figures = ProfileFigures(
+        tool="nsys", label="roseinfer", device="cuda", steps_by="NVTX ranges", steps={"decode": step},
+        capture_ms=9, busy_share=0.7, components={},
+        kernels=[KernelFigures(name="a_kernel<of_long_name>" * 9, category="matmul", n=8, total_ms=1)],
+    )  # fmt: skip
+    write_json(folder / MANIFEST, ProfileManifest(meta=load_run(folder).meta, runs=[one]))
+    write_json(folder / FIGURES, Profiles(figures=[figures]))
     return write_run_outputs(folder).resolve().as_uri()
 
 
@@ -117,8 +156,9 @@ def test_copying_a_table(page):
     assert rows[0].startswith('engine,"TTFT p99, ms scale 0.4"') and rows[1].startswith("roseinfer,")
 
 
-@pytest.mark.parametrize("width", [390, 1024, 1440])
-def test_no_width_scrolls_the_page_sideways(page, width):
+@pytest.mark.parametrize("width", [360, 390, 1024, 1440])
+def test_no_width_scrolls_the_page_sideways(page, profiled, width):
+    page.get(profiled)
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     page.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
