@@ -18,6 +18,24 @@ from roseinfer.llm import LLM
 from roseinfer.params import SamplingParams
 
 
+def lay_out(
+    tokens: list[int], block_size: int, rng: np.random.Generator, spare: int = 0
+) -> tuple[int, np.ndarray, list[np.ndarray]]:
+    """Requests of so many tokens in blocks drawn at random: the pool's blocks, of which `spare` stay free,
+    the block table, `spare` wider than it must be, and the slots of each request."""
+    needed = [-(-count // block_size) for count in tokens]
+    shuffled = rng.permutation(sum(needed) + spare)
+    tables = np.zeros((len(needed), max(needed) + spare), dtype=np.int64)
+    for table, count in zip(tables, needed, strict=True):
+        table[:count], shuffled = shuffled[:count], shuffled[count:]
+    places = [np.arange(count) for count in tokens]
+    slots = [
+        table[place // block_size] * block_size + place % block_size
+        for table, place in zip(tables, places, strict=True)
+    ]
+    return sum(needed) + spare, tables, slots
+
+
 def make_gpt2(folder: Path, *, layers: int = 3, width: int = 128, heads: int = 4, vocab: int = 5003) -> Path:
     torch.manual_seed(0)
     config = GPT2Config(n_layer=layers, n_embd=width, n_head=heads, vocab_size=vocab, eos_token_id=vocab - 1)

@@ -15,6 +15,8 @@ from roseinfer.attention.cpu_paged import CpuPagedAttention
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.config import ModelConfig, parse
 
+from .conftest import lay_out
+
 GPT2 = {"model_type": "gpt2"}
 
 #: Relative to the largest value: rounding of the inputs and, for bf16, of the output to 8 bits.
@@ -66,21 +68,13 @@ def run(case: Case, *, cpu_kernels: bool) -> tuple[torch.Tensor, torch.Tensor, A
     """What attention gives for the new tokens, what it should give, and who gave it."""
     rng = np.random.default_rng(case.seed)
     generator = torch.Generator().manual_seed(case.seed)
-    needed = [-(-length // case.block_size) for length in case.lengths]
     config = config_of(case)
-    pool = KVPool(config, sum(needed) + 3, case.block_size, torch.device("cpu"), case.dtype)
+    num_blocks, tables, slots = lay_out(case.lengths, case.block_size, rng, spare=3)
+    pool = KVPool(config, num_blocks, case.block_size, torch.device("cpu"), case.dtype)
     attention = make_attention(pool, config, case.dtype, cpu_kernels=cpu_kernels).attention
 
-    shuffled = rng.permutation(pool.num_blocks)
-    tables = np.zeros((len(needed), max(needed) + 1), dtype=np.int64)
-    for table, count in zip(tables, needed, strict=True):
-        table[:count], shuffled = shuffled[:count], shuffled[count:]
-    slots = [
-        table[np.arange(length) // case.block_size] * case.block_size + np.arange(length) % case.block_size
-        for table, length in zip(tables, case.lengths, strict=True)
-    ]
     heads, kv_heads, dim = config.heads, config.kv_heads, config.head_dim
-    rows = torch.randn(len(needed), heads + 2 * kv_heads, dim, generator=generator).to(case.dtype)
+    rows = torch.randn(len(case.lengths), heads + 2 * kv_heads, dim, generator=generator).to(case.dtype)
     parts = rows.split([heads, kv_heads, kv_heads], dim=1)
     q, k, v = parts if case.fused else (part.contiguous() for part in parts)
     keys, values = pool.layer(1)

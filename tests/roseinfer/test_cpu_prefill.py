@@ -17,6 +17,8 @@ from roseinfer.kernels.cpu.dot import has_bf16_dot
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.config import parse
 
+from .conftest import lay_out
+
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
 SHAPE = parse({"model_type": "gpt2"})
 needs_the_dot_product = pytest.mark.skipif(not has_bf16_dot(), reason="needs AVX-512 BF16 and no AMX")
@@ -67,20 +69,12 @@ def check(case: Case, *, kernel: bool) -> None:
         SHAPE, layers=2, heads=case.kv_heads * case.groups, kv_heads=case.kv_heads, head_dim=case.head_dim
     )
     parts = [*case.prompts, *((length - 1, 1) for length in case.decoding)]  # context, new tokens
-    needed = [-(-(context + count) // case.block_size) for context, count in parts]
-    pool = KVPool(config, sum(needed), case.block_size, CPU, BF16)
+    lengths = [context + count for context, count in parts]
+    num_blocks, tables, slots = lay_out(lengths, case.block_size, rng)
+    pool = KVPool(config, num_blocks, case.block_size, CPU, BF16)
     made = make_attention(pool, config, BF16, cpu_kernels=True, prefill_backend="auto" if kernel else "sdpa")
     assert isinstance(made.attention, CpuPrefillAttention) == kernel
 
-    tables = np.zeros((len(parts), max(needed)), dtype=np.int64)
-    shuffled = rng.permutation(pool.num_blocks)
-    for table, count in zip(tables, needed, strict=True):
-        table[:count], shuffled = shuffled[:count], shuffled[count:]
-    slots = [
-        table[np.arange(context + count) // case.block_size] * case.block_size
-        + np.arange(context + count) % case.block_size
-        for table, (context, count) in zip(tables, parts, strict=True)
-    ]
     starts = np.cumsum([0, *(count for _, count in parts)])
     prompts = [
         Segment(int(starts[i]), count, context, tables[i, : -(-context // case.block_size)], i)
