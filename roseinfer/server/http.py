@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
+from roseinfer.server import outgoing
 from roseinfer.server.errors import HttpError, InternalError, Response
 from roseinfer.server.incoming import Incoming, Request
 
@@ -28,15 +29,6 @@ MAX_PIPELINED = 16
 #: at all, and for one that was refused to read why.
 IDLE_TIMEOUT = RECEIVE_TIMEOUT = STALL_TIMEOUT = 60.0
 LINGER_TIMEOUT = 5.0
-
-_REASONS = {
-    200: b"OK", 400: b"Bad Request", 401: b"Unauthorized", 404: b"Not Found", 405: b"Method Not Allowed",
-    408: b"Request Timeout", 409: b"Conflict", 413: b"Content Too Large", 429: b"Too Many Requests",
-    431: b"Request Header Fields Too Large", 500: b"Internal Server Error", 503: b"Service Unavailable",
-}  # fmt: skip
-_STREAM_HEAD = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
-)
 
 
 class Answering(Protocol):
@@ -203,7 +195,7 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self._lingering, self._since = True, time.monotonic()
-        self._write(_encode(error.response(), keep_alive=False, with_body=True))
+        self._write(outgoing.whole(error.response(), keep_alive=False, with_body=True))
         self._transport.write_eof()
 
     # What handlers and answers call.
@@ -220,20 +212,16 @@ class Connection(asyncio.Protocol):
         if request is None or self._transport.is_closing():
             return
         keep_alive = request.keep_alive and not self._connections.stopping
-        self._write(_encode(response, keep_alive=keep_alive, with_body=request.method != "HEAD"))
+        self._write(outgoing.whole(response, keep_alive=keep_alive, with_body=request.method != "HEAD"))
         self._done()
 
     def begin_stream(self) -> Callable[[bytes], None]:
         """Start an event stream. Returns the function that writes a piece of it."""
         request = self._request
         assert request is not None
-        if not request.chunked:
-            request.keep_alive = False
-            self._write(_STREAM_HEAD + b"connection: close\r\n\r\n")
-            return self._write
-        close = b"" if request.keep_alive else b"connection: close\r\n"
-        self._write(_STREAM_HEAD + close + b"transfer-encoding: chunked\r\n\r\n")
-        return self._write_chunk
+        request.keep_alive &= request.chunked  # without chunks, the stream ends with the connection
+        self._write(outgoing.stream_head(keep_alive=request.keep_alive, chunked=request.chunked))
+        return self._write_chunk if request.chunked else self._write
 
     def _write_chunk(self, data: bytes) -> None:
         self._write(b"%x\r\n%b\r\n" % (len(data), data))
@@ -282,14 +270,3 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close it at once."""
         self._transport.abort()
-
-
-def _encode(response: Response, *, keep_alive: bool, with_body: bool) -> bytes:
-    headers = {"content-length": str(len(response.body)), **response.headers}
-    if response.body:
-        headers["content-type"] = response.content_type
-    if not keep_alive:
-        headers["connection"] = "close"
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    status = b"HTTP/1.1 %d %b\r\n" % (response.status, _REASONS[response.status])
-    return status + lines.encode("latin-1") + b"\r\n" + (response.body if with_body else b"")
