@@ -95,7 +95,11 @@ def profile_folder(
         EngineError: nothing could be captured.
     """
 
+    faults: list[str | None] = []
+
     def show(event: Profiling | Captured) -> None:
+        if isinstance(event, Captured):
+            faults.append(event.run.error)
         match event:
             case Profiling(label, tool, level, log):
                 display.line(f"{label}: {tool} profile with {level.in_flight} in flight; log: {log}")
@@ -108,14 +112,14 @@ def profile_folder(
                     if artifact.kind == "torch trace":
                         display.line(f"  open {folder / artifact.path} in {PERFETTO}")
 
-    manifest = profile_run(open_subject(folder, load, display.show, engines), options, show)
+    profile_run(open_subject(folder, load, display.show, engines), options, show)
     profiles = analyse(folder)
     if (folder / ONLINE).is_file() or (folder / OFFLINE).is_file():
         write_run_outputs(folder)
     display.print_tables(_tables(profiles))
     for path, reason in profiles.unread.items():
         display.line(f"not read: {path}: {reason}")
-    if all(one.error is not None for one in manifest.runs):
+    if all(fault is not None for fault in faults):
         raise EngineError("nothing could be profiled", f"see {folder / 'logs'}")
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from harness.cells.folder import write_json
 from harness.errors import LeftBehindError
 from harness.offline.measured import Measured
+from harness.spec.profile import ProfileManifest
 from harness.spec.results import LaunchRecord, OfflineResults
 
 QUICK = [
@@ -54,6 +56,12 @@ def test_a_profile_that_fails_hides_no_result(bench: Any, tmp_path: Path) -> Non
     assert Path(done.out.removesuffix("\n")).is_file()
     assert any("total latency (s)" in line for line in done.err.splitlines())
     assert done.err.splitlines()[-2] == "bench: nothing could be profiled"
+
+    [folder] = tmp_path.iterdir()
+    manifest = ProfileManifest.model_validate_json((folder / "profile_manifest.json").read_bytes())
+    earlier = manifest.runs[0].model_copy(update={"tool": "torch", "error": None})
+    write_json(folder / "profile_manifest.json", manifest.model_copy(update={"runs": [earlier]}))
+    assert bench("profile", str(folder), "--tool", "nsys").code == 3  # whatever was captured before
 
 
 def test_ctrl_c_within_the_profile_keeps_the_results(
