@@ -50,7 +50,7 @@ def _run() -> int:
     try:
         code: int | None = app(standalone_mode=False)
     except typer.TyperException as error:
-        if message := error.format_message():
+        if message := error.format_message().replace(": Value error, ", ": "):
             print(f"bench: {message}\n  mend: see `bench --help` and `bench COMMAND --help`", file=sys.stderr)
         return error.exit_code
     return code or 0

@@ -45,6 +45,8 @@ def resolve(model: str, cache: Path = rosemodels.CACHE) -> ModelFolder:
         return _describe(folder.resolve(), model, folder.resolve().name)
     if folder.is_dir():
         raise UsageError(f"{model} has no config.json", "give a folder in Hugging Face layout")
+    if model.startswith(("/", "./", "../", "~")):
+        raise UsageError(f"there is no folder {model}", "give a folder in Hugging Face layout")
     return _describe(_download(model), model, model)
 
 

@@ -33,8 +33,11 @@ def plural(count: int, noun: str) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """`37 %`; of nothing, `0 %`."""
-    return f"{100 * part / whole if whole else 0:.0f} %"
+    """`37 %`; of nothing, `0 %`. What is not none and not all is not rounded to that."""
+    share = f"{100 * part / whole if whole else 0:.0f} %"
+    if 0 < part < whole:
+        share = {"0 %": "under 1 %", "100 %": "over 99 %"}.get(share, share)
+    return share
 
 
 def several(items: Iterable[str]) -> str:

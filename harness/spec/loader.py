@@ -15,7 +15,7 @@ from harness.spec.settings import CommonSettings, asks_auto
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 
-HELP = "see `bench --help` of the command for what each setting takes"
+HELP = "see `bench COMMAND --help` for what each setting takes"
 _SHOULD = "Input should be "
 
 
@@ -77,7 +77,14 @@ def _problem(key: str, value: str, details: list[ErrorDetails]) -> str:
     if details[0]["type"] == "extra_forbidden":
         inner = details[0]["loc"][1:]
         return f"{key}: there is no {inner[0]}" if inner else f"{key} is not a setting of this command"
-    wanted = [detail["msg"].partition(", unable to")[0].removeprefix("Value error, ") for detail in details]
+    wanted = [_plainly(detail["msg"]) for detail in details]
     if all(text.startswith(_SHOULD) for text in wanted):
         return f"{key}: {value} should be {' or '.join(text.removeprefix(_SHOULD) for text in wanted)}"
     return f"{key}: {'; '.join(wanted)}"
+
+
+def _plainly(message: str) -> str:
+    """Without what only a programmer of pydantic wants to know."""
+    for aside in (", unable to", " after validation"):
+        message = message.partition(aside)[0]
+    return message.removeprefix("Value error, ")

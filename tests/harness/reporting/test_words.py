@@ -8,7 +8,7 @@ from harness.reporting import tables
 from harness.reporting.facts import machine
 from harness.reporting.markdown import summary, table
 from harness.reporting.notices import notices
-from harness.reporting.numbers import DASH
+from harness.reporting.numbers import DASH, percent
 from harness.reporting.ratios import ratios
 from harness.reporting.run import load_run
 from harness.reporting.table import Cell, Column, Table
@@ -262,3 +262,8 @@ def test_what_a_window_left_out_is_said(run):
     last = notices(type(run)(run.path, changed, run.requests, run.chunks))[-1]
     assert last.title == "Only a window of each cell is measured."
     assert last.detail.startswith("1,200 of 4,800 requests (25 %) were sent before or after it")
+
+
+def test_a_share_is_not_rounded_to_none_or_all():
+    shares = [percent(part, 1000) for part in (0, 2, 370, 998, 1000)]
+    assert shares == ["0 %", "under 1 %", "37 %", "over 99 %", "100 %"] and percent(0, 0) == "0 %"
