@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+import harness
 from harness.cli import calibrate, compare, engines, offline, online, profile, report, schema, traces
 
 app = typer.Typer(
@@ -12,6 +15,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Compare LLM serving engines on real request traces.",
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"rosebench {harness.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _bench(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="print it and exit")
+    ] = False,
+) -> None:
+    pass
+
+
 app.command("online")(online.online)
 app.command("offline")(offline.offline)
 app.command("compare")(compare.compare)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from harness.errors import UsageError
+from harness.errors import BenchError, UsageError
 from harness.reporting.index import write_index
 from harness.reporting.report import write_report
 
@@ -22,6 +22,11 @@ def report(
     target = out or REPORTS / f"{default_name(runs)}.html"
     if target.is_dir():
         raise UsageError(f"{target} is a folder", f"name a file, such as {target / default_name(runs)}.html")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"{target.parent} cannot be made: {error.strerror}"
+        raise BenchError(reason, "choose another --out") from None
     print(f"report: {write_report(runs, target)}")
     if out is None:
         print(f"all reports: {write_index(REPORTS)}")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
+from harness.errors import UsageError
 from harness.traces import builtin, catalog, fetch, statistics
 from harness.traces.readers import project
 from harness.traces.statistics import Lengths, Statistics
@@ -76,6 +77,8 @@ def convert(
     n: Annotated[int | None, typer.Option("--n", min=1, help="only the first N requests")] = None,
 ) -> None:
     """Write a trace as this project's CSV: arrival_s,input_tokens,output_tokens[,session,prefix_blocks]."""
+    if out.exists() and Path(trace).exists() and out.samefile(trace):
+        raise UsageError(f"{out} is the trace itself", "name another file to write")
     loaded = catalog.load(trace)
     kept = loaded if n is None else loaded.head(n)
     project.write(kept, out)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli.report import default_name, report
-from harness.errors import UsageError
+from harness.errors import BenchError, UsageError
 
 
 def test_the_name_says_which_runs(tmp_path):
@@ -14,6 +14,11 @@ def test_the_name_says_which_runs(tmp_path):
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(UsageError, match="is a folder"):
         report([Path("outputs")], tmp_path)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    with pytest.raises(BenchError, match="/proc/no cannot be made"):
+        report([tmp_path], Path("/proc/no/report.html"))
 
 
 def test_a_missing_run_is_named(tmp_path):

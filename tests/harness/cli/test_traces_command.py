@@ -54,5 +54,8 @@ def test_a_mistake_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         run("convert", "builtin", str(tmp_path / "folder.csv" / "file" / "trace.csv"))
     assert [path.name for path in tmp_path.iterdir()] == ["folder.csv"]
+    (tmp_path / "own.csv").write_text("arrival_s,input_tokens,output_tokens\n0,1,1\n")
+    with pytest.raises(UsageError, match="is the trace itself"):
+        run("convert", str(tmp_path / "own.csv"), str(tmp_path / "folder.csv" / ".." / "own.csv"))
     with pytest.raises(UsageError, match="made on the spot"):
         run("fetch", "builtin")
