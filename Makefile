@@ -30,7 +30,7 @@ help: ## show this list
 	@echo "  variables: SCALES=$(SCALES) CONCURRENCY= MODEL=$(MODEL) ENGINES=$(ENGINES) TRACE=$(TRACE) N=$(N) OUT= RUN= ARGS="
 
 bench-online: $(READY) ## replay TRACE at SCALES, or hold CONCURRENCY=1,8,64 in flight, against ENGINES; HTML report
-	$(BIN)/bench online $(if $(CONCURRENCY),--concurrency '$(CONCURRENCY)',--scales '$(SCALES)' --trace '$(TRACE)') --n $(N) $(COMMON)
+	$(BIN)/bench online $(if $(CONCURRENCY),--concurrency '$(CONCURRENCY)' --rounds 10,--scales '$(SCALES)' --trace '$(TRACE)') --n $(N) $(COMMON)
 
 bench-offline: $(READY) ## throughput of a fixed batch of prompts through ENGINES
 	$(BIN)/bench offline --ignore-eos $(COMMON)
