@@ -55,14 +55,15 @@ class Workload:
                 "lower --input-len or --output-len",
             )
         held = ", ".join(map(str, sorted(settings.concurrency)))
+        sent = sum(map(settings.requests, settings.loads))
         record = TraceRecord(
             name="closed loop",
             origin=f"{held} request{'' if held == '1' else 's'} in flight, {settings.input_len} tokens in, "
             f"{settings.output_len} out",
-            requests=settings.n,
+            requests=sent,
             fit="none",
-            input_tokens=settings.n * settings.input_len,
-            output_tokens=settings.n * settings.output_len,
+            input_tokens=sent * settings.input_len,
+            output_tokens=sent * settings.output_len,
         )
         return cls(settings, vocab_size, max_model_len, None, record)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import JsonValue, TypeAdapter
+from pydantic import JsonValue
 
 from harness.cells.answers import judge_answers, judged_answers, unjudged
 from harness.cells.block import measure_block
@@ -25,11 +25,9 @@ from harness.spec.calibration import Calibration
 from harness.spec.fairness import ToldMean
 from harness.spec.results import OnlineResults, PrefixCount, RunInfo
 from harness.spec.settings import OnlineSettings
+from harness.spec.stored import checked
 from harness.telemetry.machine import environment
 from harness.telemetry.versions import versions
-
-_TOLD = TypeAdapter(dict[int, dict[str, ToldMean]])
-_PREFIXES = TypeAdapter(dict[int, PrefixCount])
 
 
 def run_online(settings: OnlineSettings, command: list[str], notify: Notify) -> tuple[Path, OnlineResults]:
@@ -99,7 +97,7 @@ def _unchanged(run: Run, resolved: Resolved) -> None:
         version = installed.get(launch.engine)
         if version != launch.version:
             raise UsageError(f"{launch.label} was {launch.version} in the run and is {version} now", mend)
-    if resolved.workload.record != run.info.trace:
+    if run.settings.concurrency is None and resolved.workload.record != run.info.trace:
         raise UsageError("the trace is not the one that the run began with", mend)
 
 
@@ -141,8 +139,8 @@ def _write_results(run: Run) -> OnlineResults:
     groups = by_load(split(requests, records.chunks, settings.cut))
     points = [measure(repeats, settings.slo, settings.seed) for repeats in groups]
     answers = judged_answers(run.folder)
-    told = _TOLD.validate_python(_kept(run, "told"))
-    counts = _PREFIXES.validate_python(_kept(run, "prefix_cache"))
+    told = checked(_kept(run, "told"), dict[int, dict[str, ToldMean]], f"told of {JOURNAL}")
+    counts = checked(_kept(run, "prefix_cache"), dict[int, PrefixCount], f"prefix_cache of {JOURNAL}")
     results = OnlineResults(
         meta=run.info,
         summaries=summarize_points(

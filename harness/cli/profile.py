@@ -92,7 +92,7 @@ def profile_folder(
     """The whole stage of one run, or of some of its engines: captures, figures, the report made again.
 
     Raises:
-        EngineError: nothing could be captured.
+        EngineError: a capture failed; the others are kept.
     """
 
     faults: list[str | None] = []
@@ -119,8 +119,10 @@ def profile_folder(
     display.print_tables(_tables(profiles))
     for path, reason in profiles.unread.items():
         display.line(f"not read: {path}: {reason}")
-    if all(fault is not None for fault in faults):
-        raise EngineError("nothing could be profiled", f"see {folder / 'logs'}")
+    if failed := [fault for fault in faults if fault is not None]:
+        share = f"{len(failed)} of {len(faults)} captures failed"
+        what = "nothing could be profiled" if len(failed) == len(faults) else share
+        raise EngineError(what, f"see {folder / 'logs'}")
 
 
 def profile_behind(

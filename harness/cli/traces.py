@@ -77,7 +77,7 @@ def convert(
     n: Annotated[int | None, typer.Option("--n", min=1, help="only the first N requests")] = None,
 ) -> None:
     """Write a trace as this project's CSV: arrival_s,input_tokens,output_tokens[,session,prefix_blocks]."""
-    if out.exists() and Path(trace).exists() and out.samefile(trace):
+    if out.exists() and trace != builtin.NAME and out.samefile(catalog.file_of(trace)):
         raise UsageError(f"{out} is the trace itself", "name another file to write")
     loaded = catalog.load(trace)
     kept = loaded if n is None else loaded.head(n)

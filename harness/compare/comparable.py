@@ -16,12 +16,9 @@ ALIKE: dict[str, Callable[[StoredRun], object]] = {
     "dtype": lambda run: run.settings.dtype,
     "hardware": lambda run: hardware(run.settings.device, run.info.environment),
     "trace": lambda run: _trace(run, "sha256") or [_trace(run, "name"), _origin(run)],
-    "requests": lambda run: _trace(run, "requests"),
-    "rounds": lambda run: run.settings.rounds,
     "fit": lambda run: _trace(run, "fit"),
     "lengths": lambda run: [
-        _trace(run, "input_tokens"),
-        _trace(run, "output_tokens"),
+        *_lengths(run),
         run.settings.max_model_len,
         run.settings.ignore_eos,
     ],
@@ -32,7 +29,7 @@ ALIKE: dict[str, Callable[[StoredRun], object]] = {
     "window": lambda run: run.settings.steady_state or (run.settings.window and str(run.settings.window)),
 }
 #: What else --allow-different takes.
-NAMES = (*ALIKE, "scales", "concurrency", "engines", "invalid")
+NAMES = (*ALIKE, "requests", "scales", "concurrency", "engines", "invalid")
 
 
 def obstacles(
@@ -46,10 +43,12 @@ def obstacles(
         pairs: Labels in A and in B of the engines that are compared; empty where the runs share none.
         every: All engines are meant to be compared: one that only one run has is an obstacle.
     """
+    alike = [(name, value(a), value(b)) for name, value in ALIKE.items()]
+    alike.append(("requests", *_requests(a, b)))
     found = [
         (name, f"{name} differs: A has {_text(of_a)}, B has {_text(of_b)}")
-        for name, value in ALIKE.items()
-        if (of_a := value(a)) != (of_b := value(b))
+        for name, of_a, of_b in alike
+        if of_a != of_b
     ]
     if every and list(a.cells) != list(b.cells):
         only = [f"only A has {label}" for label in a.cells if label not in b.cells]
@@ -83,6 +82,23 @@ def _trace(run: StoredRun, field: str) -> object:
 def _origin(run: StoredRun) -> object:
     """Of a trace; that of a closed loop is its lengths and loads, which are looked at apart."""
     return _trace(run, "origin") if run.settings.concurrency is None else None
+
+
+def _lengths(run: StoredRun) -> list[object]:
+    """Tokens of a trace's requests in all, and of each in a closed loop."""
+    settings = run.settings
+    if settings.concurrency is None:
+        return [_trace(run, "input_tokens"), _trace(run, "output_tokens")]
+    return [settings.input_len, settings.output_len]
+
+
+def _requests(a: StoredRun, b: StoredRun) -> tuple[object, object]:
+    """Of traces; of closed loops at each load of both."""
+    if a.settings.concurrency is None or b.settings.concurrency is None:
+        return _trace(a, "requests"), _trace(b, "requests")
+    common = [load for load in a.settings.loads if load in b.settings.loads]
+    of_a, of_b = ({str(load): run.settings.requests(load) for load in common} for run in (a, b))
+    return of_a, of_b
 
 
 def _listed(loads: Sequence[LoadLevel]) -> str:

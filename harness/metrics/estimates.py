@@ -80,7 +80,10 @@ def of_metric(found: Estimates, metric: str) -> dict[str, Estimate]:
 
 
 def generator(seed: int, group: Group) -> np.random.Generator:
-    """A random stream of the group's own: resamples of two engines must not move together."""
+    """A random stream of the engine's own: resamples of two engines must not move together.
+
+    The levels of a closed loop share it, since they have one scale.
+    """
     name = f"{group.label}\n{group.load.scale!r}\n{group.repeat}"
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 

@@ -20,6 +20,7 @@ _MEASURED = (
     *(Column(f"{GLOSSARY[metric].short} ms") for metric in _LATENCIES),
     Column("output tok/s"),
 )
+_VALID = Column("valid", numeric=False)
 OFFLINE_COLUMNS = ("req_per_s", "output_tok_per_s", "total_tok_per_s", "total_s")
 
 
@@ -99,7 +100,7 @@ def throughput(summaries: Sequence[OnlineSummary]) -> Table:
 def repeats(summaries: Sequence[OnlineSummary]) -> Table:
     """Every cell by itself: the four latencies as `p50/p90/p99`, and the output rate."""
     rows = [[*_identity(summary), *_measured(summary, summaries), _valid(summary)] for summary in summaries]
-    columns = [*_identity_columns(summaries), *_MEASURED, Column("valid", numeric=False)]
+    columns = [*_identity_columns(summaries), *_MEASURED, _VALID]
     return Table("repeats", "Each repeat, p50/p90/p99", columns, rows, _notes(summaries, _LATENCIES))
 
 
@@ -110,15 +111,21 @@ def all_runs(pooled: Mapping[int, Sequence[OnlineSummary]]) -> Table:
     """
     every = [summary for summaries in pooled.values() for summary in summaries]
     rows = [
-        [Cell(one.label), Cell(str(run), run), Cell(str(load), load.value), *_measured(one, alike)]
+        [
+            Cell(one.label),
+            Cell(str(run), run),
+            Cell(str(load), load.value),
+            *_measured(one, alike),
+            _valid(one),
+        ]
         for load in sorted({one.load for one in every})
         for alike in [[one for one in every if one.load == load]]
         for run, summaries in pooled.items()
         for one in summaries
         if one.load == load
     ]
-    columns = [Column("engine", numeric=False), Column("run"), Column("load"), *_MEASURED]
-    return Table("all-runs", "All runs, p50/p90/p99", columns, rows, _notes(every, _LATENCIES))
+    columns = [Column("engine", numeric=False), Column("run"), Column("load"), *_MEASURED, _VALID]
+    return Table("all-runs", "All online runs, p50/p90/p99", columns, rows, _notes(every, _LATENCIES))
 
 
 def offline(results: Sequence[OfflineResult]) -> Table:
@@ -233,7 +240,10 @@ def _measured(summary: OnlineSummary, alike: Sequence[OnlineSummary]) -> list[Ce
     """The cells under `_MEASURED`, with the decimals that summaries `alike` need."""
     return [
         *(_triple(summary, metric, _places(alike, metric)) for metric in _LATENCIES),
-        _plain(summary.output_tok_per_s, decimals(one.output_tok_per_s for one in alike)),
+        replace(
+            _plain(summary.output_tok_per_s, decimals(one.output_tok_per_s for one in alike)),
+            invalid=not summary.valid,
+        ),
     ]
 
 

@@ -13,7 +13,7 @@ IN_FLIGHT = "requests in flight of a closed loop, whose scale is 1; null: a trac
 class LoadLevel:
     """A trace's replay at `scale`, or a closed loop of `concurrency` requests in flight, whose scale is 1.
 
-    Levels sort by scale, then by requests in flight, each ascending.
+    Levels sort by requests in flight, those of traces first, by scale; each ascending.
     """
 
     scale: float = 1.0

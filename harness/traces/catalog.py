@@ -104,15 +104,24 @@ def load(name: str | Path) -> Trace:
     """
     if name == builtin.NAME:
         return builtin.builtin()
+    trace = readers.read(Source.open(file_of(name)))
     if str(name) in entries():
-        known = entries()[str(name)]
-        return _attribute(readers.read(Source.open(find(known))), known)
+        return _attribute(trace, entries()[str(name)])
+    published = next((it for it in entries().values() if it.sha256 == trace.sha256), None)
+    return _attribute(trace, published) if published else trace
+
+
+def file_of(name: str | Path) -> Path:
+    """Where a public trace of that name lies, or the file itself.
+
+    Raises UsageError when there is none, or when it is not the published one.
+    """
+    if str(name) in entries():
+        return find(entries()[str(name)])
     path = Path(name).expanduser()
     if not path.exists():
         entry(str(name))
-    trace = readers.read(Source.open(path))
-    published = next((it for it in entries().values() if it.sha256 == trace.sha256), None)
-    return _attribute(trace, published) if published else trace
+    return path
 
 
 def find(entry: Entry) -> Path:

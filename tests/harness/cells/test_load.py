@@ -124,6 +124,7 @@ def test_a_closed_loop_has_its_rounds_at_each_level() -> None:
     load = workload(concurrency=[1, 4, 16], n=10, rounds=3, input_len=5, output_len=3)
     assert [len(load.requests(level, 0)) for level in load.settings.loads] == [10, 12, 48]
     assert load.concurrency() == 16
+    assert (load.record.requests, load.record.input_tokens, load.record.output_tokens) == (70, 350, 210)
     assert [len(closed(16, n=4).requests(LoadLevel(concurrency=16), 0)), closed(16, n=4).concurrency()] == [
         4,
         4,

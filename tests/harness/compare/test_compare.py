@@ -189,6 +189,20 @@ def test_a_closed_loop_is_compared_at_the_levels_of_both(make):
     assert "vLLM, 8 in flight" in shown and "scale" not in shown
 
 
+def test_closed_loops_are_compared_by_their_lengths_and_what_they_send_at_the_same_load(make):
+    closed = {"concurrency": [1, 8], "n": 100}
+    a = make("a", **closed, input_len=256, output_len=64)
+    shorter = compare_runs(a, make("b", **closed, input_len=128, output_len=64), allowed=["requests"])
+    assert [one.reason for one in shorter.obstacles if not one.allowed] == [
+        "lengths differs: A has [256, 64, 1024, true], B has [128, 64, 1024, true]"
+    ]
+    more = compare_runs(a, make("c", concurrency=[8], n=10, rounds=40, input_len=256, output_len=64))
+    assert [one.reason for one in more.obstacles if one.name == "requests"] == [
+        'requests differs: A has {"8 in flight": 100}, B has {"8 in flight": 320}'
+    ]
+    assert "lengths" not in {one.name for one in more.obstacles}
+
+
 def test_runs_without_a_common_engine_are_compared_only_by_name(make):
     a, b = make("a", engines=("vllm",)), make("b", engines=("roseinfer",), slower=2)
     assert compare_runs(a, b, allowed=["engines"]).outcome == "not comparable"

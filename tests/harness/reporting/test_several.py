@@ -58,7 +58,10 @@ def test_all_runs_stand_in_one_table(before, after, tmp_path):
     assert table.rows[1][7].value == runs[2].pooled[0].output_tok_per_s
     assert overview(runs[:1]) is None
     page = write_report([before, other], tmp_path / "two.html").read_text(encoding="utf-8")
-    assert "All runs, p50/p90/p99" in page and "<summary>other is not compared with before</summary>" in page
+    assert (
+        "All online runs, p50/p90/p99" in page
+        and "<summary>other is not compared with before</summary>" in page
+    )
 
 
 def test_a_run_against_itself_is_nothing(before):
