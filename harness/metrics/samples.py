@@ -26,7 +26,8 @@ from harness.spec.load import LoadLevel
 from harness.spec.results import PERCENTILES
 from harness.spec.settings import Window
 
-_LOAD = ["scale", "concurrency"]
+#: Columns that are a load.
+LOAD = ["scale", "concurrency"]
 _IDENTITY = ["engine", "variant", "label", "repeat"]
 
 
@@ -117,7 +118,7 @@ def split(requests: pd.DataFrame, chunks: pd.DataFrame, cut: Cut | None = None) 
     gaps = chunk_gaps(chunks)
     rank = {label: position for position, label in enumerate(requests["label"].unique())}
     groups = []
-    for _, rows in requests.groupby(["label", *_LOAD, "repeat"], observed=True, dropna=False):
+    for _, rows in requests.groupby(["label", *LOAD, "repeat"], observed=True, dropna=False):
         group = _group(rows, gaps)
         if cut is not None:
             window = find_window(rows, cut)
@@ -147,7 +148,7 @@ def _group(rows: pd.DataFrame, gaps: Gaps, named: pd.DataFrame | None = None) ->
 
 def load_of(rows: pd.DataFrame) -> LoadLevel:
     """That of the first of them, where all have the same."""
-    scale, concurrency = rows[_LOAD].iloc[0]
+    scale, concurrency = rows[LOAD].iloc[0]
     return LoadLevel(float(scale), None if pd.isna(concurrency) else int(concurrency))
 
 

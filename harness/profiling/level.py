@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.definitions import MS
-from harness.metrics.samples import load_of
+from harness.metrics.samples import LOAD, load_of
 from harness.spec.load import LoadLevel
 from harness.spec.profile import Level
 
@@ -17,7 +17,7 @@ def measure_levels(requests: pd.DataFrame, chunks: pd.DataFrame) -> dict[tuple[s
     """By label and load; without those at which no request succeeded."""
     return {
         (str(rows["label"].iloc[0]), load_of(rows)): level
-        for _, rows in requests.groupby(["label", "scale", "concurrency"], observed=True, dropna=False)
+        for _, rows in requests.groupby(["label", *LOAD], observed=True, dropna=False)
         if (level := measure_level(rows, chunks)) is not None
     }
 

@@ -10,10 +10,10 @@ from pydantic import Field, JsonValue, ValidationError
 from harness.errors import UsageError
 from harness.files import sync_folder
 from harness.spec.base import Strict, first_fault
-from harness.spec.load import IN_FLIGHT, LoadLevel
+from harness.spec.load import IN_FLIGHT, AtLoad
 
 
-class JournalEntry(Strict):
+class JournalEntry(AtLoad, Strict):
     """A finished cell. A cell that is not in the journal did not happen, whatever files there are of it."""
 
     cell: int = Field(ge=0, description="position in the journal, and the `cell` of its records")
@@ -29,10 +29,6 @@ class JournalEntry(Strict):
     detail: dict[str, JsonValue] = Field(
         default_factory=dict, description="what else is to be kept of the cell"
     )
-
-    @property
-    def load(self) -> LoadLevel:
-        return LoadLevel(self.scale, self.concurrency)
 
 
 def read_journal(path: Path) -> list[JournalEntry]:

@@ -19,8 +19,8 @@ _LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
 _MEASURED = (
     *(Column(f"{GLOSSARY[metric].short} ms") for metric in _LATENCIES),
     Column("output tok/s"),
+    Column("valid", numeric=False),
 )
-_VALID = Column("valid", numeric=False)
 OFFLINE_COLUMNS = ("req_per_s", "output_tok_per_s", "total_tok_per_s", "total_s")
 
 
@@ -99,8 +99,10 @@ def throughput(summaries: Sequence[OnlineSummary]) -> Table:
 
 def repeats(summaries: Sequence[OnlineSummary]) -> Table:
     """Every cell by itself: the four latencies as `p50/p90/p99`, and the output rate."""
-    rows = [[*_identity(summary), *_measured(summary, summaries), _valid(summary)] for summary in summaries]
-    columns = [*_identity_columns(summaries), *_MEASURED, _VALID]
+    rows = [
+        [*_identity(summary), *cells] for summary, cells in zip(summaries, _measured(summaries), strict=True)
+    ]
+    columns = [*_identity_columns(summaries), *_MEASURED]
     return Table("repeats", "Each repeat, p50/p90/p99", columns, rows, _notes(summaries, _LATENCIES))
 
 
@@ -109,23 +111,22 @@ def all_runs(pooled: Mapping[int, Sequence[OnlineSummary]]) -> Table:
 
     Decimals are alike at a load, since two loads can be a hundred times apart.
     """
-    every = [summary for summaries in pooled.values() for summary in summaries]
-    rows = [
-        [
-            Cell(one.label),
-            Cell(str(run), run),
-            Cell(str(load), load.value),
-            *_measured(one, alike),
-            _valid(one),
+    every = [(run, one) for run, summaries in pooled.items() for one in summaries]
+    rows = []
+    for load in _loads([one for _, one in every]):
+        here = [(run, one) for run, one in every if one.load == load]
+        rows += [
+            [Cell(one.label), Cell(str(run), run), Cell(str(load), load.value), *cells]
+            for (run, one), cells in zip(here, _measured([one for _, one in here]), strict=True)
         ]
-        for load in sorted({one.load for one in every})
-        for alike in [[one for one in every if one.load == load]]
-        for run, summaries in pooled.items()
-        for one in summaries
-        if one.load == load
-    ]
-    columns = [Column("engine", numeric=False), Column("run"), Column("load"), *_MEASURED, _VALID]
-    return Table("all-runs", "All online runs, p50/p90/p99", columns, rows, _notes(every, _LATENCIES))
+    columns = [Column("engine", numeric=False), Column("run"), Column("load"), *_MEASURED]
+    return Table(
+        "all-runs",
+        "All online runs, p50/p90/p99",
+        columns,
+        rows,
+        _notes([one for _, one in every], _LATENCIES),
+    )
 
 
 def offline(results: Sequence[OfflineResult]) -> Table:
@@ -236,14 +237,17 @@ def _notes(summaries: Sequence[OnlineSummary], metrics: Sequence[str]) -> list[s
     ]
 
 
-def _measured(summary: OnlineSummary, alike: Sequence[OnlineSummary]) -> list[Cell]:
-    """The cells under `_MEASURED`, with the decimals that summaries `alike` need."""
+def _measured(summaries: Sequence[OnlineSummary]) -> list[list[Cell]]:
+    """For each, the cells under `_MEASURED`; decimals are alike down a column."""
+    places = {metric: _places(summaries, metric) for metric in _LATENCIES}
+    rate = decimals(summary.output_tok_per_s for summary in summaries)
     return [
-        *(_triple(summary, metric, _places(alike, metric)) for metric in _LATENCIES),
-        replace(
-            _plain(summary.output_tok_per_s, decimals(one.output_tok_per_s for one in alike)),
-            invalid=not summary.valid,
-        ),
+        [
+            *(_triple(summary, metric, places[metric]) for metric in _LATENCIES),
+            replace(_plain(summary.output_tok_per_s, rate), invalid=not summary.valid),
+            _valid(summary),
+        ]
+        for summary in summaries
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.spec.base import Strict
-from harness.spec.load import IN_FLIGHT, LoadLevel
+from harness.spec.load import IN_FLIGHT, AtLoad
 from harness.spec.results import Verdict
 
 #: Differences for which the repeats that find them are told.
@@ -17,7 +17,7 @@ Ends = tuple[float, float]
 Outcome = Literal["pass", "regression", "inconclusive"]
 
 
-class Difference(Strict):
+class Difference(AtLoad, Strict):
     """One statistic of run B against run A at one load, with 95 % intervals."""
 
     engine_a: str
@@ -44,12 +44,8 @@ class Difference(Strict):
         description="repeats of each that find a difference of so much; null: unknown, or too many"
     )
 
-    @property
-    def load(self) -> LoadLevel:
-        return LoadLevel(self.scale, self.concurrency)
 
-
-class Gated(Strict):
+class Gated(AtLoad, Strict):
     """One gate at one load."""
 
     gate: str
@@ -64,10 +60,6 @@ class Gated(Strict):
     outcome: Outcome
     reason: str = ""
     needed_repeats: int | None = Field(None, description="of each, to decide it; null: unknown, or too many")
-
-    @property
-    def load(self) -> LoadLevel:
-        return LoadLevel(self.scale, self.concurrency)
 
 
 class Obstacle(Strict):

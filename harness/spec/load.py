@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 #: What a record says of its load beside the `scale`.
 IN_FLIGHT = "requests in flight of a closed loop, whose scale is 1; null: a trace"
@@ -67,6 +68,23 @@ class LoadLevel:
     def weight(self) -> float:
         """Grows from a light load to a heavy one."""
         return -self.scale if self.concurrency is None else self.concurrency
+
+
+class Located(Protocol):
+    """What a record says of its load. A scale of None is that of no trace."""
+
+    concurrency: int | None
+
+    @property
+    def scale(self) -> float | None: ...
+
+
+class AtLoad:
+    """A record of what was measured at one load."""
+
+    @property
+    def load(self: Located) -> LoadLevel:
+        return LoadLevel(1.0 if self.scale is None else self.scale, self.concurrency)
 
 
 def from_light_to_heavy(levels: Iterable[LoadLevel]) -> list[LoadLevel]:

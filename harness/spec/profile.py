@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.spec.base import Strict
-from harness.spec.load import IN_FLIGHT, LoadLevel
+from harness.spec.load import IN_FLIGHT, AtLoad, LoadLevel
 from harness.spec.results import RunInfo, Verdict
 
 Tool = Literal["torch", "nsys"]
@@ -161,7 +161,7 @@ class GapPart(Strict):
     source: str
 
 
-class Gap(Strict):
+class Gap(AtLoad, Strict):
     """A difference between two engines that verdicts call one, taken apart. `delta` is a − b, of means."""
 
     a: str
@@ -178,10 +178,6 @@ class Gap(Strict):
     conclusion: str
     notes: list[str] = Field(default_factory=list)
     artifacts: list[str] = Field(default_factory=list, description="relative to the run's folder")
-
-    @property
-    def load(self) -> LoadLevel:
-        return LoadLevel(1.0 if self.scale is None else self.scale, self.concurrency)
 
 
 class Agreement(Strict):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
 from harness.spec.base import Strict
 from harness.spec.fairness import AnswerChecks, Fact, Ledger, Source, ToldMean, Waterfall
-from harness.spec.load import IN_FLIGHT, LoadLevel
+from harness.spec.load import IN_FLIGHT, AtLoad, LoadLevel, Located
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -47,7 +47,7 @@ class Distribution(Strict):
     source: Source = "measured"
 
 
-class OnlineSummary(Strict):
+class OnlineSummary(AtLoad, Strict):
     """One engine at one load: one repeat, or all repeats pooled (`repeat` is null)."""
 
     engine: str
@@ -89,10 +89,6 @@ class OnlineSummary(Strict):
     prefill_ms: Distribution
     waterfall: Waterfall | None = Field(None, description="null where no request succeeded")
 
-    @property
-    def load(self) -> LoadLevel:
-        return LoadLevel(self.scale, self.concurrency)
-
 
 class Skipped(Strict):
     """An engine that was asked for and is not in the results, and what would bring it in."""
@@ -115,7 +111,7 @@ class Skipped(Strict):
 Verdict = Literal["better", "worse", "no difference", "not enough data"]
 
 
-class Comparison(Strict):
+class Comparison(AtLoad, Strict):
     """A statistic of two engines at one load, and the ratio `a / b` with its 95 % interval."""
 
     a: str
@@ -144,10 +140,6 @@ class Comparison(Strict):
         default_factory=dict,
         description="repeats of each that find a difference of so much; null: unknown, or too many",
     )
-
-    @property
-    def load(self) -> LoadLevel:
-        return LoadLevel(1.0 if self.scale is None else self.scale, self.concurrency)
 
 
 class Versions(Strict):
@@ -223,7 +215,7 @@ class PrefixCount(Strict):
     source: str = Field(description="the page and the counters")
 
 
-class PrefixHits(Strict):
+class PrefixHits(AtLoad, Strict):
     """How much of the prompts of one cell a prefix cache could have held, and how much it did."""
 
     engine: str
@@ -240,19 +232,8 @@ class PrefixHits(Strict):
     reported: float | None = Field(description="share by the engine's word; null where it does not tell")
     source: str = Field(description="of what is reported")
 
-    @property
-    def load(self) -> LoadLevel:
-        return LoadLevel(self.scale, self.concurrency)
 
-
-class _AtLoad(Protocol):
-    concurrency: int | None
-
-    @property
-    def scale(self) -> float | None: ...
-
-
-def fill(one: _AtLoad, run: RunInfo) -> None:
+def fill(one: Located, run: RunInfo) -> None:
     """Add the requests in flight to a record that does not say them, where the run's settings do."""
     if one.scale is not None and one.concurrency is None:
         one.concurrency = run.only_concurrency
@@ -275,7 +256,7 @@ class OnlineResults(Strict):
 
     @model_validator(mode="after")
     def _filled(self) -> Self:
-        told: list[_AtLoad] = [*self.summaries, *self.comparisons, *self.skipped, *self.prefixes]
+        told: list[Located] = [*self.summaries, *self.comparisons, *self.skipped, *self.prefixes]
         for one in told:
             fill(one, self.meta)
         return self
