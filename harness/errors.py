@@ -1,4 +1,4 @@
-"""Errors a user can mend. The command line prints them as one line and exits with their code."""
+"""Errors a user can hint. The command line prints them as one line and exits with their code."""
 
 
 class BenchError(Exception):
@@ -6,18 +6,18 @@ class BenchError(Exception):
 
     Args:
         message: What is wrong, in one sentence.
-        mend: What to do about it, in one sentence.
+        hint: What to do about it, in one sentence.
     """
 
     exit_code = 3
 
-    def __init__(self, message: str, mend: str = "") -> None:
+    def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}\n  mend: {self.mend}" if self.mend else self.message
+        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 
 
 class UsageError(BenchError):

@@ -16,7 +16,7 @@ def model_folder(model: str) -> Path:
     try:
         named = rosemodels.folder(model)
     except rosemodels.ModelError as error:
-        raise ConfigError(f"{error}; {error.mend}") from error
+        raise ConfigError(f"{error}; {error.hint}") from error
     if named is not None:
         return named
     folder = Path(model)

@@ -22,7 +22,7 @@ from pathlib import Path
 import yaml
 
 from harness import PROJECT_ROOT
-from harness.spec.results import Comparison, OnlineResults
+from harness.schema.results import Comparison, OnlineResults
 from rosemodels import gpt2
 from rosemodels.gpt2 import Shape
 

@@ -1,4 +1,4 @@
-"""Measures load clients against one golden server: what each sustains, and how far off its times are.
+"""Measures load clients against one mock server: what each sustains, and how far off its times are.
 
     BENCH_PEERS=FOLDER python scripts/compare_clients.py [--tools rosebench,vllm,guidellm,aiperf]
 
@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.calibration.golden import PROMPT_TOKENS, Golden, ask, golden_server
-from harness.golden.behaviour import Deed
-from harness.load.plan import LoadPlan
-from harness.load.run import run_load
+from harness.calibration.mock_server import PROMPT_TOKENS, MockServer, ask, mock_server
+from harness.loadgen.plan import LoadPlan
+from harness.loadgen.run import run_load
+from harness.mock_server.behaviour import Deed
 from harness.models.folder import resolve
 from harness.records.request import read_request
 
@@ -61,10 +61,10 @@ class Reported:
     itl_per_request: bool
 
 
-Client = Callable[[Golden, Load], Reported]
+Client = Callable[[MockServer, Load], Reported]
 
 
-def rosebench(golden: Golden, load: Load) -> Reported:
+def rosebench(golden: MockServer, load: Load) -> Reported:
     """Our own client, one process, on the core that the server does not have."""
     wire = [ask(index, load.tokens, {}, None) for index in range(load.requests)]
     result = run_load(LoadPlan(golden.target, wire, load.concurrency), cpus=CLIENT_CPUS)
@@ -77,7 +77,7 @@ def rosebench(golden: Golden, load: Load) -> Reported:
     return Reported(_percentiles(ttft), _percentiles(itl), itl_per_request=False)
 
 
-def vllm(golden: Golden, load: Load) -> Reported:
+def vllm(golden: MockServer, load: Load) -> Reported:
     """`vllm bench serve`; where the environment has a launcher for machines without a GPU, through that."""
     folder = _environment("vllm")
     launcher = folder / "vllm_cpu_cli.py"
@@ -100,7 +100,7 @@ def vllm(golden: Golden, load: Load) -> Reported:
     )
 
 
-def guidellm(golden: Golden, load: Load) -> Reported:
+def guidellm(golden: MockServer, load: Load) -> Reported:
     """guidellm with its concurrent profile."""
     backend = f"kind=openai_http,target={_url(golden)},model=golden,request_format=/v1/completions"
     with tempfile.TemporaryDirectory() as out:
@@ -121,7 +121,7 @@ def guidellm(golden: Golden, load: Load) -> Reported:
     return Reported((ttft["p50"], ttft["p99"]), (itl["p50"], itl["p99"]), itl_per_request=True)
 
 
-def aiperf(golden: Golden, load: Load) -> Reported:
+def aiperf(golden: MockServer, load: Load) -> Reported:
     """NVIDIA aiperf. It asks the tokenizer's folder itself and refuses to with HF_HUB_OFFLINE."""
     with tempfile.TemporaryDirectory() as out:
         _run(
@@ -169,7 +169,7 @@ def measure(name: str, timed: Sequence[int]) -> Row:
     def best(tokens: int, rate: Callable[[list[Deed]], float], *server: str) -> float:
         found = []
         for concurrency in levels:
-            with golden_server(*FAST, *server, cpus=SERVER_CPUS) as golden:
+            with mock_server(*FAST, *server, cpus=SERVER_CPUS) as golden:
                 client(golden, Load(ROUNDS * concurrency, concurrency, tokens))
                 found.append(rate(_answers(golden, ROUNDS * concurrency)))
             _say(f"{name}: {concurrency} in flight, {tokens} chunks each: {found[-1]:,.0f}/s")
@@ -180,7 +180,7 @@ def measure(name: str, timed: Sequence[int]) -> Row:
     together_per_s = best(CHUNKS_TOKENS, _chunk_rate, *TOGETHER_SERVER)
     ttft_error, itl_error = {}, {}
     for concurrency in timed:
-        with golden_server("--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS), cpus=SERVER_CPUS) as golden:
+        with mock_server("--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS), cpus=SERVER_CPUS) as golden:
             seen = client(golden, Load(TIMED_REQUESTS, concurrency, TIMED_TOKENS))
             deeds = _answers(golden, TIMED_REQUESTS)
         ttft_error[concurrency] = _difference(seen.ttft, [_ttft(deed) for deed in deeds])
@@ -195,7 +195,7 @@ def measure(name: str, timed: Sequence[int]) -> Row:
     return Row(name, requests_per_s, chunks_per_s, together_per_s, ttft_error, itl_error)
 
 
-def _answers(golden: Golden, requests: int) -> list[Deed]:
+def _answers(golden: MockServer, requests: int) -> list[Deed]:
     """The last `requests` answers: what came before were the client's probes and warm-up."""
     good = [deed for deed in golden.all_deeds() if deed.outcome == "complete" and deed.writes]
     return sorted(good, key=lambda deed: deed.t_received)[-requests:]
@@ -233,7 +233,7 @@ def _difference(reported: tuple[float, float], true: list[float]) -> tuple[float
     return round(reported[0] - p50, 3), round(reported[1] - p99, 3)
 
 
-def _url(golden: Golden) -> str:
+def _url(golden: MockServer) -> str:
     return f"http://127.0.0.1:{golden.port}"
 
 

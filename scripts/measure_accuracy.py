@@ -1,4 +1,4 @@
-"""Compares every percentile that the client measures with what the golden server did.
+"""Compares every percentile that the client measures with what the mock server did.
 
     python scripts/measure_accuracy.py [--processes 1,2]
 

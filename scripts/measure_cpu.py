@@ -21,8 +21,8 @@ from pathlib import Path
 
 from harness import PROJECT_ROOT
 from harness.metrics.percentiles import missing
-from harness.reporting.numbers import DASH, decimals, number, plural
-from harness.spec.results import Comparison, Distribution, OnlineResults, OnlineSummary, Verdict
+from harness.report.numbers import DASH, decimals, number, plural
+from harness.schema.results import Comparison, Distribution, OnlineResults, OnlineSummary, Verdict
 
 BENCH = [sys.executable, "-m", "harness.cli.app", "online"]
 PEERS = ("roseinfer", "vllm", "sglang", "transformers", "llamacpp")

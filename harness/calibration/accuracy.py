@@ -1,4 +1,4 @@
-"""How well the client times: what it measured beside what the golden server did."""
+"""How well the client times: what it measured beside what the mock server did."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from harness.calibration.golden import ask, golden_server
+from harness.calibration.mock_server import ask, mock_server
 from harness.engines.cores import CpuSplit
 from harness.errors import BenchError
-from harness.golden.behaviour import Deed
-from harness.load.plan import LoadPlan, RawResponse
-from harness.load.run import run_load
+from harness.loadgen.plan import LoadPlan, RawResponse
+from harness.loadgen.run import run_load
+from harness.mock_server.behaviour import Deed
 from harness.records.request import read_request
-from harness.spec.calibration import Spread, TimingError
+from harness.schema.calibration import Spread, TimingError
 
 BEHAVIOUR: Mapping[str, object] = {"ttft_ms": 40.0, "itl_ms": 5.0, "empty_first": True}
 UNPINNED = CpuSplit(None, None)
@@ -74,7 +74,7 @@ def measure_accuracy(
     Raises:
         BenchError: A request failed.
     """
-    with golden_server(cpus=cpus.engine) as golden:
+    with mock_server(cpus=cpus.engine) as golden:
         wire = [ask(index, tokens, behaviour, None) for index in range(requests)]
         plan = LoadPlan(golden.target, wire, concurrency)
         result = run_load(plan, clients=processes, cpus=cpus.client)
@@ -88,7 +88,7 @@ def measure_accuracy(
 def _add(accuracy: Accuracy, response: RawResponse, deed: Deed, tokens: int) -> None:
     record = read_request(response, tokens)
     if record.error is not None or response.t_sent is None:
-        raise BenchError(f"a request to the golden server failed: {record.error}: {record.detail}")
+        raise BenchError(f"a request to the mock server failed: {record.error}: {record.detail}")
     accuracy.measured.add(response.t_sent, record.chunks)
     accuracy.true.add(deed.t_received, deed.writes)
     accuracy.submit_lag.append((response.t_sent - response.t_sched) * 1e3)

@@ -9,7 +9,7 @@ from harness.calibration.accuracy import measure_accuracy
 from harness.calibration.ceiling import measure_ceiling
 from harness.calibration.store import load, save, this_machine
 from harness.engines.cores import CpuSplit, physical_cores, split
-from harness.spec.calibration import Calibration, ClientCeiling, TimingError
+from harness.schema.calibration import Calibration, ClientCeiling, TimingError
 
 FIRST_CHUNKS_PER_S, FIRST_REQUESTS_PER_S = 40_000.0, 1_000.0
 #: Client processes of the second measurement where the client has no cores of its own.

@@ -8,7 +8,7 @@ from math import sqrt
 from harness.calibration.trials import Limit, Trial, try_chunks, try_requests
 from harness.engines.cores import CpuSplit
 from harness.errors import BenchError
-from harness.spec.calibration import ClientCeiling
+from harness.schema.calibration import ClientCeiling
 
 #: The next rate is the one at which the client would be this busy, as the last trial tells ...
 BUSY = 0.9

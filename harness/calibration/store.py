@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from harness import PROJECT_ROOT
 from harness.files import write_whole
-from harness.spec.calibration import Calibration, MachineKey
+from harness.schema.calibration import Calibration, MachineKey
 from harness.telemetry.machine import cpu
 
 PATH = PROJECT_ROOT / ".cache" / "calibration.json"

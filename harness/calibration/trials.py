@@ -10,12 +10,12 @@ from typing import Literal
 
 import numpy as np
 
-from harness.calibration.golden import Golden, ask, golden_server
+from harness.calibration.mock_server import MockServer, ask, mock_server
 from harness.engines.cores import CpuSplit
 from harness.errors import BenchError
-from harness.golden.behaviour import Deed
-from harness.load.plan import LoadPlan, LoadResult
-from harness.load.run import run_load
+from harness.loadgen.plan import LoadPlan, LoadResult
+from harness.loadgen.run import run_load
+from harness.mock_server.behaviour import Deed
 
 Limit = Literal["client", "server"]
 
@@ -49,14 +49,14 @@ class Trial:
 
 
 def try_chunks(rate: float, seconds: float, processes: int, cpus: CpuSplit) -> Trial:
-    """`processes` clients, each reading `rate` chunks a second from a golden server of its own.
+    """`processes` clients, each reading `rate` chunks a second from a mock server of its own.
 
     The streams of a client begin spread over the gap between two chunks, so that chunks come evenly.
     """
     streams = max(1, round(rate * CHUNK_GAP_MS / 1e3))
     tokens = max(2, round(seconds * 1e3 / CHUNK_GAP_MS))
 
-    def plan(golden: Golden) -> LoadPlan:
+    def plan(golden: MockServer) -> LoadPlan:
         wire = [
             ask(
                 index,
@@ -91,7 +91,7 @@ def try_requests(rate: float, seconds: float, processes: int, cpus: CpuSplit) ->
     behaviour = {"ttft_ms": REQUEST_TTFT_MS, "itl_ms": REQUEST_GAP_MS}
     answer_s = (REQUEST_TTFT_MS + REQUEST_GAP_MS * (REQUEST_TOKENS - 1)) / 1e3
 
-    def plan(golden: Golden) -> LoadPlan:
+    def plan(golden: MockServer) -> LoadPlan:
         return LoadPlan(
             golden.target, [ask(i, REQUEST_TOKENS, behaviour, i / rate) for i in range(count)], timeout_s=30.0
         )
@@ -115,13 +115,13 @@ def _attempt(
     rate: float,
     processes: int,
     cpus: CpuSplit,
-    plan: Callable[[Golden], LoadPlan],
+    plan: Callable[[MockServer], LoadPlan],
     reached: Callable[[LoadResult, dict[int, Deed]], tuple[float, Limit | None]],
     *options: str,
 ) -> Trial:
-    """Run one client and one golden server for each of `processes`, all at once; the slowest counts."""
+    """Run one client and one mock server for each of `processes`, all at once; the slowest counts."""
     with ExitStack() as stack:
-        servers = [stack.enter_context(golden_server(*options, cpus=cpus.engine)) for _ in range(processes)]
+        servers = [stack.enter_context(mock_server(*options, cpus=cpus.engine)) for _ in range(processes)]
 
         def run(number: int) -> LoadResult:
             own = [cpus.client[number % len(cpus.client)]] if cpus.client else None
@@ -131,7 +131,7 @@ def _attempt(
             results = list(threads.map(run, range(processes)))
         for response in (response for result in results for response in result.responses):
             if response.error is not None:
-                raise BenchError(f"a request to the golden server failed: {response.detail}")
+                raise BenchError(f"a request to the mock server failed: {response.detail}")
         found = [reached(result, server.deeds()) for result, server in zip(results, servers, strict=True)]
     usage = [result.usage[0] for result in results]
     faults = [fault for _, fault in found if fault is not None]

@@ -1,4 +1,4 @@
-"""The `bench` command: what a user can mend is one line, and an exit code."""
+"""The `bench` command: what a user can hint is one line, and an exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.errors import BenchError
 
 INTERRUPTED = 130
 
-#: What a file system refuses and a user can mend: no space, no permission, a file where a folder should be.
+#: What a file system refuses and a user can hint: no space, no permission, a file where a folder should be.
 _REFUSED = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
@@ -31,8 +31,8 @@ def main() -> None:
             raise
         where = f"{error.filename}: " if error.filename else ""
         code = BenchError.exit_code
-        mend = "make room, let this user write there, or choose another --out"
-        said = f"{where}{error.strerror}\n  mend: {mend}"
+        hint = "make room, let this user write there, or choose another --out"
+        said = f"{where}{error.strerror}\n  hint: {hint}"
     if code == INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # pressed again, it would break off the way out
         said = said or "interrupted"
@@ -51,7 +51,7 @@ def _run() -> int:
         code: int | None = app(standalone_mode=False)
     except typer.TyperException as error:
         if message := error.format_message().replace(": Value error, ", ": "):
-            print(f"bench: {message}\n  mend: see `bench --help` and `bench COMMAND --help`", file=sys.stderr)
+            print(f"bench: {message}\n  hint: see `bench --help` and `bench COMMAND --help`", file=sys.stderr)
         return error.exit_code
     return code or 0
 

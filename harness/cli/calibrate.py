@@ -10,7 +10,7 @@ from rich.table import Table
 
 from harness.calibration.calibrate import calibrate as measure
 from harness.calibration.store import PATH
-from harness.spec.calibration import Calibration
+from harness.schema.calibration import Calibration
 
 
 def calibrate(

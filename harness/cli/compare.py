@@ -12,9 +12,9 @@ from harness.cli.progress import PLAIN_WIDTH, rich_table
 from harness.compare import tables
 from harness.compare.comparable import NAMES
 from harness.compare.compare import compare_runs
-from harness.spec.compare import CompareResults
-from harness.spec.gates import parse_gate
-from harness.spec.settings import split
+from harness.schema.compare import CompareResults
+from harness.schema.gates import parse_gate
+from harness.schema.settings import split
 
 #: Exit code by outcome. Code 2 is also that of a wrong command line, which says so on stderr.
 CODES = {"pass": 0, "no gate": 0, "regression": 1, "inconclusive": 2, "not comparable": 3}
@@ -69,4 +69,4 @@ def _show(results: CompareResults) -> None:
         console.print(f"verdict: {results.outcome}")
     if results.outcome == "not comparable":
         names = ",".join(dict.fromkeys(one.name for one in results.obstacles if not one.allowed))
-        console.print(f"  mend: measure both alike, or add to --allow-different {names}")
+        console.print(f"  hint: measure both alike, or add to --allow-different {names}")

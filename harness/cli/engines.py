@@ -14,17 +14,17 @@ from rich.table import Table
 
 from harness.engines.base import EngineSettings, Installation, Missing
 from harness.engines.configured import load_variants
-from harness.engines.environments.bundle import find_bundle, make_bundle, read_size
-from harness.engines.environments.install import install as install_engine
-from harness.engines.environments.install import unfinished
-from harness.engines.environments.unpack import UnpackError
-from harness.engines.environments.unpack import unpack as unpack_bundle
 from harness.engines.find import CACHE, place
 from harness.engines.local import LocalEngine
 from harness.engines.registry import LOCAL, contender, get_engine
 from harness.engines.resolve import resolve_device, resolve_dtype
+from harness.environments.bundle import find_bundle, make_bundle, read_size
+from harness.environments.install import install as install_engine
+from harness.environments.install import unfinished
+from harness.environments.unpack import UnpackError
+from harness.environments.unpack import unpack as unpack_bundle
 from harness.errors import UsageError
-from harness.spec.settings import Device, Dtype, EngineRef
+from harness.schema.settings import Device, Dtype, EngineRef
 from harness.telemetry import gpu
 
 app = typer.Typer(no_args_is_help=True, help="Which engines exist, whether they run here, what is started.")
@@ -58,7 +58,7 @@ def show(
     engine = _local(ref)
     found = engine.find()
     if isinstance(found, Missing):
-        console.print(f"# not installed: {found.reason}; {found.mend}", markup=False)
+        console.print(f"# not installed: {found.reason}; {found.hint}", markup=False)
         found = Installation(ref.name, "unknown", engine.distributions[0], Path("PYTHON"), "nowhere")
     if engine.caveat:
         console.print(f"# {engine.display}: {engine.caveat}", markup=False)
@@ -143,16 +143,16 @@ def unpack(
 
 @app.command("doctor")
 def doctor() -> None:
-    """What is there, what runs, what is missing, and the mend. Ends with 3 when something is broken."""
+    """What is there, what runs, what is missing, and the hint. Ends with 3 when something is broken."""
     broken = False
     for engine in LOCAL.values():
         found = engine.find()
         if isinstance(found, Missing):
-            console.print(f"{engine.name}: not installed: {found.reason}\n  mend: {found.mend}", markup=False)
+            console.print(f"{engine.name}: not installed: {found.reason}\n  hint: {found.hint}", markup=False)
         else:
             trouble = engine.trouble(found)
             broken = broken or trouble is not None
-            state = "runs" if trouble is None else f"does not run: {trouble}\n  mend: {engine.install}"
+            state = "runs" if trouble is None else f"does not run: {trouble}\n  hint: {engine.install}"
             where = f"{found.how} ({found.python})"
             console.print(
                 f"{engine.name}: {found.distribution} {found.version}, {where}: {state}", markup=False
@@ -160,7 +160,7 @@ def doctor() -> None:
         if engine.caveat:
             console.print(f"  note: {engine.caveat}", markup=False)
         for folder in unfinished(engine.name):
-            console.print(f"  {folder.name} is half installed\n  mend: {engine.install}", markup=False)
+            console.print(f"  {folder.name} is half installed\n  hint: {engine.install}", markup=False)
     names = [f"{device['name']} (driver {device['driver']})" for device in gpu.describe()]
     console.print(f"GPU: {', '.join(names) or 'none'}", markup=False)
     raise typer.Exit(3 if broken else 0)

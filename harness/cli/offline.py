@@ -11,10 +11,10 @@ from harness.cli.outcome import Json, Open, Quiet, conclude
 from harness.cli.profile import profile_alone, profile_behind
 from harness.cli.progress import make_display
 from harness.errors import BenchError, EngineError, InterruptedRunError
-from harness.offline.run import Begun, Event, run_offline
-from harness.reporting.report import write_run_outputs
-from harness.spec.results import OfflineResult
-from harness.spec.settings import OfflineSettings
+from harness.report.render import write_run_outputs
+from harness.runs.offline.run import Begun, Event, run_offline
+from harness.schema.results import OfflineResult
+from harness.schema.settings import OfflineSettings
 
 
 @with_settings(OfflineSettings)
@@ -45,7 +45,7 @@ def offline(
             raise InterruptedRunError(what, _again(folder, measured)) from None
         except BenchError as error:
             if folder is not None:
-                error.mend = "; then ".join(filter(None, (error.mend, _again(folder, measured))))
+                error.hint = "; then ".join(filter(None, (error.hint, _again(folder, measured))))
             raise
         if not results.results:
             raise EngineError("nothing could be measured", f"see the logs in {folder / 'logs'}")

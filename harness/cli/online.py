@@ -9,17 +9,17 @@ from typing import Annotated
 
 import typer
 
-from harness.cells.events import Event, Started
-from harness.cells.online import resume_online, run_online
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
 from harness.cli.profile import profile_alone, profile_behind
 from harness.cli.progress import make_display
 from harness.errors import BenchError, InterruptedRunError
 from harness.profiling.stage import unprofiled
-from harness.reporting.notices import few_rounds
-from harness.reporting.report import write_run_outputs
-from harness.spec.settings import OnlineSettings
+from harness.report.notices import few_rounds
+from harness.report.render import write_run_outputs
+from harness.runs.events import Event, Started
+from harness.runs.online import resume_online, run_online
+from harness.schema.settings import OnlineSettings
 
 Resume = Annotated[Path | None, typer.Option(help="finish this run; it has its settings", metavar="RUN")]
 
@@ -60,7 +60,7 @@ def online(
             raise InterruptedRunError("interrupted; what is measured is saved", _finish(folder)) from None
         except BenchError as error:
             if folder is not None:
-                error.mend = "; then ".join(filter(None, (error.mend, _finish(folder))))
+                error.hint = "; then ".join(filter(None, (error.hint, _finish(folder))))
             raise
         fault = None
         tools = OnlineSettings.model_validate(results.meta.settings).profile

@@ -14,8 +14,8 @@ from pydantic_core import PydanticUndefined
 
 from harness.engines.registry import installed_engines
 from harness.errors import UsageError
-from harness.spec.loader import build
-from harness.spec.settings import CommonSettings
+from harness.schema.loader import build
+from harness.schema.settings import CommonSettings
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.errors import BenchError
-from harness.spec.results import OfflineResults, OnlineResults
+from harness.schema.results import OfflineResults, OnlineResults
 
 FAILED = 3
 

@@ -18,12 +18,12 @@ from harness.profiling.analysis import analyse
 from harness.profiling.stage import Captured, ProfileOptions, Profiling, profile_run
 from harness.profiling.store import MANIFEST, read_profiles
 from harness.profiling.subject import begin_run, open_subject
-from harness.reporting.report import write_run_outputs
-from harness.reporting.run import OFFLINE, ONLINE
-from harness.reporting.table import Table
-from harness.spec.load import LoadLevel
-from harness.spec.profile import ProfileFigures, Profiles, Tools
-from harness.spec.settings import CommonSettings, split
+from harness.report.render import write_run_outputs
+from harness.report.run import OFFLINE, ONLINE
+from harness.report.table import Table
+from harness.schema.load import LoadLevel
+from harness.schema.profile import ProfileFigures, Profiles, Tools
+from harness.schema.settings import CommonSettings, split
 
 Scale = Annotated[float | None, typer.Option(help="of the run's scales; default the heaviest", metavar="S")]
 Concurrency = Annotated[
@@ -134,8 +134,8 @@ def profile_behind(
     except BenchError as error:
         return error
     except KeyboardInterrupt:
-        mend = f"profile it with `bench profile {shlex.quote(str(folder))} --tool {tools}`"
-        return InterruptedRunError("interrupted; the run is measured", mend)
+        hint = f"profile it with `bench profile {shlex.quote(str(folder))} --tool {tools}`"
+        return InterruptedRunError("interrupted; the run is measured", hint)
     return None
 
 

@@ -18,7 +18,14 @@ from rich.progress import (
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from harness.cells.events import (
+from harness.compare.tables import noise, planning
+from harness.metrics.percentiles import missing
+from harness.report import tables
+from harness.report.facts import fitted
+from harness.report.numbers import DASH, plural
+from harness.report.prefixes import prefix_table
+from harness.report.table import Table
+from harness.runs.events import (
     Calibrating,
     CellDone,
     CellProgress,
@@ -29,16 +36,9 @@ from harness.cells.events import (
     Reporting,
     Started,
 )
-from harness.compare.tables import noise, planning
-from harness.metrics.percentiles import missing
-from harness.offline.run import Begun, Measuring
-from harness.offline.run import Event as OfflineEvent
-from harness.reporting import tables
-from harness.reporting.facts import fitted
-from harness.reporting.numbers import DASH, plural
-from harness.reporting.prefixes import prefix_table
-from harness.reporting.table import Table
-from harness.spec.results import (
+from harness.runs.offline.run import Begun, Measuring
+from harness.runs.offline.run import Event as OfflineEvent
+from harness.schema.results import (
     Distribution,
     OfflineResult,
     OfflineResults,
@@ -75,7 +75,7 @@ class Display:
             case EngineSkipped(skipped) | (Skipped() as skipped):
                 load = "" if skipped.load is None else f", {skipped.load}"
                 repeat = "" if skipped.repeat is None else f", repeat {skipped.repeat}"
-                self.line(f"skipped {skipped.label}{load}{repeat}: {skipped.reason}", skipped.mend)
+                self.line(f"skipped {skipped.label}{load}{repeat}: {skipped.reason}", skipped.hint)
             case EngineStarting(label, _):
                 self._live(f"{label}: starting", None)
             case EngineWarming(label, ready_s, requests):
@@ -118,11 +118,11 @@ class Display:
         for table in tables:
             self._console.print(rich_table(table))
 
-    def line(self, text: str, mend: str = "") -> None:
-        """Print a line of text, and what would mend it."""
+    def line(self, text: str, hint: str = "") -> None:
+        """Print a line of text, and what would hint it."""
         if self._quiet:
             return
-        self._console.print(text + (f"\n  mend: {mend}" if mend else ""))
+        self._console.print(text + (f"\n  hint: {hint}" if hint else ""))
 
     def _live(self, text: str, total: int | None, done: int = 0) -> None:
         if self._progress is None:

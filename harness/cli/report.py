@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from harness.errors import BenchError, UsageError
-from harness.reporting.index import write_index
-from harness.reporting.report import write_report
+from harness.report.index import write_index
+from harness.report.render import write_report
 
 REPORTS = Path("reports")
 

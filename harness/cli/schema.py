@@ -9,11 +9,11 @@ import typer
 from pydantic import BaseModel
 
 from harness.errors import UsageError
-from harness.spec.calibration import Calibration
-from harness.spec.compare import CompareResults
-from harness.spec.profile import ProfileManifest, Profiles
-from harness.spec.results import OfflineResults, OnlineResults, RunInfo
-from harness.spec.settings import OfflineSettings, OnlineSettings
+from harness.schema.calibration import Calibration
+from harness.schema.compare import CompareResults
+from harness.schema.profile import ProfileManifest, Profiles
+from harness.schema.results import OfflineResults, OnlineResults, RunInfo
+from harness.schema.settings import OfflineSettings, OnlineSettings
 
 SCHEMAS: dict[str, type[BaseModel]] = {
     "online-settings": OnlineSettings,

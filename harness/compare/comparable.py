@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.compare.runs import StoredRun
-from harness.spec.compare import Obstacle
-from harness.spec.load import LoadLevel
+from harness.schema.compare import Obstacle
+from harness.schema.load import LoadLevel
 
 #: What must be alike, by the name that --allow-different takes. Cells and engines are checked apart.
 ALIKE: dict[str, Callable[[StoredRun], object]] = {

@@ -13,9 +13,9 @@ from harness.errors import UsageError
 from harness.metrics.contrast import Contrast, contrast, judged
 from harness.metrics.estimates import HEADLINE, Key, estimates
 from harness.metrics.intervals import LEVEL
-from harness.spec.compare import CompareResults, Difference, Gated
-from harness.spec.gates import ERROR_RATE, GateTerm
-from harness.spec.load import LoadLevel
+from harness.schema.compare import CompareResults, Difference, Gated
+from harness.schema.gates import ERROR_RATE, GateTerm
+from harness.schema.load import LoadLevel
 
 Pair = tuple[str, str]
 

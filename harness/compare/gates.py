@@ -8,9 +8,9 @@ from harness.metrics.contrast import Contrast
 from harness.metrics.intervals import LEVEL, Ends, level
 from harness.metrics.power import repeats_to_find
 from harness.metrics.samples import Group
-from harness.spec.compare import Gated, Outcome
-from harness.spec.gates import GateTerm
-from harness.spec.load import LoadLevel
+from harness.schema.compare import Gated, Outcome
+from harness.schema.gates import GateTerm
+from harness.schema.load import LoadLevel
 
 
 def outcome(term: GateTerm, bound: float, ci: Ends | None) -> Outcome:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.cells.answers import judged_answers
-from harness.cells.folder import read_info
 from harness.errors import UsageError
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.validity import invalid_reasons
 from harness.records.store import read_records
-from harness.spec.calibration import client_ceiling
-from harness.spec.load import LoadLevel
-from harness.spec.results import RunInfo
-from harness.spec.settings import OnlineSettings
-from harness.spec.stored import checked
+from harness.runs.answers import judged_answers
+from harness.runs.folder import read_info
+from harness.schema.calibration import client_ceiling
+from harness.schema.load import LoadLevel
+from harness.schema.results import RunInfo
+from harness.schema.settings import OnlineSettings
+from harness.schema.stored import checked
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class StoredRun:
         Raises:
             UsageError: It holds no finished online run of this version.
         """
-        mend = "name the folder of a finished run of bench online"
-        info = read_info(path, mend)
+        hint = "name the folder of a finished run of bench online"
+        info = read_info(path, hint)
         if info.kind != "online":
-            raise UsageError(f"{path} is an {info.kind} run; only online runs are compared", mend)
+            raise UsageError(f"{path} is an {info.kind} run; only online runs are compared", hint)
         settings = checked(info.settings, OnlineSettings, f"the settings of {path / 'run.json'}")
         answers = judged_answers(path)
         if not (path / "requests.parquet").is_file():

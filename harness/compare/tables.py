@@ -8,11 +8,11 @@ from harness.metrics.estimates import Key
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.intervals import ASSUMED_SPREAD, LEVEL, Ends
 from harness.metrics.power import MAX_REPEATS, POWER
-from harness.reporting.numbers import DASH, decimals, number, plural
-from harness.reporting.table import Cell, Column, Table
-from harness.spec.compare import EFFECTS, CompareResults, Difference, Gated
-from harness.spec.load import LoadLevel, head_of
-from harness.spec.results import Comparison
+from harness.report.numbers import DASH, decimals, number, plural
+from harness.report.table import Cell, Column, Table
+from harness.schema.compare import EFFECTS, CompareResults, Difference, Gated
+from harness.schema.load import LoadLevel, head_of
+from harness.schema.results import Comparison
 
 #: The statistics of a run's plan for more repeats.
 PLANNED: tuple[Key, ...] = (

@@ -1,7 +1,7 @@
 """The seam between the harness and an engine: neutral settings in, a reachable server and HTTP bodies out.
 
 An engine that this harness starts is a `harness.engines.local.LocalEngine`; one that is already running is
-an `Engine` of its own kind (`harness.engines.openai`). Whatever only one engine does stands in its own file.
+an `Engine` of its own kind (`harness.engines.adapters.openai`). What only one engine does is in its own file.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from harness.engines.counters import PrefixCounters
 from harness.engines.profiler import Route
 from harness.engines.text import TextPrompts
 from harness.engines.variants import Variant
-from harness.load.plan import Target
-from harness.spec.results import LaunchRecord
-from harness.spec.settings import EngineName, EngineRef
+from harness.loadgen.plan import Target
+from harness.schema.results import LaunchRecord
+from harness.schema.settings import EngineName, EngineRef
 
 #: Full contexts that a KV cache holds where an engine is told its size, within these bounds.
 MIN_CONTEXTS, MAX_CONTEXTS = 16, 64
@@ -113,7 +113,7 @@ class Missing:
 
     engine: EngineName
     reason: str
-    mend: str
+    hint: str
 
 
 class Server(Protocol):

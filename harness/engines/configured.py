@@ -17,8 +17,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from harness.engines.variants import CONFIGS, Variant, load_file
 from harness.errors import UsageError
-from harness.spec.base import Strict, first_fault
-from harness.spec.settings import EngineName
+from harness.schema.base import Strict, first_fault
+from harness.schema.settings import EngineName
 
 
 class UserEngine(Strict):
@@ -49,12 +49,12 @@ def user_engine(engine: EngineName) -> UserEngine:
     path = user_file()
     if not path.exists():
         if "BENCH_ENGINES" in os.environ:
-            raise UsageError(f"BENCH_ENGINES names {path}, which does not exist", "unset it or mend the path")
+            raise UsageError(f"BENCH_ENGINES names {path}, which does not exist", "unset it or hint the path")
         return UserEngine()
     try:
         return _FILE.validate_python(yaml.safe_load(path.read_text()) or {}).get(engine, UserEngine())
     except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "mend the file") from None
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "hint the file") from None
     except ValidationError as error:
         keys, settings = (", ".join(kind.model_fields) for kind in (UserEngine, Variant))
         raise UsageError(

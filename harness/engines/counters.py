@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from harness.engines import pages
-from harness.load.plan import Target
+from harness.loadgen.plan import Target
 
 
 @dataclass(frozen=True)

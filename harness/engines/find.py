@@ -22,7 +22,7 @@ from harness import PROJECT_ROOT
 from harness.engines.base import Installation, Missing
 from harness.engines.configured import user_engine, user_file
 from harness.errors import UsageError
-from harness.spec.settings import EngineName
+from harness.schema.settings import EngineName
 
 CACHE = PROJECT_ROOT / ".cache" / "engines"
 #: Distributions whose versions stand in `run.json`, by the name the result files use.
@@ -60,7 +60,7 @@ def place(engine: EngineName) -> Place:
         python = own.python.expanduser()
         if not os.access(python, os.X_OK):
             raise UsageError(
-                f"{user_file()} names {python} for {engine}, which cannot be run", "mend the path"
+                f"{user_file()} names {python} for {engine}, which cannot be run", "hint the path"
             )
         return Place(python, f"named in {user_file()}", own.env)
     folders = [(CACHE, f".cache/engines/{engine}")]
@@ -97,19 +97,19 @@ def probe(where: Place, distributions: Sequence[str]) -> dict[str, str]:
 
 
 def find(
-    engine: EngineName, distributions: Sequence[str], mend: str, needs: Sequence[str] = ()
+    engine: EngineName, distributions: Sequence[str], hint: str, needs: Sequence[str] = ()
 ) -> Installation | Missing:
-    """The engine, where `place` says that it is. `mend` says how to install it."""
-    return inspect(engine, place(engine), distributions, mend, needs)
+    """The engine, where `place` says that it is. `hint` says how to install it."""
+    return inspect(engine, place(engine), distributions, hint, needs)
 
 
 def inspect(
-    engine: EngineName, where: Place, distributions: Sequence[str], mend: str, needs: Sequence[str] = ()
+    engine: EngineName, where: Place, distributions: Sequence[str], hint: str, needs: Sequence[str] = ()
 ) -> Installation | Missing:
     """The engine in that environment: its package is the first of `distributions`, beside all of `needs`."""
     versions = probe(where, [*distributions, *needs, *REPORTED])
     if absent := [name for name in needs if name not in versions]:
-        return Missing(engine, f"{where.how} ({where.python}) has no {', '.join(absent)}", mend)
+        return Missing(engine, f"{where.how} ({where.python}) has no {', '.join(absent)}", hint)
     for distribution in distributions:
         if distribution in versions:
             reported = {name: versions[name] for name in ("python", *REPORTED) if name in versions}
@@ -117,4 +117,4 @@ def inspect(
                 engine, versions[distribution], distribution, where.python, where.how, where.env, reported
             )
     wanted = " or ".join(distributions)
-    return Missing(engine, f"{where.how} ({where.python}) has no {wanted}", mend)
+    return Missing(engine, f"{where.how} ({where.python}) has no {wanted}", hint)

@@ -17,19 +17,19 @@ from pydantic import JsonValue
 from harness.engines.base import Engine, EngineSettings, Installation, Missing, Server
 from harness.engines.find import find
 from harness.engines.flags import supported_flags
+from harness.engines.process.server import EngineServer, Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
 from harness.engines.selfreport import SelfReport
-from harness.engines.server import EngineServer, Launch
 from harness.errors import EngineError, UsageError
-from harness.spec.fairness import Fact
-from harness.spec.results import LaunchRecord
+from harness.schema.fairness import Fact
+from harness.schema.results import LaunchRecord
 from harness.telemetry.gpu import memory_restored
 
 
 @dataclass(frozen=True)
 class OfflineFactory:
     """What makes the engine's in-process API: `target` is `module:callable` or `file.py:callable`, called
-    with `arguments` by the engine's own interpreter (protocol: harness/offline/workers/run_worker.py).
+    with `arguments` by the engine's own interpreter (protocol: harness/engines/workers/run_worker.py).
     """
 
     target: str
@@ -62,7 +62,7 @@ class LocalEngine(Engine):
         """Like `find`. Raises EngineError when it is missing."""
         found = self.find()
         if isinstance(found, Missing):
-            raise EngineError(f"{self.display} is not installed: {found.reason}", found.mend)
+            raise EngineError(f"{self.display} is not installed: {found.reason}", found.hint)
         return found
 
     @abstractmethod

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from harness.engines.profiler import Route
 from harness.errors import EngineError
-from harness.load.plan import Target
-from harness.spec.fairness import ToldMean
+from harness.loadgen.plan import Target
+from harness.schema.fairness import ToldMean
 
 METRICS = "/metrics"
 TIMEOUT_S = 10.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from harness.spec.profile import Tool
+from harness.schema.profile import Tool
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from harness.engines.adapters.llamacpp import Llamacpp
+from harness.engines.adapters.openai import OpenAI
+from harness.engines.adapters.roseinfer import Roseinfer
+from harness.engines.adapters.sglang import Sglang
+from harness.engines.adapters.transformers import Transformers
+from harness.engines.adapters.trtllm import Trtllm
+from harness.engines.adapters.vllm import Vllm
 from harness.engines.base import Contender, Engine, Missing
 from harness.engines.configured import find_variant
-from harness.engines.llamacpp import Llamacpp
 from harness.engines.local import LocalEngine
-from harness.engines.openai import OpenAI
-from harness.engines.roseinfer import Roseinfer
-from harness.engines.sglang import Sglang
-from harness.engines.transformers import Transformers
-from harness.engines.trtllm import Trtllm
-from harness.engines.vllm import Vllm
-from harness.spec.settings import DEFAULT_ENGINES, EngineName, EngineRef
+from harness.schema.settings import DEFAULT_ENGINES, EngineName, EngineRef
 
 #: Engines that this harness starts, in the order in which they are listed.
 LOCAL: dict[EngineName, LocalEngine] = {

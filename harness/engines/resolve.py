@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from harness.errors import UsageError
-from harness.spec.settings import Device, Dtype
+from harness.schema.settings import Device, Dtype
 from harness.telemetry import gpu, machine
 
 #: Of x86-64 (AVX-512, AMX) and of 64-bit Arm.

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from pydantic import JsonValue
 
-from harness.spec.fairness import Fact
+from harness.schema.fairness import Fact
 
 LOG = "start-up log"
 ARGV = "command line"

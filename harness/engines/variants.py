@@ -8,10 +8,10 @@ import yaml
 from pydantic import Field, JsonValue, ValidationError
 
 from harness import PROJECT_ROOT
-from harness.engines.environments.recipe import Build, BundleRecipe, Recipe
+from harness.engines.recipe import Build, BundleRecipe, Recipe
 from harness.errors import UsageError
-from harness.spec.base import Strict, first_fault
-from harness.spec.settings import EngineName
+from harness.schema.base import Strict, first_fault
+from harness.schema.settings import EngineName
 
 CONFIGS = PROJECT_ROOT / "configs" / "engines"
 
@@ -52,7 +52,7 @@ def load_file(engine: EngineName, folder: Path = CONFIGS) -> EngineFile:
     try:
         return EngineFile.model_validate(yaml.safe_load(path.read_text()) or {})
     except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "mend the file") from None
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "hint the file") from None
     except ValidationError as error:
         known = ", ".join(Variant.model_fields)
         raise UsageError(f"{path}: {first_fault(error)}", f"a variant has the keys {known}") from None

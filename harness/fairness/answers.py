@@ -13,10 +13,10 @@ from harness.fairness.judge import NOISE_FACTOR, SPREAD_SHARE, by_majority, by_r
 from harness.fairness.prompts import OUTPUT_TOKENS
 from harness.fairness.reference import Reference
 from harness.fairness.reply import Reply, read_reply
-from harness.load.plan import LoadPlan, Target, WireRequest
-from harness.load.run import run_load
-from harness.spec.base import Strict
-from harness.spec.fairness import Answer, AnswerCheck, AnswerChecks
+from harness.loadgen.plan import LoadPlan, Target, WireRequest
+from harness.loadgen.run import run_load
+from harness.schema.base import Strict
+from harness.schema.fairness import Answer, AnswerCheck, AnswerChecks
 
 RULE = (
     "Greedy answers, token by token. A token is right when it is the reference's, or when its logit "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.fairness.reference import Reference, ReferenceAnswer
 from harness.fairness.reply import Reply
-from harness.spec.fairness import Answer
+from harness.schema.fairness import Answer
 
 #: A logit may fall short of the best by this many times the most that the engines' dtype moves any logit: of
 #: two logits each may move, and in opposite directions.

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.spec.fairness import Agreement, Fact, Ledger, LedgerRow
-from harness.spec.results import LaunchRecord
+from harness.schema.fairness import Agreement, Fact, Ledger, LedgerRow
+from harness.schema.results import LaunchRecord
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import psutil
 from pydantic import ValidationError
 
 from harness.engines.base import Installation
-from harness.engines.process import Guarded, describe_exit
-from harness.spec.base import Strict
+from harness.engines.process.tree import Guarded, describe_exit
+from harness.schema.base import Strict
 
 SCRIPT = Path(__file__).parent / "reference_worker.py"
 #: The best tokens that are kept of each position.

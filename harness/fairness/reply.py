@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 from pydantic import Field
 
-from harness.load.plan import RawResponse
+from harness.loadgen.plan import RawResponse
 from harness.records.request import read_request
 from harness.records.sse import read_events
 from harness.records.wire import read_wire
-from harness.spec.base import Strict
+from harness.schema.base import Strict
 
 
 class Reply(Strict):

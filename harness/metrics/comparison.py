@@ -11,8 +11,8 @@ from harness.metrics.contrast import Contrast, contrast, judged
 from harness.metrics.estimates import Estimates, Point, measure
 from harness.metrics.samples import by_load, split
 from harness.metrics.window import Cut
-from harness.spec.load import LoadLevel
-from harness.spec.results import Comparison
+from harness.schema.load import LoadLevel
+from harness.schema.results import Comparison
 
 
 def compare(

@@ -11,9 +11,9 @@ from harness.metrics.glossary import GLOSSARY
 from harness.metrics.holm import holm
 from harness.metrics.intervals import LEVEL, Effect, Estimate, difference, ratio
 from harness.metrics.power import repeats_to_find
-from harness.spec.compare import EFFECTS
-from harness.spec.load import LoadLevel
-from harness.spec.results import Verdict
+from harness.schema.compare import EFFECTS
+from harness.schema.load import LoadLevel
+from harness.schema.results import Verdict
 
 
 @dataclass(frozen=True)

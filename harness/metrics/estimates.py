@@ -13,8 +13,8 @@ from harness.metrics.intervals import Estimate, own
 from harness.metrics.percentiles import missing
 from harness.metrics.rates import NO_TIME_S, Flow, flow
 from harness.metrics.samples import Group, Sample, pool
-from harness.spec.results import LATENCY_METRICS, PERCENTILES, Distribution
-from harness.spec.settings import Slo
+from harness.schema.results import LATENCY_METRICS, PERCENTILES, Distribution
+from harness.schema.settings import Slo
 
 #: Metric and statistic, as in the results; a rate is its own statistic.
 Key = tuple[str, str]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from harness.metrics.samples import load_of
-from harness.spec.results import PrefixCount, PrefixHits
+from harness.schema.results import PrefixCount, PrefixHits
 
 UNKNOWN = "unknown: the engine does not tell"
 USAGE = "usage of the answers: prompt_tokens_details.cached_tokens"

@@ -12,7 +12,7 @@ import pandas as pd
 from harness.metrics.definitions import MS, succeeded
 from harness.metrics.samples import Group
 from harness.metrics.window import inside, scheduled
-from harness.spec.settings import Slo
+from harness.schema.settings import Slo
 
 #: Shorter than any clock can tell.
 NO_TIME_S = 1e-9

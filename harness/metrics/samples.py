@@ -22,9 +22,9 @@ from harness.metrics.definitions import (
 )
 from harness.metrics.percentiles import percentiles
 from harness.metrics.window import Cut, find_window, inside, scheduled
-from harness.spec.load import LoadLevel
-from harness.spec.results import PERCENTILES
-from harness.spec.settings import Window
+from harness.schema.load import LoadLevel
+from harness.schema.results import PERCENTILES
+from harness.schema.settings import Window
 
 #: Columns that are a load.
 LOAD = ["scale", "concurrency"]

@@ -13,9 +13,9 @@ from harness.metrics.samples import Group, by_load, split
 from harness.metrics.validity import discredit, invalid_reasons
 from harness.metrics.waterfall import Told, told_mean, waterfall
 from harness.metrics.window import Cut, scheduled
-from harness.spec.calibration import ClientCeiling
-from harness.spec.results import LATENCY_METRICS, Distribution, OnlineSummary
-from harness.spec.settings import Slo
+from harness.schema.calibration import ClientCeiling
+from harness.schema.results import LATENCY_METRICS, Distribution, OnlineSummary
+from harness.schema.settings import Slo
 
 #: Metrics that only the engine can tell.
 ENGINE_METRICS = ("queue_wait_ms", "prefill_ms")

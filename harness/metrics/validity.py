@@ -9,8 +9,8 @@ import pandas as pd
 
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
-from harness.spec.calibration import ClientCeiling
-from harness.spec.results import OnlineSummary
+from harness.schema.calibration import ClientCeiling
+from harness.schema.results import OnlineSummary
 
 #: A cell is invalid when the client sent later than this at p99, unless TTFT is so long that it is nothing.
 LAG_LIMIT_MS = 1.0

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.definitions import MS
-from harness.spec.fairness import Part, Source, ToldMean, Waterfall, WaterfallPart
+from harness.schema.fairness import Part, Source, ToldMean, Waterfall, WaterfallPart
 
 #: Means by the engine's histograms: metric by cell.
 Told = Mapping[int, Mapping[str, ToldMean]]

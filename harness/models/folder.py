@@ -37,7 +37,7 @@ def resolve(model: str, cache: Path = rosemodels.CACHE) -> ModelFolder:
     try:
         named = rosemodels.folder(model, cache)
     except rosemodels.ModelError as error:
-        raise UsageError(str(error), error.mend) from error
+        raise UsageError(str(error), error.hint) from error
     if named is not None:
         return _describe(named, model, model.replace(":", "-"))
     folder = Path(model).expanduser()

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from harness.cells.folder import write_json
-from harness.cells.run import RESULTS
 from harness.errors import UsageError
 from harness.profiling.agreement import Sorts, agreement, sorts
 from harness.profiling.explain import explain
@@ -18,9 +16,11 @@ from harness.profiling.reading.timeline import Timeline
 from harness.profiling.reading.torch_trace import read_torch_trace
 from harness.profiling.store import FIGURES, MANIFEST, read_manifest
 from harness.records.store import read_records
-from harness.spec.profile import ProfileFigures, ProfileRun, Profiles, Tool
-from harness.spec.results import OnlineResults
-from harness.spec.stored import read_stored
+from harness.runs.folder import write_json
+from harness.runs.run import RESULTS
+from harness.schema.profile import ProfileFigures, ProfileRun, Profiles, Tool
+from harness.schema.results import OnlineResults
+from harness.schema.stored import read_stored
 
 
 def analyse(run: Path) -> Profiles:

@@ -16,8 +16,8 @@ from harness.engines.base import Encoder, Server
 from harness.engines.pages import post
 from harness.engines.profiler import EngineProfiler
 from harness.errors import BenchError, EngineError
-from harness.load.plan import LoadPlan, Progress, Target, WireRequest
-from harness.load.run import run_load
+from harness.loadgen.plan import LoadPlan, Progress, Target, WireRequest
+from harness.loadgen.run import run_load
 from harness.profiling.artifacts import files
 from harness.workload import PlannedRequest
 

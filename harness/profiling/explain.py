@@ -16,11 +16,11 @@ from typing import cast
 from harness.metrics.glossary import GLOSSARY
 from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.sides import Profiled, Side
-from harness.reporting.numbers import signed
-from harness.spec.fairness import Part
-from harness.spec.load import LoadLevel
-from harness.spec.profile import Gap, GapPart, Level, ProfileFigures, ProfileRun
-from harness.spec.results import Comparison, OnlineResults, OnlineSummary, Verdict
+from harness.report.numbers import signed
+from harness.schema.fairness import Part
+from harness.schema.load import LoadLevel
+from harness.schema.profile import Gap, GapPart, Level, ProfileFigures, ProfileRun
+from harness.schema.results import Comparison, OnlineResults, OnlineSummary, Verdict
 
 #: Parts that leave more than this share of a difference do not explain it.
 ENOUGH = 0.5

@@ -9,8 +9,8 @@ import pandas as pd
 
 from harness.metrics.definitions import MS
 from harness.metrics.samples import LOAD, load_of
-from harness.spec.load import LoadLevel
-from harness.spec.profile import Level
+from harness.schema.load import LoadLevel
+from harness.schema.profile import Level
 
 
 def measure_levels(requests: pd.DataFrame, chunks: pd.DataFrame) -> dict[tuple[str, LoadLevel], Level]:

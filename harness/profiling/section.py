@@ -8,9 +8,9 @@ from pathlib import Path
 
 from harness.profiling import tables
 from harness.profiling.store import read_manifest, read_profiles
-from harness.reporting.table import Table
-from harness.spec.profile import Artifact
-from harness.spec.results import fill
+from harness.report.table import Table
+from harness.schema.profile import Artifact
+from harness.schema.results import fill
 
 
 @dataclass(frozen=True)

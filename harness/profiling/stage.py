@@ -9,23 +9,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-from harness.cells.folder import write_json
-from harness.cells.resolve import make_contenders
 from harness.engines.base import Asking, Contender, Encoder, Server
 from harness.engines.local import LocalEngine
+from harness.engines.process.server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
-from harness.engines.server import Launch
 from harness.errors import BenchError, EngineError, LeftBehindError
-from harness.load.plan import LoadPlan, WireRequest
-from harness.load.run import run_load
+from harness.loadgen.plan import LoadPlan, WireRequest
+from harness.loadgen.run import run_load
 from harness.profiling.artifacts import collect, files, name_torch_traces, remove_oversized
 from harness.profiling.capture import RouteWindow, Window, capture, settle
 from harness.profiling.nsys import NsysSession, find_nsys
 from harness.profiling.store import MANIFEST, read_manifest
 from harness.profiling.subject import Subject
-from harness.spec.profile import Level, ProfileManifest, ProfileRun, Tool, Tools
-from harness.spec.results import OnlineResults
-from harness.spec.settings import OnlineSettings
+from harness.runs.folder import write_json
+from harness.runs.resolve import make_contenders
+from harness.schema.profile import Level, ProfileManifest, ProfileRun, Tool, Tools
+from harness.schema.results import OnlineResults
+from harness.schema.settings import OnlineSettings
 
 
 @dataclass(frozen=True)

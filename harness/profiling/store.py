@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.spec.profile import ProfileManifest, Profiles
-from harness.spec.stored import Model, read_stored
+from harness.schema.profile import ProfileManifest, Profiles
+from harness.schema.stored import Model, read_stored
 
 MANIFEST = "profile_manifest.json"
 FIGURES = "profiles/figures.json"

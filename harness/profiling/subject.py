@@ -11,22 +11,22 @@ from typing import Literal
 
 import numpy as np
 
-from harness.cells.events import Notify
-from harness.cells.folder import RUN, make_folder, now, read_info, write_json
-from harness.cells.load import Workload
-from harness.cells.resolve import Resolved, find_engines, make_contenders, resolve_online
 from harness.engines.base import Contender
 from harness.engines.registry import get_engine
 from harness.errors import UsageError
 from harness.profiling.level import measure_levels
 from harness.records.store import read_records
-from harness.spec.load import LoadLevel
-from harness.spec.profile import Level
-from harness.spec.results import RunInfo
-from harness.spec.settings import CommonSettings, OfflineSettings, OnlineSettings
-from harness.spec.stored import checked
+from harness.runs.events import Notify
+from harness.runs.folder import RUN, make_folder, now, read_info, write_json
+from harness.runs.load import Workload
+from harness.runs.resolve import Resolved, find_engines, make_contenders, resolve_online
+from harness.runs.versions import versions
+from harness.schema.load import LoadLevel
+from harness.schema.profile import Level
+from harness.schema.results import RunInfo
+from harness.schema.settings import CommonSettings, OfflineSettings, OnlineSettings
+from harness.schema.stored import checked
 from harness.telemetry.machine import environment
-from harness.telemetry.versions import versions
 from harness.workload import PlannedRequest
 
 #: The sample lasts about this long at the benchmark's rate; it ends as soon as the capture has.

@@ -8,9 +8,9 @@ from harness.metrics.glossary import GLOSSARY
 from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.reading.rules import CATEGORIES as CATEGORY_RULES
 from harness.profiling.reading.rules import COMPONENTS, STEP_RANGES
-from harness.reporting.numbers import DASH, decimals, number, plural, signed
-from harness.reporting.table import Cell, Column, Table
-from harness.spec.profile import Agreement, Gap, ProfileFigures, ProfileRun, StepFigures, StepKind
+from harness.report.numbers import DASH, decimals, number, plural, signed
+from harness.report.table import Cell, Column, Table
+from harness.schema.profile import Agreement, Gap, ProfileFigures, ProfileRun, StepFigures, StepKind
 
 _KINDS: tuple[StepKind, ...] = ("decode", "prefill")
 

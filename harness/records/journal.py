@@ -9,8 +9,8 @@ from pydantic import Field, JsonValue, ValidationError
 
 from harness.errors import UsageError
 from harness.files import sync_folder
-from harness.spec.base import Strict, first_fault
-from harness.spec.load import IN_FLIGHT, AtLoad
+from harness.schema.base import Strict, first_fault
+from harness.schema.load import IN_FLIGHT, AtLoad
 
 
 class JournalEntry(AtLoad, Strict):

@@ -129,10 +129,10 @@ def _wait(label: str, before: list[tuple[int, int, list[int]]], fault: BenchErro
     deadline = time.monotonic() + PATIENCE_S
     while held := _held(before, _memory()):
         if time.monotonic() > deadline:
-            what, mend = f"after {label} had ended, {'; '.join(held)}", "end the processes named"
+            what, hint = f"after {label} had ended, {'; '.join(held)}", "end the processes named"
             if fault is not None:
-                what, mend = f"{fault.message}; {what}", "; ".join(filter(None, (fault.mend, mend)))
-            raise LeftBehindError(what, mend) from fault
+                what, hint = f"{fault.message}; {what}", "; ".join(filter(None, (fault.hint, hint)))
+            raise LeftBehindError(what, hint) from fault
         time.sleep(0.2)
 
 

@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from harness import PROJECT_ROOT
 from harness.errors import UsageError
-from harness.spec.base import Strict
+from harness.schema.base import Strict
 from harness.traces import builtin, readers
 from harness.traces.source import Source
 from harness.traces.trace import Trace

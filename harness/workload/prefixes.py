@@ -8,7 +8,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.spec.results import PREFIX_BLOCK_TOKENS as BLOCK_TOKENS
+from harness.schema.results import PREFIX_BLOCK_TOKENS as BLOCK_TOKENS
 
 
 def reusable_tokens(prompts: Iterable[NDArray[np.int32]]) -> list[int]:

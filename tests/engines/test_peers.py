@@ -15,12 +15,12 @@ import pytest
 from harness.engines.base import Asking, EngineSettings, Missing
 from harness.engines.registry import LOCAL, contender
 from harness.errors import EngineError
-from harness.load.plan import LoadPlan, WireRequest
-from harness.load.run import run_load
+from harness.loadgen.plan import LoadPlan, WireRequest
+from harness.loadgen.run import run_load
 from harness.models import resolve
-from harness.offline.run import run_offline
 from harness.records.cell import CellIdentity, Expected, read_cell
-from harness.spec.settings import EngineRef, OfflineSettings
+from harness.runs.offline.run import run_offline
+from harness.schema.settings import EngineRef, OfflineSettings
 from harness.workload import closed_loop
 
 #: By engine, how its tokens are counted.
@@ -40,7 +40,7 @@ def _skip_unless_it_runs(name: str) -> None:
         pytest.skip("neither BENCH_PEERS nor BENCH_ENGINES names real engines")
     found = LOCAL[name].find()
     if isinstance(found, Missing):
-        pytest.skip(f"{found.reason}; {found.mend}")
+        pytest.skip(f"{found.reason}; {found.hint}")
     if trouble := LOCAL[name].trouble(found):
         pytest.skip(f"{name} does not run: {trouble}")
 

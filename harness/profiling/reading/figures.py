@@ -13,7 +13,7 @@ from harness.profiling.reading.host import exclusive, self_times
 from harness.profiling.reading.rules import categorize, component
 from harness.profiling.reading.steps import Steps, find_steps
 from harness.profiling.reading.timeline import Floats, Ints, Spans, Timeline
-from harness.spec.profile import (
+from harness.schema.profile import (
     Category,
     Component,
     ComponentFigures,

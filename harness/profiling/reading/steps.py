@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.profiling.reading.rules import WHOLE_STEP, StepRange, step_range
 from harness.profiling.reading.timeline import Floats, Spans, Timeline
-from harness.spec.profile import StepKind
+from harness.schema.profile import StepKind
 
 #: A gap of the device ends a step when it is longer than this and than GAP_FACTOR times the median gap.
 GAP_US, GAP_FACTOR = 50.0, 20.0

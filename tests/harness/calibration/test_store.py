@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.calibration.store import load, save, this_machine
-from harness.spec.calibration import Calibration, ClientCeiling, MachineKey
+from harness.schema.calibration import Calibration, ClientCeiling, MachineKey
 
 
 def calibration(machine: MachineKey, *ceilings: tuple[int, float]) -> Calibration:

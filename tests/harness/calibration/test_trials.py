@@ -9,11 +9,11 @@ from itertools import pairwise
 import pytest
 
 from harness.calibration.accuracy import UNPINNED, Times, measure_accuracy
-from harness.calibration.golden import ask, golden_server
+from harness.calibration.mock_server import ask, mock_server
 from harness.calibration.trials import try_chunks, try_requests
 from harness.errors import BenchError
-from harness.load.plan import LoadPlan
-from harness.load.run import run_load
+from harness.loadgen.plan import LoadPlan
+from harness.loadgen.run import run_load
 
 
 @pytest.mark.parametrize("trial", [try_chunks, try_requests])
@@ -52,7 +52,7 @@ def test_a_failed_request_is_an_error() -> None:
 
 
 def test_gaps_are_kept_however_late_the_server_is() -> None:
-    with golden_server("--ttft-ms", "0", "--itl-ms", "2", "--keep-gaps") as golden:
+    with mock_server("--ttft-ms", "0", "--itl-ms", "2", "--keep-gaps") as golden:
         run_load(LoadPlan(golden.target, [ask(i, 20, {}, None) for i in range(50)], concurrency=50))
         deeds = golden.deeds()
     assert len(deeds) == 50
@@ -61,8 +61,8 @@ def test_gaps_are_kept_however_late_the_server_is() -> None:
         assert min(b - a for a, b in pairwise(stamps)) >= 0.002 - 1e-9
 
 
-def test_the_golden_server_ends_with_its_parent() -> None:
-    command = [sys.executable, "-m", "harness.golden", "--with-stdin"]
+def test_the_mock_server_ends_with_its_parent() -> None:
+    command = [sys.executable, "-m", "harness.mock_server", "--with-stdin"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdin is not None
         assert process.stdout.readline().startswith(b"port ")
@@ -70,6 +70,6 @@ def test_the_golden_server_ends_with_its_parent() -> None:
         assert process.wait(timeout=60) == 0
 
 
-def test_a_golden_server_that_does_not_start_is_an_error() -> None:
-    with pytest.raises(BenchError, match="ended with code 2"), golden_server("--no-such-option"):
+def test_a_mock_server_that_does_not_start_is_an_error() -> None:
+    with pytest.raises(BenchError, match="ended with code 2"), mock_server("--no-such-option"):
         pass

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.harness.reporting.conftest import make_offline
 
 
@@ -42,16 +41,16 @@ from tests.harness.reporting.conftest import make_offline
 def test_a_wrong_command_line(arguments: list[str], message: str, bench: Any) -> None:
     done = bench(*arguments)
     assert (done.code, done.out) == (2, "")
-    line, mend = done.err.splitlines()
-    assert line.startswith(f"bench: {message}") and mend.startswith("  mend: ")
+    line, hint = done.err.splitlines()
+    assert line.startswith(f"bench: {message}") and hint.startswith("  hint: ")
 
 
 def test_a_place_that_cannot_be_written_to(tmp_path: Path, bench: Any) -> None:
     (tmp_path / "file").write_text("kept")
     run = make_offline(tmp_path / "run", repeats=1)
     done = bench("report", str(run), "--out", str(tmp_path / "file" / "report.html"))
-    line, mend = done.err.splitlines()
-    assert done.code == 3 and line.startswith(f"bench: {tmp_path}") and "another --out" in mend
+    line, hint = done.err.splitlines()
+    assert done.code == 3 and line.startswith(f"bench: {tmp_path}") and "another --out" in hint
     assert {path.name for path in tmp_path.iterdir()} == {"file", "run"}
 
 
@@ -77,7 +76,7 @@ def test_interrupted_before_a_run_begins(bench: Any, monkeypatch: pytest.MonkeyP
     def press(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.cells.online.resolve_online", press)
+    monkeypatch.setattr("harness.runs.online.resolve_online", press)
     done = bench("online", "--out", str(tmp_path / "runs"))
     assert (done.code, done.out, done.err) == (130, "", "bench: interrupted\n")
     assert not (tmp_path / "runs").exists()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.spec.results import OnlineResults
+from harness.schema.results import OnlineResults
 
 #: What the server does to a request, and the kind under which that counts; None: it is a success.
 FAULTS: list[tuple[dict[str, Any], str | None]] = [

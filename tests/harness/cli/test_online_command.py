@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from harness.records.schema import CHUNKS, REQUESTS
-from harness.spec.results import OnlineResults, RunInfo
+from harness.schema.results import OnlineResults, RunInfo
 
 FILES = {
     "run.json", "journal.jsonl", "skipped.json", "requests.parquet", "chunks.parquet", "online_results.json",
@@ -189,7 +189,7 @@ def test_ctrl_c_is_saved_and_names_how_to_go_on(
     assert (done.code, done.out) == (130, "")
     assert done.err.splitlines()[-2:] == [
         "bench: interrupted; what is measured is saved",
-        f"  mend: finish the run with `bench online --resume {folder}`",
+        f"  hint: finish the run with `bench online --resume {folder}`",
     ]
     assert first.left() == []
     done = bench("online", "--resume", str(folder))
@@ -226,10 +226,10 @@ def test_nothing_listens(serve_golden: Any, bench: Any, quick: list[str]) -> Non
     done = bench("online", "--base-url", golden.url, *quick, "--scales", "1,2", "--n", "2")
     assert (done.code, done.out) == (3, "")
     where = f"127.0.0.1:{golden.port}"
-    message, mend = done.err.splitlines()[-2:]
+    message, hint = done.err.splitlines()[-2:]
     assert message.startswith(f"bench: nothing could be measured: openai: no server answers at {where}")
-    assert mend.startswith(
-        "  mend: start it, or check --base-url; then finish the run with `bench online --r"
+    assert hint.startswith(
+        "  hint: start it, or check --base-url; then finish the run with `bench online --r"
     )
     assert "Traceback" not in done.err
 
@@ -254,7 +254,7 @@ def test_an_engine_that_is_not_installed_is_named_and_no_failure(
     assert (skipped["engine"], skipped["label"], skipped["scale"]) == ("vllm", "vLLM", None)
     lines = done.err.splitlines()
     at = lines.index(f"skipped vLLM: {skipped['reason']}")
-    assert lines[at + 1] == f"  mend: {skipped['mend']}" and skipped["mend"]
+    assert lines[at + 1] == f"  hint: {skipped['hint']}" and skipped["hint"]
     assert skipped["reason"] in Path(done.out.strip()).with_name("summary.md").read_text().replace("\\", "")
 
     alone = bench("online", "--engines", "vllm", *model, *quick)

@@ -15,7 +15,7 @@ from harness.cli.options import with_settings
 from harness.engines.base import Installation, Missing
 from harness.engines.registry import LOCAL
 from harness.errors import UsageError
-from harness.spec.settings import CommonSettings, EngineRef, OfflineSettings, OnlineSettings, Slo, Window
+from harness.schema.settings import CommonSettings, EngineRef, OfflineSettings, OnlineSettings, Slo, Window
 
 #: For each setting: the text of its option, what it means, and the settings that it needs beside it.
 COMMON: dict[str, tuple[str, Any]] = {
@@ -194,7 +194,7 @@ def test_what_is_wrong_is_one_line(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse(OnlineSettings, arguments)
     assert message in raised.value.message
-    assert "\n" not in raised.value.message and raised.value.mend
+    assert "\n" not in raised.value.message and raised.value.hint
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.cells.cell import Cell
-from harness.cells.events import (
+from harness.cli.progress import make_display
+from harness.engines.base import Contender
+from harness.engines.variants import Variant
+from harness.loadgen.plan import Progress
+from harness.metrics.estimates import distribution
+from harness.metrics.samples import Sample
+from harness.runs.cell import Cell
+from harness.runs.events import (
     CellDone,
     CellProgress,
     EngineSkipped,
@@ -20,25 +26,19 @@ from harness.cells.events import (
     Reporting,
     Started,
 )
-from harness.cli.progress import make_display
-from harness.engines.base import Contender
-from harness.engines.variants import Variant
-from harness.load.plan import Progress
-from harness.metrics.estimates import distribution
-from harness.metrics.samples import Sample
-from harness.offline.run import Measuring
-from harness.spec.load import LoadLevel
-from harness.spec.results import LATENCY_METRICS, OfflineResult, OnlineSummary, Skipped
-from harness.spec.settings import EngineRef
+from harness.runs.offline.run import Measuring
+from harness.schema.load import LoadLevel
+from harness.schema.results import LATENCY_METRICS, OfflineResult, OnlineSummary, Skipped
+from harness.schema.settings import EngineRef
 
 WHO = Contender(EngineRef(name="vllm", variant="x"), Variant(), "vLLM ([bold]x[/bold] :smile:)")
 CELL = Cell(2, WHO, LoadLevel(0.4), 1, 0)
 LOST = Skipped(
-    engine="vllm", label="vLLM", scale=0.4, repeat=1, reason="it died:\nlast words", mend="mend it"
+    engine="vllm", label="vLLM", scale=0.4, repeat=1, reason="it died:\nlast words", hint="hint it"
 )
 EVENTS: list[Event] = [
     Started(Path("a/" * 150), 4, 1),
-    EngineSkipped(Skipped(engine="vllm", label="vLLM", reason="not installed", mend="install it")),
+    EngineSkipped(Skipped(engine="vllm", label="vLLM", reason="not installed", hint="install it")),
     EngineStarting(WHO.label, Path("log")),
     EngineWarming(WHO.label, 1.25, 3),
     CellProgress(CELL, 10, Progress(0, 0, 0)),
@@ -67,12 +67,12 @@ def test_plain_lines_where_there_is_no_terminal(shown: Callable[[bool], str]) ->
     assert shown(False).splitlines() == [
         f"run {Path('a/' * 150)}: 4 cells, 1 measured before",
         "skipped vLLM: not installed",
-        "  mend: install it",
+        "  hint: install it",
         "vLLM ([bold]x[/bold] :smile:): ready after 1.2 s; 3 requests to warm up",
         "[3/4] vLLM ([bold]x[/bold] :smile:), scale 0.4, repeat 1: 10 requests",
         "skipped vLLM, scale 0.4, repeat 1: it died:",
         "last words",
-        "  mend: mend it",
+        "  hint: hint it",
     ]
 
 

@@ -18,7 +18,7 @@ import pytest
 from harness import PROJECT_ROOT
 from harness.engines.base import Contender, EngineSettings, Installation
 from harness.engines.variants import Variant
-from harness.spec.settings import EngineRef
+from harness.schema.settings import EngineRef
 
 EXAMPLES = PROJECT_ROOT / "docs" / "examples"
 

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.records.schema import CHUNKS, REQUESTS
-from harness.spec.load import LoadLevel
-from harness.spec.results import RunInfo, TraceRecord, Versions
-from harness.spec.settings import OnlineSettings
+from harness.schema.load import LoadLevel
+from harness.schema.results import RunInfo, TraceRecord, Versions
+from harness.schema.settings import OnlineSettings
 
 LABELS = {"roseinfer": "roseinfer", "vllm": "vLLM"}
 Make = Callable[..., Path]

@@ -8,14 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from harness.cells.answers import ANSWERS
 from harness.cli.commands import app
 from harness.compare.compare import compare_runs
 from harness.errors import UsageError
 from harness.fairness.answers import Replies
-from harness.spec.compare import CompareResults
-from harness.spec.fairness import AnswerCheck, AnswerChecks
-from harness.spec.gates import parse_gate
+from harness.runs.answers import ANSWERS
+from harness.schema.compare import CompareResults
+from harness.schema.fairness import AnswerCheck, AnswerChecks
+from harness.schema.gates import parse_gate
 
 GATE = "ttft_p99<=+10%, output_tok_per_s>=-3%"
 

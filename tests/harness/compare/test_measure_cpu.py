@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harness.engines.registry import contender
-from harness.spec.results import Comparison
-from harness.spec.settings import OnlineSettings
+from harness.schema.results import Comparison
+from harness.schema.settings import OnlineSettings
 
 SCRIPT = runpy.run_path(str(Path(__file__).parents[3] / "scripts" / "measure_cpu.py"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.compare.tables import PLANNED, planning
-from harness.spec.results import Comparison
+from harness.schema.results import Comparison
 
 
 def comparison(metric: str, statistic: str, spread: float | None = 0.05, **given: object) -> Comparison:

@@ -10,15 +10,15 @@ import pytest
 from tokenizers import Tokenizer
 
 from harness.engines import flags
+from harness.engines.adapters.transformers import SHIM
 from harness.engines.base import Asking, Contender, EngineSettings, Installation
 from harness.engines.registry import LOCAL, contender, get_engine
 from harness.engines.selfreport import SelfReport
 from harness.engines.text import TextPrompts
-from harness.engines.transformers import SHIM
 from harness.engines.variants import Variant
 from harness.errors import EngineError, UsageError
 from harness.models import resolve
-from harness.spec.settings import EngineRef
+from harness.schema.settings import EngineRef
 
 
 def _settings(who: Contender, **changes) -> EngineSettings:

@@ -15,11 +15,11 @@ import torch
 
 from harness.engines import find
 from harness.engines.base import Installation
-from harness.engines.environments import bundle, install, unpack
-from harness.engines.environments.pip import run
-from harness.engines.environments.recipe import BundleRecipe, Recipe
+from harness.engines.recipe import BundleRecipe, Recipe
 from harness.engines.registry import LOCAL
 from harness.engines.variants import EngineFile, load_file
+from harness.environments import bundle, install, unpack
+from harness.environments.pip import run
 from harness.errors import EngineError, UsageError
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -80,7 +80,7 @@ def test_an_installation_counts_when_it_runs(cache: Path, engine, monkeypatch: p
         offline.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
         with pytest.raises(EngineError, match="no package index can be reached") as raised:
             install.install(engine, "cpu")
-    assert "PIP_INDEX_URL" in raised.value.mend and "bundle" in raised.value.mend
+    assert "PIP_INDEX_URL" in raised.value.hint and "bundle" in raised.value.hint
     assert install.unfinished("sglang") == [cache / "sglang-9.1-cpu"]
 
     with monkeypatch.context() as broken:
@@ -123,7 +123,7 @@ def test_what_cannot_be_installed():
         install.find_recipe(LOCAL["roseinfer"], "cpu")
     with pytest.raises(UsageError, match="trtllm cannot be installed for cpu") as raised:
         install.find_recipe(LOCAL["trtllm"], "cpu")
-    assert raised.value.mend == "there is --cuda"
+    assert raised.value.hint == "there is --cuda"
 
 
 def test_a_bundle_is_laid_out_whole_or_not_at_all(tmp_path: Path, cache: Path):

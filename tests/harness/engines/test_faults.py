@@ -10,15 +10,15 @@ from typing import Any
 import psutil
 import pytest
 
-from harness.cells.events import CellProgress, Event
-from harness.cells.online import run_online
+from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import Installation
-from harness.engines.openai import OpenAI
 from harness.engines.profiler import Route
 from harness.engines.registry import LOCAL
 from harness.errors import BenchError
-from harness.spec.results import OnlineResults
-from harness.spec.settings import OnlineSettings
+from harness.runs.events import CellProgress, Event
+from harness.runs.online import run_online
+from harness.schema.results import OnlineResults
+from harness.schema.settings import OnlineSettings
 
 
 @dataclass

@@ -72,7 +72,7 @@ def test_missing_says_how_to_install_it():
     found = find.find("vllm", ("no-such-distribution",), "do this")
     assert isinstance(found, Missing)
     assert "no-such-distribution" in found.reason
-    assert found.mend == "do this"
+    assert found.hint == "do this"
 
 
 def test_a_package_that_it_needs_is_missing():

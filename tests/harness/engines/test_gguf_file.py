@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
-from harness.engines.gguf_file import write_gguf
+from harness.engines.adapters.gguf_file import write_gguf
 from harness.errors import EngineError
 from rosemodels import folder, gguf_llama
 

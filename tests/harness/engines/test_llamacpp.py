@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines import find, flags, llamacpp
+from harness.engines import find, flags
+from harness.engines.adapters import llamacpp
+from harness.engines.adapters.llamacpp import model_file
 from harness.engines.base import EngineSettings, Installation, Missing
-from harness.engines.llamacpp import model_file
 from harness.engines.registry import LOCAL, contender
 from harness.errors import EngineError, UsageError
 from harness.records.stream import read_stream
 from harness.records.tokens import count_tokens
-from harness.spec.settings import EngineRef
+from harness.schema.settings import EngineRef
 from rosemodels import folder
 
 ENGINE = LOCAL["llamacpp"]

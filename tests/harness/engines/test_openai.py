@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import EngineSettings
-from harness.engines.openai import OpenAI
 from harness.engines.registry import contender
 from harness.errors import EngineError, UsageError
-from harness.spec.settings import EngineRef
+from harness.schema.settings import EngineRef
 
 KEY = "sk-secret"
 

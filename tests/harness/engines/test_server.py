@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from harness.engines.pages import get
+from harness.engines.process.server import EngineServer, Launch
 from harness.engines.selfreport import SelfReport
-from harness.engines.server import EngineServer, Launch
 from harness.errors import EngineError
-from harness.spec.fairness import Fact
-from harness.spec.results import LaunchRecord
+from harness.schema.fairness import Fact
+from harness.schema.results import LaunchRecord
 
 RECORD = LaunchRecord(engine="vllm", label="vLLM", version="1")
 
@@ -78,7 +78,7 @@ def test_one_whose_health_is_elsewhere_says_what_it_answers(fake):
         EngineServer(fake.launch("elsewhere", timeout_s=5.0), RECORD, fake.log),
     ):
         pass
-    assert "another ready_path" in str(caught.value.mend)
+    assert "another ready_path" in str(caught.value.hint)
 
 
 def test_a_command_that_does_not_exist(fake):
@@ -148,8 +148,8 @@ def test_another_server_on_the_port_is_not_taken_for_the_engine(fake):
 HARNESS = """
 import sys, time
 from pathlib import Path
-from harness.engines.server import EngineServer, Launch
-from harness.spec.results import LaunchRecord
+from harness.engines.process.server import EngineServer, Launch
+from harness.schema.results import LaunchRecord
 program, pids, log = sys.argv[1:]
 def launch(port):
     return Launch((sys.executable, program, str(port), pids, "stubborn"), "model", grace_s=0.5)

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.engines import find, trtllm
+from harness.engines import find
+from harness.engines.adapters import trtllm
 from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.profiler import CaptureRequest
 from harness.engines.registry import LOCAL, contender
 from harness.errors import EngineError
-from harness.load.plan import RawResponse
+from harness.loadgen.plan import RawResponse
 from harness.records.request import read_request
-from harness.spec.settings import EngineRef
+from harness.schema.settings import EngineRef
 
 ENGINE = LOCAL["trtllm"]
 THERE = Installation("trtllm", "1.2.1", "tensorrt_llm", Path("/v/bin/python"), "here")

@@ -9,7 +9,7 @@ import pytest
 from harness.engines.configured import find_variant, load_variants
 from harness.engines.registry import LOCAL, contender
 from harness.errors import UsageError
-from harness.spec.settings import EngineRef
+from harness.schema.settings import EngineRef
 
 
 def test_shipped_files_are_valid():
@@ -29,7 +29,7 @@ def test_label_of_a_variant():
 def test_unknown_variant_lists_the_known_ones():
     with pytest.raises(UsageError, match="vllm has no variant 'fast'") as caught:
         find_variant("vllm", "fast")
-    assert "vllm@no-async-scheduling" in caught.value.mend
+    assert "vllm@no-async-scheduling" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_an_unknown_variant_names_the_users_file(user_file: Path):
     user_file.write_text("vllm: {variants: {mine: {}}}")
     with pytest.raises(UsageError) as caught:
         find_variant("vllm", "fast")
-    assert "vllm@mine" in caught.value.mend and str(user_file) in caught.value.mend
+    assert "vllm@mine" in caught.value.hint and str(user_file) in caught.value.hint
 
 
 @pytest.mark.parametrize(

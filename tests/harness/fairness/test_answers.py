@@ -12,9 +12,9 @@ from harness.fairness.answers import Replies, check
 from harness.fairness.prompts import OUTPUT_TOKENS
 from harness.fairness.reference import Reference, ReferenceAnswer
 from harness.fairness.reply import Reply, read_reply
-from harness.load.plan import RawResponse
-from harness.spec.fairness import AnswerChecks
-from harness.spec.settings import EngineRef
+from harness.loadgen.plan import RawResponse
+from harness.schema.fairness import AnswerChecks
+from harness.schema.settings import EngineRef
 
 RIGHT = [list(range(10 * i, 10 * i + OUTPUT_TOKENS)) for i in range(3)]
 WRONG = [[7, *answer[1:]] for answer in RIGHT]

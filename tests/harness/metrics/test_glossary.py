@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from harness.metrics.glossary import GLOSSARY
-from harness.spec.results import LATENCY_METRICS
+from harness.schema.results import LATENCY_METRICS
 
 REFERENCE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
 

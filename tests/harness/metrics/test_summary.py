@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.metrics.summary import summarize
-from harness.spec.settings import Slo
+from harness.schema.settings import Slo
 
 from .conftest import build
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.metrics.summary import summarize
 from harness.metrics.waterfall import waterfall
-from harness.spec.fairness import PARTS, ToldMean, Waterfall
+from harness.schema.fairness import PARTS, ToldMean, Waterfall
 
 from .conftest import build
 

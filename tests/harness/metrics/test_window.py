@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from harness.metrics.comparison import compare
 from harness.metrics.summary import summarize
 from harness.metrics.window import find_window
-from harness.spec.settings import Slo, Window
+from harness.schema.settings import Slo, Window
 
 from .conftest import build
 

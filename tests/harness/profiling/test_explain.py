@@ -8,10 +8,10 @@ import pytest
 
 from harness.profiling.explain import OUTSIDE, explain
 from harness.profiling.tables import difference, gap, profiled, unexplained
-from harness.spec.fairness import Waterfall, WaterfallPart
-from harness.spec.load import LoadLevel
-from harness.spec.profile import Category, Gap, Level, ProfileFigures, ProfileRun, StepFigures
-from harness.spec.results import (
+from harness.schema.fairness import Waterfall, WaterfallPart
+from harness.schema.load import LoadLevel
+from harness.schema.profile import Category, Gap, Level, ProfileFigures, ProfileRun, StepFigures
+from harness.schema.results import (
     LATENCY_METRICS,
     Comparison,
     Distribution,

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from harness.profiling.level import measure_level, measure_levels
-from harness.spec.load import LoadLevel
+from harness.schema.load import LoadLevel
 
 
 def test_level_as_tokens_met_it() -> None:

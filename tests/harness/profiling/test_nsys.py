@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.server import Launch
+from harness.engines.process.server import Launch
 from harness.errors import EngineError, UsageError
 from harness.profiling import nsys
 from harness.profiling.nsys import NsysSession, find_nsys
@@ -38,7 +38,7 @@ def test_found_on_path_then_in_folders(
     assert find_nsys(stand_in, places=()) == stand_in
     with pytest.raises(UsageError, match="not on PATH") as absent:
         find_nsys(places=())
-    assert "--nsys" in absent.value.mend
+    assert "--nsys" in absent.value.hint
     with pytest.raises(UsageError, match="is no nsys"):
         find_nsys(tmp_path / "nowhere")
 
@@ -47,7 +47,7 @@ def test_a_missing_library_is_named(stand_in: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(nsys, "LIBRARIES", ("libc.so.6", "libnowhere.so.1"))
     with pytest.raises(UsageError, match=r"libnowhere\.so\.1 missing") as missing:
         find_nsys(stand_in)
-    assert "LD_LIBRARY_PATH" in missing.value.mend
+    assert "LD_LIBRARY_PATH" in missing.value.hint
 
 
 def test_a_session_records_between_start_and_stop(stand_in: Path, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness.cells.online import run_online
 from harness.cli.commands import app
 from harness.engines import registry
 from harness.engines.variants import Variant
@@ -22,11 +21,12 @@ from harness.profiling.explain import OUTSIDE
 from harness.profiling.stage import Captured, ProfileOptions, Profiling, profile_run
 from harness.profiling.store import read_profiles
 from harness.profiling.subject import Subject, begin_run, open_subject
-from harness.reporting.report import write_report, write_run_outputs
-from harness.spec.load import LoadLevel
-from harness.spec.profile import Gap, ProfileManifest
-from harness.spec.results import OnlineResults
-from harness.spec.settings import EngineName, OnlineSettings
+from harness.report.render import write_report, write_run_outputs
+from harness.runs.online import run_online
+from harness.schema.load import LoadLevel
+from harness.schema.profile import Gap, ProfileManifest
+from harness.schema.results import OnlineResults
+from harness.schema.settings import EngineName, OnlineSettings
 
 SLOWED = Path(__file__).parent / "slowed"
 PATH = os.pathsep.join(filter(None, [str(SLOWED), os.environ.get("PYTHONPATH")]))
@@ -135,7 +135,7 @@ def test_what_fails_leaves_the_rest_whole(
     folder, _ = run_for("roseinfer")
     with pytest.raises(UsageError, match="the run has no vllm") as told:
         open_subject(folder, None, lambda event: None, ["roseinfer", "vllm"])
-    assert told.value.mend == "it has roseinfer"
+    assert told.value.hint == "it has roseinfer"
     with pytest.raises(UsageError, match="the run has no such engine"):
         open_subject(folder, None, lambda event: None, [])
     subject = open_subject(folder, None, lambda event: None, ["roseinfer"])
@@ -165,7 +165,7 @@ def test_the_load_that_is_profiled(tmp_path: Path) -> None:
         assert subject.level(subject.contenders[0]).in_flight == held
     with pytest.raises(UsageError, match="the run was not measured at scale 1") as told:
         open_subject(folder, LoadLevel(1.0), lambda event: None)
-    assert told.value.mend == "it has 2 in flight, 4 in flight, 8 in flight"
+    assert told.value.hint == "it has 2 in flight, 4 in flight, 8 in flight"
     done = CliRunner().invoke(app, ["profile", str(folder), "--concurrency", "3", "--quiet"])
     assert isinstance(done.exception, UsageError)
     assert str(done.exception.message) == "the run was not measured with 3 requests in flight"
@@ -201,4 +201,4 @@ def test_folders_that_hold_no_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not as this version of bench writes it"):
         open_subject(tmp_path, None, lambda event: None)
     told = CliRunner().invoke(app, ["profile", "diff", str(tmp_path), str(tmp_path)])
-    assert isinstance(told.exception, UsageError) and "bench profile" in told.exception.mend
+    assert isinstance(told.exception, UsageError) and "bench profile" in told.exception.hint

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.golden.behaviour import Behaviour
-from harness.golden.script import write_script
-from harness.load.plan import RawResponse
+from harness.loadgen.plan import RawResponse
+from harness.mock_server.behaviour import Behaviour
+from harness.mock_server.script import write_script
 from harness.records.request import read_request
 from harness.records.sse import read_events
 

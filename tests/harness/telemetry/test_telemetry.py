@@ -13,8 +13,8 @@ import pytest
 from harness.engines.base import Installation
 from harness.engines.resolve import resolve_dtype
 from harness.errors import EngineError, LeftBehindError
+from harness.runs.versions import versions
 from harness.telemetry import gpu, machine, revision
-from harness.telemetry.versions import versions
 
 
 def test_environment_is_strict_json():
@@ -157,7 +157,7 @@ def test_an_engine_that_crashes_gives_its_memory_back_too(monkeypatch):
     assert found.value.message.startswith(
         "vLLM ended with exit code 1; after vLLM had ended, GPU 0 still held"
     )
-    assert found.value.mend == "see its log; end the processes named"
+    assert found.value.hint == "see its log; end the processes named"
 
 
 def test_memory_within_one_percent_is_back(monkeypatch):

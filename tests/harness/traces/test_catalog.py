@@ -100,7 +100,7 @@ def test_a_wrong_copy_names_both_digests(listed: dict[str, catalog.Entry], tmp_p
 def test_no_copy_says_how_to_get_one(listed: dict[str, catalog.Entry]) -> None:
     with pytest.raises(UsageError) as caught:
         catalog.load("whole")
-    assert "bench traces fetch whole" in caught.value.mend and "BENCH_TRACES" in caught.value.mend
+    assert "bench traces fetch whole" in caught.value.hint and "BENCH_TRACES" in caught.value.hint
 
 
 def test_a_published_file_is_known_by_its_content(listed: dict[str, catalog.Entry], tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_published_file_is_known_by_its_content(listed: dict[str, catalog.Entr
 def test_an_unknown_name_suggests_others(listed: dict[str, catalog.Entry]) -> None:
     with pytest.raises(UsageError, match="no trace or file 'whale'") as caught:
         catalog.load("whale")
-    assert "whole" in caught.value.mend
+    assert "whole" in caught.value.hint
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -172,7 +172,7 @@ def test_a_missing_file_and_no_network(
         monkeypatch.setattr(catalog, "GITHUB", f"http://127.0.0.1:{unused.getsockname()[1]}")
         with pytest.raises(BenchError, match="refused") as caught:
             fetch.fetch("whole")
-    assert "BENCH_TRACES" in caught.value.mend
+    assert "BENCH_TRACES" in caught.value.hint
     assert list(catalog.CACHE.iterdir()) == []
 
 

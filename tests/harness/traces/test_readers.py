@@ -176,7 +176,7 @@ def test_malformed(tmp_path: Path, content: str, line: int, says: str) -> None:
         read(tmp_path, content)
     assert f"some.trace, line {line}: " in caught.value.message
     assert says in caught.value.message
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""A mock server in a process of its own, and what is asked of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from harness.errors import BenchError
+from harness.loadgen.plan import Target, WireRequest
+from harness.mock_server.behaviour import Deed
+
+PROMPT_TOKENS = 128
+
+
+class MockServer:
+    """A running mock server. `deeds` can be read once the answers are over."""
+
+    def __init__(self, port: int, log: Path) -> None:
+        self.port = port
+        self.target = Target("127.0.0.1", port, "/v1/completions")
+        self._log = log
+
+    def deeds(self) -> dict[int, Deed]:
+        """What the server did, by the index of the client's request."""
+        return {int(deed.user or -1): deed for deed in self.all_deeds()}
+
+    def all_deeds(self) -> list[Deed]:
+        """What the server did, in the order in which the answers were over."""
+        return [msgspec.json.decode(line, type=Deed) for line in self._log.read_bytes().splitlines()]
+
+
+@contextmanager
+def mock_server(*options: str, cpus: Sequence[int] | None = None) -> Iterator[MockServer]:
+    """Run `python -m harness.mock_server` with `options` on `cpus`; it ends no later than this process.
+
+    Raises:
+        BenchError: It did not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="rosebench-golden-") as folder:
+        log = Path(folder) / "deeds.jsonl"
+        log.touch()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "harness.mock_server", "--with-stdin", "--log", str(log), *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        if cpus:
+            os.sched_setaffinity(process.pid, cpus)
+        with process:
+            assert process.stdout is not None
+            word, _, port = process.stdout.readline().partition(b" ")
+            if word != b"port":
+                raise BenchError(f"the mock server ended with code {process.wait()}")
+            try:
+                yield MockServer(int(port), log)
+            finally:
+                process.kill()
+
+
+def ask(index: int, tokens: int, behaviour: Mapping[str, object], t_sched_s: float | None) -> WireRequest:
+    """A request for `tokens` tokens, answered as `behaviour` says."""
+    body = {
+        "prompt": [1] * PROMPT_TOKENS,
+        "max_tokens": tokens,
+        "stream": True,
+        "user": str(index),
+        "golden": behaviour,
+    }
+    return WireRequest(index, t_sched_s, msgspec.json.encode(body))

@@ -1,0 +1,127 @@
+"""Any server that is already running and speaks OpenAI's completions."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from harness.engines.base import COMPLETIONS, Asking, Engine, EngineSettings, Installation, Missing, Server
+from harness.errors import EngineError, UsageError
+from harness.loadgen.plan import Target
+from harness.schema.results import LaunchRecord
+
+TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A server that belongs to somebody else: never started, never stopped."""
+
+    target: Target
+    served_name: str
+    record: LaunchRecord
+
+    def check(self) -> None:
+        """Raises EngineError when it no longer answers."""
+        _models(self.target)
+
+
+class OpenAI(Engine):
+    """The server at `base_url` (`http://host:port`, with or without `/v1` or another path before it).
+
+    The API key is read from the environment variable `api_key_env`; it is sent and never written down.
+
+    Raises:
+        UsageError: the address cannot be understood, or the variable is not set.
+    """
+
+    name = "openai"
+    display = "openai"
+
+    def __init__(self, base_url: str | None = None, api_key_env: str | None = None) -> None:
+        self._base_url = base_url
+        self._target = None if base_url is None else _target(base_url, api_key_env)
+
+    def find(self) -> Installation | Missing:
+        return Missing(self.name, "a server that is already running", "name it with --base-url")
+
+    def extra_body(self, asking: Asking) -> dict[str, object]:
+        """Token ids in chunks, asked only where ignoring EOS is: both extend OpenAI's API."""
+        return {"return_token_ids": True} if asking.ignore_eos else {}
+
+    def fixed_length(self, output_tokens: int) -> dict[str, object]:
+        """Both words that servers have for it, as nobody knows which this one understands."""
+        return {"min_tokens": output_tokens, "ignore_eos": True}
+
+    @contextmanager
+    def open(self, settings: EngineSettings, log: Path) -> Iterator[Server]:
+        if self._target is None:
+            raise UsageError("engine openai needs the address of a running server", "add --base-url URL")
+        models = _models(self._target)
+        name = settings.served_name if settings.served_name in models else models[0]
+        contender = settings.contender
+        record = LaunchRecord(
+            engine=self.name,
+            variant=contender.ref.variant,
+            label=contender.label,
+            settings={"base_url": self._base_url, "model": name},
+        )
+        yield RunningServer(self._target, name, record)
+
+
+def _target(base_url: str, api_key_env: str | None) -> Target:
+    parts = urlsplit(base_url if "://" in base_url else f"http://{base_url}")
+    hint = "write it like http://127.0.0.1:8000"
+    try:
+        port = parts.port
+    except ValueError:
+        raise UsageError(f"--base-url {base_url}: the port is not a number", hint) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+        raise UsageError(f"--base-url {base_url} is not the address of a server", hint)
+    headers = {}
+    if api_key_env is not None:
+        key = os.environ.get(api_key_env)
+        if not key:
+            raise UsageError(f"--api-key-env {api_key_env}: the variable is not set", f"export {api_key_env}")
+        headers["Authorization"] = f"Bearer {key}"
+    tls = parts.scheme == "https"
+    prefix = parts.path.rstrip("/").removesuffix("/v1")
+    return Target(parts.hostname, port or (443 if tls else 80), prefix + COMPLETIONS, headers, tls)
+
+
+def _models(target: Target) -> list[str]:
+    """The names the server gives its models, at least one.
+
+    Raises:
+        EngineError: it does not answer, refuses the key, or has none.
+    """
+    where = f"{target.host}:{target.port}"
+    path = target.path.removesuffix("/completions") + "/models"
+    kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
+    connection = kind(target.host, target.port, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", path, headers=target.headers)
+        response = connection.getresponse()
+        content = response.read()
+        if response.status in (401, 403):
+            raise EngineError(f"{where} refuses the API key ({response.status})", "check --api-key-env")
+        if response.status != 200:
+            raise EngineError(f"GET {path} of {where} answers {response.status}", "check --base-url")
+        names = [str(model["id"]) for model in json.loads(content)["data"]]
+    except (OSError, http.client.HTTPException) as error:
+        raise EngineError(f"no server answers at {where}: {error}", "start it, or check --base-url") from None
+    except (ValueError, KeyError, TypeError):
+        raise EngineError(
+            f"GET {path} of {where} is not a list of models", "the server must speak OpenAI's API"
+        ) from None
+    finally:
+        connection.close()
+    if not names:
+        raise EngineError(f"{where} serves no model", "load one into that server")
+    return names

@@ -1,0 +1,151 @@
+"""vLLM: `vllm serve` and `vllm.LLM`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import psutil
+from pydantic import JsonValue
+
+from harness.engines.base import Asking, EngineSettings, Installation
+from harness.engines.counters import PrefixCounters
+from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.process.server import Launch
+from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
+from harness.engines.selfreport import LOG, SelfReport
+from harness.engines.workers import folder
+from harness.errors import EngineError
+from harness.schema.fairness import Fact
+
+SHIM = Path(__file__).parent / "shims" / "vllm_cli.py"
+QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+#: Adds the page that tells how every setting was resolved, and the route that empties the prefix cache.
+TELLING = {"VLLM_SERVER_DEV_MODE": "1"}
+_PER_REQUEST = "--enable-per-request-metrics"
+
+_INFO = "/server_info?config_format=json"
+#: Where that page holds the settings of the ledger.
+_PLACES = {
+    "device": "vllm_config.device_config.device",
+    "dtype": "vllm_config.model_config.dtype",
+    "kv_dtype": "vllm_config.cache_config.cache_dtype",
+    "kv_tokens": "vllm_config.cache_config.kv_cache_size_tokens",
+    "block_size": "vllm_config.cache_config.block_size",
+    "context": "vllm_config.model_config.max_model_len",
+    "max_batch": "vllm_config.scheduler_config.max_num_seqs",
+    "max_batched_tokens": "vllm_config.scheduler_config.max_num_batched_tokens",
+    "chunked_prefill": "vllm_config.scheduler_config.enable_chunked_prefill",
+    "prefix_cache": "vllm_config.cache_config.enable_prefix_caching",
+    "graphs": "vllm_config.compilation_config.cudagraph_capture_sizes",
+    "overlap": "vllm_config.scheduler_config.async_scheduling",
+}
+#: Lines of its log that tell what the page does not.
+_LINES = {
+    "kv_tokens": r"KV cache size: ([\d,]+) tokens",
+    "attention": r"Using (\w+) attention backend",
+    "sampler": r"Using (\w+) for top-p & top-k sampling",
+}
+_CORES = re.compile(r"local_rank=0, core ids=\[([\d, ]*)\]")
+
+
+def environment(device: str) -> dict[str, str]:
+    """Quiet, offline, and on a CPU an explicit KV cache: a sixteenth of memory, 1 to 16 GiB.
+
+    Its threads on a CPU are its own choice (VLLM_CPU_OMP_THREADS_BIND unset): one core is kept free for its
+    front end, each other core gets one thread.
+    """
+    if device != "cpu":
+        return QUIET
+    gib = psutil.virtual_memory().total // 2**30 // 16
+    return {**QUIET, "VLLM_CPU_KVCACHE_SPACE": str(min(max(gib, 1), 16))}
+
+
+def _check_build(installation: Installation, settings: EngineSettings) -> None:
+    """A build of vLLM runs on one kind of device. Raises EngineError when it is not the one asked for."""
+    built_for = "cpu" if "cpu" in installation.distribution + installation.version else "cuda"
+    if built_for != settings.device:
+        raise EngineError(
+            f"{installation.distribution} {installation.version} is built for {built_for}, "
+            f"not for {settings.device}",
+            f"use --device {built_for}, or name an environment with the other build",
+        )
+
+
+class Vllm(LocalEngine):
+    name = "vllm"
+    display = "vLLM"
+    distributions = ("vllm", "vllm-cpu")
+    install = "bench engines install vllm, or name an environment of it in BENCH_PEERS or engines.yaml"
+    module = "vllm"
+    histograms: ClassVar[Mapping[str, str]] = {
+        "queue_wait_ms": "vllm:request_queue_time_seconds",
+        "prefill_ms": "vllm:request_prefill_time_seconds",
+    }
+    pages = (_INFO,)
+    flush = Route("/reset_prefix_cache")
+    prefix_counters = PrefixCounters("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total")
+
+    def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
+        _check_build(installation, settings)
+        arguments = [
+            *self._cli(installation),
+            *("serve", str(settings.model)),
+            *("--served-model-name", settings.served_name),
+            *("--host", settings.host, "--port", str(port)),
+            *("--dtype", settings.torch_dtype),
+            *("--max-model-len", str(settings.max_model_len)),
+            *("--seed", str(settings.seed)),
+            "--enable-prefix-caching" if settings.caches_prefixes else "--no-enable-prefix-caching",
+        ]
+        if _PER_REQUEST in self.flags(installation):
+            arguments.append(_PER_REQUEST)
+        return Launch(tuple(arguments), settings.served_name, environment(settings.device) | TELLING)
+
+    def help_command(self, installation: Installation) -> list[str]:
+        return [*self._cli(installation), "serve", "--help=all"]
+
+    def _cli(self, installation: Installation) -> list[str]:
+        if installation.distribution == "vllm":
+            return [str(installation.python), "-m", "vllm.entrypoints.cli.main"]
+        return [str(installation.python), str(SHIM), installation.distribution]
+
+    def extra_body(self, asking: Asking) -> dict[str, object]:
+        return {"return_token_ids": True}
+
+    def facts(self, told: SelfReport) -> dict[str, Fact]:
+        facts = told.paged(_INFO, _PLACES) | told.all_logged(_LINES)
+        kv_dtype = facts.get("kv_dtype")
+        if kv_dtype is not None and kv_dtype.value == "auto":
+            facts["kv_dtype"] = kv_dtype.model_copy(update={"value": facts["dtype"].value})
+        if cores := _CORES.search(told.log):
+            facts["threads"] = Fact(value=len(cores[1].split(",")), source=LOG)
+        return facts
+
+    def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
+        """Its workers stop by themselves after the steps asked for; the route ends the front end's part."""
+        config: dict[str, JsonValue] = {"profiler": "cuda"}
+        if capture.tool == "torch":
+            config = {
+                "profiler": "torch",
+                "torch_profiler_dir": str(capture.folder),
+                "torch_profiler_with_stack": capture.stacks,
+                "ignore_frontend": True,
+            }
+        arguments = ("--profiler-config", json.dumps(config | {"max_iterations": capture.steps}))
+        return EngineProfiler(arguments, {}, Route("/start_profile"), Route("/stop_profile"))
+
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
+        _check_build(installation, settings)
+        arguments: dict[str, JsonValue] = {
+            "model": str(settings.model),
+            "dtype": settings.torch_dtype,
+            "max_model_len": settings.max_model_len,
+            "enable_prefix_caching": settings.caches_prefixes,
+            "seed": settings.seed,
+        }
+        target = f"{folder() / 'vllm_llm.py'}:Vllm"
+        return OfflineFactory(target, arguments, environment(settings.device))

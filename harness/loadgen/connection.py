@@ -1,0 +1,128 @@
+"""One connection to the server: it sends a request, stamps what comes back, and knows when that ends."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from time import monotonic
+from typing import Protocol
+
+import httptools
+
+from harness.loadgen.http import ResponseEnd
+from harness.loadgen.plan import ErrorKind, RawResponse
+
+
+class Owner(Protocol):
+    """Whom a connection tells what became of it."""
+
+    def ended(self, connection: Connection, response: RawResponse) -> None:
+        """Its response is over."""
+
+    def retry(self, connection: Connection, response: RawResponse) -> None:
+        """It was kept, and broke under a request before any byte of the response."""
+
+    def dropped(self, connection: Connection) -> None:
+        """The peer closed it while it was not in use."""
+
+
+class Connection(ABC):
+    """A kept connection that carries one request at a time; below it, bytes are moved by `PlainConnection` or
+    `TlsConnection`.
+
+    While a response arrives, a read costs its stamp, one append and the parser's look at the framing; nothing
+    is decoded.
+    """
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._end = ResponseEnd()
+        self._served = 0
+        self._fresh = True
+        self._since = 0.0
+        self.response: RawResponse | None = None
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether nothing more can be sent."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it at once; nothing is reported any more."""
+
+    @abstractmethod
+    def write(self, data: bytes) -> bool:
+        """Give `data` to the kernel; False when some has to wait, and `written` follows. Raises nothing."""
+
+    def send(self, response: RawResponse, request: bytes, *, fresh: bool) -> None:
+        """Send `request` and gather what comes back in `response`.
+
+        `fresh` says that the connection was opened for this request; any other may have been closed by the
+        peer without our knowing yet.
+        """
+        self._fresh = fresh
+        self._end = ResponseEnd()
+        self.response = response
+        response.reused = self._served > 0
+        self._served += 1
+        # Stamped before, not after: the write wakes the server, which may take this very core at once.
+        self._since = monotonic()
+        if self.write(request):
+            response.t_sent = self._since
+
+    def written(self) -> None:
+        """All of the request is with the kernel, which did not take it at once."""
+        if self.response is not None and self.response.t_sent is None:
+            self.response.t_sent = monotonic()
+
+    def received(self, at: float, data: bytes) -> None:
+        """`data` arrived `at` (CLOCK_MONOTONIC seconds)."""
+        response = self.response
+        if response is None:  # nobody asked: whatever this is, the next answer must not begin with it
+            self.close()
+            self._owner.dropped(self)
+            return
+        response.segments.append((at, data))
+        try:
+            self._end.feed(data)
+        except httptools.HttpParserError as error:
+            self.fail("protocol", f"not an HTTP response: {error}")
+            return
+        if self._end.complete:
+            self.response = None
+            response.t_end = at
+            if not self._end.keep_alive:
+                self.close()
+            self._owner.ended(self, response)
+
+    def lost(self, error: Exception | None) -> None:
+        """The peer closed the connection, properly where `error` is None."""
+        response, self.response = self.response, None
+        self.close()
+        if response is None:
+            self._owner.dropped(self)
+        elif not response.segments and not self._fresh:
+            self._owner.retry(self, response)
+        else:
+            response.t_end = monotonic()
+            if error is not None or not self._end.closed():
+                response.error = "disconnected"
+                response.detail = (
+                    str(error) if error else "the server closed the connection within the response"
+                )
+            self._owner.ended(self, response)
+
+    def silent_for(self, now: float) -> float:
+        """Seconds since the request was begun or, later, since anything was read."""
+        segments = self.response.segments if self.response is not None else None
+        return now - (segments[-1][0] if segments else self._since)
+
+    def fail(self, kind: ErrorKind, detail: str) -> None:
+        """End the response under way as an error and close the connection."""
+        response, self.response = self.response, None
+        self.close()
+        if response is not None:
+            response.t_end = monotonic()
+            response.error = kind
+            response.detail = detail
+            self._owner.ended(self, response)

@@ -1,0 +1,213 @@
+"""The report: one self-contained HTML file, from runs and their figures."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+
+from markupsafe import Markup
+
+from harness.compare.tables import noise, planning
+from harness.metrics.glossary import GLOSSARY
+from harness.profiling.section import ProfileSection, profile_section
+from harness.report import made, tables
+from harness.report.bands import HEADLINE
+from harness.report.facts import facts, machine, title
+from harness.report.figures import Figures
+from harness.report.ledger import sources
+from harness.report.notices import Notice, notices
+from harness.report.page import environment, text_of
+from harness.report.prefixes import prefix_table
+from harness.report.ratios import ratios
+from harness.report.run import OfflineRun, OnlineRun, Run
+from harness.report.several import Change, overview
+from harness.report.sketch import series
+from harness.report.style import Look, looks, on_dark
+from harness.report.svg import Plot, css_color
+from harness.report.table import Table
+from harness.report.verdict import verdict
+from harness.report.waterfall import COLORS, waterfall_table
+from harness.report.winners import Winners, winners
+from harness.schema.fairness import AnswerChecks, Ledger
+from harness.schema.results import RunInfo
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """What the template shows of one run, in a page that lies in `folder`."""
+
+    run: Run
+    figures: Figures
+    styles: dict[str, Look]
+    folder: Path
+
+    @property
+    def online(self) -> bool:
+        return isinstance(self.run, OnlineRun)
+
+    @property
+    def meta(self) -> RunInfo:
+        return self.run.meta
+
+    @property
+    def name(self) -> str:
+        return self.run.path.name
+
+    @property
+    def title(self) -> str:
+        return title(self.run)
+
+    @property
+    def machine(self) -> str:
+        return machine(self.meta)
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        return facts(self.run)
+
+    @property
+    def notices(self) -> list[Notice]:
+        return notices(self.run)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        return self.run.results.ledger if isinstance(self.run, OnlineRun) else None
+
+    @property
+    def ledger_sources(self) -> list[str]:
+        """Who tells each engine's settings."""
+        return sources(self.ledger) if self.ledger else []
+
+    @property
+    def answers(self) -> AnswerChecks | None:
+        return self.run.results.answers if isinstance(self.run, OnlineRun) else None
+
+    @property
+    def verdict(self) -> list[str]:
+        return verdict(self.run)
+
+    @property
+    def winners(self) -> Winners:
+        return (
+            winners(self.run.pooled, self.run.results.comparisons) if isinstance(self.run, OnlineRun) else {}
+        )
+
+    @property
+    def repeats(self) -> int:
+        """The most repeats that any engine has."""
+        found = self.run.repeats if isinstance(self.run, OnlineRun) else self.run.results.results
+        return max((one.repeat or 0 for one in found), default=0) + 1
+
+    @property
+    def closed(self) -> bool:
+        """Whether the loads are closed loops."""
+        return bool(self.meta.settings.get("concurrency"))
+
+    @property
+    def headline(self) -> Table:
+        if isinstance(self.run, OfflineRun):
+            return tables.offline(self.run.results.results)
+        return tables.headline(self.run.pooled, self.winners)
+
+    @property
+    def latencies(self) -> dict[str, Table]:
+        assert isinstance(self.run, OnlineRun)
+        return {metric: tables.latency_split(self.run.pooled, metric, self.winners) for metric in HEADLINE}
+
+    def ratios(self, metric: str) -> dict[str, Table]:
+        """Every engine over each of them, by the one that is the baseline."""
+        assert isinstance(self.run, OnlineRun)
+        labels, found = list(self.styles), self.run.results.comparisons
+        if len(labels) < 2:
+            return {}
+        return {label: ratios(found, metric, label, labels, self.run.pooled) for label in labels}
+
+    @property
+    def waterfall(self) -> Table | None:
+        assert isinstance(self.run, OnlineRun)
+        return waterfall_table(self.run.pooled)
+
+    @property
+    def prefixes(self) -> Table | None:
+        assert isinstance(self.run, OnlineRun)
+        return prefix_table(self.run.results.prefixes)
+
+    @property
+    def noise(self) -> list[Table]:
+        """Of a run that measures every engine as two."""
+        assert isinstance(self.run, OnlineRun)
+        return noise(self.run.results.comparisons) if self.meta.settings.get("aa") else []
+
+    @property
+    def planning(self) -> list[Table]:
+        """Of a run with several engines and repeats; that of an A/A run is in its noise."""
+        assert isinstance(self.run, OnlineRun)
+        return [] if self.meta.settings.get("aa") else planning(self.run.results.comparisons)
+
+    @property
+    def throughput(self) -> Table:
+        assert isinstance(self.run, OnlineRun)
+        return tables.throughput(self.run.pooled)
+
+    @cached_property
+    def profiles(self) -> ProfileSection | None:
+        """Of a run that was profiled."""
+        return profile_section(self.run.path)
+
+    def link(self, path: str) -> str | None:
+        """From the page to a file of the run, `path` relative to its folder; None where it is not there."""
+        target = self.run.path / path
+        return Path(os.path.relpath(target, self.folder)).as_posix() if target.exists() else None
+
+    @property
+    def each_repeat(self) -> Table:
+        if isinstance(self.run, OfflineRun):
+            return tables.offline_repeats(self.run.results.results)
+        return tables.repeats(self.run.repeats)
+
+
+def render(runs: Sequence[tuple[Run, Figures]], folder: Path, changes: Sequence[Change] = ()) -> str:
+    """The page, for a file in `folder`. The same runs give the same text."""
+    chapters = [Chapter(run, figures, _styles(run), folder) for run, figures in runs]
+    script, unique = text_of("report.js"), count()
+    colors = {*COLORS.values(), *(look.color for chapter in chapters for look in chapter.styles.values())}
+
+    def inline(plot: Plot) -> Markup:
+        return plot.inline(f"f{next(unique)}")
+
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            title=_title(chapters),
+            chapters=chapters,
+            widest=max(chapters, key=lambda chapter: len(chapter.styles)),
+            overview=overview([run for run, _ in runs]),
+            changes=changes,
+            glossary=GLOSSARY,
+            made=made,
+            inline=inline,
+            color=css_color,
+            series=series,
+            dark={color: on_dark(color) for color in sorted(colors)},
+            css=text_of("report.css"),
+            script=script,
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        )
+    )
+
+
+def _title(chapters: Sequence[Chapter]) -> str:
+    different = "; ".join(dict.fromkeys(chapter.title for chapter in chapters))
+    return f"{different} ({len(chapters)} runs)" if len(chapters) > 1 else different
+
+
+def _styles(run: Run) -> dict[str, Look]:
+    found = run.pooled if isinstance(run, OnlineRun) else run.results.results
+    return looks((one.engine, one.label) for one in found)

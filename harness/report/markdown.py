@@ -1,0 +1,66 @@
+"""`summary.md`: the run as text that pastes into an issue."""
+
+from __future__ import annotations
+
+from harness.compare.tables import noise, planning
+from harness.report import tables
+from harness.report.bands import HEADLINE
+from harness.report.facts import facts, title
+from harness.report.ledger import ledger_table
+from harness.report.made import answers
+from harness.report.notices import notices
+from harness.report.prefixes import prefix_table
+from harness.report.run import OnlineRun, Run
+from harness.report.svg import plain
+from harness.report.table import Table
+from harness.report.verdict import verdict
+from harness.report.waterfall import waterfall_table
+from harness.report.winners import winners
+
+_STAR = "\\* better than every other valid engine, at 5 % for all comparisons of a pair together.\n"
+
+
+def summary(run: Run) -> str:
+    """The whole run: what was compared, warnings, the verdict, the tables."""
+    parts = [f"# {_text(title(run))}\n"]
+    parts.append("\n".join(f"- {name}: {_text(value)}" for name, value in facts(run)) + "\n")
+    parts += [f"> **{_text(one.title)}** {_text(one.detail)}\n" for one in notices(run)]
+    parts.append(_text(" ".join(verdict(run)), 2000) + "\n")
+    if isinstance(run, OnlineRun):
+        best = winners(run.pooled, run.results.comparisons)
+        shown = tables.headline(run.pooled, best)
+        parts += [table(shown), *([_STAR] if shown.marked else [])]
+        parts += [table(tables.latency(run.pooled, metric)) for metric in HEADLINE]
+        parts.append(table(tables.throughput(run.pooled)))
+        found = noise if run.meta.settings.get("aa") else planning
+        parts += [table(one) for one in found(run.results.comparisons)]
+        if waterfall := waterfall_table(run.pooled):
+            parts.append(table(waterfall))
+        if run.results.answers is not None:
+            parts.append(table(answers(run.results.answers)))
+        if run.results.ledger is not None:
+            parts.append(table(ledger_table(run.results.ledger)))
+        if prefixes := prefix_table(run.results.prefixes):
+            parts.append(table(prefixes))
+    else:
+        parts.append(table(tables.offline(run.results.results)))
+    return "\n".join(parts)
+
+
+def table(given: Table) -> str:
+    """A pipe table under a heading, with its notes."""
+    heads = [_text(head) for head in given.headers]
+    rule = ["---:" if column.numeric else "---" for column in given.columns]
+    lines = [heads, rule, *([_text(text) for text in line] for line in given.lines)]
+    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(
+        [f"## {_text(given.title)}\n", body, "", *(f"{_text(note, 1000)}\n" for note in given.notes)]
+    )
+
+
+def _text(text: str, limit: int = 300) -> str:
+    """Text from outside that cannot end a cell, start markup or open a tag."""
+    line = plain(text, limit).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
+    for mark in "|`*_[]":
+        line = line.replace(mark, f"\\{mark}")
+    return line

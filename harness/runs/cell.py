@@ -1,0 +1,68 @@
+"""Cells and the order in which they are measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from harness.engines.base import Contender
+from harness.schema.load import LoadLevel
+from harness.schema.settings import OnlineSettings
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement: an engine at a load.
+
+    `index` is its number in the run. `load_seed` is that of its prompts, which every engine gets alike at the
+    same load and repeat and which come in no other load or repeat.
+    """
+
+    index: int
+    contender: Contender
+    load: LoadLevel
+    repeat: int
+    load_seed: int
+
+    def __str__(self) -> str:
+        return f"{self.contender.label}, {self.load}, repeat {self.repeat}"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Cells that one server answers, in this order: an engine's loads within one repeat."""
+
+    contender: Contender
+    cells: tuple[Cell, ...]
+
+
+def plan(settings: OnlineSettings, contenders: list[Contender]) -> list[Block]:
+    """All blocks of a run, in the order in which they are measured.
+
+    With `interleave`, each repeat measures every engine before the next repeat begins, in an order drawn anew
+    from the seed (a randomised complete block design), so that what drifts on the machine meets all engines
+    alike; without, an engine's repeats follow each other. Loads go from light to heavy.
+    """
+    rng = np.random.default_rng(settings.seed)
+    pairs = [(contender, repeat) for contender in contenders for repeat in range(settings.repeats)]
+    if settings.interleave and settings.repeats > 1:
+        orders = [rng.permutation(len(contenders)) for _ in range(settings.repeats)]
+        pairs = [(contenders[int(i)], repeat) for repeat, order in enumerate(orders) for i in order]
+    index = count()
+    return [
+        Block(
+            contender,
+            tuple(
+                Cell(next(index), contender, load, repeat, _load_seed(settings.seed, repeat, position))
+                for position, load in enumerate(settings.loads)
+            ),
+        )
+        for contender, repeat in pairs
+    ]
+
+
+def _load_seed(seed: int, repeat: int, load_index: int) -> int:
+    """64 bits, so that no two loads of a run have the same prompts."""
+    return int(np.random.SeedSequence([seed, repeat, load_index]).generate_state(1, np.uint64)[0])

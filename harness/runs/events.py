@@ -1,0 +1,87 @@
+"""What a run tells while it goes on. Whoever shows it decides how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.loadgen.plan import Progress
+from harness.runs.cell import Cell
+from harness.schema.results import OnlineSummary, Skipped, TraceRecord
+
+
+@dataclass(frozen=True)
+class Calibrating:
+    """The client itself is being measured, because it never was on this machine."""
+
+    what: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """The run has its folder, its load and its number of cells, of which `done` were measured before."""
+
+    folder: Path
+    cells: int
+    done: int = 0
+    trace: TraceRecord | None = None
+
+
+@dataclass(frozen=True)
+class EngineSkipped:
+    """An engine, or the rest of its cells, will not be measured."""
+
+    skipped: Skipped
+
+
+@dataclass(frozen=True)
+class EngineStarting:
+    """An engine's server is being started, its log going to `log`."""
+
+    label: str
+    log: Path
+
+
+@dataclass(frozen=True)
+class EngineWarming:
+    """The server is ready after `ready_s` (None: it was running) and gets `requests` to warm up."""
+
+    label: str
+    ready_s: float | None
+    requests: int
+
+
+@dataclass(frozen=True)
+class CellProgress:
+    """Counts of the cell that is being measured, of `requests`."""
+
+    cell: Cell
+    requests: int
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class CellDone:
+    """A cell is measured and saved."""
+
+    cell: Cell
+    summary: OnlineSummary
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """All cells are saved; tables, figures and report are being made."""
+
+
+Event = (
+    Calibrating
+    | Started
+    | EngineSkipped
+    | EngineStarting
+    | EngineWarming
+    | CellProgress
+    | CellDone
+    | Reporting
+)
+Notify = Callable[[Event], None]

@@ -1,0 +1,71 @@
+"""What is measured, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.engines.base import Contender, Missing
+from harness.engines.local import LocalEngine
+from harness.engines.registry import LOCAL
+from harness.schema.results import Skipped
+from harness.schema.settings import OfflineSettings
+
+#: The engine that is also measured through its server's process.
+ALSO_SERVED = "roseinfer"
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One row of the results: a contender, and whether it is asked in-process or through its server."""
+
+    contender: Contender
+    engine: LocalEngine
+    label: str
+    served: bool = False
+
+
+def make_entries(contenders: list[Contender]) -> tuple[list[Entry], list[Skipped]]:
+    """What can be measured here, and what cannot with the reason."""
+    entries, skipped = [], []
+    for one in contenders:
+        engine, ref = LOCAL.get(one.ref.name), one.ref
+
+        def skip(reason: str, hint: str, one: Contender = one) -> None:
+            skipped.append(
+                Skipped(
+                    engine=one.ref.name, variant=one.ref.variant, label=one.label, reason=reason, hint=hint
+                )
+            )
+
+        if engine is None or not engine.in_process:
+            skip("it has no in-process API here", "use `bench online`")
+        elif isinstance(found := engine.find(), Missing):
+            skip(f"not installed: {found.reason}", found.hint)
+        elif ref.name == ALSO_SERVED:
+            entries.append(Entry(one, engine, one.label, served=True))
+            if one.variant.offline is not None:
+                entries.append(Entry(one, engine, _in_process(one.label)))
+        elif one.variant.offline is None:
+            skip(f"variant {ref.variant} is not one of offline runs", f"see configs/engines/{ref.name}.yaml")
+        else:
+            entries.append(Entry(one, engine, one.label))
+    return entries, skipped
+
+
+def _in_process(label: str) -> str:
+    """`roseinfer (in-process)`, `roseinfer (prefix cache, in-process)`."""
+    return f"{label[:-1]}, in-process)" if label.endswith(")") else f"{label} (in-process)"
+
+
+def order(entries: list[Entry], settings: OfflineSettings) -> Iterator[tuple[Entry, int]]:
+    """Each repeat takes every engine, in an order drawn anew; without `interleave` an engine's repeats follow
+    each other."""
+    if not settings.interleave or settings.repeats == 1:
+        yield from ((entry, repeat) for entry in entries for repeat in range(settings.repeats))
+        return
+    rng = np.random.default_rng(settings.seed)
+    for repeat in range(settings.repeats):
+        yield from ((entries[i], repeat) for i in rng.permutation(len(entries)))

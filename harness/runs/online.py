@@ -1,0 +1,158 @@
+"""`bench online`: measures every cell and writes the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from harness.errors import BenchError, UsageError
+from harness.fairness.ledger import ledger
+from harness.metrics.comparison import compare_points
+from harness.metrics.estimates import measure
+from harness.metrics.prefixes import prefix_hits
+from harness.metrics.samples import by_load, split
+from harness.metrics.summary import summarize_points
+from harness.records.journal import read_journal
+from harness.records.store import assemble, read_records
+from harness.runs.answers import judge_answers, judged_answers, unjudged
+from harness.runs.block import measure_block
+from harness.runs.events import EngineSkipped, Notify, Reporting, Started
+from harness.runs.folder import alone, make_folder, now, write_json
+from harness.runs.resolve import Resolved, make_contenders, resolve_online
+from harness.runs.run import JOURNAL, RESULTS, Run
+from harness.runs.versions import versions
+from harness.schema.calibration import Calibration
+from harness.schema.fairness import ToldMean
+from harness.schema.results import OnlineResults, PrefixCount, RunInfo
+from harness.schema.settings import OnlineSettings
+from harness.schema.stored import checked
+from harness.telemetry.machine import environment
+
+
+def run_online(settings: OnlineSettings, command: list[str], notify: Notify) -> tuple[Path, OnlineResults]:
+    """Measure every cell that `settings` ask for. Returns the run's folder and its results.
+
+    A server is started for each engine and repeat and answers its loads one after the other, with prompts of
+    their own. What fails is noted in `skipped` and the rest goes on.
+
+    Args:
+        command: The command line, to be repeated.
+        notify: Is told what happens.
+
+    Raises:
+        UsageError: A setting cannot work; nothing was started.
+        BenchError: No cell could be measured, or an engine could not be ended.
+    """
+    resolved = resolve_online(settings, notify)
+    folder = make_folder(settings.out, "online")
+    info = RunInfo(
+        kind="online",
+        created=now(),
+        command=command,
+        settings=resolved.settings.model_dump(mode="json"),
+        environment=environment() | {"calibration": _as_json(resolved.calibration)},
+        versions=versions(resolved.found),
+        trace=resolved.workload.record,
+    )
+    with alone(folder):
+        return folder, _go(Run.create(folder, info, resolved.missing), resolved, notify)
+
+
+def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
+    """Measure the cells that the run in `folder` has not finished; nothing is measured twice.
+
+    A cell that failed is tried again. A run without such cells, whose answers are judged, needs no engine.
+
+    Raises:
+        UsageError: The folder holds no run, somebody is at it, or an engine or the trace is not here any more
+            as it was when the run began.
+        BenchError: No cell could be measured, or an engine could not be ended.
+    """
+    with alone(folder):
+        run = Run.open(folder)
+        cells = {cell.index for block in run.blocks() for cell in block.cells}
+        finished = cells == run.done and not unjudged(run)
+        resolved = None if finished else resolve_online(run.settings, notify)
+        if resolved is not None:
+            _unchanged(run, resolved)
+        return folder, _go(run, resolved, notify)
+
+
+def _as_json(calibration: Calibration | None) -> JsonValue:
+    if calibration is None:
+        return "none: cells are not judged by what the client sustains; `bench calibrate` measures it"
+    return calibration.model_dump(mode="json")
+
+
+def _unchanged(run: Run, resolved: Resolved) -> None:
+    """Raises UsageError when what is left would be measured with something else."""
+    known = {one.label for one in run.skipped if one.scale is None}
+    hint = "bring it back, or start a new run"
+    for gone in resolved.missing:
+        if gone.label not in known:
+            raise UsageError(f"{gone.label} is part of the run and not here any more: {gone.reason}", hint)
+    installed: dict[str, str] = {found.engine: found.version for found in resolved.found}
+    for launch in run.info.launches:
+        version = installed.get(launch.engine)
+        if version != launch.version:
+            raise UsageError(f"{launch.label} was {launch.version} in the run and is {version} now", hint)
+    if run.settings.concurrency is None and resolved.workload.record != run.info.trace:
+        raise UsageError("the trace is not the one that the run began with", hint)
+
+
+def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
+    """Measure and judge what is left, write the results. `resolved` is None where nothing is left."""
+    blocks = run.blocks()
+    cells = sum(len(block.cells) for block in blocks)
+    notify(Started(run.folder, cells, len(run.done), run.info.trace))
+    for skipped in run.skipped:
+        if skipped.scale is None:
+            notify(EngineSkipped(skipped))
+    if resolved is not None:
+        for block in blocks:
+            measure_block(run, resolved, block, notify)
+    if not run.done:
+        faults = [one for one in run.skipped if one.scale is not None]
+        reasons = dict.fromkeys(f"{fault.label}: {fault.reason}" for fault in faults)
+        hints = dict.fromkeys(fault.hint for fault in faults if fault.hint)
+        raise BenchError(f"nothing could be measured: {'; '.join(reasons)}", "; ".join(hints))
+    notify(Reporting())
+    if resolved is not None:
+        judge_answers(run, resolved)
+    return _write_results(run)
+
+
+def _kept(run: Run, name: str) -> dict[int, JsonValue]:
+    """What the journal keeps of each cell under that name, where it does."""
+    entries = read_journal(run.folder / JOURNAL)
+    kept = {entry.cell: entry.detail.get(name) for entry in entries}
+    return {cell: value for cell, value in kept.items() if value}
+
+
+def _write_results(run: Run) -> OnlineResults:
+    """Everything in the results comes from the stored tables; engines stand in the order of the settings."""
+    records = read_records(run.folder, run.done, run.info.only_concurrency)
+    settings = run.settings
+    rank = {who.label: position for position, who in enumerate(make_contenders(settings))}
+    requests = records.requests.sort_values("label", key=lambda label: label.map(rank), kind="stable")
+    groups = by_load(split(requests, records.chunks, settings.cut))
+    points = [measure(repeats, settings.slo, settings.seed) for repeats in groups]
+    answers = judged_answers(run.folder)
+    told = checked(_kept(run, "told"), dict[int, dict[str, ToldMean]], f"told of {JOURNAL}")
+    counts = checked(_kept(run, "prefix_cache"), dict[int, PrefixCount], f"prefix_cache of {JOURNAL}")
+    results = OnlineResults(
+        meta=run.info,
+        summaries=summarize_points(
+            points, settings.slo, run.ceiling, told, answers.wrong if answers else None
+        ),
+        comparisons=compare_points(points),
+        skipped=run.left_out(),
+        prefixes=prefix_hits(requests, counts),
+        ledger=ledger(run.info.launches),
+        answers=answers,
+        told=told,
+    )
+    assemble(run.folder, run.done)
+    write_json(run.folder / RESULTS, results)
+    return results

@@ -1,0 +1,190 @@
+"""Settings without any `auto` left, and everything they mean on this machine."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+
+from harness.calibration.calibrate import calibrate
+from harness.calibration.store import load as load_calibration
+from harness.engines.base import Contender, Engine, EngineSettings, Installation, Missing
+from harness.engines.cores import CpuSplit, physical_cores, split
+from harness.engines.local import LocalEngine
+from harness.engines.registry import contender, get_engine
+from harness.engines.resolve import resolve_device, resolve_dtype
+from harness.errors import BenchError, EngineError, UsageError
+from harness.models.folder import ModelFolder, resolve
+from harness.runs.events import Calibrating, Notify
+from harness.runs.load import Workload, model_context
+from harness.schema.calibration import Calibration
+from harness.schema.results import Skipped
+from harness.schema.settings import CommonSettings, OnlineSettings
+
+#: A client process is given this share of what it sustains before another is started: half of what would
+#: make a cell invalid.
+CLIENT_SHARE = 0.25
+#: The same where the client was never calibrated, in requests in flight.
+REQUESTS_PER_CLIENT = 64
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """An online run, ready to start. `found` has one entry for each contender that is there."""
+
+    settings: OnlineSettings
+    model: ModelFolder | None
+    workload: Workload
+    contenders: list[Contender]
+    engines: dict[str, Engine]
+    found: list[Installation]
+    missing: list[Skipped]
+    cpus: CpuSplit
+    calibration: Calibration | None = None
+
+    @property
+    def clients(self) -> int:
+        assert self.settings.clients != "auto"
+        return self.settings.clients
+
+    def engine_settings(self, who: Contender) -> EngineSettings:
+        """What `who` is started with."""
+        settings = self.settings
+        assert settings.device != "auto" and settings.dtype != "auto" and settings.max_model_len is not None
+        return EngineSettings(
+            contender=who,
+            model=self.model.path if self.model else Path(),
+            served_name=self.model.served_name if self.model else settings.model,
+            device=settings.device,
+            dtype=settings.dtype,
+            max_model_len=settings.max_model_len,
+            prefix_cache=settings.prefix_cache,
+            max_concurrency=max(settings.concurrency) if settings.concurrency else None,
+            cpus=self.cpus.engine,
+            seed=settings.seed,
+        )
+
+
+def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
+    """Look everything up before anything starts; calibrates the client where that was never done.
+
+    Raises:
+        UsageError: A setting cannot work here, or no engine that was asked for is there.
+    """
+    contenders = make_contenders(settings)
+    engines = {c.label: get_engine(c.ref.name, settings.base_url, settings.api_key_env) for c in contenders}
+    found, missing = find_engines(contenders, engines)
+    if len(missing) == len(contenders):
+        raise UsageError(
+            "none of the engines is installed: " + "; ".join(f"{s.label}: {s.reason}" for s in missing),
+            "; ".join(dict.fromkeys(s.hint for s in missing)),
+        )
+    absent = {s.label for s in missing}
+    contenders = [c for c in contenders if c.label not in absent]
+    device = resolve_device(settings.device)
+    model = resolve_model(settings, device, [c.ref.name for c in contenders])
+    vocab_size, max_model_len = model_context(settings, model)
+    workload = Workload.make(settings, vocab_size, max_model_len)
+    cpus = split(physical_cores())
+    settings = settings.model_copy(
+        update={
+            "device": device,
+            "dtype": resolve_dtype(settings.dtype, device),
+            "model": model.name if model else settings.model,
+            "vocab_size": vocab_size,
+            "max_model_len": max_model_len,
+        }
+    )
+    resolved = Resolved(settings, model, workload, contenders, engines, found, missing, cpus)
+    for who in contenders:
+        _check_command(engines[who.label], resolved.engine_settings(who))
+    calibration = _calibration(settings, notify)
+    clients = _clients(settings, workload, cpus, calibration)
+    settings = settings.model_copy(update={"clients": clients})
+    return replace(resolved, settings=settings, calibration=calibration)
+
+
+def make_contenders(settings: CommonSettings) -> list[Contender]:
+    """The engines and variants that were asked for, each with a label of its own; with `aa`, each as two.
+
+    Raises:
+        UsageError: Unknown engine or variant, or two that would be drawn alike.
+    """
+    by_label: dict[str, Contender] = {}
+    for who in map(contender, settings.engines):
+        if other := by_label.get(who.label):
+            raise UsageError(
+                f"{other.ref} and {who.ref} are both drawn as {who.label!r}",
+                f"give one another label in configs/engines/{who.ref.name}.yaml",
+            )
+        by_label[who.label] = who
+    if isinstance(settings, OnlineSettings) and settings.aa:
+        return [replace(who, label=f"{label} ({side})") for label, who in by_label.items() for side in "AB"]
+    return list(by_label.values())
+
+
+def _check_command(engine: Engine, settings: EngineSettings) -> None:
+    """Raises UsageError when the installed version has no such option; other faults show at the start."""
+    if isinstance(engine, LocalEngine):
+        with suppress(EngineError):
+            engine.server(engine.installed(), settings, port=0)
+
+
+def find_engines(
+    contenders: list[Contender], engines: dict[str, Engine]
+) -> tuple[list[Installation], list[Skipped]]:
+    """Where the contenders' engines are, and which are not there."""
+    found: dict[str, Installation] = {}
+    missing = []
+    for who in contenders:
+        if who.ref.name == "openai":
+            continue
+        place = engines[who.label].find()
+        if isinstance(place, Missing):
+            missing.append(
+                Skipped(
+                    engine=who.ref.name, variant=who.ref.variant, label=who.label,
+                    reason=f"not installed: {place.reason}", hint=place.hint,
+                )
+            )  # fmt: skip
+        else:
+            found[place.engine] = place
+    return list(found.values()), missing
+
+
+def resolve_model(settings: CommonSettings, device: str, names: list[str]) -> ModelFolder | None:
+    """The model's folder; None where only a running server knows its model.
+
+    `auto` is GPT-2's own shape on a GPU and a small one on a CPU, both with random weights.
+    """
+    if settings.model == "auto":
+        if all(name == "openai" for name in names):
+            return None
+        return resolve("random:gpt2" if device == "cuda" else "random:gpt2-tiny")
+    return resolve(settings.model)
+
+
+def _calibration(settings: OnlineSettings, notify: Notify) -> Calibration | None:
+    """The client's on this machine; None where it cannot be measured, or is not to be."""
+    stored = load_calibration()
+    if stored is not None or not settings.calibrate:
+        return stored
+    with suppress(BenchError):
+        return calibrate(quick=True, tell=lambda what: notify(Calibrating(what)))
+    return None
+
+
+def _clients(
+    settings: OnlineSettings, workload: Workload, cpus: CpuSplit, calibration: Calibration | None
+) -> int:
+    """One process or, where the client has cores of its own, as many of these as the load needs."""
+    if settings.clients != "auto":
+        return settings.clients
+    if cpus.client is None:
+        return 1
+    if calibration is None:
+        needed = workload.concurrency() / REQUESTS_PER_CLIENT
+    else:
+        needed = workload.tokens_per_s() / (CLIENT_SHARE * calibration.ceiling(1).chunks_per_s)
+    return min(len(cpus.client), max(1, ceil(needed)))

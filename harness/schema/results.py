@@ -1,0 +1,287 @@
+"""The files of a run: `online_results.json`, `offline_results.json`, `run.json`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from harness.schema.base import Strict
+from harness.schema.fairness import AnswerChecks, Fact, Ledger, Source, ToldMean, Waterfall
+from harness.schema.load import IN_FLIGHT, AtLoad, LoadLevel, Located
+
+SCHEMA_VERSION: Literal[1] = 1
+
+#: Metrics of a summary, in the order in which they are shown. Definitions: docs/metrics.md.
+LATENCY_METRICS = (
+    "ttft_ms",
+    "tpot_ms",
+    "itl_ms",
+    "e2e_ms",
+    "icl_ms",
+    "submit_lag_ms",
+    "ttft_from_schedule_ms",
+    "e2e_from_schedule_ms",
+    "queue_wait_ms",
+    "prefill_ms",
+)
+PERCENTILES = (50, 90, 95, 99)
+
+#: Shared prefixes are counted in whole blocks of so many tokens, as engines cache them.
+PREFIX_BLOCK_TOKENS = 16
+
+
+class Distribution(Strict):
+    """One metric of one summary: milliseconds, numpy's linear percentiles. All None when n is 0."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    max: float | None = None
+    n: int = 0
+    ci: dict[str, tuple[float, float]] = Field(
+        default_factory=dict, description="95 % interval by statistic name"
+    )
+    source: Source = "measured"
+
+
+class OnlineSummary(AtLoad, Strict):
+    """One engine at one load: one repeat, or all repeats pooled (`repeat` is null)."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    scale: float
+    concurrency: int | None = Field(None, description=IN_FLIGHT)
+    repeat: int | None = None
+    num_requests: int
+    num_success: int
+    num_error: int
+    errors: dict[str, int] = Field(default_factory=dict)
+    duration_s: float
+    offered_req_per_s: float
+    req_per_s: float
+    output_tok_per_s: float
+    total_tok_per_s: float
+    goodput_req_per_s: float | None = None
+    prompt_tokens: int
+    completion_tokens: int
+    chunks: int
+    valid: bool = True
+    invalid_reasons: list[str] = Field(default_factory=list)
+    window_s: tuple[float, float] | None = Field(
+        None, description="the time measured, since the cell's start; null: all of it, or several repeats"
+    )
+    left_out: int = Field(0, description="requests sent outside the window; not among num_requests")
+    later_turns: int = Field(0, description="requests that follow another of their session")
+    held_turns: int = Field(0, description="of these, sent late because the answer before had not ended")
+    ttft_ms: Distribution
+    tpot_ms: Distribution
+    itl_ms: Distribution
+    e2e_ms: Distribution
+    icl_ms: Distribution
+    submit_lag_ms: Distribution
+    ttft_from_schedule_ms: Distribution
+    e2e_from_schedule_ms: Distribution
+    queue_wait_ms: Distribution
+    prefill_ms: Distribution
+    waterfall: Waterfall | None = Field(None, description="null where no request succeeded")
+
+
+class Skipped(Strict):
+    """An engine that was asked for and is not in the results, and what would bring it in."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    scale: float | None = None
+    concurrency: int | None = Field(None, description=IN_FLIGHT)
+    repeat: int | None = None
+    reason: str
+    hint: str = ""
+
+    @property
+    def load(self) -> LoadLevel | None:
+        """None: the engine is absent from every load."""
+        return None if self.scale is None else LoadLevel(self.scale, self.concurrency)
+
+
+Verdict = Literal["better", "worse", "no difference", "not enough data"]
+
+
+class Comparison(AtLoad, Strict):
+    """A statistic of two engines at one load, and the ratio `a / b` with its 95 % interval."""
+
+    a: str
+    b: str
+    scale: float | None
+    concurrency: int | None = Field(None, description=IN_FLIGHT)
+    metric: str
+    statistic: str
+    value_a: float
+    value_b: float
+    ratio: float
+    ci: tuple[float, float] | None = None
+    difference: bool | None = Field(None, description="whether the interval excludes 1; null without one")
+    adjusted_p: float | None = Field(
+        None, description="two-sided p-value of no difference, by Holm for all comparisons of the pair"
+    )
+    comparisons: int = Field(1, description="how many of the pair were made at once")
+    verdict: Verdict = Field(
+        "not enough data", description="of `a` against `b`, at 5 % for all comparisons of the pair together"
+    )
+    spread: float | None = Field(
+        None, description="standard deviation of the logarithm from repeat to repeat; null if there was one"
+    )
+    repeats: tuple[int, int] = Field((1, 1), description="of `a` and of `b`")
+    repeats_to_find: dict[str, int | None] = Field(
+        default_factory=dict,
+        description="repeats of each that find a difference of so much; null: unknown, or too many",
+    )
+
+
+class Versions(Strict):
+    """What was measured with what. None where it is not part of the run."""
+
+    git_rev: str | None = None
+    source: str | None = Field(None, description="SHA-256 of this project's files as they ran, 16 digits")
+    rosebench: str
+    roseinfer: str | None = None
+    vllm: str | None = None
+    sglang: str | None = None
+    tensorrt_llm: str | None = None
+    torch: str | None = None
+    transformers: str | None = None
+    python: str
+
+
+class LaunchRecord(Strict):
+    """What one engine was started with."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    version: str | None = None
+    argv: list[str] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict, description="set on top of the inherited environment")
+    settings: dict[str, JsonValue] = Field(default_factory=dict, description="as the engine reports them")
+    ready_s: float | None = None
+    facts: dict[str, Fact] = Field(default_factory=dict, description="what the engine says it runs with")
+
+
+class TraceRecord(Strict):
+    """Where the load came from and what fitting changed."""
+
+    name: str
+    origin: str
+    licence: str | None = None
+    citation: str | None = None
+    sha256: str | None = None
+    note: str | None = None
+    requests: int
+    fit: str
+    dropped: int = 0
+    changed: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class RunInfo(Strict):
+    """`run.json`, and `meta` of the results: everything needed to understand or repeat the run."""
+
+    kind: Literal["online", "offline"]
+    created: str = Field(description="ISO 8601, UTC")
+    command: list[str]
+    settings: dict[str, Any] = Field(description="as resolved: nothing is auto any more")
+    environment: dict[str, JsonValue] = Field(default_factory=dict)
+    versions: Versions
+    launches: list[LaunchRecord] = Field(default_factory=list)
+    trace: TraceRecord | None = None
+
+    @property
+    def only_concurrency(self) -> int | None:
+        """Requests in flight of every cell, where the settings hold a number alone and the records none."""
+        held = self.settings.get("concurrency")
+        return held if isinstance(held, int) else None
+
+
+class PrefixCount(Strict):
+    """What an engine's counters of its prefix cache rose by during a cell, in prompt tokens."""
+
+    hits: float
+    queries: float
+    source: str = Field(description="the page and the counters")
+
+
+class PrefixHits(AtLoad, Strict):
+    """How much of the prompts of one cell a prefix cache could have held, and how much it did."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    scale: float
+    concurrency: int | None = Field(None, description=IN_FLIGHT)
+    repeat: int
+    block_tokens: int = PREFIX_BLOCK_TOKENS
+    prompt_tokens: int = Field(description="of all requests that were sent")
+    possible: float = Field(
+        description="share of them that an unbounded cache of whole blocks holds, in the order of sending"
+    )
+    reported: float | None = Field(description="share by the engine's word; null where it does not tell")
+    source: str = Field(description="of what is reported")
+
+
+def fill(one: Located, run: RunInfo) -> None:
+    """Add the requests in flight to a record that does not say them, where the run's settings do."""
+    if one.scale is not None and one.concurrency is None:
+        one.concurrency = run.only_concurrency
+
+
+class OnlineResults(Strict):
+    """`online_results.json`."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    meta: RunInfo
+    summaries: list[OnlineSummary]
+    comparisons: list[Comparison] = Field(default_factory=list)
+    skipped: list[Skipped] = Field(default_factory=list)
+    prefixes: list[PrefixHits] = Field(default_factory=list, description="one a cell")
+    ledger: Ledger | None = None
+    answers: AnswerChecks | None = None
+    told: dict[int, dict[str, ToldMean]] = Field(
+        default_factory=dict, description="means by the engines' own histograms, by cell and metric"
+    )
+
+    @model_validator(mode="after")
+    def _filled(self) -> Self:
+        told: list[Located] = [*self.summaries, *self.comparisons, *self.skipped, *self.prefixes]
+        for one in told:
+            fill(one, self.meta)
+        return self
+
+
+class OfflineResult(Strict):
+    """One engine's throughput on the fixed batch, one repeat."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    repeat: int
+    num_prompts: int
+    prompt_tokens: int
+    completion_tokens: int
+    total_s: float
+    req_per_s: float
+    output_tok_per_s: float
+    total_tok_per_s: float
+
+
+class OfflineResults(Strict):
+    """`offline_results.json`."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    meta: RunInfo
+    results: list[OfflineResult]
+    skipped: list[Skipped] = Field(default_factory=list)
