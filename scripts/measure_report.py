@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.harness.reporting.conftest import make_online  # noqa: E402
+from tests.harness.report.conftest import make_online  # noqa: E402
 
 
 def cpu_s() -> float:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.reporting.conftest import make_offline
+
+from tests.harness.report.conftest import make_offline
 
 
 @pytest.mark.parametrize(
