@@ -49,12 +49,12 @@ def user_engine(engine: EngineName) -> UserEngine:
     path = user_file()
     if not path.exists():
         if "BENCH_ENGINES" in os.environ:
-            raise UsageError(f"BENCH_ENGINES names {path}, which does not exist", "unset it or hint the path")
+            raise UsageError(f"BENCH_ENGINES names {path}, which does not exist", "correct or unset it")
         return UserEngine()
     try:
         return _FILE.validate_python(yaml.safe_load(path.read_text()) or {}).get(engine, UserEngine())
     except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "hint the file") from None
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "correct the file") from None
     except ValidationError as error:
         keys, settings = (", ".join(kind.model_fields) for kind in (UserEngine, Variant))
         raise UsageError(

@@ -60,7 +60,7 @@ def place(engine: EngineName) -> Place:
         python = own.python.expanduser()
         if not os.access(python, os.X_OK):
             raise UsageError(
-                f"{user_file()} names {python} for {engine}, which cannot be run", "hint the path"
+                f"{user_file()} names {python} for {engine}, which cannot be run", "correct the path"
             )
         return Place(python, f"named in {user_file()}", own.env)
     folders = [(CACHE, f".cache/engines/{engine}")]

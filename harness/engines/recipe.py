@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -9,6 +10,9 @@ from pydantic import Field
 from harness.schema.base import Strict
 
 Build = Literal["cpu", "cuda"]
+
+#: Files for an engine's own interpreter: copied into its environment, or run there instead of its program.
+SHIMS = Path(__file__).parent / "shims"
 
 
 class Recipe(Strict):

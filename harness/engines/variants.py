@@ -52,7 +52,7 @@ def load_file(engine: EngineName, folder: Path = CONFIGS) -> EngineFile:
     try:
         return EngineFile.model_validate(yaml.safe_load(path.read_text()) or {})
     except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "hint the file") from None
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "correct the file") from None
     except ValidationError as error:
         known = ", ".join(Variant.model_fields)
         raise UsageError(f"{path}: {first_fault(error)}", f"a variant has the keys {known}") from None

@@ -21,7 +21,7 @@ from pathlib import Path
 from harness.engines.base import Installation
 from harness.engines.find import CACHE, Place, inspect
 from harness.engines.local import LocalEngine
-from harness.engines.recipe import Build, Recipe
+from harness.engines.recipe import SHIMS, Build, Recipe
 from harness.engines.variants import CONFIGS, load_file
 from harness.environments.pip import pip, run
 from harness.environments.unpack import UnpackError, point
@@ -29,7 +29,6 @@ from harness.errors import EngineError, UsageError
 from harness.files import write_whole
 from harness.schema.settings import EngineName
 
-SHIMS = Path(__file__).parents[1] / "shims"
 LOCK = "lock.txt"
 _LIST = """
 import importlib.metadata

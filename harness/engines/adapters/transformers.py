@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from harness.engines.base import Asking, Encoder, EngineSettings, Installation
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.server import Launch
+from harness.engines.recipe import SHIMS
 from harness.engines.selfreport import ARGV, SelfReport
 from harness.engines.text import TextPrompts
 from harness.engines.workers import folder
 from harness.schema.fairness import Fact
 
 CB_BLOCK = 32
-SHIM = Path(__file__).parent / "shims" / "transformers_cli.py"
+SHIM = SHIMS / "transformers_cli.py"
 #: What its command line asks for.
 _OPTIONS = {
     "device": "--device",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar
 
 import psutil
@@ -16,12 +15,13 @@ from harness.engines.counters import PrefixCounters
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
+from harness.engines.recipe import SHIMS
 from harness.engines.selfreport import LOG, SelfReport
 from harness.engines.workers import folder
 from harness.errors import EngineError
 from harness.schema.fairness import Fact
 
-SHIM = Path(__file__).parent / "shims" / "vllm_cli.py"
+SHIM = SHIMS / "vllm_cli.py"
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 #: Adds the page that tells how every setting was resolved, and the route that empties the prefix cache.
 TELLING = {"VLLM_SERVER_DEV_MODE": "1"}
