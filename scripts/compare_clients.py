@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.calibration.mock_server import PROMPT_TOKENS, MockServer, ask, mock_server
-from harness.loadgen.plan import LoadPlan
-from harness.loadgen.run import run_load
+from harness.calibration.mock_process import PROMPT_TOKENS, MockServer, ask, mock_server
+from harness.loadgen.load_plan import LoadPlan
+from harness.loadgen.run_load import run_load
 from harness.mock_server.behaviour import Deed
-from harness.models.folder import resolve
+from harness.models.model_folder import resolve
 from harness.records.request import read_request
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}

@@ -7,7 +7,7 @@ from pathlib import Path
 from harness import PROJECT_ROOT
 from harness.engines.base import EngineSettings, Installation
 from harness.engines.local import LocalEngine, OfflineFactory
-from harness.engines.process.server import Launch
+from harness.engines.process.engine_server import Launch
 from harness.errors import EngineError
 
 PROGRAM: Path = PROJECT_ROOT / "docs" / "examples" / "toy_server.py"

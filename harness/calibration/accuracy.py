@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from harness.calibration.mock_server import ask, mock_server
+from harness.calibration.mock_process import ask, mock_server
 from harness.engines.cores import CpuSplit
 from harness.errors import BenchError
-from harness.loadgen.plan import LoadPlan, RawResponse
-from harness.loadgen.run import run_load
+from harness.loadgen.load_plan import LoadPlan, RawResponse
+from harness.loadgen.run_load import run_load
 from harness.mock_server.behaviour import Deed
 from harness.records.request import read_request
 from harness.schema.calibration import Spread, TimingError

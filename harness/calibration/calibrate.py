@@ -6,8 +6,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from harness.calibration.accuracy import measure_accuracy
+from harness.calibration.calibration_file import load, save, this_machine
 from harness.calibration.ceiling import measure_ceiling
-from harness.calibration.store import load, save, this_machine
 from harness.engines.cores import CpuSplit, physical_cores, split
 from harness.schema.calibration import Calibration, ClientCeiling, TimingError
 

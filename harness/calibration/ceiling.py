@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import sqrt
 
-from harness.calibration.trials import Limit, Trial, try_chunks, try_requests
+from harness.calibration.rate_trials import Limit, Trial, try_chunks, try_requests
 from harness.engines.cores import CpuSplit
 from harness.errors import BenchError
 from harness.schema.calibration import ClientCeiling

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.calibration.calibrate import calibrate as measure
-from harness.calibration.store import PATH
+from harness.calibration.calibration_file import PATH
 from harness.schema.calibration import Calibration
 
 

@@ -12,12 +12,12 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from harness.engines.auto_settings import resolve_device, resolve_dtype
 from harness.engines.base import EngineSettings, Installation, Missing
 from harness.engines.configured import load_variants
 from harness.engines.find import CACHE, place
 from harness.engines.local import LocalEngine
 from harness.engines.registry import LOCAL, contender, get_engine
-from harness.engines.resolve import resolve_device, resolve_dtype
 from harness.environments.bundle import find_bundle, make_bundle, read_size
 from harness.environments.install import install as install_engine
 from harness.environments.install import unfinished

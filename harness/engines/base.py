@@ -15,11 +15,11 @@ from typing import ClassVar, Literal, Protocol
 
 import msgspec
 
-from harness.engines.counters import PrefixCounters
+from harness.engines.prefix_counters import PrefixCounters
 from harness.engines.profiler import Route
-from harness.engines.text import TextPrompts
+from harness.engines.text_prompts import TextPrompts
 from harness.engines.variants import Variant
-from harness.loadgen.plan import Target
+from harness.loadgen.load_plan import Target
 from harness.schema.results import LaunchRecord
 from harness.schema.settings import EngineName, EngineRef
 

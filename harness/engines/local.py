@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from harness.engines.base import Engine, EngineSettings, Installation, Missing, Server
 from harness.engines.find import find
 from harness.engines.flags import supported_flags
-from harness.engines.process.server import EngineServer, Launch
+from harness.engines.process.engine_server import EngineServer, Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
 from harness.engines.selfreport import SelfReport
 from harness.errors import EngineError, UsageError

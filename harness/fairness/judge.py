@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.fairness.engine_reply import Reply
 from harness.fairness.reference import Reference, ReferenceAnswer
-from harness.fairness.reply import Reply
 from harness.schema.fairness import Answer
 
 #: A logit may fall short of the best by this many times the most that the engines' dtype moves any logit: of

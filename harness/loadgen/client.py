@@ -10,9 +10,9 @@ from time import monotonic
 
 from harness.loadgen.arrival import ArrivalClock
 from harness.loadgen.connection import Connection
-from harness.loadgen.plain import PlainConnection
-from harness.loadgen.plan import ErrorKind, RawResponse, Target
+from harness.loadgen.load_plan import ErrorKind, RawResponse, Target
 from harness.loadgen.readiness import ReadySet
+from harness.loadgen.tcp import PlainConnection
 from harness.loadgen.tls import TlsConnection
 
 

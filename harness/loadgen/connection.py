@@ -9,7 +9,7 @@ from typing import Protocol
 import httptools
 
 from harness.loadgen.http import ResponseEnd
-from harness.loadgen.plan import ErrorKind, RawResponse
+from harness.loadgen.load_plan import ErrorKind, RawResponse
 
 
 class Owner(Protocol):

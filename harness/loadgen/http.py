@@ -5,7 +5,7 @@ from __future__ import annotations
 import httptools
 
 from harness.errors import UsageError
-from harness.loadgen.plan import Target
+from harness.loadgen.load_plan import Target
 
 
 def request_head(target: Target) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.errors import UsageError
-from harness.loadgen.plan import LoadPlan, WireRequest
+from harness.loadgen.load_plan import LoadPlan, WireRequest
 
 #: Files a client process has open besides its connections, with room to spare.
 _OWN_FILES = 64

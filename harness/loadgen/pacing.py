@@ -8,7 +8,7 @@ from time import monotonic
 
 from harness.clock import Alarm
 from harness.loadgen.client import Client
-from harness.loadgen.plan import RawResponse, WireRequest
+from harness.loadgen.load_plan import RawResponse, WireRequest
 
 #: Connections are opened this long before the requests that may need them, so that no handshake delays one.
 LOOKAHEAD_S = 0.25

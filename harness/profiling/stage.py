@@ -11,11 +11,11 @@ from typing import get_args
 
 from harness.engines.base import Asking, Contender, Encoder, Server
 from harness.engines.local import LocalEngine
-from harness.engines.process.server import Launch
+from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
 from harness.errors import BenchError, EngineError, LeftBehindError
-from harness.loadgen.plan import LoadPlan, WireRequest
-from harness.loadgen.run import run_load
+from harness.loadgen.load_plan import LoadPlan, WireRequest
+from harness.loadgen.run_load import run_load
 from harness.profiling.artifacts import collect, files, name_torch_traces, remove_oversized
 from harness.profiling.capture import RouteWindow, Window, capture, settle
 from harness.profiling.nsys import NsysSession, find_nsys

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from harness.loadgen.plan import LoadResult
+from harness.loadgen.load_plan import LoadResult
 from harness.records.request import read_request
 from harness.records.schema import CHUNKS, REQUESTS
 

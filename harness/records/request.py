@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.loadgen.plan import RawResponse
+from harness.loadgen.load_plan import RawResponse
 from harness.records.stream import Stream, read_error, read_stream
 from harness.records.tokens import TokenCount, TokenSource, count_tokens
 from harness.records.wire import WireResponse, read_wire

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.engines.base import Contender, Encoder, Server
-from harness.fairness.answers import Replies, ask, check
-from harness.fairness.prompts import OUTPUT_TOKENS, check_prompts
+from harness.fairness.answer_check import Replies, ask, check
+from harness.fairness.check_prompts import OUTPUT_TOKENS, check_prompts
 from harness.fairness.reference import Reference, ask_reference, interpreter
 from harness.runs.folder import write_json
 from harness.runs.resolve import Resolved

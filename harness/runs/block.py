@@ -10,10 +10,10 @@ import msgspec
 from pydantic import JsonValue
 
 from harness.engines.base import Asking, Encoder, Engine, Server
-from harness.engines.pages import METRICS, Histogram, between, get, histograms, post
+from harness.engines.server_pages import METRICS, Histogram, between, get, histograms, post
 from harness.errors import BenchError, EngineError, LeftBehindError
-from harness.loadgen.plan import LoadPlan, LoadResult, Progress, WireRequest
-from harness.loadgen.run import run_load
+from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, WireRequest
+from harness.loadgen.run_load import run_load
 from harness.metrics.summary import summarize
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
 from harness.records.journal import JournalEntry
@@ -33,7 +33,7 @@ from harness.runs.resolve import Resolved
 from harness.runs.run import Run
 from harness.schema.results import PrefixCount, Skipped
 from harness.workload import PlannedRequest
-from harness.workload.prefixes import reusable_tokens
+from harness.workload.prefix_reuse import reusable_tokens
 
 #: From "every client is ready" to the first request: connections are opened in it.
 MEASURED_DELAY_S = 0.5

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.loadgen.plan import Progress
+from harness.loadgen.load_plan import Progress
 from harness.runs.cell import Cell
 from harness.schema.results import OnlineSummary, Skipped, TraceRecord
 

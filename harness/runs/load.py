@@ -8,8 +8,8 @@ import numpy as np
 
 from harness.errors import UsageError
 from harness.loadgen.limits import most_in_flight
-from harness.loadgen.plan import WireRequest
-from harness.models.folder import ModelFolder
+from harness.loadgen.load_plan import WireRequest
+from harness.models.model_folder import ModelFolder
 from harness.schema.load import LoadLevel
 from harness.schema.results import TraceRecord
 from harness.schema.settings import OnlineSettings

@@ -8,14 +8,14 @@ from math import ceil
 from pathlib import Path
 
 from harness.calibration.calibrate import calibrate
-from harness.calibration.store import load as load_calibration
+from harness.calibration.calibration_file import load as load_calibration
+from harness.engines.auto_settings import resolve_device, resolve_dtype
 from harness.engines.base import Contender, Engine, EngineSettings, Installation, Missing
 from harness.engines.cores import CpuSplit, physical_cores, split
 from harness.engines.local import LocalEngine
 from harness.engines.registry import contender, get_engine
-from harness.engines.resolve import resolve_device, resolve_dtype
 from harness.errors import BenchError, EngineError, UsageError
-from harness.models.folder import ModelFolder, resolve
+from harness.models.model_folder import ModelFolder, resolve
 from harness.runs.events import Calibrating, Notify
 from harness.runs.load import Workload, model_context
 from harness.schema.calibration import Calibration

@@ -15,8 +15,8 @@ import pytest
 from harness.engines.base import Asking, EngineSettings, Missing
 from harness.engines.registry import LOCAL, contender
 from harness.errors import EngineError
-from harness.loadgen.plan import LoadPlan, WireRequest
-from harness.loadgen.run import run_load
+from harness.loadgen.load_plan import LoadPlan, WireRequest
+from harness.loadgen.run_load import run_load
 from harness.models import resolve
 from harness.records.cell import CellIdentity, Expected, read_cell
 from harness.runs.offline.run import run_offline

@@ -19,7 +19,7 @@ from harness.engines.base import EngineSettings, Installation, Missing
 from harness.engines.cores import compute_threads
 from harness.engines.find import CACHE, inspect, place
 from harness.engines.local import LocalEngine, OfflineFactory
-from harness.engines.process.server import Launch
+from harness.engines.process.engine_server import Launch
 from harness.engines.selfreport import ARGV, SelfReport
 from harness.errors import EngineError
 from harness.schema.fairness import Fact

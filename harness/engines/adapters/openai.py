@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from harness.engines.base import COMPLETIONS, Asking, Engine, EngineSettings, Installation, Missing, Server
 from harness.errors import EngineError, UsageError
-from harness.loadgen.plan import Target
+from harness.loadgen.load_plan import Target
 from harness.schema.results import LaunchRecord
 
 TIMEOUT_S = 10.0

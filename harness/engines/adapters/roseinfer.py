@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.local import LocalEngine, OfflineFactory
-from harness.engines.process.server import Launch
+from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
 from harness.engines.selfreport import SelfReport, at, few
 from harness.schema.fairness import Fact

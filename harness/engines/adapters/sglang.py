@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.cores import compute_threads
 from harness.engines.local import LocalEngine, OfflineFactory
-from harness.engines.process.server import Launch
+from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
 from harness.engines.selfreport import ENV, LOG, SelfReport, plain
 from harness.engines.workers import folder

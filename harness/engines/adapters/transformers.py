@@ -9,10 +9,10 @@ import msgspec
 
 from harness.engines.base import Asking, Encoder, EngineSettings, Installation
 from harness.engines.local import LocalEngine, OfflineFactory
-from harness.engines.process.server import Launch
+from harness.engines.process.engine_server import Launch
 from harness.engines.recipe import SHIMS
 from harness.engines.selfreport import ARGV, SelfReport
-from harness.engines.text import TextPrompts
+from harness.engines.text_prompts import TextPrompts
 from harness.engines.workers import folder
 from harness.schema.fairness import Fact
 

@@ -21,7 +21,7 @@ from pydantic import JsonValue
 from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.find import CACHE
 from harness.engines.local import LocalEngine, OfflineFactory
-from harness.engines.process.server import Launch
+from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
 from harness.engines.selfreport import LOG, SelfReport, few
 from harness.engines.workers import folder

@@ -11,9 +11,9 @@ import psutil
 from pydantic import JsonValue
 
 from harness.engines.base import Asking, EngineSettings, Installation
-from harness.engines.counters import PrefixCounters
 from harness.engines.local import LocalEngine, OfflineFactory
-from harness.engines.process.server import Launch
+from harness.engines.prefix_counters import PrefixCounters
+from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
 from harness.engines.recipe import SHIMS
 from harness.engines.selfreport import LOG, SelfReport

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.engines import cores
+from harness.engines.auto_settings import resolve_device, resolve_dtype
 from harness.engines.base import EngineSettings
 from harness.engines.registry import contender
-from harness.engines.resolve import resolve_device, resolve_dtype
 from harness.errors import BenchError, LeftBehindError, UsageError
 from harness.models import ModelFolder
 from harness.runs.folder import make_folder, now, write_json

@@ -8,8 +8,8 @@ from pathlib import Path
 from harness.engines.base import Asking, Encoder, EngineSettings, Server
 from harness.engines.local import LocalEngine
 from harness.errors import EngineError
-from harness.loadgen.plan import LoadPlan, WireRequest
-from harness.loadgen.run import run_load
+from harness.loadgen.load_plan import LoadPlan, WireRequest
+from harness.loadgen.run_load import run_load
 from harness.records.cell import CellIdentity, Expected, read_cell
 from harness.runs.offline.measured import Measured
 from harness.runs.offline.worker import Batch

@@ -6,8 +6,8 @@ give up to six digits and an offset. The multimodal file of 2025 has a count of 
 
 from __future__ import annotations
 
+from harness.traces.csv_table import Table
 from harness.traces.source import Source
-from harness.traces.table import Table
 from harness.traces.trace import Trace
 
 FIELDS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")

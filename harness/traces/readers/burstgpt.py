@@ -5,8 +5,8 @@ Rows with 0 response tokens are failed requests; fitting drops and counts them.
 
 from __future__ import annotations
 
+from harness.traces.csv_table import Table
 from harness.traces.source import Source
-from harness.traces.table import Table
 from harness.traces.trace import Trace
 
 FIELDS = ("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.files import write_whole
+from harness.traces.csv_table import Table
 from harness.traces.source import Source
-from harness.traces.table import Table
 from harness.traces.trace import Blocks, Trace
 
 FIELDS = ("arrival_s", "input_tokens", "output_tokens")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from harness.traces import lines
+from harness.traces import json_lines
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
@@ -21,13 +21,13 @@ class Row(msgspec.Struct):
     """One request of a session."""
 
     timestamp: Seconds
-    input_length: lines.Count
-    output_length: lines.Count
+    input_length: json_lines.Count
+    output_length: json_lines.Count
     session_id: str
 
 
 def read(source: Source) -> Trace:
-    rows = lines.parse(source, Row)
+    rows = json_lines.parse(source, Row)
     return Trace.build(
         source.path.stem,
         [float(row.timestamp) for row in rows],

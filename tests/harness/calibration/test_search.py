@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.calibration import ceiling
 from harness.calibration.ceiling import search
-from harness.calibration.trials import Trial
+from harness.calibration.rate_trials import Trial
 from harness.engines.cores import physical_cores, split
 from harness.errors import BenchError
 

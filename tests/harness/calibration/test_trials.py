@@ -9,11 +9,11 @@ from itertools import pairwise
 import pytest
 
 from harness.calibration.accuracy import UNPINNED, Times, measure_accuracy
-from harness.calibration.mock_server import ask, mock_server
-from harness.calibration.trials import try_chunks, try_requests
+from harness.calibration.mock_process import ask, mock_server
+from harness.calibration.rate_trials import try_chunks, try_requests
 from harness.errors import BenchError
-from harness.loadgen.plan import LoadPlan
-from harness.loadgen.run import run_load
+from harness.loadgen.load_plan import LoadPlan
+from harness.loadgen.run_load import run_load
 
 
 @pytest.mark.parametrize("trial", [try_chunks, try_requests])

@@ -12,7 +12,7 @@ import pytest
 from harness.cli.progress import make_display
 from harness.engines.base import Contender
 from harness.engines.variants import Variant
-from harness.loadgen.plan import Progress
+from harness.loadgen.load_plan import Progress
 from harness.metrics.estimates import distribution
 from harness.metrics.samples import Sample
 from harness.runs.cell import Cell

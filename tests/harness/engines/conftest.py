@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.engines.process.server import Launch
+from harness.engines.process.engine_server import Launch
 
 # argv: PORT PIDS MODE. It appends the PID of each of its processes to PIDS: itself, a child, and a daemon
 # in a session of its own that ignores SIGINT and SIGTERM and whose parent has gone.

@@ -14,7 +14,7 @@ from harness.engines.adapters.transformers import SHIM
 from harness.engines.base import Asking, Contender, EngineSettings, Installation
 from harness.engines.registry import LOCAL, contender, get_engine
 from harness.engines.selfreport import SelfReport
-from harness.engines.text import TextPrompts
+from harness.engines.text_prompts import TextPrompts
 from harness.engines.variants import Variant
 from harness.errors import EngineError, UsageError
 from harness.models import resolve

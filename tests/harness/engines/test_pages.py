@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.engines.pages import Histogram, between, histograms
+from harness.engines.server_pages import Histogram, between, histograms
 
 # SGLang 0.5.23, shortened.
 PAGE = """\

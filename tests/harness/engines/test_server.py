@@ -14,9 +14,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import psutil
 import pytest
 
-from harness.engines.pages import get
-from harness.engines.process.server import EngineServer, Launch
+from harness.engines.process.engine_server import EngineServer, Launch
 from harness.engines.selfreport import SelfReport
+from harness.engines.server_pages import get
 from harness.errors import EngineError
 from harness.schema.fairness import Fact
 from harness.schema.results import LaunchRecord
@@ -148,7 +148,7 @@ def test_another_server_on_the_port_is_not_taken_for_the_engine(fake):
 HARNESS = """
 import sys, time
 from pathlib import Path
-from harness.engines.process.server import EngineServer, Launch
+from harness.engines.process.engine_server import EngineServer, Launch
 from harness.schema.results import LaunchRecord
 program, pids, log = sys.argv[1:]
 def launch(port):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from harness.engines.text import TextPrompts
+from harness.engines.text_prompts import TextPrompts
 from harness.errors import EngineError
 from harness.models import resolve
 

@@ -14,7 +14,7 @@ from harness.engines.base import Asking, EngineSettings, Installation
 from harness.engines.profiler import CaptureRequest
 from harness.engines.registry import LOCAL, contender
 from harness.errors import EngineError
-from harness.loadgen.plan import RawResponse
+from harness.loadgen.load_plan import RawResponse
 from harness.records.request import read_request
 from harness.schema.settings import EngineRef
 

@@ -8,11 +8,11 @@ import pytest
 
 from harness.engines.base import Contender
 from harness.engines.registry import contender
-from harness.fairness.answers import Replies, check
-from harness.fairness.prompts import OUTPUT_TOKENS
+from harness.fairness.answer_check import Replies, check
+from harness.fairness.check_prompts import OUTPUT_TOKENS
+from harness.fairness.engine_reply import Reply, read_reply
 from harness.fairness.reference import Reference, ReferenceAnswer
-from harness.fairness.reply import Reply, read_reply
-from harness.loadgen.plan import RawResponse
+from harness.loadgen.load_plan import RawResponse
 from harness.schema.fairness import AnswerChecks
 from harness.schema.settings import EngineRef
 

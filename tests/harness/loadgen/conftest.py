@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.loadgen.plan import LoadPlan, Target, WireRequest
+from harness.loadgen.load_plan import LoadPlan, Target, WireRequest
 from harness.mock_server.behaviour import Deed
 
 INPUT_TOKENS, OUTPUT_TOKENS = 7, 12

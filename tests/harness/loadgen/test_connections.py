@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.loadgen.plan import LoadPlan, LoadResult, Target, WireRequest
-from harness.loadgen.run import run_load
+from harness.loadgen.load_plan import LoadPlan, LoadResult, Target, WireRequest
+from harness.loadgen.run_load import run_load
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

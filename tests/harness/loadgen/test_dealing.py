@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.loadgen.limits import most_in_flight
-from harness.loadgen.plan import LoadPlan, Target, WireRequest
-from harness.loadgen.run import _deal
+from harness.loadgen.load_plan import LoadPlan, Target, WireRequest
+from harness.loadgen.run_load import _deal
 
 TARGET = Target("127.0.0.1", 1, "/")
 

@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.loadgen.plan import LoadPlan, LoadResult, Progress, RawResponse, Target, WireRequest
-from harness.loadgen.run import run_load
+from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, RawResponse, Target, WireRequest
+from harness.loadgen.run_load import run_load
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
 from harness.records.request import read_request
 

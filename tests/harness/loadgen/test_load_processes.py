@@ -13,15 +13,15 @@ import psutil
 import pytest
 
 from harness.errors import BenchError, UsageError
-from harness.loadgen.plan import LoadPlan, Progress, Target, WireRequest
-from harness.loadgen.run import run_load
+from harness.loadgen.load_plan import LoadPlan, Progress, Target, WireRequest
+from harness.loadgen.run_load import run_load
 
 _STALL = [{"stall_after": 0}] * 4
 
 
 def workers_of(pid: int) -> list[psutil.Process]:
     children = psutil.Process(pid).children(recursive=True)
-    return [child for child in children if "harness.loadgen.worker" in child.cmdline()]
+    return [child for child in children if "harness.loadgen.client_main" in child.cmdline()]
 
 
 def test_a_client_that_crashes_is_an_error_and_takes_the_others_with_it(golden: Any) -> None:
@@ -53,8 +53,8 @@ def test_an_interrupt_ends_the_clients(golden: Any) -> None:
 
 _PARENT = """
 import sys, msgspec
-from harness.loadgen.plan import LoadPlan
-from harness.loadgen.run import run_load
+from harness.loadgen.load_plan import LoadPlan
+from harness.loadgen.run_load import run_load
 plan = msgspec.json.decode(sys.argv[1], type=LoadPlan)
 run_load(plan, clients=2, progress=lambda _: print("under way", flush=True), start_delay_s=0.05)
 """
@@ -88,8 +88,8 @@ def test_clients_stay_on_their_cores(golden: Any) -> None:
 _LIMITED = """
 import resource, sys
 from harness.errors import UsageError
-from harness.loadgen.plan import LoadPlan, Target, WireRequest
-from harness.loadgen.run import run_load
+from harness.loadgen.load_plan import LoadPlan, Target, WireRequest
+from harness.loadgen.run_load import run_load
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 target = Target("127.0.0.1", 1, "/")
 plan = LoadPlan(target, [WireRequest(i, None, b"") for i in range(100)], concurrency=100)

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.loadgen.plan import LoadPlan
-from harness.loadgen.run import run_load
+from harness.loadgen.load_plan import LoadPlan
+from harness.loadgen.run_load import run_load
 
 
 def in_sessions(plan: LoadPlan, sessions: int) -> LoadPlan:

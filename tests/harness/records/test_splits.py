@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.loadgen.plan import RawResponse
+from harness.loadgen.load_plan import RawResponse
 from harness.mock_server.behaviour import Behaviour
 from harness.mock_server.script import write_script
 from harness.records.request import read_request

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import UsageError
-from harness.loadgen.plan import LoadResult, RawResponse
+from harness.loadgen.load_plan import LoadResult, RawResponse
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
 from harness.records.schema import CHUNKS, REQUESTS
 from harness.records.store import assemble, read_records, write_cell

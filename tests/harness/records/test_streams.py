@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.loadgen.plan import ErrorKind, RawResponse
+from harness.loadgen.load_plan import ErrorKind, RawResponse
 from harness.records.request import RequestRecord, read_request
 
 JSON = "application/json"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.compare.runs import StoredRun
-from harness.fairness.prompts import LENGTHS
+from harness.fairness.check_prompts import LENGTHS
 from harness.runs.answers import ANSWERS
 from harness.runs.online import resume_online, run_online
 from harness.schema.settings import OnlineSettings

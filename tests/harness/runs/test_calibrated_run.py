@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.calibration.store import this_machine
+from harness.calibration.calibration_file import this_machine
 from harness.engines.cores import CpuSplit
 from harness.errors import BenchError
 from harness.runs import resolve

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
-from harness.models.folder import ModelFolder
+from harness.models.model_folder import ModelFolder
 from harness.runs.load import MAX_STAGGERED, MAX_WARMUP_BATCH, Workload, model_context
 from harness.schema.load import LoadLevel
 from harness.schema.settings import OnlineSettings

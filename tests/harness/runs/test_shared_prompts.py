@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from harness.engines.adapters.openai import OpenAI
-from harness.engines.counters import PrefixCounters
-from harness.loadgen.plan import Target
+from harness.engines.prefix_counters import PrefixCounters
+from harness.loadgen.load_plan import Target
 from harness.report.prefixes import prefix_table
 from harness.runs.online import run_online
 from harness.schema.settings import OnlineSettings

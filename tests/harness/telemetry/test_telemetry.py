@@ -10,8 +10,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from harness.engines.auto_settings import resolve_dtype
 from harness.engines.base import Installation
-from harness.engines.resolve import resolve_dtype
 from harness.errors import EngineError, LeftBehindError
 from harness.runs.versions import versions
 from harness.telemetry import gpu, machine, revision

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from harness.traces.statistics import describe
 from harness.traces.trace import Trace
 from harness.workload import open_loop
-from harness.workload.prefixes import reusable_tokens
-from harness.workload.requests import PlannedRequest
+from harness.workload.planned_requests import PlannedRequest
+from harness.workload.prefix_reuse import reusable_tokens
 
 VOCAB = 50_257
 BLOCK = 16

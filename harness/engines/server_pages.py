@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from harness.engines.profiler import Route
 from harness.errors import EngineError
-from harness.loadgen.plan import Target
+from harness.loadgen.load_plan import Target
 from harness.schema.fairness import ToldMean
 
 METRICS = "/metrics"

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from harness.errors import BenchError
-from harness.loadgen.plan import Target, WireRequest
+from harness.loadgen.load_plan import Target, WireRequest
 from harness.mock_server.behaviour import Deed
 
 PROMPT_TOKENS = 128

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.engines.text import TextPrompts
+from harness.engines.text_prompts import TextPrompts
 from harness.errors import EngineError
 
 LENGTHS = (4, 16, 33, 64, 100, 129)

@@ -16,11 +16,11 @@ from typing import Self
 import psutil
 
 from harness.engines.base import COMPLETIONS
-from harness.engines.pages import ask, get
 from harness.engines.process.tree import Guarded, describe_exit
 from harness.engines.selfreport import SelfReport
+from harness.engines.server_pages import ask, get
 from harness.errors import EngineError
-from harness.loadgen.plan import Target
+from harness.loadgen.load_plan import Target
 from harness.schema.fairness import Fact
 from harness.schema.results import LaunchRecord
 

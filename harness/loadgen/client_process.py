@@ -13,8 +13,8 @@ from typing import IO
 import msgspec
 
 from harness.errors import BenchError
-from harness.loadgen.plan import Progress
-from harness.loadgen.worker import WorkerPlan, WorkerResult
+from harness.loadgen.client_main import WorkerPlan, WorkerResult
+from harness.loadgen.load_plan import Progress
 
 _STDERR_LINES = 20
 
@@ -36,9 +36,10 @@ class ClientProcess:
         self._out_file = folder / f"result-{work.client}.msgpack"
         self._error_file = folder / f"stderr-{work.client}.txt"
         self._plan_file.write_bytes(msgspec.msgpack.encode(work))
+        files = (str(self._plan_file), str(self._out_file))
         with self._error_file.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "harness.loadgen.worker", str(self._plan_file), str(self._out_file)],
+                [sys.executable, "-m", "harness.loadgen.client_main", *files],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -10,11 +10,11 @@ from typing import Literal
 
 import numpy as np
 
-from harness.calibration.mock_server import MockServer, ask, mock_server
+from harness.calibration.mock_process import MockServer, ask, mock_server
 from harness.engines.cores import CpuSplit
 from harness.errors import BenchError
-from harness.loadgen.plan import LoadPlan, LoadResult
-from harness.loadgen.run import run_load
+from harness.loadgen.load_plan import LoadPlan, LoadResult
+from harness.loadgen.run_load import run_load
 from harness.mock_server.behaviour import Deed
 
 Limit = Literal["client", "server"]

@@ -9,12 +9,12 @@ from pydantic import Field
 from tokenizers import Tokenizer
 
 from harness.engines.base import Contender, Encoder
+from harness.fairness.check_prompts import OUTPUT_TOKENS
+from harness.fairness.engine_reply import Reply, read_reply
 from harness.fairness.judge import NOISE_FACTOR, SPREAD_SHARE, by_majority, by_reference, judge, tolerance
-from harness.fairness.prompts import OUTPUT_TOKENS
 from harness.fairness.reference import Reference
-from harness.fairness.reply import Reply, read_reply
-from harness.loadgen.plan import LoadPlan, Target, WireRequest
-from harness.loadgen.run import run_load
+from harness.loadgen.load_plan import LoadPlan, Target, WireRequest
+from harness.loadgen.run_load import run_load
 from harness.schema.base import Strict
 from harness.schema.fairness import Answer, AnswerCheck, AnswerChecks
 

@@ -1,4 +1,4 @@
-"""One client process: `python -m harness.loadgen.worker PLAN_FILE OUT_FILE`.
+"""One client process: `python -m harness.loadgen.client_main PLAN_FILE OUT_FILE`.
 
 It writes `ready`, reads the common start time (seconds of CLOCK_MONOTONIC) from its standard input, runs its
 part of the load, writes `SENT DONE FAILED TTFT_US` at most twice a second and its result file at the end. It
@@ -21,10 +21,10 @@ import uvloop
 
 from harness.loadgen.client import Client
 from harness.loadgen.http import request_bytes, request_head
-from harness.loadgen.latency import ask_for_short_slices
 from harness.loadgen.limits import raise_open_files
+from harness.loadgen.load_plan import ClientUsage, LoadPlan, RawResponse
 from harness.loadgen.pacing import ClosedLoop, OpenLoop
-from harness.loadgen.plan import ClientUsage, LoadPlan, RawResponse
+from harness.loadgen.time_slices import ask_for_short_slices
 
 _PROGRESS_S = 0.5
 #: The latest answers of which the progress tells.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from harness.engines import pages
-from harness.loadgen.plan import Target
+from harness.engines import server_pages
+from harness.loadgen.load_plan import Target
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class PrefixCounters:
     @property
     def source(self) -> str:
         """As it is named beside the figures."""
-        return f"GET {pages.METRICS}: {self.hits}, {self.queries}"
+        return f"GET {server_pages.METRICS}: {self.hits}, {self.queries}"
 
     def read(self, target: Target) -> tuple[float, float] | None:
         """Both as they stand now, over all series; None where the server does not tell."""
-        page = pages.get(target, pages.METRICS) or ""
+        page = server_pages.get(target, server_pages.METRICS) or ""
         hits, queries = _total(page, self.hits), _total(page, self.queries)
         return None if hits is None or queries is None else (hits, queries)
 

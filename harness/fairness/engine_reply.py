@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from pydantic import Field
 
-from harness.loadgen.plan import RawResponse
+from harness.loadgen.load_plan import RawResponse
 from harness.records.request import read_request
 from harness.records.sse import read_events
 from harness.records.wire import read_wire

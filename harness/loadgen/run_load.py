@@ -14,11 +14,11 @@ from statistics import median
 import msgspec
 
 from harness.errors import UsageError
+from harness.loadgen.client_main import WorkerPlan
+from harness.loadgen.client_process import ClientProcess
 from harness.loadgen.http import request_head
 from harness.loadgen.limits import check_limits
-from harness.loadgen.plan import LoadPlan, LoadResult, Progress, Target
-from harness.loadgen.process import ClientProcess
-from harness.loadgen.worker import WorkerPlan
+from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, Target
 
 ProgressCallback = Callable[[Progress], None]
 
