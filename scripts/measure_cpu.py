@@ -21,7 +21,7 @@ from pathlib import Path
 
 from harness import PROJECT_ROOT
 from harness.metrics.percentiles import missing
-from harness.report.numbers import DASH, decimals, number, plural
+from harness.report.text.numbers import DASH, decimals, number, plural
 from harness.schema.results import Comparison, Distribution, OnlineResults, OnlineSummary, Verdict
 
 BENCH = [sys.executable, "-m", "harness.cli.app", "online"]

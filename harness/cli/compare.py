@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 
 from harness.cli.progress import PLAIN_WIDTH, rich_table
-from harness.compare import tables
 from harness.compare.comparable import NAMES
 from harness.compare.compare import compare_runs
+from harness.report.tables import differences as tables
 from harness.schema.compare import CompareResults
 from harness.schema.gates import parse_gate
 from harness.schema.settings import split

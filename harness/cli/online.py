@@ -15,8 +15,8 @@ from harness.cli.profile import profile_alone, profile_behind
 from harness.cli.progress import make_display
 from harness.errors import BenchError, InterruptedRunError
 from harness.profiling.stage import unprofiled
-from harness.report.notices import few_rounds
 from harness.report.render import write_run_outputs
+from harness.report.text.notices import few_rounds
 from harness.runs.events import Event, Started
 from harness.runs.online import resume_online, run_online
 from harness.schema.settings import OnlineSettings

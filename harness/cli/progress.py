@@ -18,13 +18,13 @@ from rich.progress import (
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from harness.compare.tables import noise, planning
 from harness.metrics.percentiles import missing
-from harness.report import tables
-from harness.report.facts import fitted
-from harness.report.numbers import DASH, plural
-from harness.report.prefixes import prefix_table
-from harness.report.table import Table
+from harness.report.tables import summaries as tables
+from harness.report.tables.differences import noise, planning
+from harness.report.tables.prefix_hits import prefix_table
+from harness.report.tables.table import Table
+from harness.report.text.heading import fitted
+from harness.report.text.numbers import DASH, plural
 from harness.runs.events import (
     Calibrating,
     CellDone,

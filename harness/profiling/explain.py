@@ -16,7 +16,7 @@ from typing import cast
 from harness.metrics.glossary import GLOSSARY
 from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.sides import Profiled, Side
-from harness.report.numbers import signed
+from harness.report.text.numbers import signed
 from harness.schema.fairness import Part
 from harness.schema.load import LoadLevel
 from harness.schema.profile import Gap, GapPart, Level, ProfileFigures, ProfileRun

@@ -13,27 +13,28 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from harness.compare.tables import noise, planning
 from harness.metrics.glossary import GLOSSARY
-from harness.profiling.section import ProfileSection, profile_section
-from harness.report import made, tables
-from harness.report.bands import HEADLINE
-from harness.report.facts import facts, machine, title
-from harness.report.figures import Figures
-from harness.report.ledger import sources
-from harness.report.notices import Notice, notices
+from harness.report.best import Winners, winners
+from harness.report.figures.bands import HEADLINE
+from harness.report.figures.run_figures import Figures
+from harness.report.figures.sketch import series
+from harness.report.figures.style import Look, looks, on_dark
+from harness.report.figures.svg import Plot, css_color
+from harness.report.figures.waterfall import COLORS, waterfall_table
 from harness.report.page import environment, text_of
-from harness.report.prefixes import prefix_table
-from harness.report.ratios import ratios
+from harness.report.profile_section import ProfileSection, profile_section
 from harness.report.run import OfflineRun, OnlineRun, Run
 from harness.report.several import Change, overview
-from harness.report.sketch import series
-from harness.report.style import Look, looks, on_dark
-from harness.report.svg import Plot, css_color
-from harness.report.table import Table
-from harness.report.verdict import verdict
-from harness.report.waterfall import COLORS, waterfall_table
-from harness.report.winners import Winners, winners
+from harness.report.tables import summaries as tables
+from harness.report.tables.differences import noise, planning
+from harness.report.tables.ledger import sources
+from harness.report.tables.prefix_hits import prefix_table
+from harness.report.tables.ratios import ratios
+from harness.report.tables.table import Table
+from harness.report.text import provenance as made
+from harness.report.text.heading import facts, machine, title
+from harness.report.text.notices import Notice, notices
+from harness.report.text.verdict import verdict
 from harness.schema.fairness import AnswerChecks, Ledger
 from harness.schema.results import RunInfo
 

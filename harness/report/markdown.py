@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from harness.compare.tables import noise, planning
-from harness.report import tables
-from harness.report.bands import HEADLINE
-from harness.report.facts import facts, title
-from harness.report.ledger import ledger_table
-from harness.report.made import answers
-from harness.report.notices import notices
-from harness.report.prefixes import prefix_table
+from harness.report.best import winners
+from harness.report.figures.bands import HEADLINE
+from harness.report.figures.svg import plain
+from harness.report.figures.waterfall import waterfall_table
 from harness.report.run import OnlineRun, Run
-from harness.report.svg import plain
-from harness.report.table import Table
-from harness.report.verdict import verdict
-from harness.report.waterfall import waterfall_table
-from harness.report.winners import winners
+from harness.report.tables import summaries as tables
+from harness.report.tables.differences import noise, planning
+from harness.report.tables.ledger import ledger_table
+from harness.report.tables.prefix_hits import prefix_table
+from harness.report.tables.table import Table
+from harness.report.text.heading import facts, title
+from harness.report.text.notices import notices
+from harness.report.text.provenance import answers
+from harness.report.text.verdict import verdict
 
 _STAR = "\\* better than every other valid engine, at 5 % for all comparisons of a pair together.\n"
 

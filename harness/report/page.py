@@ -10,7 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from harness.report.table import Column
+from harness.report.tables.table import Column
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

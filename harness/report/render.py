@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.files import write_whole
-from harness.report.figures import figures
+from harness.report.figures.run_figures import figures
 from harness.report.html import render
 from harness.report.markdown import summary
 from harness.report.run import load_run, load_runs

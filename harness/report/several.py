@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.compare.compare import compare_runs
-from harness.compare.tables import caveats, differences
 from harness.report.run import OnlineRun, Run
-from harness.report.table import Table
-from harness.report.tables import all_runs
+from harness.report.tables.differences import caveats, differences
+from harness.report.tables.summaries import all_runs
+from harness.report.tables.table import Table
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.compare.tables import PLANNED, planning
+from harness.report.tables.differences import PLANNED, planning
 from harness.schema.results import Comparison
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.profiling.explain import OUTSIDE, explain
-from harness.profiling.tables import difference, gap, profiled, unexplained
+from harness.report.tables.profiles import difference, gap, profiled, unexplained
 from harness.schema.fairness import Waterfall, WaterfallPart
 from harness.schema.load import LoadLevel
 from harness.schema.profile import Category, Gap, Level, ProfileFigures, ProfileRun, StepFigures

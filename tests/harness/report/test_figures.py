@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from harness.metrics.samples import split
-from harness.report.axes import places
-from harness.report.bands import band
-from harness.report.figures import offline_figures, online_figures
-from harness.report.overtime import in_flight
+from harness.report.figures.axes import places
+from harness.report.figures.bands import band
+from harness.report.figures.overtime import in_flight
+from harness.report.figures.run_figures import offline_figures, online_figures
+from harness.report.figures.style import MATPLOTLIB, looks, on_dark
+from harness.report.figures.svg import plain
 from harness.report.render import write_run_outputs
 from harness.report.run import load_run
-from harness.report.style import MATPLOTLIB, looks, on_dark
-from harness.report.svg import plain
 from harness.schema.load import LoadLevel
 
 from .conftest import ENGINES, make_online

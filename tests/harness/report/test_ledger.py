@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness.fairness.ledger import ledger
-from harness.report.ledger import ledger_table, sources
 from harness.report.markdown import table
+from harness.report.tables.ledger import ledger_table, sources
 from harness.schema.fairness import Fact
 from harness.schema.results import LaunchRecord
 

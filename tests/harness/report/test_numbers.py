@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.report.figures import figures
+from harness.report.figures.run_figures import figures
 from harness.report.render import write_report
 from harness.report.run import load_run
 

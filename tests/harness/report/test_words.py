@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from harness.report import tables
-from harness.report.facts import machine
+from harness.report.best import winners
 from harness.report.markdown import summary, table
-from harness.report.notices import notices
-from harness.report.numbers import DASH, percent
-from harness.report.ratios import ratios
 from harness.report.run import load_run
-from harness.report.table import Cell, Column, Table
-from harness.report.tables import SHOWN
-from harness.report.verdict import verdict
-from harness.report.winners import winners
+from harness.report.tables import summaries as tables
+from harness.report.tables.ratios import ratios
+from harness.report.tables.summaries import SHOWN
+from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.heading import machine
+from harness.report.text.notices import notices
+from harness.report.text.numbers import DASH, percent
+from harness.report.text.verdict import verdict
 from harness.schema.load import LoadLevel
 from harness.schema.results import Comparison, OnlineResults
 

@@ -14,7 +14,7 @@ import pytest
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.prefix_counters import PrefixCounters
 from harness.loadgen.load_plan import Target
-from harness.report.prefixes import prefix_table
+from harness.report.tables.prefix_hits import prefix_table
 from harness.runs.online import run_online
 from harness.schema.settings import OnlineSettings
 

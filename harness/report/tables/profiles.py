@@ -8,8 +8,8 @@ from harness.metrics.glossary import GLOSSARY
 from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.reading.rules import CATEGORIES as CATEGORY_RULES
 from harness.profiling.reading.rules import COMPONENTS, STEP_RANGES
-from harness.report.numbers import DASH, decimals, number, plural, signed
-from harness.report.table import Cell, Column, Table
+from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.numbers import DASH, decimals, number, plural, signed
 from harness.schema.profile import Agreement, Gap, ProfileFigures, ProfileRun, StepFigures, StepKind
 
 _KINDS: tuple[StepKind, ...] = ("decode", "prefill")

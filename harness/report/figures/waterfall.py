@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.report.axes import footnote
-from harness.report.numbers import decimals, number
-from harness.report.sketch import LINE, Sketch
-from harness.report.style import INK, RULE, Look
-from harness.report.svg import Plot, plain
-from harness.report.table import Cell, Column, Table
+from harness.report.figures.axes import footnote
+from harness.report.figures.sketch import LINE, Sketch
+from harness.report.figures.style import INK, RULE, Look
+from harness.report.figures.svg import Plot, plain
+from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.numbers import decimals, number
 from harness.schema.fairness import PARTS, Waterfall
 from harness.schema.load import LoadLevel, head_of
 from harness.schema.results import OnlineSummary

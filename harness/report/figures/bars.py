@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from matplotlib.ticker import MaxNLocator
 
 from harness.metrics.glossary import GLOSSARY
-from harness.report.axes import footnote
-from harness.report.sketch import LINE, Sketch
-from harness.report.style import INK, RULE, Look
-from harness.report.svg import Plot, plain
+from harness.report.figures.axes import footnote
+from harness.report.figures.sketch import LINE, Sketch
+from harness.report.figures.style import INK, RULE, Look
+from harness.report.figures.svg import Plot, plain
 from harness.schema.results import OfflineResult
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from harness.report.style import MUTED, PAPER, Look
+from harness.report.figures.style import MUTED, PAPER, Look
 from harness.schema.load import LoadLevel
 
 LOG_FROM = 20.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.report.numbers import DASH
-from harness.report.table import Cell, Column, Table
+from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.numbers import DASH
 from harness.schema.load import head_of
 from harness.schema.results import PREFIX_BLOCK_TOKENS, PrefixHits
 

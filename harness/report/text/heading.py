@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from harness.report.numbers import DASH, percent, plural, several
 from harness.report.run import OnlineRun, Run
+from harness.report.text.numbers import DASH, percent, plural, several
 from harness.schema.results import RunInfo, TraceRecord
 
 

@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing
-from harness.report.axes import fit_values, footnote, hollow, key, load_axis, places
-from harness.report.numbers import decimals, number
-from harness.report.sketch import LINE, Sketch
-from harness.report.style import INK, Look
-from harness.report.svg import Plot
+from harness.report.figures.axes import fit_values, footnote, hollow, key, load_axis, places
+from harness.report.figures.sketch import LINE, Sketch
+from harness.report.figures.style import INK, Look
+from harness.report.figures.svg import Plot
+from harness.report.text.numbers import decimals, number
 from harness.schema.load import LoadLevel, head_of
 from harness.schema.results import Distribution, OnlineSummary
 

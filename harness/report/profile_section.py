@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.profiling import tables
 from harness.profiling.store import read_manifest, read_profiles
-from harness.report.table import Table
+from harness.report.tables import profiles as tables
+from harness.report.tables.table import Table
 from harness.schema.profile import Artifact
 from harness.schema.results import fill
 

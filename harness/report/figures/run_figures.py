@@ -8,15 +8,15 @@ from itertools import chain
 import matplotlib as mpl
 
 from harness.metrics.samples import Group, by_load, pool
-from harness.report.bands import HEADLINE, band, overview, percentile
-from harness.report.bars import bars
-from harness.report.distributions import ecdf
-from harness.report.overtime import in_flight, lives, lives_end, timeline
+from harness.report.figures.bands import HEADLINE, band, overview, percentile
+from harness.report.figures.bars import bars
+from harness.report.figures.distributions import ecdf
+from harness.report.figures.overtime import in_flight, lives, lives_end, timeline
+from harness.report.figures.style import MATPLOTLIB, Look, looks
+from harness.report.figures.svg import Plot
+from harness.report.figures.tradeoff import tradeoff
+from harness.report.figures.waterfall import known, waterfall
 from harness.report.run import OfflineRun, OnlineRun, Run
-from harness.report.style import MATPLOTLIB, Look, looks
-from harness.report.svg import Plot
-from harness.report.tradeoff import tradeoff
-from harness.report.waterfall import known, waterfall
 from harness.schema.load import LoadLevel, heaviest
 from harness.schema.results import OnlineSummary
 

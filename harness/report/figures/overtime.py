@@ -7,10 +7,10 @@ import numpy.typing as npt
 
 from harness.metrics.definitions import succeeded
 from harness.metrics.samples import Group
-from harness.report.axes import fit_values, footnote, key
-from harness.report.sketch import LINE, Sketch
-from harness.report.style import MUTED, Look
-from harness.report.svg import Plot, plain
+from harness.report.figures.axes import fit_values, footnote, key
+from harness.report.figures.sketch import LINE, Sketch
+from harness.report.figures.style import MUTED, Look
+from harness.report.figures.svg import Plot, plain
 
 _POINTS = 120
 _LIVES = 100

@@ -14,7 +14,7 @@ import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from harness.report.style import INK, MATPLOTLIB, MUTED, PAPER, RULE
+from harness.report.figures.style import INK, MATPLOTLIB, MUTED, PAPER, RULE
 
 _FONTS = "system-ui, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif"
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))

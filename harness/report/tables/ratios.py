@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.metrics.glossary import GLOSSARY
-from harness.report.numbers import DASH
-from harness.report.table import Cell, Column, Table
-from harness.report.tables import SHOWN
-from harness.report.winners import better, differs, valid_labels
+from harness.report.best import better, differs, valid_labels
+from harness.report.tables.summaries import SHOWN
+from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.numbers import DASH
 from harness.schema.results import Comparison, OnlineSummary
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from harness.report.made import say
-from harness.report.table import Cell, Column, Table
+from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.provenance import say
 from harness.schema.fairness import Ledger
 
 _WORDS = {"differs": "differs", "own": "own design", "equal": "", "unknown": ""}

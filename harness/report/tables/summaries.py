@@ -8,9 +8,9 @@ from statistics import fmean
 
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing, needed
-from harness.report.numbers import DASH, decimals, number
-from harness.report.table import Cell, Column, Table
-from harness.report.winners import Winners
+from harness.report.best import Winners
+from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.numbers import DASH, decimals, number
 from harness.schema.load import LoadLevel, head_of
 from harness.schema.results import Distribution, OfflineResult, OnlineSummary
 

@@ -7,10 +7,10 @@ from itertools import takewhile
 
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing
-from harness.report.made import assumed
-from harness.report.numbers import decimals, number, several
+from harness.report.best import differs
 from harness.report.run import OfflineRun, OnlineRun, Run
-from harness.report.winners import differs
+from harness.report.text.numbers import decimals, number, several
+from harness.report.text.provenance import assumed
 from harness.schema.load import LoadLevel, from_light_to_heavy, heaviest
 from harness.schema.results import Comparison, OnlineSummary
 

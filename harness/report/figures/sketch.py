@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.report.style import MUTED, Look
-from harness.report.svg import Data, Plot, plain, render
+from harness.report.figures.style import MUTED, Look
+from harness.report.figures.svg import Data, Plot, plain, render
 
 SINGLE = (4.6, 2.9)
 

@@ -9,12 +9,12 @@ import numpy as np
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing, percentiles
 from harness.metrics.samples import Group
-from harness.report.axes import fit_values, key
-from harness.report.bands import short
-from harness.report.numbers import decimals, number
-from harness.report.sketch import LINE, Sketch
-from harness.report.style import Look
-from harness.report.svg import Plot
+from harness.report.figures.axes import fit_values, key
+from harness.report.figures.bands import short
+from harness.report.figures.sketch import LINE, Sketch
+from harness.report.figures.style import Look
+from harness.report.figures.svg import Plot
+from harness.report.text.numbers import decimals, number
 
 #: Per cent at which a distribution function is drawn: even, and finer at the tail.
 LEVELS = np.unique(np.concatenate([np.linspace(0, 100, 101), np.linspace(95, 100, 51)]))

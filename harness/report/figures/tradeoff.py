@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing
-from harness.report.axes import fit_values, key
-from harness.report.bands import Styles, short
-from harness.report.numbers import decimals, number
-from harness.report.sketch import LINE, Sketch
-from harness.report.style import MUTED
-from harness.report.svg import Plot
+from harness.report.figures.axes import fit_values, key
+from harness.report.figures.bands import Styles, short
+from harness.report.figures.sketch import LINE, Sketch
+from harness.report.figures.style import MUTED
+from harness.report.figures.svg import Plot
+from harness.report.text.numbers import decimals, number
 from harness.schema.load import head_of
 from harness.schema.results import OnlineSummary
 

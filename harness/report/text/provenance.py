@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.metrics.intervals import ASSUMED_SPREAD
-from harness.report.numbers import DASH
-from harness.report.table import Cell, Column, Table
+from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.numbers import DASH
 from harness.schema.calibration import Calibration
 from harness.schema.fairness import AnswerCheck, AnswerChecks
 from harness.schema.fairness import Ledger as FairLedger

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.report.facts import fitted
-from harness.report.made import say
-from harness.report.numbers import percent, plural, several
+from harness.report.best import differs
 from harness.report.run import OnlineRun, Run
-from harness.report.winners import differs
+from harness.report.text.heading import fitted
+from harness.report.text.numbers import percent, plural, several
+from harness.report.text.provenance import say
 from harness.schema.load import LoadLevel
 from harness.schema.results import OnlineSummary
 from harness.schema.settings import MIN_ROUNDS

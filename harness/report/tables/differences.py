@@ -8,8 +8,8 @@ from harness.metrics.estimates import Key
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.intervals import ASSUMED_SPREAD, LEVEL, Ends
 from harness.metrics.power import MAX_REPEATS, POWER
-from harness.report.numbers import DASH, decimals, number, plural
-from harness.report.table import Cell, Column, Table
+from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.numbers import DASH, decimals, number, plural
 from harness.schema.compare import EFFECTS, CompareResults, Difference, Gated
 from harness.schema.load import LoadLevel, head_of
 from harness.schema.results import Comparison
