@@ -7,8 +7,8 @@ Application, 1997, section 3.8). The variance over resamples of R repeats is (R 
 and the percentiles of so few resamples are far too narrow, so the bootstrap gives the standard error, times
 √(R / (R − 1)), and Student's t with R − 1 degrees of freedom the quantile (Hesterberg, What Teachers Should
 Know about the Bootstrap, The American Statistician 69, 2015). Two engines are compared by Welch's t
-(Biometrika 34, 1947), their ratio on the logarithm. `scripts/interval_coverage.py` measures how often these
-intervals hold the truth.
+(Biometrika 34, 1947), their ratio on the logarithm. `benchmarks/interval_coverage.py` measures how often
+these intervals hold the truth.
 
 One repeat shows nothing of how repeats differ. One engine's interval is then the percentile bootstrap over
 its requests and speaks of that repeat alone; a comparison assumes that repeats differ by `ASSUMED_SPREAD`,

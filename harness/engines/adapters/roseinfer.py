@@ -93,4 +93,4 @@ class Roseinfer(LocalEngine):
         }
         if settings.caches_prefixes:
             arguments["prefix_cache"] = True
-        return OfflineFactory("roseinfer.benchmarks.offline:Offline", arguments)
+        return OfflineFactory("roseinfer.bench.offline:Offline", arguments)

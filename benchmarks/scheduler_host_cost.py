@@ -1,5 +1,7 @@
 """What a decode step costs on the host: loop, prepare, launched, process, without a device.
 
+    python -m benchmarks.scheduler_host_cost
+
 CPU time in microseconds a step, the least of several rounds, by the number of running requests.
 """
 
@@ -15,6 +17,7 @@ from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.prefix import NoPrefixCache
+from roseinfer.logprobs import StepLogprobs
 from roseinfer.params import SamplingParams
 from roseinfer.scheduler.policies import Policies
 from roseinfer.scheduler.request import Request
@@ -33,6 +36,9 @@ class Nothing(Runner, Pending):
 
     def tokens(self) -> Ints:
         return self._tokens
+
+    def logprobs(self) -> StepLogprobs | None:
+        return None
 
 
 def prepared(requests: int) -> tuple[Scheduler, Running]:

@@ -1,6 +1,6 @@
 """The GPU kernels beside their floor and beside PyTorch's operators, in one run; Markdown.
 
-    python scripts/measure_gpu_kernels.py
+    python -m benchmarks.gpu_kernels
 
 GPT-2 124M in fp16. A time is a call's share of a captured graph of many, each with a layer's weights or cache
 of its own: together more than the L2 cache holds. Kernels that start while the one before ends gain by that,

@@ -1,7 +1,7 @@
 """Does `bench` claim what is not there, and find what is? Trials with a real engine on this machine.
 
-    python scripts/aa_trials.py alike [--trials 20]    # one engine as two: how often is there no difference?
-    python scripts/aa_trials.py slowed                 # against itself, every step 10 % longer: is it found?
+    python -m benchmarks.aa_trials alike [--trials 20]  # one engine as two: how often is there no difference?
+    python -m benchmarks.aa_trials slowed               # against itself, every step 10 % longer: found?
 
 `slowed` measures both in one run with few repeats, reads from its results how many repeats of each would find
 such a difference in TPOT p50, measures both anew with that many and reads the verdict. What follows `--` goes
@@ -21,7 +21,6 @@ from pathlib import Path
 
 import yaml
 
-from harness import PROJECT_ROOT
 from harness.schema.results import Comparison, OnlineResults
 from rosemodels import gpt2
 from rosemodels.gpt2 import Shape
@@ -41,6 +40,10 @@ SMALL = Shape(layers=4, width=64, heads=2)
 #: What a trial of `slowed` looks at: every step of the engine is in it, and little else.
 WATCHED = ("tpot_ms", "p50")
 PILOT_REPEATS = 8
+
+
+#: On PYTHONPATH, what makes the engine slower.
+SLOWED = Path(__file__).parent / "slowed"
 
 
 class FailedRunError(Exception):
@@ -98,7 +101,7 @@ def slowed(most: int, out: Path, options: Sequence[str]) -> bool:
     """Whether a slowdown of 10 % is found with the repeats that the tool asks for."""
     out.mkdir(parents=True, exist_ok=True)
     engines = out / "slowed.yaml"
-    env = {"PYTHONPATH": str(PROJECT_ROOT / "scripts" / "slowed"), "SLOWED_BY": "0.1"}
+    env = {"PYTHONPATH": str(SLOWED), "SLOWED_BY": "0.1"}
     variant = {"label": "slowed", "args": ["--threads", "1"], "env": env}
     engines.write_text(yaml.safe_dump({"roseinfer": {"variants": {"slowed": variant}}}))
     model = out / "model"
@@ -138,7 +141,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=3, help="of each side of a trial of `alike`")
     parser.add_argument("--most", type=int, default=60, help="repeats that `slowed` makes at most")
-    parser.add_argument("--out", type=Path, default=PROJECT_ROOT / "outputs" / "trials")
+    parser.add_argument("--out", type=Path, default=Path("outputs/trials"))
     cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     given, options = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]
     try:

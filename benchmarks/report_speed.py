@@ -1,4 +1,4 @@
-"""Size, time and determinism of `bench report`, on made-up runs: `python scripts/measure_report.py`.
+"""Size, time and determinism of `bench report`, on made-up runs: `python -m benchmarks.report_speed`.
 
 One run of 4 engines, 3 scales and 3 repeats of 200 requests, and one of 4 engines of 100,000 requests each.
 Times are of the whole command in a fresh process, on the clock and of the CPU.
@@ -14,10 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from tests.harness.report.conftest import make_online  # noqa: E402
+from tests.harness.report.conftest import make_online
 
 
 def cpu_s() -> float:
@@ -33,7 +30,7 @@ def measure(name: str, run: Path, folder: Path) -> None:
         out = folder / f"{run.name}-{turn}.html"
         command = [sys.executable, "-m", "harness.cli.app", "report", str(run), "--out", str(out)]
         began, used = time.perf_counter(), cpu_s()
-        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         seconds.append(time.perf_counter() - began)
         cpu.append(cpu_s() - used)
         hashes.append(hashlib.sha256(out.read_bytes()).hexdigest())

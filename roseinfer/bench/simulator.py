@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roseinfer.attention.base import Batch, Ints
-from roseinfer.benchmarks.cost import StepCost
-from roseinfer.benchmarks.replay import Clock
+from roseinfer.bench.cost import StepCost
+from roseinfer.bench.replay import Clock
 from roseinfer.engine.loop import Loop
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch

@@ -1,7 +1,7 @@
 """A few dozen random requests through an engine on a GPU, small enough for a run under compute-sanitizer.
 
     compute-sanitizer --tool memcheck --kernel-name 'regex=^(_[a-y]|attention|mlp|paged_decode)' \
-        python scripts/serve_a_few.py
+        python -m benchmarks.serve_a_few
 
 The expression names this project's kernels: others run at their own speed. They come from the graphs of all
 batch sizes, beside prompts, as in a server; some are drawn by a seed.

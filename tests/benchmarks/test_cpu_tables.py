@@ -1,23 +1,21 @@
-"""`scripts/measure_cpu.py`: what it would measure exists, and a change is read from the right side."""
+"""`benchmarks/cpu_tables.py`: what it would measure exists, and a change is read from the right side."""
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import cpu_tables
 from harness.engines.registry import contender
 from harness.schema.results import Comparison
 from harness.schema.settings import OnlineSettings
 
-SCRIPT = runpy.run_path(str(Path(__file__).parents[3] / "scripts" / "measure_cpu.py"))
-
 
 @pytest.mark.parametrize("what", ["ablations", "peers"])
 def test_every_load_is_one_that_bench_online_takes(what: str, tmp_path: Path):
-    loads: list[Any] = SCRIPT[what](tmp_path)
+    loads: list[Any] = getattr(cpu_tables, what)(tmp_path)
     for load in loads:
         words = iter(load.asked(2))
         given = {
@@ -30,10 +28,10 @@ def test_every_load_is_one_that_bench_online_takes(what: str, tmp_path: Path):
 
 
 def test_an_engine_that_is_not_known_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path):
-    words = ["measure_cpu.py", "peers", "--engines", "roseinfer,nobody", "--out", str(tmp_path)]
+    words = ["cpu_tables", "peers", "--engines", "roseinfer,nobody", "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", words)
     with pytest.raises(SystemExit):
-        SCRIPT["main"]()
+        cpu_tables.main()
     assert "no nobody; there are roseinfer, vllm" in capsys.readouterr().err
 
 
@@ -47,4 +45,4 @@ def test_a_change_is_that_of_the_variant(a: str, b: str):
         ratio=0.8 if of_variant else 1.25, ci=(0.5, 0.9) if of_variant else (1 / 0.9, 2.0),
         verdict="better" if of_variant else "worse",
     )  # fmt: skip
-    assert SCRIPT["change"](one, "variant") == ", -20 % (-50 to -10), better"
+    assert cpu_tables.change(one, "variant") == ", -20 % (-50 to -10), better"

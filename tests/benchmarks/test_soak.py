@@ -1,4 +1,4 @@
-"""The soak test, with few clients: `scripts/soak.py` for all of them."""
+"""The soak test, with few clients: `benchmarks/soak.py` for all of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "soak.py"
+ROOT = Path(__file__).parents[2]
 
 
 def test_who_leaves_leaves_nothing_and_who_stays_is_answered() -> None:
@@ -14,7 +14,11 @@ def test_who_leaves_leaves_nothing_and_who_stays_is_answered() -> None:
     small = ["--rounds", "2", "--clients", "40", "--bound-mib", "100", "--rest", "0"]
     server = ["--frontend-processes", "2", "--prefix-cache", "--kv-tokens", "2048", "--threads", "1"]
     done = subprocess.run(
-        [sys.executable, SCRIPT, *small, "--", *server], capture_output=True, text=True, timeout=240
+        [sys.executable, "-m", "benchmarks.soak", *small, "--", *server],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     counted = dict(line.split() for line in done.stdout.splitlines() if len(line.split()) == 2)

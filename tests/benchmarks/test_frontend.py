@@ -1,8 +1,8 @@
-"""`bench-frontend`, small: real front ends, real clients, an engine that computes nothing."""
+"""`benchmarks.frontend`, small: real front ends, real clients, an engine that computes nothing."""
 
 from __future__ import annotations
 
-from roseinfer.benchmarks.frontend import measure
+from benchmarks.frontend import measure
 from roseinfer.server.config import ServerConfig
 
 

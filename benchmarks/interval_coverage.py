@@ -1,11 +1,12 @@
-#!/usr/bin/env python
 """How often a 95 % interval of the ratio of two alike engines holds 1, when repeats differ at random.
 
 Both engines draw their requests' latencies from one lognormal distribution, and each repeat of each engine
 multiplies its latencies, and its rate, by a lognormal factor of its own. Compared are the intervals that
 `bench` reports (`harness/metrics/intervals.py`) and the percentile bootstrap over repeats and requests.
 
-Usage: scripts/interval_coverage.py [TRIALS]; the table stands in docs/method.md.
+    python -m benchmarks.interval_coverage [TRIALS]
+
+The table stands in docs/method.md.
 """
 
 from __future__ import annotations

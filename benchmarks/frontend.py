@@ -1,9 +1,13 @@
-"""What the front ends cost: many streaming clients, and an engine that computes nothing."""
+"""What the front ends cost: many streaming clients, and an engine that computes nothing.
+
+python -m benchmarks.frontend [--clients 256] [--frontend-processes 2]
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import select
@@ -13,15 +17,21 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import psutil
+import typer
 import uvloop
 
-from roseinfer.benchmarks.synthetic_engine import STEP_MS
+from benchmarks.synthetic_engine import STEP_MS
 from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.options import with_settings
 from roseinfer.server.config import ServerConfig
+from roseinfer.server.launch import launch
 
+ROOT = Path(__file__).parents[1]
 _PROMPT = list(range(100, 228))
 
 
@@ -62,15 +72,15 @@ def measure(server: ServerConfig, clients: int, tokens: int, rounds: int, step_m
     environment = os.environ | {STEP_MS: str(step_ms)}
     command = [
         sys.executable,
-        "-m",
-        "roseinfer.benchmarks.frontend",
+        "-c",
+        "import sys; from benchmarks.frontend import serve; serve(sys.argv[1])",
         msgspec.json.encode(replace(server, port=0)).decode(),
     ]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         port = _port(process)
         below = psutil.Process(process.pid).children()
-        engine = next(child for child in below if "roseinfer.benchmarks.synthetic_engine" in child.cmdline())
+        engine = next(child for child in below if "benchmarks.synthetic_engine" in child.cmdline())
         front_ends = [psutil.Process(process.pid), *(child for child in below if child != engine)]
         uvloop.run(load(port, clients, tokens, 1))  # connections, tables and code paths are warm
         before, engine_before, start = _cpu(front_ends), _cpu([engine]), time.monotonic()
@@ -178,12 +188,25 @@ def _cpu(processes: list[psutil.Process]) -> tuple[float, float]:
     return sum(spent.user for spent in times), sum(spent.system for spent in times)
 
 
-if __name__ == "__main__":
-    import logging
-
-    from roseinfer.server.launch import launch
-
+def serve(settings: str) -> None:
+    """Real front ends, with `settings` as JSON, around the engine that computes nothing."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
-    settings = msgspec.json.decode(sys.argv[1], type=ServerConfig)
+    server = msgspec.json.decode(settings, type=ServerConfig)
     model = EngineConfig(device="cpu", warmup=False, threads=1)
-    sys.exit(launch(model, settings, "roseinfer.benchmarks.synthetic_engine"))
+    sys.exit(launch(model, server, "benchmarks.synthetic_engine"))
+
+
+@with_settings(ServerConfig)
+def main(
+    server: ServerConfig,
+    clients: Annotated[int, typer.Option(min=1, help="streams at once")] = 256,
+    tokens: Annotated[int, typer.Option(min=2, help="tokens of a stream")] = 256,
+    rounds: Annotated[int, typer.Option(min=1, help="streams of each client")] = 4,
+    step_ms: Annotated[float, typer.Option(min=0.01, help="time between two tokens of a stream")] = 2.0,
+) -> None:
+    """What the front ends cost a token: real HTTP clients, and an engine that computes nothing."""
+    print("\n".join(measure(server, clients, tokens, rounds, step_ms).lines()))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 import torch
 
-from roseinfer.benchmarks.cost import GPT2_ON_H200, StepCost
-from roseinfer.benchmarks.replay import Arrival, Floats, Replayed, WallClock, replay
-from roseinfer.benchmarks.simulator import SimulatedEngine, SimulatedRunner, VirtualClock
-from roseinfer.benchmarks.steps import StepTimes, TimedRunner
+from roseinfer.bench.cost import GPT2_ON_H200, StepCost
+from roseinfer.bench.replay import Arrival, Floats, Replayed, WallClock, replay
+from roseinfer.bench.simulator import SimulatedEngine, SimulatedRunner, VirtualClock
+from roseinfer.bench.steps import StepTimes, TimedRunner
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.engine.resolve import resolve_policies

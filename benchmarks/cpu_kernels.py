@@ -1,6 +1,6 @@
 """The CPU kernels beside their floor and beside what they replace, in one run; Markdown.
 
-    python scripts/measure_kernels.py [--threads 2] [--model random:gpt2]
+    python -m benchmarks.cpu_kernels [--threads 2] [--model random:gpt2]
 
 Weights and caches are as many copies as do not fit the processor's cache, and used in turn. Kernel and
 reference take turns too; a time is the median of them. `floor`: the time in which this machine reads the

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from roseinfer.benchmarks.streaming import Run, StreamingLoad, Timeline
+from roseinfer.bench.streaming import Run, StreamingLoad, Timeline
 from roseinfer.config import ConfigError
 from roseinfer.params import EngineInfo
 

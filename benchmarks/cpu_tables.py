@@ -1,9 +1,9 @@
 """The tables of docs/notes, measured anew: each switch of roseinfer, and roseinfer beside other engines.
 
-    python scripts/measure_cpu.py ablations --estimate      # what it would measure, and how long
-    python scripts/measure_cpu.py ablations > ablations.md  # about 15 minutes
-    python scripts/measure_cpu.py peers > peers.md          # about 20 minutes
-    python scripts/measure_cpu.py peers --only 124M --engines roseinfer,vllm --repeats 2
+    python -m benchmarks.cpu_tables ablations --estimate      # what it would measure, and how long
+    python -m benchmarks.cpu_tables ablations > ablations.md  # about 15 minutes
+    python -m benchmarks.cpu_tables peers > peers.md          # about 20 minutes
+    python -m benchmarks.cpu_tables peers --only 124M --engines roseinfer,vllm --repeats 2
 
 Every load is one `bench online`, in which its engines are measured in turn; the others are held against the
 first. Markdown goes to stdout as each load ends, everything else to stderr. What follows `--` goes to every
@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness import PROJECT_ROOT
 from harness.metrics.percentiles import missing
 from harness.report.text.numbers import DASH, decimals, number, plural
 from harness.schema.results import Comparison, Distribution, OnlineResults, OnlineSummary, Verdict
@@ -194,7 +193,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="loads whose name holds this")
     parser.add_argument("--engines", help="these instead of all, comma separated; the first is held against")
     parser.add_argument("--estimate", action="store_true", help="only say what would be measured")
-    parser.add_argument("--out", type=Path, default=PROJECT_ROOT / "outputs" / "measured")
+    parser.add_argument("--out", type=Path, default=Path("outputs/measured"))
     cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     given, options = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]
     given.out.mkdir(parents=True, exist_ok=True)

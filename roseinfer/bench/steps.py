@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from roseinfer.attention.base import Batch, Ints
-from roseinfer.benchmarks.cost import StepCost, contents, fit
-from roseinfer.benchmarks.replay import Clock
+from roseinfer.bench.cost import StepCost, contents, fit
+from roseinfer.bench.replay import Clock
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.logprobs import StepLogprobs

@@ -1,6 +1,6 @@
 """Compares every percentile that the client measures with what the mock server did.
 
-    python scripts/measure_accuracy.py [--processes 1,2]
+    python -m benchmarks.client_accuracy [--processes 1,2]
 
 200 requests of 64 tokens, TTFT 40 ms, ITL 5 ms, an empty first chunk, chunks of 1 and of 4 tokens, and 1, 8
 and 32 requests in flight. Ends with code 1 if a percentile is off by more than 0.5 ms and by more than 1 %.

@@ -1,6 +1,6 @@
 """Clients that leave and clients that stay, thousands of each, against one `roseinfer serve`.
 
-    python scripts/soak.py [--rounds 10] [--clients 1000] [--concurrency 48] [-- SERVER OPTIONS]
+    python -m benchmarks.soak [--rounds 10] [--clients 1000] [--concurrency 48] [-- SERVER OPTIONS]
 
 A round is `--clients` requests that are read to their end and as many that are not, in random order. The rest
 of the answers are those that a lone client got before the first round. After each round the server must say

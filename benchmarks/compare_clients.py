@@ -1,6 +1,6 @@
 """Measures load clients against one mock server: what each sustains, and how far off its times are.
 
-    BENCH_PEERS=FOLDER python scripts/compare_clients.py [--tools rosebench,vllm,guidellm,aiperf]
+    BENCH_PEERS=FOLDER python -m benchmarks.compare_clients [--tools rosebench,vllm,guidellm,aiperf]
 
 FOLDER holds a virtual environment for each of the other clients: vllm/, guidellm/, aiperf/. What a client
 sustains is taken from the server's own log, over the middle 80 % of what it wrote, in the same way for all;

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from roseinfer.benchmarks import scheduler
-from roseinfer.benchmarks.cost import GPT2_ON_H200, StepCost, fit
-from roseinfer.benchmarks.replay import Arrival, from_trace, uniform
+from roseinfer.bench import scheduler
+from roseinfer.bench.cost import GPT2_ON_H200, StepCost, fit
+from roseinfer.bench.replay import Arrival, from_trace, uniform
 from roseinfer.cli import app
 from roseinfer.config import ConfigError, EngineConfig
 
