@@ -20,6 +20,7 @@ from harness.profiling.subject import begin_run, open_subject
 from harness.report.render import write_run_outputs
 from harness.report.run import OFFLINE, ONLINE
 from harness.report.tables import profiles as tables
+from harness.report.tables.gaps import gap_table
 from harness.report.tables.table import Table
 from harness.schema.load import LoadLevel
 from harness.schema.profile import ProfileFigures, Profiles, Tools
@@ -202,4 +203,4 @@ def _tables(profiles: Profiles) -> list[Table]:
     shown = [tables.steps(profiles.figures), tables.categories(profiles.figures)]
     if profiles.agreements:
         shown.append(tables.agreements(profiles.agreements))
-    return [*shown, *(tables.gap(one) for one in profiles.gaps)]
+    return [*shown, *(gap_table(one) for one in profiles.gaps)]

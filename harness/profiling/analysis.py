@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.errors import UsageError
@@ -18,7 +19,7 @@ from harness.profiling.store import FIGURES, MANIFEST, read_manifest
 from harness.records.store import read_records
 from harness.runs.folder import write_json
 from harness.runs.run import RESULTS
-from harness.schema.profile import ProfileFigures, ProfileRun, Profiles, Tool
+from harness.schema.profile import Gap, ProfileFigures, ProfileManifest, ProfileRun, Profiles, Tool
 from harness.schema.results import OnlineResults
 from harness.schema.stored import read_stored
 
@@ -49,17 +50,25 @@ def analyse(run: Path) -> Profiles:
                 steps.setdefault(one.label, {})[one.tool] = sorts(timeline)
         except TraceError as error:
             unread[error.path.relative_to(run).as_posix()] = error.reason
-    gaps = []
-    if (run / RESULTS).is_file():
-        results = read_stored(run / RESULTS, OnlineResults)
-        records = read_records(run, concurrency=results.meta.only_concurrency)
-        levels = measure_levels(records.requests, records.chunks)
-        gaps = explain(results, manifest.runs, found, levels)
+    gaps = find_gaps(run, manifest, found)
     compared = [agreement(label, of["torch"], of["nsys"]) for label, of in steps.items() if len(of) > 1]
     agreements = [each for each in compared if each is not None]
     profiles = Profiles(figures=found, gaps=gaps, agreements=agreements, unread=unread)
     write_json(run / FIGURES, profiles)
     return profiles
+
+
+def find_gaps(run: Path, manifest: ProfileManifest, figures: Sequence[ProfileFigures]) -> list[Gap]:
+    """The differences that the run's results found, taken apart; none of a run that was not measured.
+
+    Raises:
+        UsageError: its results or raw tables cannot be read.
+    """
+    if not (run / RESULTS).is_file():
+        return []
+    results = read_stored(run / RESULTS, OnlineResults)
+    records = read_records(run, concurrency=results.meta.only_concurrency)
+    return explain(results, manifest.runs, figures, measure_levels(records.requests, records.chunks))
 
 
 def _read(run: Path, one: ProfileRun) -> Timeline:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.profiling.store import read_manifest, read_profiles
 from harness.report.tables import profiles as tables
+from harness.report.tables.gaps import gap_table, unexplained
 from harness.report.tables.table import Table
 from harness.schema.profile import Artifact
 from harness.schema.results import fill
@@ -47,8 +48,8 @@ def profile_section(run: Path) -> ProfileSection | None:
     remarks = {f"{one.label}, {one.tool}": remark for one in profiles.figures for remark in one.remarks}
     return ProfileSection(
         profiled=tables.profiled([one for one in manifest.runs if one.error is None]),
-        gaps=[tables.gap(one) for one in profiles.gaps if one.parts],
-        unexplained=tables.unexplained([one for one in profiles.gaps if not one.parts]),
+        gaps=[gap_table(one) for one in profiles.gaps if one.parts],
+        unexplained=unexplained([one for one in profiles.gaps if not one.parts]),
         tables=shown,
         kernels=[tables.kernels(one) for one in profiles.figures],
         rules=tables.rules(),

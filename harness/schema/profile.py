@@ -161,6 +161,17 @@ class GapPart(Strict):
     source: str
 
 
+class ProfiledStep(Strict):
+    """The mean step of a profiled engine beside the benchmark's, in ms."""
+
+    label: str
+    decode_batch: float | None = Field(None, description="mean requests in a decode step, where ranges tell")
+    profiled_ms: float
+    busy_ms: float = Field(description="of it with a kernel or copy running")
+    benchmark_ms: float | None = Field(description="null: no benchmark to compare with")
+    representative: bool = Field(description="whether the two steps are alike enough")
+
+
 class Gap(AtLoad, Strict):
     """A difference between two engines that verdicts call one, taken apart. `delta` is a − b, of means."""
 
@@ -169,14 +180,22 @@ class Gap(AtLoad, Strict):
     scale: float | None
     concurrency: int | None = Field(None, description=IN_FLIGHT)
     metric: str
-    verdicts: dict[str, Verdict] = Field(description="by statistic: those that found the difference")
+    verdicts: dict[str, dict[str, Verdict]] = Field(
+        description="those that found the difference, by metric and statistic"
+    )
     value_a: float
     value_b: float
     delta: float
     parts: list[GapPart]
     unexplained: float = Field(description="what the parts leave of delta")
-    conclusion: str
-    notes: list[str] = Field(default_factory=list)
+    obstacle: Literal["no profile", "other load", "not representative"] | None = Field(
+        None, description="why the profiles explain nothing, where they were asked"
+    )
+    idle_inferred: bool = Field(
+        False, description="whether idle time is what the profiled kernels leave of the benchmark's step"
+    )
+    levels: dict[str, Level] = Field(default_factory=dict, description="of both engines, by label")
+    steps: list[ProfiledStep] = Field(default_factory=list, description="of both engines, if profiles say")
     artifacts: list[str] = Field(default_factory=list, description="relative to the run's folder")
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.glossary import GLOSSARY
 from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.reading.rules import CATEGORIES as CATEGORY_RULES
 from harness.profiling.reading.rules import COMPONENTS, STEP_RANGES
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH, decimals, number, plural, signed
-from harness.schema.profile import Agreement, Gap, ProfileFigures, ProfileRun, StepFigures, StepKind
+from harness.schema.profile import Agreement, ProfileFigures, ProfileRun, StepFigures, StepKind
 
 _KINDS: tuple[StepKind, ...] = ("decode", "prefill")
 
@@ -122,37 +121,6 @@ def kernels(one: ProfileFigures) -> Table:
     return Table(f"profile-kernels-{one.tool}", f"{one.label}, {one.tool}: the longest", columns, rows, notes)
 
 
-def gap(one: Gap) -> Table:
-    """One difference and its parts."""
-    heads = ("part", one.a, one.b, "difference", "source")
-    columns = [Column(head, numeric=head not in ("part", "source")) for head in heads]
-    values = [one.value_a, one.value_b, one.delta, *(part.delta for part in one.parts)]
-    places = decimals(values)
-
-    def row(name: str, a: float | None, b: float | None, delta: float, source: str) -> list[Cell]:
-        shown = [Cell(DASH) if value is None else Cell(number(value, places), value) for value in (a, b)]
-        return [Cell(name), *shown, Cell(signed(delta, places), delta), Cell(source)]
-
-    term = GLOSSARY[one.metric]
-    found = f"by the client; a difference in {', '.join(one.verdicts)}"
-    rows = [row(f"{term.short}, mean", one.value_a, one.value_b, one.delta, found)]
-    rows += [row(part.name, part.value_a, part.value_b, part.delta, part.source) for part in one.parts]
-    rows.append(row("not explained", None, None, one.unexplained, "what the parts leave over"))
-    title = f"{_pair(one)}: {one.conclusion}"
-    notes = [f"{note}." for note in one.notes]
-    if one.artifacts:
-        notes.append(f"From {' and '.join(one.artifacts)}.")
-    return Table(f"gap-{one.metric}", title, columns, rows, notes)
-
-
-def unexplained(gaps: Sequence[Gap]) -> list[str]:
-    """The differences of which no part is known, a line for each reason."""
-    by_reason: dict[str, list[str]] = {}
-    for one in gaps:
-        by_reason.setdefault(one.conclusion, []).append(_pair(one))
-    return [f"{'; '.join(pairs)}: {reason}." for reason, pairs in by_reason.items()]
-
-
 def profiled(runs: Sequence[ProfileRun]) -> str:
     """What was captured, under which load."""
     tools: dict[str, list[str]] = {}
@@ -168,10 +136,6 @@ def _held(one: ProfileRun) -> str:
         return one.load.where if one.concurrency == count else f"{one.load.where}, {count} on average"
     held = f"with {plural(count, 'request')} in flight"
     return held if one.load is None else f"{one.load.where} {held}"
-
-
-def _pair(one: Gap) -> str:
-    return f"{GLOSSARY[one.metric].short} of {one.a} against {one.b}, {one.load}"
 
 
 def rules() -> Table:
