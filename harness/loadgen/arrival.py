@@ -11,8 +11,8 @@ from time import monotonic, time
 _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("qq")
 NOTE_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
-#: A stamp farther back than this is not believed.
-_LONGEST_WAIT_S = 10.0
+#: The clocks are read one after the other; further apart than this, the time of day was set.
+_STEP_S = 5e-4
 
 
 def ask_for_stamps(sock: socket.socket) -> None:
@@ -24,8 +24,7 @@ def ask_for_stamps(sock: socket.socket) -> None:
 class ArrivalClock:
     """Turns the kernel's stamps into CLOCK_MONOTONIC seconds.
 
-    Both clocks are slewed alike; setting the time of day moves one of them, so `refresh` has to be called now
-    and then.
+    Both clocks are slewed alike; setting the time of day moves only one of them, which every stamp checks.
     """
 
     def __init__(self) -> None:
@@ -37,9 +36,16 @@ class ArrivalClock:
         before, epoch, after = min(pairs, key=lambda pair: pair[2] - pair[0])
         self._apart = epoch - (before + after) / 2
 
-    def stamp(self, note: bytes) -> float:
-        """When what was just read had arrived; now, where `note` cannot be right."""
+    def stamp(self, note: bytes, earliest: float) -> float:
+        """When what was just read had arrived; now, where `note` cannot be right.
+
+        It cannot be before `earliest`, the request or the read before it, and is not trusted where the time
+        of day was set since the clocks were compared.
+        """
         now = monotonic()
+        if abs(time() - now - self._apart) > _STEP_S:
+            self.refresh()
+            return now
         seconds, nanoseconds = _TIMESPEC.unpack(note)
         arrived: float = seconds + nanoseconds * 1e-9 - self._apart
-        return arrived if now - _LONGEST_WAIT_S < arrived < now else now
+        return arrived if earliest <= arrived <= now else now

@@ -26,6 +26,7 @@ class Client:
         addresses: The target's numeric addresses, tried in this order until one answers.
         requests: Whole HTTP requests by request index.
         timeout_s: Longest silence of a response, and longest time to connect.
+        deadline_s: Longest time from a request to the end of its response.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Client:
         addresses: Sequence[str],
         requests: dict[int, bytes],
         timeout_s: float,
+        deadline_s: float,
         on_end: Callable[[RawResponse], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -42,6 +44,7 @@ class Client:
         self._tls = ssl.create_default_context() if target.tls else None
         self._requests = requests
         self._timeout_s = timeout_s
+        self._deadline_s = deadline_s
         self._on_end = on_end
         self._idle: deque[Connection] = deque()
         self._active: set[Connection] = set()
@@ -143,9 +146,11 @@ class Client:
         return await TlsConnection.open(self, address, port, self._tls, host)
 
     def _sweep(self) -> None:
-        """End the responses that have been silent for too long; see whether the time of day was set."""
+        """End the responses that take too long; correct for a clock that was set."""
         self._clock.refresh()
         now = monotonic()
-        for connection in [c for c in self._active if c.silent_for(now) > self._timeout_s]:
-            connection.fail("timeout", f"no byte for {self._timeout_s:g} s")
-        self._sweeper = self._loop.call_later(min(1.0, self._timeout_s / 10), self._sweep)
+        limits = self._timeout_s, self._deadline_s
+        overdue = [(c, why) for c in self._active if (why := c.overdue(now, *limits)) is not None]
+        for connection, why in overdue:
+            connection.fail("timeout", why)
+        self._sweeper = self._loop.call_later(min(1.0, *(limit / 10 for limit in limits)), self._sweep)

@@ -59,7 +59,7 @@ class _Run:
         self._failed = 0
         self._ttft: deque[float] = deque(maxlen=_WATCHED)
         self._client = Client(
-            work.plan.target, work.addresses, requests, work.plan.timeout_s, on_end=self._ended
+            work.plan.target, work.addresses, requests, work.plan.timeout_s, work.plan.deadline_s, self._ended
         )
 
     async def measure(self, t0: float) -> list[RawResponse]:

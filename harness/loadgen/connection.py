@@ -112,10 +112,19 @@ class Connection(ABC):
                 )
             self._owner.ended(self, response)
 
-    def silent_for(self, now: float) -> float:
-        """Seconds since the request was begun or, later, since anything was read."""
+    @property
+    def last_event(self) -> float:
+        """When the request was begun or, later, when the latest bytes arrived."""
         segments = self.response.segments if self.response is not None else None
-        return now - (segments[-1][0] if segments else self._since)
+        return segments[-1][0] if segments else self._since
+
+    def overdue(self, now: float, silence_s: float, total_s: float) -> str | None:
+        """Why the response is given up at `now`: too long a silence, or too long in all; None: it is not."""
+        if now - self.last_event > silence_s:
+            return f"no byte for {silence_s:g} s"
+        if now - self._since > total_s:
+            return f"not complete after {total_s:g} s"
+        return None
 
     def fail(self, kind: ErrorKind, detail: str) -> None:
         """End the response under way as an error and close the connection."""

@@ -35,13 +35,15 @@ class Target(msgspec.Struct, frozen=True):
 class LoadPlan(msgspec.Struct, frozen=True):
     """A whole load. `concurrency` is None for an open loop, else the requests held in flight.
 
-    `timeout_s` bounds the silence on one response, not its whole length.
+    `timeout_s` bounds the silence on one response, `deadline_s` its whole length: a server that only sends
+    comments is not silent.
     """
 
     target: Target
     requests: list[WireRequest]
     concurrency: int | None = None
     timeout_s: float = 300.0
+    deadline_s: float = 3600.0
 
 
 class RawResponse(msgspec.Struct, array_like=True):

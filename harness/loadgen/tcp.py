@@ -98,7 +98,7 @@ class PlainConnection(Connection):
         if not data:
             self._broke(None)
             return
-        self.received(self._clock.stamp(notes[0][2]) if notes else monotonic(), data)
+        self.received(self._clock.stamp(notes[0][2], self.last_event) if notes else monotonic(), data)
 
     def _broke(self, error: OSError | None) -> None:
         if not self._closed:

@@ -21,10 +21,15 @@ class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token_ids: bool = True
     usage: Literal["final", "continuous", "none"] = "final"
     usage_off_by: int = 0  # added to the completion tokens that are reported
+    usage_ahead: int = 0  # continuous usage reports so many tokens before they are sent
+    role_usage: int = 0  # completion tokens that the role chunk reports, with continuous usage
+    ids_in: Literal["each", "first", "last"] = "each"  # chunk that carries the token ids
+    prompt_off_by: int = 0  # added to the prompt tokens that are reported
     finish_reason: str | None = "length"
     done: bool = True  # `[DONE]` at the end
     crlf: bool = False
     pings: bool = False  # a comment before every chunk
+    comments: int = 0  # sent before the first token, 10 ms apart, whatever ttft_ms says
     framing: Literal["chunked", "length", "close"] = "chunked"
     end_delay_ms: float = 0.0  # between the last chunk and the end of the response
     status: int = 200

@@ -12,6 +12,8 @@ import msgspec
 
 from harness.mock_server.behaviour import Behaviour, Outcome
 
+COMMENT, COMMENT_GAP_S = b": still working", 0.01
+
 _WORDS = (" the", " café", " serves", " 面", ",", " tokens", " and", " 🌹")
 
 
@@ -90,10 +92,15 @@ def _events(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> tuple[
     events: list[Step] = []
     sent = chunks = 0
     at = behaviour.ttft_ms / 1e3
+    prompt_tokens += behaviour.prompt_off_by
+    if behaviour.comments:
+        events += [Step(i * COMMENT_GAP_S, COMMENT) for i in range(behaviour.comments)]
+        at += events[-1].after_s
     if behaviour.chat:
-        events.append(Step(at / 2, _chunk(behaviour, "", role=True)))
+        spoken = _usage(prompt_tokens, behaviour.role_usage) if behaviour.usage == "continuous" else None
+        events.append(Step(at - behaviour.ttft_ms / 2e3, _chunk(behaviour, "", role=True, usage=spoken)))
     if behaviour.empty_first:
-        events.append(Step(at / 2, _chunk(behaviour, "")))
+        events.append(Step(at - behaviour.ttft_ms / 2e3, _chunk(behaviour, "")))
     while sent < total:
         if chunks == behaviour.cut_after:
             return events, "cut"
@@ -113,8 +120,9 @@ def _events(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> tuple[
         sent += k
         chunks += 1
         finish = behaviour.finish_reason if sent == total else None
-        usage = _usage(prompt_tokens, sent) if behaviour.usage == "continuous" else None
-        ids, padding = list(range(sent - k, sent)), behaviour.padding if chunks == 1 else 0
+        reported = min(total, sent + behaviour.usage_ahead)
+        usage = _usage(prompt_tokens, reported) if behaviour.usage == "continuous" else None
+        ids, padding = _ids(behaviour, sent - k, sent, total), behaviour.padding if chunks == 1 else 0
         data = _chunk(behaviour, text, token_ids=ids, finish=finish, usage=usage, padding=padding)
         events.append(Step(at, data, (k,)))
         at += behaviour.itl_ms / 1e3 * min(behaviour.tokens_per_chunk, max(1, total - sent))
@@ -125,6 +133,14 @@ def _events(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> tuple[
     if behaviour.done:
         events.append(Step(last, b"[DONE]"))
     return events, "complete"
+
+
+def _ids(behaviour: Behaviour, start: int, stop: int, total: int) -> list[int]:
+    """Token ids of the chunk with tokens `start` to `stop` of an answer of `total`."""
+    if behaviour.ids_in == "each":
+        return list(range(start, stop))
+    carries = start == 0 if behaviour.ids_in == "first" else stop == total
+    return list(range(total)) if carries else []
 
 
 _ENVELOPE: dict[str, Any] = {"id": "golden", "object": "text_completion", "created": 0, "model": "golden"}
@@ -166,6 +182,8 @@ def _chunk(
 def _wire(behaviour: Behaviour, data: bytes) -> bytes:
     """A JSON text as an event of the stream; half a JSON text as half an event."""
     newline = b"\r\n" if behaviour.crlf else b"\n"
+    if data == COMMENT:
+        return COMMENT + newline * 2
     ping = b": ping" + newline * 2 if behaviour.pings else b""
     whole = data == b"[DONE]" or data.endswith(b"}")
     return ping + b"data: " + data + (newline * 2 if whole else b"")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -44,11 +44,19 @@ class CellRecords:
 
 
 def read_cell(
-    result: LoadResult, expected: Sequence[Expected], identity: CellIdentity, *, exact_length: bool
+    result: LoadResult,
+    expected: Sequence[Expected],
+    identity: CellIdentity,
+    *,
+    exact_length: bool,
+    exact_prompts: bool = True,
+    tokens_of: Callable[[str], int] | None = None,
 ) -> CellRecords:
     """Parse every response of a load. Times become seconds since `result.t0`.
 
     Args:
+        tokens_of: Tokens of a text by the model's tokenizer, where that is known.
+        exact_prompts: A request whose prompt the server counts otherwise failed; true for token ids.
         expected: What each request asks for, by request index.
         exact_length: A request that gives another number of tokens failed; true where EOS is ignored.
     """
@@ -63,7 +71,12 @@ def read_cell(
 
     for raw in result.responses:
         asked = expected[raw.index]
-        record = read_request(raw, asked.output_tokens if exact_length else None)
+        record = read_request(
+            raw,
+            asked.output_tokens if exact_length else None,
+            asked.input_tokens if exact_prompts else None,
+            tokens_of,
+        )
         row = {
             **vars(identity),
             "request": raw.index,
