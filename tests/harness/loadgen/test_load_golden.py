@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+import msgspec
 import pandas as pd
 import pytest
 
@@ -67,6 +68,11 @@ def token_stamps(response: RawResponse) -> list[tuple[float, int]]:
     return read_request(response, OUTPUT_TOKENS).chunks
 
 
+def one_by_one(chunks: list[tuple[float, int]]) -> list[float]:
+    """The time of each token."""
+    return [t for t, tokens in chunks for _ in range(tokens)]
+
+
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize("concurrency", [None, 4])
 def test_what_is_measured_is_what_the_server_did(golden: Any, clients: int, concurrency: int | None) -> None:
@@ -79,13 +85,14 @@ def test_what_is_measured_is_what_the_server_did(golden: Any, clients: int, conc
     for response in result.responses:
         deed = deeds[response.index]
         seen = token_stamps(response)
-        assert [tokens for _, tokens in seen] == [tokens for _, tokens in deed.writes]
-        assert all(read >= write for (read, _), (write, _) in zip(seen, deed.writes, strict=True))
-        assert [t for t, _ in seen] == sorted(t for t, _ in seen)
+        reads, writes = one_by_one(seen), one_by_one(deed.writes)
+        assert len(reads) == len(writes)
+        assert all(read >= write for read, write in zip(reads, writes, strict=True))
+        assert reads == sorted(reads)
         assert response.t_sent is not None and response.t_end is not None
         assert result.t0 <= response.t_sched <= response.t_sent <= seen[0][0] <= response.t_end
         assert response.t_end >= deed.t_end
-        late += [read - write for (read, _), (write, _) in zip(seen, deed.writes, strict=True)]
+        late += [read - write for read, write in zip(reads, writes, strict=True)]
     assert median(late) < 0.5
     assert {response.client for response in result.responses} == set(range(clients))
     assert [usage.client for usage in result.usage] == list(range(clients))
@@ -125,6 +132,13 @@ def test_every_fault_is_counted_under_its_kind_and_stops_nothing(golden: Any) ->
     assert frame["error_detail"].notna().tolist() == [kind is not None for kind in kinds]
     assert seen[-1].sent == seen[-1].done == len(behaviours)
     assert seen[-1].failed == sum(response.error is not None for response in result.responses) > 0
+
+
+def test_a_response_that_only_sends_comments_ends_at_its_deadline(golden: Any) -> None:
+    plan = msgspec.structs.replace(golden.plan([{"comments": 3000}, {}]), deadline_s=1.0)
+    talker, prompt = run_load(plan, start_delay_s=0.1).responses
+    assert (talker.error, talker.detail) == ("timeout", "not complete after 1 s")
+    assert prompt.error is None
 
 
 def test_queued_requests_wait_for_their_turn(start_golden: Callable[..., Any]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.loadgen.plan import RawResponse
+from harness.loadgen.load_plan import RawResponse
 from harness.mock_server.behaviour import Behaviour
 from harness.mock_server.script import write_script
 from harness.records.request import RequestRecord, read_request
