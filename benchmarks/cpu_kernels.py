@@ -22,9 +22,9 @@ import torch
 from roseinfer.attention.base import Attention, Batch
 from roseinfer.attention.cpu_paged import CpuPagedAttention
 from roseinfer.attention.torch_paged import TorchPagedAttention
-from roseinfer.folder import model_folder
 from roseinfer.kernels.cpu.linear import CpuLinear
 from roseinfer.kvcache.pool import KVPool
+from roseinfer.model_folder import model_folder
 from roseinfer.models import config
 from roseinfer.models.config import ModelConfig
 from roseinfer.models.linear import OneDnnLinear

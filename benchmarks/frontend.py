@@ -29,7 +29,7 @@ from benchmarks.synthetic_engine import STEP_MS
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.options import with_settings
 from roseinfer.server.config import ServerConfig
-from roseinfer.server.launch import launch
+from roseinfer.server.process.launch import launch
 
 ROOT = Path(__file__).parents[1]
 _PROMPT = list(range(100, 228))

@@ -17,8 +17,8 @@ from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.prefix import NoPrefixCache
-from roseinfer.logprobs import StepLogprobs
-from roseinfer.params import SamplingParams
+from roseinfer.request.logprobs import StepLogprobs
+from roseinfer.request.params import SamplingParams
 from roseinfer.scheduler.policies import Policies
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running

@@ -13,7 +13,7 @@ import numpy as np
 
 from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM
-from roseinfer.params import SamplingParams
+from roseinfer.request.params import SamplingParams
 
 REQUESTS, NEW, CONTEXT = 80, 12, 512
 

@@ -19,7 +19,7 @@ from roseinfer.engine.core import Engine
 from roseinfer.engine.process import end_with, split
 from roseinfer.ipc.engine_channel import EngineChannels
 from roseinfer.ipc.messages import Discard, Load, Query, Ready, Submit, ToEngine
-from roseinfer.params import Finished, FinishReason
+from roseinfer.request.params import Finished, FinishReason
 from roseinfer.scheduler.scheduler import StepResult
 
 #: Milliseconds of a step, from the environment.

@@ -12,9 +12,9 @@ import typer
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.options import with_settings
-from roseinfer.params import RequestError, SamplingParams
+from roseinfer.request.params import RequestError, SamplingParams
 from roseinfer.server.config import ServerConfig
-from roseinfer.server.launch import launch
+from roseinfer.server.process.launch import launch
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 

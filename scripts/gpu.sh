@@ -41,7 +41,7 @@ for phase in $phases; do
     case $phase in
     tests)
         logged tests_gpu 5 python3 -m pytest -q -p no:cacheprovider --durations 8 \
-            tests/gpu tests/roseinfer/test_triton_kernels.py
+            tests/gpu tests/roseinfer/kernels/test_triton_kernels.py
         ;;
     sanitize)
         logged memcheck 5 compute-sanitizer --tool memcheck --kernel-name "$own_kernels" \

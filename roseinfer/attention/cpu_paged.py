@@ -9,7 +9,7 @@ from roseinfer.attention.torch_paged import TorchPagedAttention
 from roseinfer.kernels.cpu.build import FLOAT, INT, LONG, POINTER, kernel
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.config import ModelConfig
-from roseinfer.ranges import named_range
+from roseinfer.tracing.ranges import named_range
 
 _KERNELS = {torch.float32: "paged_decode_fp32", torch.bfloat16: "paged_decode_bf16"}
 _ARGUMENTS = (*[POINTER] * 3, *[LONG] * 3, *[POINTER] * 5, LONG, POINTER, LONG, *[INT] * 4, FLOAT)

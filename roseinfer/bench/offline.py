@@ -7,7 +7,7 @@ from typing import Any
 
 from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM
-from roseinfer.params import SamplingParams
+from roseinfer.request.params import SamplingParams
 
 
 class Offline:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from roseinfer.attention.base import Ints
 from roseinfer.config import ConfigError
-from roseinfer.params import Finished, SamplingParams
+from roseinfer.request.params import Finished, SamplingParams
 from roseinfer.scheduler.scheduler import StepResult
 
 Floats = NDArray[np.float64]

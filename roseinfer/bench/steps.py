@@ -9,7 +9,7 @@ from roseinfer.bench.cost import StepCost, contents, fit
 from roseinfer.bench.replay import Clock
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
-from roseinfer.logprobs import StepLogprobs
+from roseinfer.request.logprobs import StepLogprobs
 
 
 @dataclass

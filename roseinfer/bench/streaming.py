@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.engine.profiler import nvtx_ranges
-from roseinfer.params import SamplingParams
-from roseinfer.spans import span
+from roseinfer.request.params import SamplingParams
 from roseinfer.tokenizer.detokenizer import Detokenizer
 from roseinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from roseinfer.tracing.spans import span
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from roseinfer.bench.streaming import Run, StreamingLoad, Timeline
 from roseinfer.config import ConfigError
-from roseinfer.params import EngineInfo
+from roseinfer.request.params import EngineInfo
 
 Value = str | int | float | dict[str, float | None]
 

@@ -20,7 +20,7 @@ from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.pool import KVPool, bytes_per_token
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
 from roseinfer.models.load import load
-from roseinfer.params import EngineInfo, SamplingParams, check_request
+from roseinfer.request.params import EngineInfo, SamplingParams, check_request
 from roseinfer.scheduler.policies import decode_first
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running

@@ -23,8 +23,8 @@ from roseinfer.engine.sampler import SamplingBatch, part, sample
 from roseinfer.engine.staging import SLOTS, Inbox, Lines, Outbox
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.model import Model
-from roseinfer.ranges import named_range
 from roseinfer.tensors import fetch, to_device
+from roseinfer.tracing.ranges import named_range
 
 
 class CudaRunner(Runner):

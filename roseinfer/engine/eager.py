@@ -12,8 +12,8 @@ from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, sample
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.model import Model
-from roseinfer.ranges import named_range
 from roseinfer.tensors import to_device
+from roseinfer.tracing.ranges import named_range
 
 
 class EagerRunner(Runner):

@@ -11,7 +11,7 @@ from torch import Tensor
 from roseinfer.attention.base import NO_INTS, Ints
 from roseinfer.engine.logprobs import Asked, Logprobs, collect
 from roseinfer.engine.runner import Pending
-from roseinfer.logprobs import StepLogprobs
+from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.tensors import fetch
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from roseinfer.logprobs import StepLogprobs
+from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.tensors import to_device
 
 Ints = NDArray[np.int64]

@@ -10,9 +10,9 @@ from roseinfer.attention.base import Batch, Ints
 from roseinfer.engine.logprobs import who_asks
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
-from roseinfer.ranges import named_range
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler, StepResult
+from roseinfer.tracing.ranges import named_range
 
 
 class Loop:

@@ -46,10 +46,10 @@ from roseinfer.ipc.messages import (
     Tokens,
     Told,
 )
-from roseinfer.logprobs import StepLogprobs
-from roseinfer.params import RequestError
-from roseinfer.ranges import named_range
+from roseinfer.request.logprobs import StepLogprobs
+from roseinfer.request.params import RequestError
 from roseinfer.scheduler.scheduler import StepResult
+from roseinfer.tracing.ranges import named_range
 
 log = logging.getLogger(__name__)
 

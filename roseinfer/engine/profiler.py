@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from roseinfer.engine.trace import add_ranges
 from roseinfer.ipc.messages import Record, Recorded
-from roseinfer.params import RequestError
+from roseinfer.request.params import RequestError
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from roseinfer.attention.base import Batch, Ints
 from roseinfer.engine.sampler import SamplingBatch
-from roseinfer.logprobs import StepLogprobs
+from roseinfer.request.logprobs import StepLogprobs
 
 
 class Pending(ABC):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roseinfer.params import SamplingParams
+from roseinfer.request.params import SamplingParams
 
 if TYPE_CHECKING:
     from roseinfer.engine.core import Engine

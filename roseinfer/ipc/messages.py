@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from roseinfer.logprobs import StepLogprobs
-from roseinfer.params import EngineInfo, Finished, SamplingParams
-from roseinfer.spans import Span
+from roseinfer.request.logprobs import StepLogprobs
+from roseinfer.request.params import EngineInfo, Finished, SamplingParams
+from roseinfer.tracing.spans import Span
 
 #: A request's id is `front end << OWNER_SHIFT | number`, so that its tokens find their way back.
 OWNER_SHIFT = 40

@@ -4,10 +4,10 @@ import logging
 
 import torch
 
-from roseinfer.folder import model_folder
 from roseinfer.kernels.cpu.build import BuildError
 from roseinfer.kernels.cpu.linear import CpuLinear
 from roseinfer.kernels.cpu.ops import CpuOps
+from roseinfer.model_folder import model_folder
 from roseinfer.models import config
 from roseinfer.models.config import LlamaConfig, ModelConfig
 from roseinfer.models.gpt2 import GPT2

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.params import SamplingParams
+from roseinfer.request.params import SamplingParams
 
 
 @dataclass(slots=True, eq=False)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from roseinfer.attention.base import NO_COPIES, NO_INTS, UNKNOWN, Batch, Ints
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.prefix import PrefixCache, Reuse
-from roseinfer.logprobs import StepLogprobs
-from roseinfer.params import Finished, FinishReason
+from roseinfer.request.logprobs import StepLogprobs
+from roseinfer.request.params import Finished, FinishReason
 from roseinfer.scheduler.assemble import assemble
 from roseinfer.scheduler.policies import Chunk, Policies, Work
 from roseinfer.scheduler.request import Request

@@ -14,21 +14,27 @@ from numpy.typing import NDArray
 
 from roseinfer import __version__
 from roseinfer.ipc.messages import CheckBlocks, StartProfile, StopProfile
-from roseinfer.params import RequestError, check_request
-from roseinfer.server.counters import Counters
-from roseinfer.server.errors import BadRequestError, HttpError, Response
-from roseinfer.server.exposition import CONTENT_TYPE, exposition
-from roseinfer.server.http import Connection
-from roseinfer.server.incoming import Request
-from roseinfer.server.openapi import openapi
-from roseinfer.server.reply import Backend
-from roseinfer.server.requests import ChatRequest, CompletionRequest, GenerationRequest, ProfileRequest, parse
-from roseinfer.server.responses import ChatShape, CompletionShape, Shape
-from roseinfer.server.stream import StreamReply
-from roseinfer.server.whole import WholeReply
-from roseinfer.server.work import Work, check_chat, check_completion, too_long
-from roseinfer.spans import span
+from roseinfer.request.params import RequestError, check_request
+from roseinfer.server.http.connection import Connection
+from roseinfer.server.http.errors import BadRequestError, HttpError, Response
+from roseinfer.server.http.parser import Request
+from roseinfer.server.metrics.counters import Counters
+from roseinfer.server.metrics.exposition import CONTENT_TYPE, exposition
+from roseinfer.server.openai.completion import Backend
+from roseinfer.server.openai.document import openapi
+from roseinfer.server.openai.generation import Work, check_chat, check_completion, too_long
+from roseinfer.server.openai.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    ProfileRequest,
+    parse,
+)
+from roseinfer.server.openai.responses import ChatShape, CompletionShape, Shape
+from roseinfer.server.openai.stream import StreamReply
+from roseinfer.server.openai.whole import WholeReply
 from roseinfer.tokenizer.tokenizer import Tokenizer
+from roseinfer.tracing.spans import span
 
 Route = Callable[[Request, Connection], Awaitable[Response | None]]
 

@@ -32,13 +32,13 @@ from roseinfer.ipc.messages import (
     Tokens,
     Told,
 )
-from roseinfer.logprobs import StepLogprobs, TokenLogprobs
-from roseinfer.params import EngineInfo, Finished, SamplingParams
-from roseinfer.server.counters import Counters
-from roseinfer.server.errors import EngineDeadError, HttpError, InternalError
-from roseinfer.server.observer import Observer
+from roseinfer.request.logprobs import StepLogprobs, TokenLogprobs
+from roseinfer.request.params import EngineInfo, Finished, SamplingParams
+from roseinfer.server.http.errors import EngineDeadError, HttpError, InternalError
+from roseinfer.server.metrics.counters import Counters
+from roseinfer.server.metrics.observer import Observer
 from roseinfer.server.spinner import Spinner
-from roseinfer.spans import span
+from roseinfer.tracing.spans import span
 
 log = logging.getLogger(__name__)
 

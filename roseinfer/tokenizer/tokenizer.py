@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
 from roseinfer.config import ConfigError
-from roseinfer.folder import model_folder
+from roseinfer.model_folder import model_folder
 from roseinfer.tokenizer.detokenizer import ByteDetokenizer, Detokenizer, Vocabulary, WindowDetokenizer
 from roseinfer.tokenizer.names import TokenNames
 

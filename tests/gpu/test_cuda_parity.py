@@ -11,8 +11,8 @@ import torch
 
 from roseinfer.config import Dtype, EngineConfig, PrefillBackend
 from roseinfer.llm import LLM
-from roseinfer.logprobs import TokenLogprobs
-from roseinfer.params import SamplingParams
+from roseinfer.request.logprobs import TokenLogprobs
+from roseinfer.request.params import SamplingParams
 
 from .conftest import MARGINS, VOCAB, check_greedy, greedy, make_gpt2, reference
 

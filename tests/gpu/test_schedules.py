@@ -17,7 +17,7 @@ from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
-from roseinfer.params import SamplingParams
+from roseinfer.request.params import SamplingParams
 
 from .conftest import MARGINS, VOCAB, check_greedy, greedy, make_gpt2
 

@@ -167,5 +167,5 @@ def test_every_setting_is_an_option() -> None:
 
 def test_the_front_end_does_without_torch() -> None:
     """Importing it takes as long as everything else together, and the engine process needs the time."""
-    code = "import sys, roseinfer.cli, roseinfer.server.serve; sys.exit('torch' in sys.modules)"
+    code = "import sys, roseinfer.cli, roseinfer.server.process.serve; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -11,7 +11,7 @@ import pytest
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.llm import LLM
-from roseinfer.params import RequestError, SamplingParams
+from roseinfer.request.params import RequestError, SamplingParams
 
 PROMPTS = [[5, 6, 7], [9] * 40, [11]]
 

@@ -17,7 +17,7 @@ from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
-from roseinfer.params import FinishReason, SamplingParams
+from roseinfer.request.params import FinishReason, SamplingParams
 from roseinfer.scheduler.admission import Fifo, Pack
 from roseinfer.scheduler.policies import (
     MOST_IN_A_ROW,

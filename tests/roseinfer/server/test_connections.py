@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roseinfer.server.incoming import Incoming, Request
+from roseinfer.server.http.parser import Incoming, Request
 
 BODY = {"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, "temperature": 0}
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from roseinfer.ipc.engine_channel import EngineChannels
 from roseinfer.ipc.messages import Ready, Submit, ToEngine, Tokens, Told
-from roseinfer.logprobs import StepLogprobs, TokenLogprobs
-from roseinfer.params import Finished, FinishReason, SamplingParams
-from roseinfer.server.counters import Counters
+from roseinfer.request.logprobs import StepLogprobs, TokenLogprobs
+from roseinfer.request.params import Finished, FinishReason, SamplingParams
 from roseinfer.server.engine_client import EngineClient
-from roseinfer.server.errors import HttpError
+from roseinfer.server.http.errors import HttpError
+from roseinfer.server.metrics.counters import Counters
 
 
 class Kept:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roseinfer.logprobs import TokenLogprobs
-from roseinfer.params import SamplingParams
-from roseinfer.server.logprobs import AnswerLogprobs, ChatLogprobs, CompletionLogprobs, Logprobs
+from roseinfer.request.logprobs import TokenLogprobs
+from roseinfer.request.params import SamplingParams
+from roseinfer.server.openai.logprobs import AnswerLogprobs, ChatLogprobs, CompletionLogprobs, Logprobs
 from roseinfer.tokenizer.names import TokenNames
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 

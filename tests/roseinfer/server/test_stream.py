@@ -9,14 +9,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roseinfer.logprobs import TokenLogprobs
-from roseinfer.params import Finished, FinishReason
-from roseinfer.server.answer import Answer
-from roseinfer.server.errors import InternalError
-from roseinfer.server.logprobs import AnswerLogprobs, CompletionLogprobs
-from roseinfer.server.requests import CompletionRequest
-from roseinfer.server.responses import ChatShape, CompletionShape
-from roseinfer.server.stream import StreamedAnswer, StreamReply
+from roseinfer.request.logprobs import TokenLogprobs
+from roseinfer.request.params import Finished, FinishReason
+from roseinfer.server.http.errors import InternalError
+from roseinfer.server.openai.choice import Answer
+from roseinfer.server.openai.logprobs import AnswerLogprobs, CompletionLogprobs
+from roseinfer.server.openai.requests import CompletionRequest
+from roseinfer.server.openai.responses import ChatShape, CompletionShape
+from roseinfer.server.openai.stream import StreamedAnswer, StreamReply
 from roseinfer.tokenizer.detokenizer import StopStrings
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 

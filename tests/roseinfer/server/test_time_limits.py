@@ -11,8 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from roseinfer.server.errors import Response
-from roseinfer.server.http import (
+from roseinfer.server.http.connection import (
     IDLE_TIMEOUT,
     LINGER_TIMEOUT,
     RECEIVE_TIMEOUT,
@@ -21,7 +20,8 @@ from roseinfer.server.http import (
     Connection,
     Connections,
 )
-from roseinfer.server.incoming import MAX_BODY_BYTES, Request
+from roseinfer.server.http.errors import Response
+from roseinfer.server.http.parser import MAX_BODY_BYTES, Request
 
 #: What may pass between two lines of a test, s.
 SOON = 20.0
