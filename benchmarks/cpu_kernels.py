@@ -19,9 +19,10 @@ from itertools import cycle
 import numpy as np
 import torch
 
-from roseinfer.attention.base import Attention, Batch
+from roseinfer.attention.base import Attention
 from roseinfer.attention.cpu_paged import CpuPagedAttention
 from roseinfer.attention.torch_paged import TorchPagedAttention
+from roseinfer.batch import Batch
 from roseinfer.kernels.cpu.linear import CpuLinear
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.model_folder import model_folder

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roseinfer.attention.base import Attention, Batch
+from roseinfer.attention.base import Attention
 from roseinfer.attention.prefill import Prefill, Spans
+from roseinfer.batch import Batch
 from roseinfer.kernels.triton.paged_decode import paged_decode
 from roseinfer.kernels.triton.store_kv import store_kv
 from roseinfer.kvcache.pool import KVPool

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from roseinfer.attention.base import Attention, Batch, Ints
+from roseinfer.attention.base import Attention
+from roseinfer.batch import Batch, Ints
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.tensors import to_device
 

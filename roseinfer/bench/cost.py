@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-from roseinfer.attention.base import Batch
+from roseinfer.batch import Batch
 
 
 @dataclass(frozen=True)

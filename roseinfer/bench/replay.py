@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.attention.base import Ints
+from roseinfer.batch import Ints
 from roseinfer.config import ConfigError
 from roseinfer.request.params import Finished, SamplingParams
 from roseinfer.scheduler.scheduler import StepResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.attention.base import Batch, Ints
+from roseinfer.batch import Batch, Ints
 from roseinfer.bench.cost import StepCost
 from roseinfer.bench.replay import Clock
 from roseinfer.engine.loop import Loop

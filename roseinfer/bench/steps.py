@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from roseinfer.attention.base import Batch, Ints
+from roseinfer.batch import Batch, Ints
 from roseinfer.bench.cost import StepCost, contents, fit
 from roseinfer.bench.replay import Clock
 from roseinfer.engine.runner import Pending, Runner

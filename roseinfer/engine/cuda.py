@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from roseinfer.attention.base import Batch
 from roseinfer.attention.cuda_paged import CudaPagedAttention, Decodes, Prompts
 from roseinfer.attention.prefill import Spans
+from roseinfer.batch import Batch
 from roseinfer.engine.fetched import Fetched
 from roseinfer.engine.graphs import MAX_PROMPTS, PROMPT_TOKENS, Captured, capture, decode_sizes
 from roseinfer.engine.logprobs import Logprobs, tell

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from roseinfer.attention.base import Attention, Batch, Ints
+from roseinfer.attention.base import Attention
+from roseinfer.batch import Batch, Ints
 from roseinfer.engine.fetched import Fetched
 from roseinfer.engine.logprobs import tell
 from roseinfer.engine.runner import Pending, Runner

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roseinfer.attention.base import NO_INTS, Ints
+from roseinfer.batch import NO_INTS, Ints
 from roseinfer.engine.logprobs import Asked, Logprobs, collect
 from roseinfer.engine.runner import Pending
 from roseinfer.request.logprobs import StepLogprobs

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from roseinfer.attention.base import Batch, Ints
+from roseinfer.batch import Batch, Ints
 from roseinfer.engine.logprobs import who_asks
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from roseinfer.attention.base import Batch, Ints
+from roseinfer.batch import Batch, Ints
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.request.logprobs import StepLogprobs
 

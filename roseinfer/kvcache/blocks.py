@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from roseinfer.attention.base import Ints
+from roseinfer.batch import Ints
 
 
 class OutOfBlocksError(Exception):

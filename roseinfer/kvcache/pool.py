@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from roseinfer.attention.base import Ints
+from roseinfer.batch import Ints
 from roseinfer.config import ConfigError
 from roseinfer.models.config import ModelConfig
 from roseinfer.tensors import to_device

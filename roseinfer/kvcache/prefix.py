@@ -10,7 +10,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.attention.base import Ints
+from roseinfer.batch import Ints
 from roseinfer.kvcache.blocks import BlockAllocator
 
 

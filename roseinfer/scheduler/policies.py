@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from roseinfer.attention.base import NO_INTS, Ints
+from roseinfer.batch import NO_INTS, Ints
 from roseinfer.scheduler.admission import Admission, Fifo
 
 

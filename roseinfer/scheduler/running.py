@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.attention.base import UNKNOWN, Ints
+from roseinfer.batch import UNKNOWN, Ints
 from roseinfer.scheduler.request import Request
 
 

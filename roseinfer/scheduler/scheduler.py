@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.attention.base import NO_COPIES, NO_INTS, UNKNOWN, Batch, Ints
+from roseinfer.batch import NO_COPIES, NO_INTS, UNKNOWN, Batch, Ints
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.prefix import PrefixCache, Reuse
 from roseinfer.request.logprobs import StepLogprobs

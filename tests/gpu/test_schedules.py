@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from roseinfer.attention.base import Batch
+from roseinfer.batch import Batch
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.engine.runner import Pending, Runner

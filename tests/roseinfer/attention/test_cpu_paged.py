@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roseinfer.attention.backends import make_attention
-from roseinfer.attention.base import Attention, Batch
+from roseinfer.attention.base import Attention
 from roseinfer.attention.cpu_paged import CpuPagedAttention
+from roseinfer.batch import Batch
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.config import ModelConfig, parse
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roseinfer.attention.backends import make_attention
-from roseinfer.attention.base import Batch, Segment
 from roseinfer.attention.cpu_prefill import CpuPrefillAttention
+from roseinfer.batch import Batch, Segment
 from roseinfer.kernels.cpu.dot import has_bf16_dot
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.config import parse

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import rosemodels
 from roseinfer.attention.backends import make_attention
-from roseinfer.attention.base import Batch, Segment
+from roseinfer.batch import Batch, Segment
 from roseinfer.config import EngineConfig
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.llm import LLM

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from roseinfer.attention.base import NO_INTS, Ints
+from roseinfer.batch import NO_INTS, Ints
 from roseinfer.scheduler.policies import MOST_IN_A_ROW, Alternate, Chunk, Work
 
 
