@@ -21,7 +21,7 @@ PATIENCE_S = 20.0
 
 
 @contextmanager
-def _handles() -> Iterator[list[Any]]:
+def visible_devices() -> Iterator[list[Any]]:
     """The devices of CUDA_VISIBLE_DEVICES (all without it), for as long as NVML is open."""
     try:
         pynvml.nvmlInit()
@@ -57,7 +57,7 @@ def _by_name(name: str) -> Any:
 
 def available() -> bool:
     """Whether this process may use a GPU."""
-    with _handles() as handles:
+    with visible_devices() as handles:
         return bool(handles)
 
 
@@ -66,7 +66,7 @@ def describe() -> list[dict[str, JsonValue]]:
 
     A value that a device does not tell is null.
     """
-    with _handles() as handles:
+    with visible_devices() as handles:
         return [_device(handle) for handle in handles]
 
 
@@ -98,7 +98,7 @@ def _told(read: Any) -> Any:
 
 def _memory() -> list[tuple[int, int, list[int]]]:
     """Per GPU: bytes used, bytes in all, and the PIDs that hold some."""
-    with _handles() as handles:
+    with visible_devices() as handles:
         found = []
         for handle in handles:
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)

@@ -124,7 +124,7 @@ def test_gpus_are_those_that_cuda_shows(monkeypatch, visible, seen):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    with gpu._handles() as handles:
+    with gpu.visible_devices() as handles:
         assert handles == seen
     assert gpu.available() == bool(seen)
 
