@@ -16,7 +16,10 @@ from harness.schema.calibration import Calibration
 def calibrate(
     quick: Annotated[bool, typer.Option("--quick", help="one client process, 15 s")] = False,
 ) -> None:
-    """Measure the load client itself against a server of known latency; runs are judged by the result."""
+    """Measure the load client itself against a server of known latency.
+
+    Runs are judged by the result.
+    """
     progress = Console(stderr=True, highlight=False)
     with progress.status("starting") as status:
         found = measure(quick=quick, tell=lambda what: status.update(what))

@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
 import harness
-from harness.cli import calibrate, compare, engines, offline, online, profile, report, schema, traces
+
+#: What `bench --help` says of each command. Its module, `harness.cli.NAME`, is imported when it is called.
+COMMANDS = {
+    "online": "Load each engine's server, one engine at a time, with a trace or a fixed number in flight.",
+    "offline": "Throughput of a fixed batch of token-id prompts through each engine's in-process API.",
+    "compare": "Compare two runs by their raw times.",
+    "calibrate": "Measure the load client itself against a server of known latency.",
+    "report": "Render one or several runs into one self-contained HTML file.",
+    "schema": "Print the JSON Schema of a settings or results file.",
+    "engines": "Which engines exist, whether they run here, what is started.",
+    "profile": "Profile a run's engines, each in a server of its own: `bench profile RUN` or `… diff A B`.",
+    "traces": "What traces there are, what they look like, how to get them.",
+}
+
+
+class _OnDemand(typer.core.TyperGroup):
+    """Imports the command that is called, and no other: some need a second for what they import."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, name and load_command(name), rest
+
+
+def load_command(name: str) -> Any:
+    """The command of `harness.cli.NAME`: its `app` of several commands, or its function NAME."""
+    module, alone = import_module(f"harness.cli.{name}"), typer.Typer()
+    if hasattr(module, "app"):
+        alone.add_typer(module.app, name=name)
+    else:
+        alone.command(name)(getattr(module, name))
+    return typer.main.get_group(alone).commands[name]
+
 
 app = typer.Typer(
+    cls=_OnDemand,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -32,12 +65,5 @@ def _bench(
     pass
 
 
-app.command("online")(online.online)
-app.command("offline")(offline.offline)
-app.command("compare")(compare.compare)
-app.command("calibrate")(calibrate.calibrate)
-app.command("report")(report.report)
-app.command("schema")(schema.schema)
-app.add_typer(engines.app, name="engines")
-app.add_typer(profile.app, name="profile")
-app.add_typer(traces.app, name="traces")
+for _name, _help in COMMANDS.items():
+    app.command(_name, help=_help)(lambda: None)

@@ -32,7 +32,7 @@ def online(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Load each engine's server, one engine at a time: a trace at several scales, or so many in flight."""
+    """Load each engine's server, one engine at a time, with a trace or a fixed number in flight."""
     folder: Path | None = None
     with make_display(quiet) as display:
 
