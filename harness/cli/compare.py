@@ -11,7 +11,7 @@ from rich.console import Console
 from harness.cli.progress import PLAIN_WIDTH, rich_table
 from harness.compare.comparable import NAMES
 from harness.compare.compare import compare_runs
-from harness.report.tables import differences as tables
+from harness.report.tables.differences import caveats, difference_tables, gates_table
 from harness.schema.compare import CompareResults
 from harness.schema.gates import parse_gate
 from harness.schema.settings import split
@@ -58,13 +58,13 @@ def _show(results: CompareResults) -> None:
     console.print(f"A: {results.a}\nB: {results.b}")
     for one in results.obstacles:
         console.print(f"{'allowed' if one.allowed else 'not comparable'} ({one.name}): {one.reason}")
-    for table in tables.differences(results):
+    for table in difference_tables(results):
         console.print(rich_table(table))
     if results.differences:
-        for line in tables.caveats(results):
+        for line in caveats(results):
             console.print(line)
     if results.gates:
-        console.print(rich_table(tables.gates(results)))
+        console.print(rich_table(gates_table(results)))
     if results.outcome != "no gate":
         console.print(f"verdict: {results.outcome}")
     if results.outcome == "not comparable":

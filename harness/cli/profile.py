@@ -19,7 +19,7 @@ from harness.profiling.store import MANIFEST, read_profiles
 from harness.profiling.subject import begin_run, open_subject
 from harness.report.render import write_run_outputs
 from harness.report.run import OFFLINE, ONLINE
-from harness.report.tables import profiles as tables
+from harness.report.tables import profiles as profile_tables
 from harness.report.tables.gaps import gap_table
 from harness.report.tables.table import Table
 from harness.schema.load import LoadLevel
@@ -175,7 +175,7 @@ def diff(
     if not pairs:
         raise UsageError("A and B were not profiled by the same tool", "profile both by one: --tool torch")
     for one, other in pairs:
-        table = tables.difference(one, other)
+        table = profile_tables.difference(one, other)
         console.print(rich_table(table))
         for note in table.notes:
             console.print(note)
@@ -200,7 +200,7 @@ def _of(figures: list[ProfileFigures], label: str | None, run: Path) -> list[Pro
 def _tables(profiles: Profiles) -> list[Table]:
     if not profiles.figures:
         return []
-    shown = [tables.steps(profiles.figures), tables.categories(profiles.figures)]
+    shown = [profile_tables.steps(profiles.figures), profile_tables.categories(profiles.figures)]
     if profiles.agreements:
-        shown.append(tables.agreements(profiles.agreements))
+        shown.append(profile_tables.agreements(profiles.agreements))
     return [*shown, *(gap_table(one) for one in profiles.gaps)]

@@ -19,10 +19,12 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from harness.metrics.percentiles import missing
-from harness.report.tables import summaries as tables
-from harness.report.tables.differences import noise, planning
+from harness.report.tables.latency import latency_table
+from harness.report.tables.noise import noise_tables, planning_tables
+from harness.report.tables.offline import offline_table
 from harness.report.tables.prefix_hits import prefix_table
 from harness.report.tables.table import Table
+from harness.report.tables.throughput import throughput_table
 from harness.report.text.heading import fitted
 from harness.report.text.numbers import DASH, plural
 from harness.runs.events import (
@@ -165,13 +167,13 @@ def rich_table(table: Table) -> RichTable:
 
 def _tables(results: OnlineResults | OfflineResults) -> list[Table]:
     if isinstance(results, OfflineResults):
-        return [tables.offline(results.results)]
+        return [offline_table(results.results)]
     pooled = [summary for summary in results.summaries if summary.repeat is None]
     metrics = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
-    found = [*(tables.latency(pooled, metric) for metric in metrics), tables.throughput(pooled)]
+    found = [*(latency_table(pooled, metric) for metric in metrics), throughput_table(pooled)]
     if prefixes := prefix_table(results.prefixes):
         found.append(prefixes)
-    more = noise if results.meta.settings.get("aa") else planning
+    more = noise_tables if results.meta.settings.get("aa") else planning_tables
     return found + more(results.comparisons)
 
 

@@ -10,10 +10,10 @@ from harness.schema.load import LoadLevel
 from harness.schema.results import Comparison, OnlineSummary
 
 #: The label that is really best, by (load, metric, statistic).
-Winners = dict[tuple[LoadLevel, str, str], str]
+BestLabels = dict[tuple[LoadLevel, str, str], str]
 
 
-def winners(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) -> Winners:
+def best_labels(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) -> BestLabels:
     """The label whose verdict against every other valid engine at that load is a difference to its good.
 
     An invalid cell neither wins nor is beaten.

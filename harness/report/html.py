@@ -14,28 +14,33 @@ from pathlib import Path
 from markupsafe import Markup
 
 from harness.metrics.glossary import GLOSSARY
-from harness.report.best import Winners, winners
+from harness.report.best import BestLabels, best_labels
 from harness.report.figures.bands import HEADLINE
 from harness.report.figures.run_figures import Figures
 from harness.report.figures.sketch import series
 from harness.report.figures.style import Look, looks, on_dark
 from harness.report.figures.svg import Plot, css_color
-from harness.report.figures.waterfall import COLORS, waterfall_table
+from harness.report.figures.waterfall import COLORS
 from harness.report.page import environment, text_of
 from harness.report.profile_section import ProfileSection, profile_section
 from harness.report.run import OfflineRun, OnlineRun, Run
 from harness.report.several import Change, overview
-from harness.report.tables import summaries as tables
-from harness.report.tables.differences import noise, planning
-from harness.report.tables.ledger import sources
+from harness.report.tables.answers import answers_table
+from harness.report.tables.latency import headline_table, latency_split_table
+from harness.report.tables.ledger import SideBySide, side_by_side, sources
+from harness.report.tables.noise import noise_tables, planning_tables
+from harness.report.tables.offline import offline_repeats_table, offline_table
 from harness.report.tables.prefix_hits import prefix_table
 from harness.report.tables.ratios import ratios
+from harness.report.tables.repeats import repeats_table
 from harness.report.tables.table import Table
-from harness.report.text import provenance as made
+from harness.report.tables.throughput import throughput_table
+from harness.report.tables.waterfall import waterfall_table
+from harness.report.text import provenance
 from harness.report.text.heading import facts, machine, title
 from harness.report.text.notices import Notice, notices
 from harness.report.text.verdict import verdict
-from harness.schema.fairness import AnswerChecks, Ledger
+from harness.schema.fairness import Ledger
 from harness.schema.results import RunInfo
 
 
@@ -86,17 +91,24 @@ class Chapter:
         return sources(self.ledger) if self.ledger else []
 
     @property
-    def answers(self) -> AnswerChecks | None:
-        return self.run.results.answers if isinstance(self.run, OnlineRun) else None
+    def settings_side_by_side(self) -> SideBySide:
+        return side_by_side(self.meta.launches, self.ledger)
+
+    @property
+    def answers(self) -> Table | None:
+        checks = self.run.results.answers if isinstance(self.run, OnlineRun) else None
+        return None if checks is None else answers_table(checks)
 
     @property
     def verdict(self) -> list[str]:
         return verdict(self.run)
 
     @property
-    def winners(self) -> Winners:
+    def best_labels(self) -> BestLabels:
         return (
-            winners(self.run.pooled, self.run.results.comparisons) if isinstance(self.run, OnlineRun) else {}
+            best_labels(self.run.pooled, self.run.results.comparisons)
+            if isinstance(self.run, OnlineRun)
+            else {}
         )
 
     @property
@@ -113,13 +125,13 @@ class Chapter:
     @property
     def headline(self) -> Table:
         if isinstance(self.run, OfflineRun):
-            return tables.offline(self.run.results.results)
-        return tables.headline(self.run.pooled, self.winners)
+            return offline_table(self.run.results.results)
+        return headline_table(self.run.pooled, self.best_labels)
 
     @property
     def latencies(self) -> dict[str, Table]:
         assert isinstance(self.run, OnlineRun)
-        return {metric: tables.latency_split(self.run.pooled, metric, self.winners) for metric in HEADLINE}
+        return {metric: latency_split_table(self.run.pooled, metric, self.best_labels) for metric in HEADLINE}
 
     def ratios(self, metric: str) -> dict[str, Table]:
         """Every engine over each of them, by the one that is the baseline."""
@@ -143,18 +155,18 @@ class Chapter:
     def noise(self) -> list[Table]:
         """Of a run that measures every engine as two."""
         assert isinstance(self.run, OnlineRun)
-        return noise(self.run.results.comparisons) if self.meta.settings.get("aa") else []
+        return noise_tables(self.run.results.comparisons) if self.meta.settings.get("aa") else []
 
     @property
     def planning(self) -> list[Table]:
         """Of a run with several engines and repeats; that of an A/A run is in its noise."""
         assert isinstance(self.run, OnlineRun)
-        return [] if self.meta.settings.get("aa") else planning(self.run.results.comparisons)
+        return [] if self.meta.settings.get("aa") else planning_tables(self.run.results.comparisons)
 
     @property
     def throughput(self) -> Table:
         assert isinstance(self.run, OnlineRun)
-        return tables.throughput(self.run.pooled)
+        return throughput_table(self.run.pooled)
 
     @cached_property
     def profiles(self) -> ProfileSection | None:
@@ -169,8 +181,8 @@ class Chapter:
     @property
     def each_repeat(self) -> Table:
         if isinstance(self.run, OfflineRun):
-            return tables.offline_repeats(self.run.results.results)
-        return tables.repeats(self.run.repeats)
+            return offline_repeats_table(self.run.results.results)
+        return repeats_table(self.run.repeats)
 
 
 def render(runs: Sequence[tuple[Run, Figures]], folder: Path, changes: Sequence[Change] = ()) -> str:
@@ -192,7 +204,7 @@ def render(runs: Sequence[tuple[Run, Figures]], folder: Path, changes: Sequence[
             overview=overview([run for run, _ in runs]),
             changes=changes,
             glossary=GLOSSARY,
-            made=made,
+            provenance=provenance,
             inline=inline,
             color=css_color,
             series=series,

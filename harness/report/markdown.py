@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from harness.report.best import winners
+from harness.report.best import best_labels
 from harness.report.figures.bands import HEADLINE
 from harness.report.figures.svg import plain
-from harness.report.figures.waterfall import waterfall_table
 from harness.report.run import OnlineRun, Run
-from harness.report.tables import summaries as tables
-from harness.report.tables.differences import noise, planning
+from harness.report.tables.answers import answers_table
+from harness.report.tables.latency import headline_table, latency_table
 from harness.report.tables.ledger import ledger_table
+from harness.report.tables.noise import noise_tables, planning_tables
+from harness.report.tables.offline import offline_table
 from harness.report.tables.prefix_hits import prefix_table
 from harness.report.tables.table import Table
+from harness.report.tables.throughput import throughput_table
+from harness.report.tables.waterfall import waterfall_table
 from harness.report.text.heading import facts, title
 from harness.report.text.notices import notices
-from harness.report.text.provenance import answers
 from harness.report.text.verdict import verdict
 
 _STAR = "\\* better than every other valid engine, at 5 % for all comparisons of a pair together.\n"
@@ -27,23 +29,23 @@ def summary(run: Run) -> str:
     parts += [f"> **{_text(one.title)}** {_text(one.detail)}\n" for one in notices(run)]
     parts.append(_text(" ".join(verdict(run)), 2000) + "\n")
     if isinstance(run, OnlineRun):
-        best = winners(run.pooled, run.results.comparisons)
-        shown = tables.headline(run.pooled, best)
+        best = best_labels(run.pooled, run.results.comparisons)
+        shown = headline_table(run.pooled, best)
         parts += [table(shown), *([_STAR] if shown.marked else [])]
-        parts += [table(tables.latency(run.pooled, metric)) for metric in HEADLINE]
-        parts.append(table(tables.throughput(run.pooled)))
-        found = noise if run.meta.settings.get("aa") else planning
+        parts += [table(latency_table(run.pooled, metric)) for metric in HEADLINE]
+        parts.append(table(throughput_table(run.pooled)))
+        found = noise_tables if run.meta.settings.get("aa") else planning_tables
         parts += [table(one) for one in found(run.results.comparisons)]
         if waterfall := waterfall_table(run.pooled):
             parts.append(table(waterfall))
         if run.results.answers is not None:
-            parts.append(table(answers(run.results.answers)))
+            parts.append(table(answers_table(run.results.answers)))
         if run.results.ledger is not None:
             parts.append(table(ledger_table(run.results.ledger)))
         if prefixes := prefix_table(run.results.prefixes):
             parts.append(table(prefixes))
     else:
-        parts.append(table(tables.offline(run.results.results)))
+        parts.append(table(offline_table(run.results.results)))
     return "\n".join(parts)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.profiling.store import read_manifest, read_profiles
-from harness.report.tables import profiles as tables
+from harness.report.tables import profiles as profile_tables
 from harness.report.tables.gaps import gap_table, unexplained
 from harness.report.tables.table import Table
 from harness.schema.profile import Artifact
@@ -40,19 +40,19 @@ def profile_section(run: Path) -> ProfileSection | None:
     for gap in profiles.gaps:
         fill(gap, manifest.meta)
     figures = [one for one in profiles.figures if one.steps]
-    shown = [tables.steps(figures), tables.categories(figures)] if figures else []
+    shown = [profile_tables.steps(figures), profile_tables.categories(figures)] if figures else []
     if any(one.components for one in figures):
-        shown.append(tables.components(figures))
+        shown.append(profile_tables.components(figures))
     if profiles.agreements:
-        shown.append(tables.agreements(profiles.agreements))
+        shown.append(profile_tables.agreements(profiles.agreements))
     remarks = {f"{one.label}, {one.tool}": remark for one in profiles.figures for remark in one.remarks}
     return ProfileSection(
-        profiled=tables.profiled([one for one in manifest.runs if one.error is None]),
+        profiled=profile_tables.profiled([one for one in manifest.runs if one.error is None]),
         gaps=[gap_table(one) for one in profiles.gaps if one.parts],
         unexplained=unexplained([one for one in profiles.gaps if not one.parts]),
         tables=shown,
-        kernels=[tables.kernels(one) for one in profiles.figures],
-        rules=tables.rules(),
+        kernels=[profile_tables.kernels(one) for one in profiles.figures],
+        rules=profile_tables.rules(),
         unread=profiles.unread | remarks,
         artifacts=[one for run in manifest.runs for one in run.artifacts],
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from harness.compare.compare import compare_runs
 from harness.report.run import OnlineRun, Run
-from harness.report.tables.differences import caveats, differences
-from harness.report.tables.summaries import all_runs
+from harness.report.tables.differences import caveats, difference_tables
+from harness.report.tables.repeats import all_runs_table
 from harness.report.tables.table import Table
 
 
@@ -26,7 +26,7 @@ class Change:
 def overview(runs: Sequence[Run]) -> Table | None:
     """Every engine of the online runs, numbered from 1, at every load; None of less than two such runs."""
     online = {number: run.pooled for number, run in enumerate(runs, 1) if isinstance(run, OnlineRun)}
-    return all_runs(online) if len(online) > 1 else None
+    return all_runs_table(online) if len(online) > 1 else None
 
 
 def changes(runs: Sequence[Run]) -> list[Change]:
@@ -45,7 +45,7 @@ def changes(runs: Sequence[Run]) -> list[Change]:
             Change(
                 online[0].path.name,
                 run.path.name,
-                differences(results),
+                difference_tables(results),
                 caveats(results) if results.differences else [],
                 [one.reason for one in results.obstacles],
             )

@@ -15,8 +15,9 @@ from harness.report.figures.overtime import in_flight, lives, lives_end, timelin
 from harness.report.figures.style import MATPLOTLIB, Look, looks
 from harness.report.figures.svg import Plot
 from harness.report.figures.tradeoff import tradeoff
-from harness.report.figures.waterfall import known, waterfall
+from harness.report.figures.waterfall import waterfall
 from harness.report.run import OfflineRun, OnlineRun, Run
+from harness.report.tables.waterfall import with_waterfall
 from harness.schema.load import LoadLevel, heaviest
 from harness.schema.results import OnlineSummary
 
@@ -68,7 +69,9 @@ def online_figures(run: OnlineRun) -> Figures:
                 for metric in ("ttft_ms", "tpot_ms")
                 if any(getattr(summary, metric).n for summary in pooled)
             ],
-            waterfalls=[waterfall(pooled, load) for load in sorted({one.load for one, _ in known(pooled)})],
+            waterfalls=[
+                waterfall(pooled, load) for load in sorted({one.load for one, _ in with_waterfall(pooled)})
+            ],
             timelines=_timelines(groups, styles),
             lives=_lives(groups, styles),
         )

@@ -1,4 +1,4 @@
-"""Where the time to first token went: stacked bars and their table."""
+"""Where the time to first token went: stacked bars."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from harness.report.figures.axes import footnote
 from harness.report.figures.sketch import LINE, Sketch
 from harness.report.figures.style import INK, RULE, Look
 from harness.report.figures.svg import Plot, plain
-from harness.report.tables.table import Cell, Column, Table
+from harness.report.tables.waterfall import with_waterfall
 from harness.report.text.numbers import decimals, number
-from harness.schema.fairness import PARTS, Waterfall
-from harness.schema.load import LoadLevel, head_of
+from harness.schema.fairness import PARTS
+from harness.schema.load import LoadLevel
 from harness.schema.results import OnlineSummary
 
 #: From light to dark along a request's way; each differs in lightness from its neighbours.
@@ -25,14 +25,9 @@ COLORS = {
 }
 
 
-def known(pooled: Sequence[OnlineSummary]) -> list[tuple[OnlineSummary, Waterfall]]:
-    """The summaries whose TTFT is taken apart."""
-    return [(one, one.waterfall) for one in pooled if one.waterfall is not None]
-
-
 def waterfall(pooled: Sequence[OnlineSummary], load: LoadLevel) -> Plot:
     """The parts of the mean TTFT at one load, a bar an engine."""
-    rows = [(one, found) for one, found in known(pooled) if one.load == load]
+    rows = [(one, found) for one, found in with_waterfall(pooled) if one.load == load]
     names = [plain(one.label, 28) for one, _ in rows]
     sketch = Sketch(
         {part: Look(COLORS[part], "s", "none") for part in PARTS},
@@ -73,26 +68,3 @@ def waterfall(pooled: Sequence[OnlineSummary], load: LoadLevel) -> Plot:
     axes.set_title(f"Mean TTFT at {load}, ms")
     footnote(axes, f"from the schedule; n ≥ {min(found.n for _, found in rows):,} requests a bar")
     return sketch.finish(f"waterfall_{load.file_name}", f"Parts of the mean time to first token, {load}")
-
-
-def waterfall_table(pooled: Sequence[OnlineSummary]) -> Table | None:
-    """One row an engine and load, a column a part; None where no TTFT is taken apart."""
-    rows = known(pooled)
-    if not rows:
-        return None
-    head = head_of(one.load for one, _ in rows)
-    columns = [Column("engine", numeric=False), Column(head), *(Column(part) for part in PARTS)]
-    lines = []
-    for one, found in rows:
-        parts = {part.part: part for part in found.parts}
-        digits = decimals([found.total_ms])
-        cells = [
-            Cell(number(p.mean_ms, digits), p.mean_ms, remark=f"{p.source}: {p.how}")
-            if (p := parts.get(name)) is not None
-            else Cell("–")
-            for name in PARTS
-        ]
-        total = Cell(number(found.total_ms, digits), found.total_ms)
-        lines.append([Cell(one.label), Cell(one.load.number, one.load.value), *cells, total])
-    notes = [f"{part}: {meaning}." for part, meaning in PARTS.items()]
-    return Table("waterfall", "Parts of the mean TTFT, ms", [*columns, Column("sum")], lines, notes)

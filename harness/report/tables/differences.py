@@ -1,24 +1,15 @@
-"""What `bench compare` and `bench online --aa` show."""
+"""Two runs compared: differences, gates, and how to read them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from harness.metrics.estimates import Key
 from harness.metrics.glossary import GLOSSARY
 from harness.metrics.intervals import ASSUMED_SPREAD, LEVEL, Ends
 from harness.metrics.power import MAX_REPEATS, POWER
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH, decimals, number, plural
 from harness.schema.compare import EFFECTS, CompareResults, Difference, Gated
-from harness.schema.load import LoadLevel, head_of
+from harness.schema.load import head_of
 from harness.schema.results import Comparison
-
-#: The statistics of a run's plan for more repeats.
-PLANNED: tuple[Key, ...] = (
-    *((metric, statistic) for metric in ("ttft_ms", "tpot_ms") for statistic in ("p50", "p99")),
-    ("output_tok_per_s", "output_tok_per_s"),
-)
 
 _COLUMNS = [
     Column("statistic", numeric=False),
@@ -31,7 +22,7 @@ _COLUMNS = [
 ]
 
 
-def differences(results: CompareResults) -> list[Table]:
+def difference_tables(results: CompareResults) -> list[Table]:
     """One table an engine and load: every statistic of A and B, the change, and what is known of it."""
     places = dict.fromkeys((one.engine_a, one.engine_b, one.load) for one in results.differences)
     return [
@@ -49,7 +40,7 @@ def differences(results: CompareResults) -> list[Table]:
     ]
 
 
-def gates(results: CompareResults) -> Table:
+def gates_table(results: CompareResults) -> Table:
     """One line a gate, engine and load."""
     load = head_of(one.load for one in results.gates)
     heads = ("gate", "engine", load, "found", "95 % interval", "outcome", "why")
@@ -74,77 +65,8 @@ def caveats(results: CompareResults) -> list[str]:
     return said
 
 
-def noise(comparisons: Sequence[Comparison]) -> list[Table]:
-    """The noise floor of an A/A run: one table an engine, a row a load and statistic."""
-    heads = [
-        head_of(one.load for one in comparisons),
-        "statistic",
-        "A",
-        "B",
-        "noise",
-        "A against B",
-        *(f"repeats to find {e}" for e in EFFECTS),
-    ]
-    columns = [Column(head, numeric=head not in ("statistic", "A against B")) for head in heads]
-    by_engine: dict[str, list[Comparison]] = {}
-    for one in comparisons:
-        if one.a.endswith(" (A)") and one.b == f"{one.a.removesuffix(' (A)')} (B)":
-            by_engine.setdefault(one.a.removesuffix(" (A)"), []).append(one)
-    return [
-        Table("noise", f"{engine} against itself: {_found(found)}", columns, [_noise(one) for one in found])
-        for engine, found in by_engine.items()
-    ]
-
-
-def planning(comparisons: Sequence[Comparison]) -> list[Table]:
-    """How many repeats a difference between two engines of a run needs; nothing where none has several."""
-    known: dict[tuple[str, str, LoadLevel], dict[Key, Comparison]] = {}
-    for one in comparisons:
-        if one.spread is not None:
-            known.setdefault((one.a, one.b, one.load), {})[one.metric, one.statistic] = one
-    if not known:
-        return []
-    columns = [
-        *(Column(head, numeric=False) for head in ("engines", head_of(load for *_, load in known))),
-        *(Column(_name(*key).partition(",")[0]) for key in PLANNED),
-    ]
-    rows = [
-        [
-            Cell(f"{a} and {b}"),
-            Cell(load.number),
-            *(Cell(" / ".join(_repeats(found[key])) if key in found else DASH) for key in PLANNED),
-        ]
-        for (a, b, load), found in known.items()
-    ]
-    title = f"Repeats of each engine that find a difference of {' / '.join(EFFECTS)}"
-    note = f"With a chance of {POWER:.0%}, for all comparisons of the pair together."
-    return [Table("planning", title, columns, rows, (note,))]
-
-
-def _found(comparisons: Sequence[Comparison]) -> str:
-    """The verdict of one A/A run."""
-    wrong = sum(one.verdict in ("better", "worse") for one in comparisons)
-    known = sum(one.verdict != "not enough data" for one in comparisons)
-    said = f"a difference in {wrong}" if wrong else "no difference"
-    return f"{said} of {plural(known, 'comparison')}, at {LEVEL:.0%} for all together"
-
-
-def _noise(one: Comparison) -> list[Cell]:
-    half = None if one.ci is None else (one.ci[1] / one.ci[0]) ** 0.5 - 1
-    places = decimals([one.value_a, one.value_b])
-    return [
-        Cell(one.load.number),
-        Cell(_name(one.metric, one.statistic)),
-        Cell(number(one.value_a, places), one.value_a),
-        Cell(number(one.value_b, places), one.value_b),
-        Cell(DASH if half is None else f"±{half:.1%}", half),
-        Cell(one.verdict),
-        *map(Cell, _repeats(one)),
-    ]
-
-
-def _repeats(one: Comparison | Difference) -> list[str]:
-    """For each of `EFFECTS`; a dash where one repeat shows no spread."""
+def repeats_to_find(one: Comparison | Difference) -> list[str]:
+    """How many, for each of `EFFECTS`; a dash where one repeat shows no spread."""
     return [DASH if one.spread is None else _many(count) for count in one.repeats_to_find.values()]
 
 
@@ -155,13 +77,13 @@ def _row(one: Difference) -> list[Cell]:
         what = "token" if one.metric == "itl_ms" else "request"
         verdict += f": {plural(one.missing_samples, what)} more needed"
     return [
-        Cell(_name(one.metric, one.statistic)),
+        Cell(statistic_name(one.metric, one.statistic)),
         Cell(number(one.value_a, places), one.value_a),
         Cell(number(one.value_b, places), one.value_b),
         Cell(_change(one.ratio), one.ratio),
         Cell(_ends(one.ratio_ci)),
         Cell(verdict),
-        Cell(" / ".join(_repeats(one))),
+        Cell(" / ".join(repeats_to_find(one))),
     ]
 
 
@@ -179,7 +101,8 @@ def _gate(one: Gated) -> list[Cell]:
     return [Cell(text) for text in texts]
 
 
-def _name(metric: str, statistic: str) -> str:
+def statistic_name(metric: str, statistic: str) -> str:
+    """`TTFT p99, ms`; of a rate `output tok/s`."""
     term = GLOSSARY[metric]
     return term.short if statistic == metric else f"{term.short} {statistic}, {term.unit}"
 

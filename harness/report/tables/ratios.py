@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.metrics.glossary import GLOSSARY
 from harness.report.best import better, differs, valid_labels
-from harness.report.tables.summaries import SHOWN
+from harness.report.tables.latency import SHOWN
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH
 from harness.schema.results import Comparison, OnlineSummary

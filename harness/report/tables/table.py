@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from harness.report.text.numbers import number
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -51,3 +53,8 @@ class Table:
     def lines(self) -> list[list[str]]:
         """The rows as text; the best is starred."""
         return [[f"{cell.text} *" if cell.best else cell.text for cell in row] for row in self.rows]
+
+
+def number_cell(value: float | None, places: int) -> Cell:
+    """A number with so many decimals; a dash for None."""
+    return Cell(number(value, places), value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.report.tables.differences import PLANNED, planning
+from harness.report.tables.noise import PLANNED, planning_tables
 from harness.schema.results import Comparison
 
 
@@ -15,7 +15,7 @@ def comparison(metric: str, statistic: str, spread: float | None = 0.05, **given
 
 
 def test_one_row_for_a_pair_and_scale_with_what_is_known():
-    [table] = planning(
+    [table] = planning_tables(
         [comparison("tpot_ms", "p50"), comparison("itl_ms", "p50"), comparison("ttft_ms", "p99")]
     )
     assert table.headers[:2] == ["engines", "scale"] and len(table.headers) == 2 + len(PLANNED)
@@ -23,4 +23,4 @@ def test_one_row_for_a_pair_and_scale_with_what_is_known():
 
 
 def test_without_repeats_there_is_no_plan():
-    assert planning([comparison("tpot_ms", "p50", spread=None)]) == []
+    assert planning_tables([comparison("tpot_ms", "p50", spread=None)]) == []

@@ -1,16 +1,17 @@
-"""Tables, winners, the verdict and warnings: what is claimed, and what is not."""
+"""Tables, best_labels, the verdict and warnings: what is claimed, and what is not."""
 
 from dataclasses import replace
 
 import pytest
 
-from harness.report.best import winners
+from harness.report.best import best_labels
 from harness.report.markdown import summary, table
 from harness.report.run import load_run
-from harness.report.tables import summaries as tables
+from harness.report.tables.latency import SHOWN, headline_table, latency_split_table, latency_table
+from harness.report.tables.offline import offline_table
 from harness.report.tables.ratios import ratios
-from harness.report.tables.summaries import SHOWN
 from harness.report.tables.table import Cell, Column, Table
+from harness.report.tables.throughput import throughput_table
 from harness.report.text.heading import machine
 from harness.report.text.notices import notices
 from harness.report.text.numbers import DASH, percent
@@ -45,7 +46,7 @@ def comparison(a, b, ratio, ci, scale=0.4, metric="ttft_ms", statistic="p90", ch
 
 def test_every_shown_percentile_is_in_the_results(run):
     for metric in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"):
-        shown = tables.latency_split(run.pooled, metric, {})
+        shown = latency_split_table(run.pooled, metric, {})
         by = {(s.label, s.scale): getattr(s, metric) for s in run.pooled}
         for row in shown.rows:
             values = [cell.value for cell in row[1:]]
@@ -58,22 +59,22 @@ def test_every_shown_percentile_is_in_the_results(run):
 
 
 def test_the_contract_s_form_of_a_latency_table(run):
-    shown = tables.latency(run.pooled, "ttft_ms")
+    shown = latency_table(run.pooled, "ttft_ms")
     assert [column.title for column in shown.columns] == ["engine", "scale 0.4", "scale 0.8", "scale 1.6"]
     assert all(cell.text.count("/") == 2 for row in shown.rows for cell in row[1:])
 
 
 def test_a_percentile_without_support_is_withheld_and_says_what_it_needs(small):
-    shown = tables.latency_split(small.pooled, "ttft_ms", {})
+    shown = latency_split_table(small.pooled, "ttft_ms", {})
     p99 = shown.rows[0][3]
     assert (p99.text, p99.value, p99.remark) == ("–", None, "withheld: p99 needs 40 more samples")
     assert shown.notes == ["–: p99 needs 100 samples and is withheld below; up to 40 more."]
-    assert tables.latency(small.pooled, "ttft_ms").rows[0][1].text.endswith("/–")
-    assert tables.headline(small.pooled, {}).columns[1].group == "TTFT p90, ms"
+    assert latency_table(small.pooled, "ttft_ms").rows[0][1].text.endswith("/–")
+    assert headline_table(small.pooled, {}).columns[1].group == "TTFT p90, ms"
 
 
 def test_failures_stand_beside_the_rates(run):
-    shown = tables.throughput(run.pooled)
+    shown = throughput_table(run.pooled)
     (row,) = [row for row in shown.rows if row[0].text == "vLLM" and row[1].text == "0.4"]
     by = dict(zip(shown.headers, (cell.text for cell in row), strict=True))
     assert (by["requests"], by["failed"], by["errors"]) == ("400", "3", "disconnected 1, timeout 2")
@@ -85,13 +86,13 @@ def test_the_best_is_marked_only_where_it_differs_from_every_other_valid_engine(
     roseinfer, variant, vllm, sglang = (engine.label for engine in ENGINES)
     clear = [comparison(roseinfer, variant, 0.5, (0.4, 0.6)), comparison(roseinfer, sglang, 0.3, (0.2, 0.4))]
     key = (LoadLevel(0.4), "ttft_ms", "p90")
-    assert winners(pooled, clear) == {key: roseinfer}
-    assert winners(pooled, [*clear, comparison(roseinfer, vllm, 2.0, (1.8, 2.2))]) == {key: roseinfer}
-    assert winners(pooled, clear[:1]) == {}
+    assert best_labels(pooled, clear) == {key: roseinfer}
+    assert best_labels(pooled, [*clear, comparison(roseinfer, vllm, 2.0, (1.8, 2.2))]) == {key: roseinfer}
+    assert best_labels(pooled, clear[:1]) == {}
     level = [clear[0], comparison(roseinfer, sglang, 0.9, (0.7, 1.1))]
-    assert winners(pooled, level) == {}
+    assert best_labels(pooled, level) == {}
     by_itself = [clear[0], comparison(roseinfer, sglang, 0.9, (0.85, 0.98), chance=True)]
-    assert winners(pooled, by_itself) == {}
+    assert best_labels(pooled, by_itself) == {}
 
 
 def test_a_winner_whose_number_reads_like_another_s_is_not_marked(run):
@@ -101,14 +102,14 @@ def test_a_winner_whose_number_reads_like_another_s_is_not_marked(run):
     apart = [s.model_copy(update={"output_tok_per_s": mine.output_tok_per_s * 0.9}) for s in pooled[1:]]
     won = {(LoadLevel(1.6), "output_tok_per_s", "output_tok_per_s"): "roseinfer"}
     for others, marked in ((level, 0), (apart, 1)):
-        shown = tables.headline([mine, *others], won)
+        shown = headline_table([mine, *others], won)
         assert sum(cell.best for row in shown.rows for cell in row) == marked
 
 
 def test_the_best_rate_is_the_highest(run):
     pooled = [s for s in run.pooled if s.scale == 0.4 and s.label in ("roseinfer", "SGLang")]
     rate = {"metric": "output_tok_per_s", "statistic": "output_tok_per_s"}
-    found = winners(pooled, [comparison("roseinfer", "SGLang", 0.5, (0.4, 0.6), **rate)])
+    found = best_labels(pooled, [comparison("roseinfer", "SGLang", 0.5, (0.4, 0.6), **rate)])
     assert list(found.values()) == ["SGLang"]
 
 
@@ -200,9 +201,9 @@ def swept(tmp_path_factory):
 def test_a_closed_loop_s_levels_are_its_loads(swept):
     first = verdict(swept)[0]
     assert first.startswith("With 64 requests in flight, the heaviest load, ")
-    shown = tables.latency(swept.pooled, "ttft_ms")
+    shown = latency_table(swept.pooled, "ttft_ms")
     assert shown.headers == ["engine", "1 in flight", "8 in flight", "64 in flight"]
-    rates = tables.throughput(swept.pooled)
+    rates = throughput_table(swept.pooled)
     assert rates.headers[1] == "in flight" and [row[1].text for row in rates.rows[:3]] == ["1", "8", "64"]
     assert swept.disagreements == [] and "scale" not in summary(swept)
 
@@ -227,7 +228,7 @@ def test_warnings_name_every_reason(run, small):
 
 def test_offline_means_and_verdict(offline_run, tmp_path):
     run = load_run(offline_run)
-    shown = tables.offline(run.results.results)
+    shown = offline_table(run.results.results)
     assert shown.headers == ["engine", "req/s", "output tok/s", "total tok/s", "total latency (s)"]
     rates = [one.output_tok_per_s for one in run.results.results if one.label == "vLLM"]
     (row,) = [row for row in shown.rows if row[0].text == "vLLM"]
@@ -242,7 +243,7 @@ def test_summary_markdown_has_the_same_rows_as_the_tables(run):
     text = summary(run)
     assert text.startswith("# roseinfer vs roseinfer (-mp async admit) vs vLLM vs SGLang\n")
     assert "| engine | scale 0.4 | scale 0.8 | scale 1.6 |\n| --- | ---: | ---: | ---: |" in text
-    for row in tables.latency(run.pooled, "itl_ms").lines:
+    for row in latency_table(run.pooled, "itl_ms").lines:
         assert f"| {' | '.join(row)} |" in text
 
 
