@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.calibration.mock_process import PROMPT_TOKENS, MockServer, ask, mock_server
+from harness.calibration.mock_process import PROMPT_TOKENS, MockServerProcess, ask, mock_server
 from harness.loadgen.load_plan import LoadPlan
 from harness.loadgen.run_load import run_load
 from harness.mock_server.behaviour import Deed
@@ -61,13 +61,13 @@ class Reported:
     itl_per_request: bool
 
 
-Client = Callable[[MockServer, Load], Reported]
+Client = Callable[[MockServerProcess, Load], Reported]
 
 
-def rosebench(golden: MockServer, load: Load) -> Reported:
+def rosebench(mock: MockServerProcess, load: Load) -> Reported:
     """Our own client, one process, on the core that the server does not have."""
     wire = [ask(index, load.tokens, {}, None) for index in range(load.requests)]
-    result = run_load(LoadPlan(golden.target, wire, load.concurrency), cpus=CLIENT_CPUS)
+    result = run_load(LoadPlan(mock.target, wire, load.concurrency), cpus=CLIENT_CPUS)
     ttft, itl = [], []
     for response in result.responses:
         chunks = read_request(response, load.tokens).chunks
@@ -77,7 +77,7 @@ def rosebench(golden: MockServer, load: Load) -> Reported:
     return Reported(_percentiles(ttft), _percentiles(itl), itl_per_request=False)
 
 
-def vllm(golden: MockServer, load: Load) -> Reported:
+def vllm(mock: MockServerProcess, load: Load) -> Reported:
     """`vllm bench serve`; where the environment has a launcher for machines without a GPU, through that."""
     folder = _environment("vllm")
     launcher = folder / "vllm_cpu_cli.py"
@@ -85,8 +85,8 @@ def vllm(golden: MockServer, load: Load) -> Reported:
     tokens = load.tokens
     with tempfile.TemporaryDirectory() as out:
         _run(
-            *start, "bench", "serve", "--backend", "vllm", "--base-url", _url(golden),
-            "--endpoint", "/v1/completions", "--model", "golden", "--tokenizer", _tokenizer(),
+            *start, "bench", "serve", "--backend", "vllm", "--base-url", _url(mock),
+            "--endpoint", "/v1/completions", "--model", "mock", "--tokenizer", _tokenizer(),
             "--dataset-name", "random", "--random-input-len", PROMPT_TOKENS, "--random-output-len", tokens,
             "--num-prompts", load.requests, "--max-concurrency", load.concurrency, "--ignore-eos",
             "--temperature", 0, "--percentile-metrics", "ttft,itl", "--metric-percentiles", "50,99",
@@ -100,9 +100,9 @@ def vllm(golden: MockServer, load: Load) -> Reported:
     )
 
 
-def guidellm(golden: MockServer, load: Load) -> Reported:
+def guidellm(mock: MockServerProcess, load: Load) -> Reported:
     """guidellm with its concurrent profile."""
-    backend = f"kind=openai_http,target={_url(golden)},model=golden,request_format=/v1/completions"
+    backend = f"kind=openai_http,target={_url(mock)},model=mock,request_format=/v1/completions"
     with tempfile.TemporaryDirectory() as out:
         _run(
             _environment("guidellm") / "guidellm", "run",
@@ -121,11 +121,11 @@ def guidellm(golden: MockServer, load: Load) -> Reported:
     return Reported((ttft["p50"], ttft["p99"]), (itl["p50"], itl["p99"]), itl_per_request=True)
 
 
-def aiperf(golden: MockServer, load: Load) -> Reported:
+def aiperf(mock: MockServerProcess, load: Load) -> Reported:
     """NVIDIA aiperf. It asks the tokenizer's folder itself and refuses to with HF_HUB_OFFLINE."""
     with tempfile.TemporaryDirectory() as out:
         _run(
-            _environment("aiperf") / "aiperf", "profile", "--model", "golden", "--url", _url(golden),
+            _environment("aiperf") / "aiperf", "profile", "--model", "mock", "--url", _url(mock),
             "--endpoint-type", "completions", "--streaming", "--tokenizer", _tokenizer(),
             "--use-server-token-count", "--synthetic-input-tokens-mean", PROMPT_TOKENS,
             "--synthetic-input-tokens-stddev", 0, "--output-tokens-mean", load.tokens,
@@ -169,9 +169,9 @@ def measure(name: str, timed: Sequence[int]) -> Row:
     def best(tokens: int, rate: Callable[[list[Deed]], float], *server: str) -> float:
         found = []
         for concurrency in levels:
-            with mock_server(*FAST, *server, cpus=SERVER_CPUS) as golden:
-                client(golden, Load(ROUNDS * concurrency, concurrency, tokens))
-                found.append(rate(_answers(golden, ROUNDS * concurrency)))
+            with mock_server(*FAST, *server, cpus=SERVER_CPUS) as mock:
+                client(mock, Load(ROUNDS * concurrency, concurrency, tokens))
+                found.append(rate(_answers(mock, ROUNDS * concurrency)))
             _say(f"{name}: {concurrency} in flight, {tokens} chunks each: {found[-1]:,.0f}/s")
         return max(found)
 
@@ -180,9 +180,9 @@ def measure(name: str, timed: Sequence[int]) -> Row:
     together_per_s = best(CHUNKS_TOKENS, _chunk_rate, *TOGETHER_SERVER)
     ttft_error, itl_error = {}, {}
     for concurrency in timed:
-        with mock_server("--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS), cpus=SERVER_CPUS) as golden:
-            seen = client(golden, Load(TIMED_REQUESTS, concurrency, TIMED_TOKENS))
-            deeds = _answers(golden, TIMED_REQUESTS)
+        with mock_server("--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS), cpus=SERVER_CPUS) as mock:
+            seen = client(mock, Load(TIMED_REQUESTS, concurrency, TIMED_TOKENS))
+            deeds = _answers(mock, TIMED_REQUESTS)
         ttft_error[concurrency] = _difference(seen.ttft, [_ttft(deed) for deed in deeds])
         gaps = [_gaps(deed) for deed in deeds]
         true = (
@@ -195,9 +195,9 @@ def measure(name: str, timed: Sequence[int]) -> Row:
     return Row(name, requests_per_s, chunks_per_s, together_per_s, ttft_error, itl_error)
 
 
-def _answers(golden: MockServer, requests: int) -> list[Deed]:
+def _answers(mock: MockServerProcess, requests: int) -> list[Deed]:
     """The last `requests` answers: what came before were the client's probes and warm-up."""
-    good = [deed for deed in golden.all_deeds() if deed.outcome == "complete" and deed.writes]
+    good = [deed for deed in mock.all_deeds() if deed.outcome == "complete" and deed.writes]
     return sorted(good, key=lambda deed: deed.t_received)[-requests:]
 
 
@@ -233,8 +233,8 @@ def _difference(reported: tuple[float, float], true: list[float]) -> tuple[float
     return round(reported[0] - p50, 3), round(reported[1] - p99, 3)
 
 
-def _url(golden: MockServer) -> str:
-    return f"http://127.0.0.1:{golden.port}"
+def _url(mock: MockServerProcess) -> str:
+    return f"http://127.0.0.1:{mock.port}"
 
 
 def _tokenizer() -> Path:

@@ -30,7 +30,7 @@ class EngineError(BenchError):
     """An engine could not be started, asked or stopped."""
 
 
-class LeftBehindError(EngineError):
+class CleanupError(EngineError):
     """Something of an engine could not be ended: nothing can be measured beside it."""
 
 

@@ -74,11 +74,11 @@ def measure_accuracy(
     Raises:
         BenchError: A request failed.
     """
-    with mock_server(cpus=cpus.engine) as golden:
+    with mock_server(cpus=cpus.engine) as mock:
         wire = [ask(index, tokens, behaviour, None) for index in range(requests)]
-        plan = LoadPlan(golden.target, wire, concurrency)
+        plan = LoadPlan(mock.target, wire, concurrency)
         result = run_load(plan, clients=processes, cpus=cpus.client)
-        deeds = golden.deeds()
+        deeds = mock.deeds()
     accuracy = Accuracy(Times(), Times(), [])
     for response in result.responses:
         _add(accuracy, response, deeds[response.index], tokens)

@@ -19,7 +19,7 @@ from harness.mock_server.behaviour import Deed
 PROMPT_TOKENS = 128
 
 
-class MockServer:
+class MockServerProcess:
     """A running mock server. `deeds` can be read once the answers are over."""
 
     def __init__(self, port: int, log: Path) -> None:
@@ -37,13 +37,13 @@ class MockServer:
 
 
 @contextmanager
-def mock_server(*options: str, cpus: Sequence[int] | None = None) -> Iterator[MockServer]:
+def mock_server(*options: str, cpus: Sequence[int] | None = None) -> Iterator[MockServerProcess]:
     """Run `python -m harness.mock_server` with `options` on `cpus`; it ends no later than this process.
 
     Raises:
         BenchError: It did not start.
     """
-    with tempfile.TemporaryDirectory(prefix="rosebench-golden-") as folder:
+    with tempfile.TemporaryDirectory(prefix="rosebench-mock-") as folder:
         log = Path(folder) / "deeds.jsonl"
         log.touch()
         process = subprocess.Popen(
@@ -60,7 +60,7 @@ def mock_server(*options: str, cpus: Sequence[int] | None = None) -> Iterator[Mo
             if word != b"port":
                 raise BenchError(f"the mock server ended with code {process.wait()}")
             try:
-                yield MockServer(int(port), log)
+                yield MockServerProcess(int(port), log)
             finally:
                 process.kill()
 
@@ -72,6 +72,6 @@ def ask(index: int, tokens: int, behaviour: Mapping[str, object], t_sched_s: flo
         "max_tokens": tokens,
         "stream": True,
         "user": str(index),
-        "golden": behaviour,
+        "behaviour": behaviour,
     }
     return WireRequest(index, t_sched_s, msgspec.json.encode(body))

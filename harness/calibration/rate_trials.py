@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from harness.calibration.mock_process import MockServer, ask, mock_server
+from harness.calibration.mock_process import MockServerProcess, ask, mock_server
 from harness.engines.cores import CpuSplit
 from harness.errors import BenchError
 from harness.loadgen.load_plan import LoadPlan, LoadResult
@@ -56,7 +56,7 @@ def try_chunks(rate: float, seconds: float, processes: int, cpus: CpuSplit) -> T
     streams = max(1, round(rate * CHUNK_GAP_MS / 1e3))
     tokens = max(2, round(seconds * 1e3 / CHUNK_GAP_MS))
 
-    def plan(golden: MockServer) -> LoadPlan:
+    def plan(mock: MockServerProcess) -> LoadPlan:
         wire = [
             ask(
                 index,
@@ -71,7 +71,7 @@ def try_chunks(rate: float, seconds: float, processes: int, cpus: CpuSplit) -> T
             )
             for index in range(streams)
         ]
-        return LoadPlan(golden.target, wire, concurrency=streams)
+        return LoadPlan(mock.target, wire, concurrency=streams)
 
     def reached(result: LoadResult, deeds: dict[int, Deed]) -> tuple[float, Limit | None]:
         first = min(deed.writes[0][0] for deed in deeds.values())
@@ -91,9 +91,9 @@ def try_requests(rate: float, seconds: float, processes: int, cpus: CpuSplit) ->
     behaviour = {"ttft_ms": REQUEST_TTFT_MS, "itl_ms": REQUEST_GAP_MS}
     answer_s = (REQUEST_TTFT_MS + REQUEST_GAP_MS * (REQUEST_TOKENS - 1)) / 1e3
 
-    def plan(golden: MockServer) -> LoadPlan:
+    def plan(mock: MockServerProcess) -> LoadPlan:
         return LoadPlan(
-            golden.target, [ask(i, REQUEST_TOKENS, behaviour, i / rate) for i in range(count)], timeout_s=30.0
+            mock.target, [ask(i, REQUEST_TOKENS, behaviour, i / rate) for i in range(count)], timeout_s=30.0
         )
 
     def reached(result: LoadResult, deeds: dict[int, Deed]) -> tuple[float, Limit | None]:
@@ -115,7 +115,7 @@ def _attempt(
     rate: float,
     processes: int,
     cpus: CpuSplit,
-    plan: Callable[[MockServer], LoadPlan],
+    plan: Callable[[MockServerProcess], LoadPlan],
     reached: Callable[[LoadResult, dict[int, Deed]], tuple[float, Limit | None]],
     *options: str,
 ) -> Trial:

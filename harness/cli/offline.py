@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
-from harness.cli.profile import profile_alone, profile_behind
+from harness.cli.profile import profile_after, profile_only
 from harness.cli.progress import make_display
 from harness.errors import BenchError, EngineError, InterruptedRunError
 from harness.report.render import write_run_outputs
@@ -34,7 +34,7 @@ def offline(
             display.show(event)
 
         if settings.profile_only:
-            profile_alone(settings, "offline", display)
+            profile_only(settings, "offline", display)
             return
         try:
             folder, results = run_offline(settings, ["bench", *sys.argv[1:]], show)
@@ -50,7 +50,7 @@ def offline(
         if not results.results:
             raise EngineError("nothing could be measured", f"see the logs in {folder / 'logs'}")
         report = write_run_outputs(folder)
-        fault = profile_behind(folder, settings.profile, display) if settings.profile else None
+        fault = profile_after(folder, settings.profile, display) if settings.profile else None
     display.tables(results)
     conclude(results, report, fault, as_json=as_json, open_report=open_report)
 

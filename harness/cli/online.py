@@ -11,7 +11,7 @@ import typer
 
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
-from harness.cli.profile import profile_alone, profile_behind
+from harness.cli.profile import profile_after, profile_only
 from harness.cli.progress import make_display
 from harness.errors import BenchError, InterruptedRunError
 from harness.profiling.stage import unprofiled
@@ -43,7 +43,7 @@ def online(
             display.show(event)
 
         if settings is not None and settings.profile_only:
-            profile_alone(settings, "online", display)
+            profile_only(settings, "online", display)
             return
         try:
             if settings is not None:
@@ -65,7 +65,7 @@ def online(
         fault = None
         tools = OnlineSettings.model_validate(results.meta.settings).profile
         if tools is not None and (engines := unprofiled(run, results, tools)):
-            fault = profile_behind(run, tools, display, engines)
+            fault = profile_after(run, tools, display, engines)
     display.tables(results)
     conclude(results, report, fault, as_json=as_json, open_report=open_report)
 

@@ -126,7 +126,7 @@ def profile_folder(
         raise EngineError(what, f"see {folder / 'logs'}")
 
 
-def profile_behind(
+def profile_after(
     folder: Path, tools: Tools, display: Display, engines: Sequence[str] | None = None
 ) -> BenchError | None:
     """The stage behind a benchmark. What ended it comes back, to be raised when the results are printed."""
@@ -140,7 +140,7 @@ def profile_behind(
     return None
 
 
-def profile_alone(settings: CommonSettings, kind: Literal["online", "offline"], display: Display) -> None:
+def profile_only(settings: CommonSettings, kind: Literal["online", "offline"], display: Display) -> None:
     """A run that is profiled and not measured; prints the manifest's path."""
     folder = begin_run(settings, kind, ["bench", *sys.argv[1:]])
     profile_folder(folder, None, ProfileOptions(settings.profile or "torch"), display)

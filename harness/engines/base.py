@@ -80,7 +80,7 @@ class EngineSettings:
 
 
 @dataclass(frozen=True)
-class Asking:
+class RequestSettings:
     """How every request of a run is asked: greedy and streamed. `model` is the folder of its tokenizer; with
     `text`, prompts are sent as text of as many tokens."""
 
@@ -165,26 +165,26 @@ class Engine(ABC):
         """As drawn: `vLLM`, or `vLLM (no async scheduling)`."""
         return f"{self.display} ({variant.label})" if variant.label else self.display
 
-    def encoder(self, asking: Asking) -> Encoder:
+    def encoder(self, request_settings: RequestSettings) -> Encoder:
         """The body maker of `POST /v1/completions`: greedy, streamed, usage at the end.
 
         Raises:
             EngineError: prompts are to be text, and the model's tokenizer cannot write them.
         """
         common = {
-            "model": asking.served_name,
+            "model": request_settings.served_name,
             "stream": True,
             "stream_options": {"include_usage": True},
             "temperature": 0,
-            "seed": asking.seed,
-            **self.extra_body(asking),
+            "seed": request_settings.seed,
+            **self.extra_body(request_settings),
         }
 
-        written = TextPrompts(asking.model).of if asking.text else list
+        written = TextPrompts(request_settings.model).of if request_settings.text else list
 
         def encode(prompt: Sequence[int], output_tokens: int) -> bytes:
             lengths: dict[str, object] = {"prompt": written(prompt), "max_tokens": output_tokens}
-            if asking.ignore_eos:
+            if request_settings.ignore_eos:
                 lengths |= self.fixed_length(output_tokens)
             return msgspec.json.encode(common | lengths)
 
@@ -194,6 +194,6 @@ class Engine(ABC):
         """What makes an answer exactly so long. `min_tokens` as well would mask logits in every step."""
         return {"ignore_eos": True}
 
-    def extra_body(self, asking: Asking) -> dict[str, object]:
+    def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         """What this engine understands beyond the common fields."""
         return {}

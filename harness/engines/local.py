@@ -81,7 +81,7 @@ class LocalEngine(Engine):
         """Make the files that `command` names, where they are missing: what it needs beside the model's
         folder. Raises EngineError."""
 
-    def facts(self, told: SelfReport) -> dict[str, Fact]:
+    def facts(self, report: SelfReport) -> dict[str, Fact]:
         """The resolved settings that the server tells, by the keys of `harness.fairness.ledger.SETTINGS`."""
         return {}
 

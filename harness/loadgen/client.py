@@ -12,7 +12,7 @@ from harness.loadgen.arrival import ArrivalClock
 from harness.loadgen.connection import Connection
 from harness.loadgen.load_plan import ErrorKind, RawResponse, Target
 from harness.loadgen.readiness import ReadySet
-from harness.loadgen.tcp import PlainConnection
+from harness.loadgen.tcp import TcpConnection
 from harness.loadgen.tls import TlsConnection
 
 
@@ -142,7 +142,7 @@ class Client:
     async def _connect_to(self, address: str) -> Connection:
         host, port = self._target.host, self._target.port
         if self._tls is None:
-            return await PlainConnection.open(self, self._ready, self._clock, address, port)
+            return await TcpConnection.open(self, self._ready, self._clock, address, port)
         return await TlsConnection.open(self, address, port, self._tls, host)
 
     def _sweep(self) -> None:

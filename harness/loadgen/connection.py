@@ -26,7 +26,7 @@ class Owner(Protocol):
 
 
 class Connection(ABC):
-    """A kept connection that carries one request at a time; below it, bytes are moved by `PlainConnection` or
+    """A kept connection that carries one request at a time; below it, bytes are moved by `TcpConnection` or
     `TlsConnection`.
 
     While a response arrives, a read costs its stamp, one append and the parser's look at the framing; nothing

@@ -14,7 +14,7 @@ from harness.loadgen.readiness import ReadySet
 _READ_BYTES = 1 << 12
 
 
-class PlainConnection(Connection):
+class TcpConnection(Connection):
     """Reads and writes a socket of its own, when it is ready.
 
     A stamp is the kernel's, taken when the last of the bytes came in: neither the order in which ready
@@ -35,7 +35,7 @@ class PlainConnection(Connection):
     @classmethod
     async def open(
         cls, owner: Owner, ready: ReadySet, clock: ArrivalClock, address: str, port: int
-    ) -> PlainConnection:
+    ) -> TcpConnection:
         """Connect to a numeric address. Raises OSError."""
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from harness.mock_server.behaviour import Behaviour
-from harness.mock_server.server import MockServerServer
+from harness.mock_server.server import MockServer
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
             log_fd = os.open(options.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
-        server = MockServerServer(behaviours, options.slots, log_fd, keep_gaps=options.keep_gaps)
+        server = MockServer(behaviours, options.slots, log_fd, keep_gaps=options.keep_gaps)
         sys.stdout.write(f"port {server.listen(options.host, options.port)}\n")
         sys.stdout.flush()
         gc.freeze()

@@ -143,7 +143,7 @@ def _ids(behaviour: Behaviour, start: int, stop: int, total: int) -> list[int]:
     return list(range(total)) if carries else []
 
 
-_ENVELOPE: dict[str, Any] = {"id": "golden", "object": "text_completion", "created": 0, "model": "golden"}
+_ENVELOPE: dict[str, Any] = {"id": "mock", "object": "text_completion", "created": 0, "model": "mock"}
 
 
 def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:

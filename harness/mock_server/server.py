@@ -25,7 +25,7 @@ from harness.mock_server.script import Script, plain, refusal, write_script
 _BATCH = 64
 #: socket(7): close discards what is unsent and resets the connection.
 _AT_ONCE = struct.pack("ii", 1, 0)
-_MODELS = {"object": "list", "data": [{"id": "golden", "object": "model"}]}
+_MODELS = {"object": "list", "data": [{"id": "mock", "object": "model"}]}
 
 
 class _Body(msgspec.Struct):
@@ -35,7 +35,7 @@ class _Body(msgspec.Struct):
     messages: list[dict[str, Any]] | None = None
     max_tokens: int = 16
     user: str | None = None
-    golden: dict[str, Any] | None = None
+    behaviour: dict[str, Any] | None = None
 
 
 class _Answer:
@@ -53,7 +53,7 @@ class _Answer:
         self.start = 0.0
 
 
-class MockServerServer:
+class MockServer:
     """Answers as it is told, at the times it is told, and writes down the times that it truly kept.
 
     A request's time is the kernel's stamp of its arrival, a chunk's is taken when its bytes are handed to the
@@ -61,7 +61,7 @@ class MockServerServer:
     no two chunks of a stream are ever closer than they should be, however late the server is.
 
     Args:
-        behaviours: Given to requests in turn, in the order of arrival; a request's own `golden` wins.
+        behaviours: Given to requests in turn, in the order of arrival; a request's own `behaviour` wins.
         slots: Requests answered at once; the others queue, first come first served. None: all.
         log_fd: Where the deeds go as JSON lines, each when its request is over.
     """
@@ -173,8 +173,8 @@ class MockServerServer:
         self._arrived += 1
         try:
             request = msgspec.json.decode(body, type=_Body)
-            if request.golden is not None:
-                settings = {**msgspec.structs.asdict(behaviour), **request.golden}
+            if request.behaviour is not None:
+                settings = {**msgspec.structs.asdict(behaviour), **request.behaviour}
                 behaviour = msgspec.convert(settings, Behaviour)
         except msgspec.MsgspecError:
             script = refusal(400)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-from harness.engines.base import Asking, Contender, Encoder, Server
+from harness.engines.base import Contender, Encoder, RequestSettings, Server
 from harness.engines.local import LocalEngine
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
-from harness.errors import BenchError, EngineError, LeftBehindError
+from harness.errors import BenchError, CleanupError, EngineError
 from harness.loadgen.load_plan import LoadPlan, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.profiling.artifacts import collect, files, name_torch_traces, remove_oversized
@@ -66,7 +66,7 @@ def profile_run(subject: Subject, options: ProfileOptions, notify: NotifyProfile
 
     Raises:
         UsageError: the manifest that is there cannot be read.
-        LeftBehindError: an engine could not be ended.
+        CleanupError: an engine could not be ended.
     """
     manifest = read_manifest(subject.folder) or ProfileManifest(meta=subject.info)
     for who in subject.contenders:
@@ -113,7 +113,7 @@ def _profile(
     error = None
     try:
         stage.run()
-    except LeftBehindError:
+    except CleanupError:
         raise
     except BenchError as fault:
         error = str(fault)
@@ -184,8 +184,10 @@ class _Stage:
 
         with engine.open(settings, self._log, change) as server:
             run = resolved.settings
-            asking = Asking(settings.model, server.served_name, run.ignore_eos, run.seed, run.text_prompts)
-            self._capture(server, engine.encoder(asking), profiler, session)
+            wanted = RequestSettings(
+                settings.model, server.served_name, run.ignore_eos, run.seed, run.text_prompts
+            )
+            self._capture(server, engine.encoder(wanted), profiler, session)
         if session is not None:
             session.export()
         else:

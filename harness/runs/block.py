@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 from pydantic import JsonValue
 
-from harness.engines.base import Asking, Encoder, Engine, Server
+from harness.engines.base import Encoder, Engine, RequestSettings, Server
 from harness.engines.server_pages import METRICS, Histogram, between, get, histograms, post
-from harness.errors import BenchError, EngineError, LeftBehindError
+from harness.errors import BenchError, CleanupError, EngineError
 from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.metrics.summary import summarize
@@ -53,7 +53,7 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
     What goes wrong is noted as a fault of every cell that is left, and the run can go on.
 
     Raises:
-        LeftBehindError: The engine could not be ended. Nothing can be measured beside it.
+        CleanupError: The engine could not be ended. Nothing can be measured beside it.
     """
     left = [cell for cell in block.cells if cell.index not in run.done]
     if not left:
@@ -67,8 +67,10 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
             run.launched(server.record)
             model = resolved.model.path if resolved.model else Path()
             asked = resolved.settings
-            asking = Asking(model, server.served_name, asked.ignore_eos, asked.seed, asked.text_prompts)
-            encode = engine.encoder(asking)
+            wanted = RequestSettings(
+                model, server.served_name, asked.ignore_eos, asked.seed, asked.text_prompts
+            )
+            encode = engine.encoder(wanted)
             measuring = _Measuring(run, resolved, notify, engine, server, encode)
             measuring.warm_up(left[0])
             ask_engine(run, resolved, who, server, encode)
@@ -76,7 +78,7 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
                 measuring.measure(left[0])
                 left.pop(0)
             ask_engine(run, resolved, who, server, encode)
-    except LeftBehindError:
+    except CleanupError:
         raise
     except BenchError as error:
         for cell in left:

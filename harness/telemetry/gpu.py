@@ -12,7 +12,7 @@ from typing import Any
 import pynvml
 from pydantic import JsonValue
 
-from harness.errors import BenchError, LeftBehindError
+from harness.errors import BenchError, CleanupError
 
 #: Share of a GPU's memory that may still differ after an engine has gone.
 TOLERANCE = 0.01
@@ -112,7 +112,7 @@ def memory_restored(label: str) -> Iterator[None]:
     """Inside, an engine runs; after it, every GPU holds what it held before, within 1 % of its memory.
 
     Raises:
-        LeftBehindError: it does not, 20 seconds later; the message names the PIDs that hold memory, behind
+        CleanupError: it does not, 20 seconds later; the message names the PIDs that hold memory, behind
             what the engine failed with, if it did.
     """
     before = _memory()
@@ -125,14 +125,14 @@ def memory_restored(label: str) -> Iterator[None]:
 
 
 def _wait(label: str, before: list[tuple[int, int, list[int]]], fault: BenchError | None = None) -> None:
-    """Until memory is as `before`. Raises LeftBehindError when that takes too long."""
+    """Until memory is as `before`. Raises CleanupError when that takes too long."""
     deadline = time.monotonic() + PATIENCE_S
     while held := _held(before, _memory()):
         if time.monotonic() > deadline:
             what, hint = f"after {label} had ended, {'; '.join(held)}", "end the processes named"
             if fault is not None:
                 what, hint = f"{fault.message}; {what}", "; ".join(filter(None, (fault.hint, hint)))
-            raise LeftBehindError(what, hint) from fault
+            raise CleanupError(what, hint) from fault
         time.sleep(0.2)
 
 

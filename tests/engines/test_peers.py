@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.engines.base import Asking, EngineSettings, Missing
+from harness.engines.base import EngineSettings, Missing, RequestSettings
 from harness.engines.registry import LOCAL, contender
 from harness.errors import EngineError
 from harness.loadgen.load_plan import LoadPlan, WireRequest
@@ -54,7 +54,7 @@ def test_serves_what_was_asked_for_and_is_gone(name: str, tmp_path: Path):
     )
     planned = closed_loop(N, INPUT, OUTPUT, model.vocab_size, seed=1)
     with engine.open(settings, tmp_path / "server.log") as server:
-        encode = engine.encoder(Asking(model.path, server.served_name))
+        encode = engine.encoder(RequestSettings(model.path, server.served_name))
         wire = [WireRequest(r.index, None, encode(r.prompt.tolist(), r.output_tokens)) for r in planned]
         loaded = run_load(LoadPlan(server.target, wire, concurrency=3))
         pids = server.pids

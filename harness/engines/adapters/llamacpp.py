@@ -144,11 +144,11 @@ class Llamacpp(LocalEngine):
         if not (path := model_file(settings)).exists():
             write_gguf(settings.model, settings.dtype, path)
 
-    def facts(self, told: SelfReport) -> dict[str, Fact]:
-        facts = told.paged(_INFO, _PLACES) | told.all_logged(_LINES)
-        if layers := told.argued({"layers": "--n-gpu-layers"}):
+    def facts(self, report: SelfReport) -> dict[str, Fact]:
+        facts = report.from_page(_INFO, _PLACES) | report.all_from_log(_LINES)
+        if layers := report.from_argv({"layers": "--n-gpu-layers"}):
             facts["device"] = Fact(value="cuda" if layers["layers"].value else "cpu", source=ARGV)
-            facts["prefix_cache"] = Fact(value="--no-cache-prompt" not in told.argv, source=ARGV)
+            facts["prefix_cache"] = Fact(value="--no-cache-prompt" not in report.argv, source=ARGV)
         return facts
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from harness.engines.base import COMPLETIONS, Asking, Engine, EngineSettings, Installation, Missing, Server
+from harness.engines.base import (
+    COMPLETIONS,
+    Engine,
+    EngineSettings,
+    Installation,
+    Missing,
+    RequestSettings,
+    Server,
+)
 from harness.errors import EngineError, UsageError
 from harness.loadgen.load_plan import Target
 from harness.schema.results import LaunchRecord
@@ -51,9 +59,9 @@ class OpenAI(Engine):
     def find(self) -> Installation | Missing:
         return Missing(self.name, "a server that is already running", "name it with --base-url")
 
-    def extra_body(self, asking: Asking) -> dict[str, object]:
+    def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         """Token ids in chunks, asked only where ignoring EOS is: both extend OpenAI's API."""
-        return {"return_token_ids": True} if asking.ignore_eos else {}
+        return {"return_token_ids": True} if request_settings.ignore_eos else {}
 
     def fixed_length(self, output_tokens: int) -> dict[str, object]:
         """Both words that servers have for it, as nobody knows which this one understands."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
-from harness.engines.base import Asking, EngineSettings, Installation
+from harness.engines.base import EngineSettings, Installation, RequestSettings
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
-from harness.engines.selfreport import SelfReport, at, few
+from harness.engines.selfreport import SelfReport, shortened, value_at
 from harness.schema.fairness import Fact
 
 _INFO = "/server_info"
@@ -60,18 +60,18 @@ class Roseinfer(LocalEngine):
     def _cli(self, installation: Installation) -> list[str]:
         return [str(installation.python), "-m", "roseinfer.cli"]
 
-    def extra_body(self, asking: Asking) -> dict[str, object]:
+    def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         return {"return_token_ids": True, "return_metrics": True}
 
-    def facts(self, told: SelfReport) -> dict[str, Fact]:
-        facts = told.paged(_INFO, _PLACES)
-        settings = at(told.page(_INFO), "settings")
+    def facts(self, report: SelfReport) -> dict[str, Fact]:
+        facts = report.from_page(_INFO, _PLACES)
+        settings = value_at(report.page(_INFO), "settings")
         if isinstance(settings, dict) and facts:
             source = facts["dtype"].source
             chunk, graphs = settings.get("chunked_prefill_size"), settings.get("cuda_graph")
             facts["chunked_prefill"] = Fact(value=chunk is not None, source=source)
             if isinstance(graphs, list):
-                facts["graphs"] = Fact(value=few(graphs), source=source)
+                facts["graphs"] = Fact(value=shortened(graphs), source=source)
         return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:

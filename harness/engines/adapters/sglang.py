@@ -11,12 +11,12 @@ from typing import ClassVar
 
 from pydantic import JsonValue
 
-from harness.engines.base import Asking, EngineSettings, Installation
+from harness.engines.base import EngineSettings, Installation, RequestSettings
 from harness.engines.cores import compute_threads
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
-from harness.engines.selfreport import ENV, LOG, SelfReport, plain
+from harness.engines.selfreport import ENV, LOG, SelfReport, normalised
 from harness.engines.workers import folder
 from harness.schema.fairness import Fact
 
@@ -120,20 +120,20 @@ class Sglang(LocalEngine):
     def help_command(self, installation: Installation) -> list[str]:
         return [str(installation.python), "-m", "sglang.launch_server", "--help"]
 
-    def extra_body(self, asking: Asking) -> dict[str, object]:
+    def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         return {"return_token_ids": True}
 
-    def facts(self, told: SelfReport) -> dict[str, Fact]:
-        facts = told.all_logged(_LINES)
+    def facts(self, report: SelfReport) -> dict[str, Fact]:
+        facts = report.all_from_log(_LINES)
         if facts:
             facts["chunked_prefill"] = Fact(value="max_batched_tokens" in facts, source=LOG)
-            facts = told.logged("max_batched_tokens", _NO_CHUNKS) | facts
-        if threads := told.env.get(THREADS):
-            facts["threads"] = Fact(value=plain(threads), source=ENV)
-        facts |= told.paged(_INFO, _PLACES)
-        off = told.paged(_INFO, _OFF)
+            facts = report.from_log("max_batched_tokens", _NO_CHUNKS) | facts
+        if threads := report.env.get(THREADS):
+            facts["threads"] = Fact(value=normalised(threads), source=ENV)
+        facts |= report.from_page(_INFO, _PLACES)
+        off = report.from_page(_INFO, _OFF)
         facts |= {key: fact.model_copy(update={"value": not fact.value}) for key, fact in off.items()}
-        graphs = told.paged(_INFO, {"graphs": _GRAPHS})
+        graphs = report.from_page(_INFO, {"graphs": _GRAPHS})
         if any(fact.value == "disabled" for fact in graphs.values()):
             facts |= {key: fact.model_copy(update={"value": []}) for key, fact in graphs.items()}
         return facts

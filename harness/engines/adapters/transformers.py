@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.engines.base import Asking, Encoder, EngineSettings, Installation
+from harness.engines.base import Encoder, EngineSettings, Installation, RequestSettings
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.engines.recipe import SHIMS
@@ -67,33 +67,33 @@ class Transformers(LocalEngine):
     def _cli(self, installation: Installation) -> list[str]:
         return [str(installation.python), str(installation.python.parent / "transformers")]
 
-    def encoder(self, asking: Asking) -> Encoder:
+    def encoder(self, request_settings: RequestSettings) -> Encoder:
         """Text prompts, as it takes no token ids; a fixed length through its `generation_config`."""
-        text = TextPrompts(asking.model)
+        text = TextPrompts(request_settings.model)
 
         def encode(prompt: Sequence[int], output_tokens: int) -> bytes:
             generation: dict[str, object] = {"max_new_tokens": output_tokens, "do_sample": False}
-            if asking.ignore_eos:
+            if request_settings.ignore_eos:
                 generation["min_new_tokens"] = output_tokens
             body = {
-                "model": asking.served_name,
+                "model": request_settings.served_name,
                 "prompt": text.of(prompt),
                 "stream": True,
                 "max_tokens": output_tokens,
                 "generation_config": msgspec.json.encode(generation).decode(),
-                "seed": asking.seed,
+                "seed": request_settings.seed,
             }
             return msgspec.json.encode(body)
 
         return encode
 
-    def facts(self, told: SelfReport) -> dict[str, Fact]:
+    def facts(self, report: SelfReport) -> dict[str, Fact]:
         """It tells nothing of itself: what it was asked for, where it was asked."""
-        facts = told.argued(_OPTIONS)
+        facts = report.from_argv(_OPTIONS)
         if isinstance(blocks := facts.pop("blocks", Fact(value=None, source=ARGV)).value, int):
             facts["kv_tokens"] = Fact(value=blocks * CB_BLOCK, source=ARGV)
-        if "--continuous-batching" in told.argv:
-            facts["prefix_cache"] = Fact(value=str(SHIM) not in told.argv, source=ARGV)
+        if "--continuous-batching" in report.argv:
+            facts["prefix_cache"] = Fact(value=str(SHIM) not in report.argv, source=ARGV)
         return facts
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:

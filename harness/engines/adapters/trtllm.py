@@ -18,12 +18,12 @@ from pathlib import Path
 import yaml
 from pydantic import JsonValue
 
-from harness.engines.base import Asking, EngineSettings, Installation
+from harness.engines.base import EngineSettings, Installation, RequestSettings
 from harness.engines.find import CACHE
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
-from harness.engines.selfreport import LOG, SelfReport, few
+from harness.engines.selfreport import LOG, SelfReport, shortened
 from harness.engines.workers import folder
 from harness.errors import EngineError
 from harness.files import write_whole
@@ -108,15 +108,15 @@ class Trtllm(LocalEngine):
     def _cli(self, installation: Installation) -> list[str]:
         return [str(installation.python), "-m", "tensorrt_llm.commands.serve"]
 
-    def extra_body(self, asking: Asking) -> dict[str, object]:
+    def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         return {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
-    def facts(self, told: SelfReport) -> dict[str, Fact]:
-        facts = told.all_logged(_LINES)
-        for fact in told.logged("overlap", _NO_OVERLAP).values():
+    def facts(self, report: SelfReport) -> dict[str, Fact]:
+        facts = report.all_from_log(_LINES)
+        for fact in report.from_log("overlap", _NO_OVERLAP).values():
             facts["overlap"] = fact.model_copy(update={"value": not fact.value})
-        if sizes := sorted({int(size) for size in _GRAPH.findall(told.log)}):
-            facts["graphs"] = Fact(value=few([*sizes]), source=LOG)
+        if sizes := sorted({int(size) for size in _GRAPH.findall(report.log)}):
+            facts["graphs"] = Fact(value=shortened([*sizes]), source=LOG)
         return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:

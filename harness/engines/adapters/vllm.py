@@ -10,7 +10,7 @@ from typing import ClassVar
 import psutil
 from pydantic import JsonValue
 
-from harness.engines.base import Asking, EngineSettings, Installation
+from harness.engines.base import EngineSettings, Installation, RequestSettings
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.prefix_counters import PrefixCounters
 from harness.engines.process.engine_server import Launch
@@ -24,7 +24,7 @@ from harness.schema.fairness import Fact
 SHIM = SHIMS / "vllm_cli.py"
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 #: Adds the page that tells how every setting was resolved, and the route that empties the prefix cache.
-TELLING = {"VLLM_SERVER_DEV_MODE": "1"}
+DEV_MODE = {"VLLM_SERVER_DEV_MODE": "1"}
 _PER_REQUEST = "--enable-per-request-metrics"
 
 _INFO = "/server_info?config_format=json"
@@ -103,7 +103,7 @@ class Vllm(LocalEngine):
         ]
         if _PER_REQUEST in self.flags(installation):
             arguments.append(_PER_REQUEST)
-        return Launch(tuple(arguments), settings.served_name, environment(settings.device) | TELLING)
+        return Launch(tuple(arguments), settings.served_name, environment(settings.device) | DEV_MODE)
 
     def help_command(self, installation: Installation) -> list[str]:
         return [*self._cli(installation), "serve", "--help=all"]
@@ -113,15 +113,15 @@ class Vllm(LocalEngine):
             return [str(installation.python), "-m", "vllm.entrypoints.cli.main"]
         return [str(installation.python), str(SHIM), installation.distribution]
 
-    def extra_body(self, asking: Asking) -> dict[str, object]:
+    def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         return {"return_token_ids": True}
 
-    def facts(self, told: SelfReport) -> dict[str, Fact]:
-        facts = told.paged(_INFO, _PLACES) | told.all_logged(_LINES)
+    def facts(self, report: SelfReport) -> dict[str, Fact]:
+        facts = report.from_page(_INFO, _PLACES) | report.all_from_log(_LINES)
         kv_dtype = facts.get("kv_dtype")
         if kv_dtype is not None and kv_dtype.value == "auto":
             facts["kv_dtype"] = kv_dtype.model_copy(update={"value": facts["dtype"].value})
-        if cores := _CORES.search(told.log):
+        if cores := _CORES.search(report.log):
             facts["threads"] = Fact(value=len(cores[1].split(",")), source=LOG)
         return facts
 

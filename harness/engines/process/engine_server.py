@@ -95,7 +95,7 @@ class EngineServer:
         host: str = "127.0.0.1",
         cpus: tuple[int, ...] | None = None,
         pages: Sequence[str] = (),
-        facts: Callable[[SelfReport], dict[str, Fact]] = lambda told: {},
+        facts: Callable[[SelfReport], dict[str, Fact]] = lambda report: {},
     ) -> None:
         self._launch = launch
         self._label = record.label

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from harness.engines.process.guard import KILL_PATIENCE_S, Order, family
-from harness.errors import EngineError, LeftBehindError
+from harness.errors import CleanupError, EngineError
 
 #: Seconds allowed to the guard itself, beyond the engine's grace and the kill.
 GUARD_SLACK_S = 10.0
@@ -153,7 +153,7 @@ class Guarded:
         """Ends the whole tree and returns when it is gone. May be called again.
 
         Raises:
-            LeftBehindError: something could not be killed; the message names its PID.
+            CleanupError: something could not be killed; the message names its PID.
         """
         self._pipe_in.close()
         deadline = time.monotonic() + self._grace_s + KILL_PATIENCE_S + GUARD_SLACK_S
@@ -163,7 +163,7 @@ class Guarded:
             self._left = self._sweep()
         if self._left:
             pids = ", ".join(map(str, self._left))
-            raise LeftBehindError(f"{self.label} could not be ended: PID {pids}", f"kill -9 {pids}")
+            raise CleanupError(f"{self.label} could not be ended: PID {pids}", f"kill -9 {pids}")
 
     def _sweep(self) -> list[int]:
         """Kills what carries the mark or is in the command's session, for when the guard cannot do it.

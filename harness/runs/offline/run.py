@@ -10,7 +10,7 @@ from harness.engines import cores
 from harness.engines.auto_settings import resolve_device, resolve_dtype
 from harness.engines.base import EngineSettings
 from harness.engines.registry import contender
-from harness.errors import BenchError, LeftBehindError, UsageError
+from harness.errors import BenchError, CleanupError, UsageError
 from harness.models import ModelFolder
 from harness.runs.folder import make_folder, now, write_json
 from harness.runs.offline.entries import Entry, make_entries, order
@@ -60,7 +60,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
 
     Raises:
         UsageError: an engine, variant, model or length that cannot be, or no engine is there.
-        LeftBehindError: an engine could not be ended. Nothing can be measured beside it.
+        CleanupError: an engine could not be ended. Nothing can be measured beside it.
     """
     entries, skipped = make_entries([contender(ref) for ref in settings.engines])
     names: list[str] = [entry.engine.name for entry in entries]
@@ -102,7 +102,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
             else:
                 measured, record = through_worker(entry.engine, launch, entry.label, batch, log)
             row = result(measured, entry.contender, entry.label, repeat, settings)
-        except LeftBehindError:
+        except CleanupError:
             raise
         except BenchError as error:
             failure = _left_out(entry, repeat, error.message, error.hint)

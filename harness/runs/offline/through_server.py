@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.engines.base import Asking, Encoder, EngineSettings, Server
+from harness.engines.base import Encoder, EngineSettings, RequestSettings, Server
 from harness.engines.local import LocalEngine
 from harness.errors import EngineError
 from harness.loadgen.load_plan import LoadPlan, WireRequest
@@ -30,8 +30,8 @@ def through_server(
         EngineError: not installed, it died, or a request failed.
     """
     with engine.open(settings, log) as server:
-        asking = Asking(settings.model, server.served_name, batch.ignore_eos, settings.seed)
-        encode = engine.encoder(asking)
+        wanted = RequestSettings(settings.model, server.served_name, batch.ignore_eos, settings.seed)
+        encode = engine.encoder(wanted)
         if batch.warmup:
             _send(server, batch.warmup, encode, batch.ignore_eos, client_cpus)
         measured = _send(server, batch.requests, encode, batch.ignore_eos, client_cpus)

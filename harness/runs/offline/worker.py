@@ -50,7 +50,7 @@ def through_worker(
 
     Raises:
         EngineError: not installed, or the worker failed; the message shows its last lines.
-        LeftBehindError: it could not be ended, or holds memory of a GPU.
+        CleanupError: it could not be ended, or holds memory of a GPU.
     """
     installation = engine.installed()
     variant = settings.contender.variant

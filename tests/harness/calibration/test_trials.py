@@ -52,9 +52,9 @@ def test_a_failed_request_is_an_error() -> None:
 
 
 def test_gaps_are_kept_however_late_the_server_is() -> None:
-    with mock_server("--ttft-ms", "0", "--itl-ms", "2", "--keep-gaps") as golden:
-        run_load(LoadPlan(golden.target, [ask(i, 20, {}, None) for i in range(50)], concurrency=50))
-        deeds = golden.deeds()
+    with mock_server("--ttft-ms", "0", "--itl-ms", "2", "--keep-gaps") as mock:
+        run_load(LoadPlan(mock.target, [ask(i, 20, {}, None) for i in range(50)], concurrency=50))
+        deeds = mock.deeds()
     assert len(deeds) == 50
     for deed in deeds.values():
         stamps = [t for t, _ in deed.writes]

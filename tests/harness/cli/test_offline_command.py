@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.errors import LeftBehindError
+from harness.errors import CleanupError
 from harness.runs.folder import write_json
 from harness.runs.offline.measured import Measured
 from harness.schema.profile import ProfileManifest
@@ -84,7 +84,7 @@ def test_ctrl_c_within_the_profile_keeps_the_results(
 @pytest.mark.parametrize(
     ("end", "code", "said", "first"),
     [
-        (LeftBehindError("it holds PID 7", "kill -9 7"), 3, "it holds PID 7", "kill -9 7; then "),
+        (CleanupError("it holds PID 7", "kill -9 7"), 3, "it holds PID 7", "kill -9 7; then "),
         (KeyboardInterrupt(), 130, "interrupted; what is measured is saved", ""),
     ],
 )

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from harness.engines import flags
 from harness.engines.adapters.transformers import SHIM
-from harness.engines.base import Asking, Contender, EngineSettings, Installation
+from harness.engines.base import Contender, EngineSettings, Installation, RequestSettings
 from harness.engines.registry import LOCAL, contender, get_engine
 from harness.engines.selfreport import SelfReport
 from harness.engines.text_prompts import TextPrompts
@@ -116,7 +116,7 @@ def test_roseinfer_has_every_option_it_is_started_with():
 
 @pytest.mark.parametrize("name", ["roseinfer", "vllm", "sglang", "openai"])
 def test_token_ids_are_sent_with_a_fixed_length(name):
-    encode = get_engine(name).encoder(Asking(Path(), "gpt2", ignore_eos=True, seed=7))
+    encode = get_engine(name).encoder(RequestSettings(Path(), "gpt2", ignore_eos=True, seed=7))
     body = json.loads(encode([5, 6, 7], 9))
     assert body["prompt"] == [5, 6, 7]
     assert (body["max_tokens"], body["ignore_eos"]) == (9, True)
@@ -130,14 +130,14 @@ def test_token_ids_are_sent_with_a_fixed_length(name):
 def test_text_is_sent_where_it_is_asked_for(name):
     folder = resolve("random:gpt2-tiny").path
     ids = TextPrompts(folder).tokens([5, 6, 7])
-    body = json.loads(get_engine(name).encoder(Asking(folder, "gpt2", text=True))(ids, 9))
+    body = json.loads(get_engine(name).encoder(RequestSettings(folder, "gpt2", text=True))(ids, 9))
     assert body["prompt"] == TextPrompts(folder).of(ids)
     assert Tokenizer.from_file(str(folder / "tokenizer.json")).encode(body["prompt"]).ids == ids
 
 
 def test_an_end_of_text_may_end_it():
     """Nothing but OpenAI's own fields is then sent to a server of which nothing is known."""
-    body = json.loads(get_engine("openai").encoder(Asking(Path(), "gpt2", ignore_eos=False))([5], 9))
+    body = json.loads(get_engine("openai").encoder(RequestSettings(Path(), "gpt2", ignore_eos=False))([5], 9))
     assert body.keys() == {"model", "prompt", "max_tokens", "temperature", "seed", "stream", "stream_options"}
 
 
@@ -160,7 +160,7 @@ def test_transformers_is_started_without_its_prefix_cache(prefix_cache):
 
 def test_transformers_gets_text():
     folder = resolve("random:gpt2-tiny").path
-    body = json.loads(get_engine("transformers").encoder(Asking(folder, str(folder)))([5, 6, 7], 9))
+    body = json.loads(get_engine("transformers").encoder(RequestSettings(folder, str(folder)))([5, 6, 7], 9))
     assert len(body["prompt"].split()) == 3
     assert json.loads(body["generation_config"])["min_new_tokens"] == 9
     assert not {"ignore_eos", "min_tokens", "stream_options"} & body.keys()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.process.tree import guard
+from harness.engines.process import guard
 
 
 def test_an_engine_starts_where_the_kernel_refuses_its_niceness(

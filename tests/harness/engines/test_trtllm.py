@@ -10,7 +10,7 @@ import yaml
 
 from harness.engines import find
 from harness.engines.adapters import trtllm
-from harness.engines.base import Asking, EngineSettings, Installation
+from harness.engines.base import EngineSettings, Installation, RequestSettings
 from harness.engines.profiler import CaptureRequest
 from harness.engines.registry import LOCAL, contender
 from harness.errors import EngineError
@@ -79,7 +79,7 @@ def test_it_is_not_for_cpus(tmp_path: Path):
 
 
 def test_a_request_has_only_fields_that_it_knows():
-    body = json.loads(ENGINE.encoder(Asking(Path(), "gpt2"))([5, 6, 7], 9))
+    body = json.loads(ENGINE.encoder(RequestSettings(Path(), "gpt2"))([5, 6, 7], 9))
     assert body.keys() <= FIELDS
     assert (body["prompt"], body["max_tokens"], body["ignore_eos"]) == ([5, 6, 7], 9, True)
     assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}

@@ -48,7 +48,7 @@ class MockServer:
                             "prompt": [1] * INPUT_TOKENS,
                             "max_tokens": OUTPUT_TOKENS,
                             "user": str(index),
-                            "golden": behaviour,
+                            "behaviour": behaviour,
                         }
                     ),
                 )

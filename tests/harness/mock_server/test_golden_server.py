@@ -59,7 +59,7 @@ def test_chunks_can_share_a_write_and_are_written_down_one_by_one(tmp_path: Path
     with Server(tmp_path, "--ttft-ms", "5", "--itl-ms", "2") as server:
         asked = {"prompt": "a", "max_tokens": 7}
         _, apart = server.ask(asked)
-        _, together = server.ask({**asked, "golden": {"chunks_per_write": 3}})
+        _, together = server.ask({**asked, "behaviour": {"chunks_per_write": 3}})
         deeds = server.deeds()
     assert together == apart
     written = [[t - deed["t_received"] for t, _ in deed["writes"]] for deed in deeds]
@@ -73,10 +73,10 @@ def test_a_script_is_taken_in_turn_and_a_request_overrides_it(tmp_path: Path) ->
     script.write_text('[{"status": 429}, {"ttft_ms": 0, "itl_ms": 0}]')
     with Server(tmp_path, "--script", str(script)) as server:
         assert [server.ask({"prompt": "a b"})[0] for _ in range(4)] == [429, 200, 429, 200]
-        assert server.ask({"prompt": "a b", "golden": {"status": 503}})[0] == 503
+        assert server.ask({"prompt": "a b", "behaviour": {"status": 503}})[0] == 503
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", {"golden": {"no_such": 1}}, {"max_tokens": "x"}])
+@pytest.mark.parametrize("body", [b"{", b"[]", {"behaviour": {"no_such": 1}}, {"max_tokens": "x"}])
 def test_what_it_does_not_understand_is_a_400(tmp_path: Path, body: Any) -> None:
     with Server(tmp_path) as server:
         assert server.ask(body)[0] == 400
@@ -85,13 +85,13 @@ def test_what_it_does_not_understand_is_a_400(tmp_path: Path, body: Any) -> None
 def test_it_is_healthy_and_has_a_model(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         assert server.ask(b"", "/health")[0] == 200
-        assert json.loads(server.ask(b"", "/v1/models")[1])["data"][0]["id"] == "golden"
+        assert json.loads(server.ask(b"", "/v1/models")[1])["data"][0]["id"] == "mock"
 
 
 def test_a_client_that_leaves_gives_its_slot_back(tmp_path: Path) -> None:
     with Server(tmp_path, "--slots", "1", "--ttft-ms", "0", "--itl-ms", "0") as server:
         leaver = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-        leaver.request("POST", "/v1/completions", json.dumps({"golden": {"ttft_ms": 600_000}}))
+        leaver.request("POST", "/v1/completions", json.dumps({"behaviour": {"ttft_ms": 600_000}}))
         queued = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
         queued.request("POST", "/v1/completions", json.dumps({"prompt": [1]}))
         leaver.close()

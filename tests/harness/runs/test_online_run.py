@@ -16,7 +16,7 @@ import pytest
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import Engine, EngineSettings, Server
 from harness.engines.registry import get_engine
-from harness.errors import BenchError, LeftBehindError, UsageError
+from harness.errors import BenchError, CleanupError, UsageError
 from harness.records.cell import CellRecords
 from harness.records.journal import JournalEntry
 from harness.records.schema import REQUESTS
@@ -354,7 +354,7 @@ class Clinging(OpenAI):
     def open(self, settings: EngineSettings, log: Path) -> Iterator[Server]:
         with super().open(settings, log) as server:
             yield server
-        raise LeftBehindError("it could not be ended: PID 7", "kill -9 7")
+        raise CleanupError("it could not be ended: PID 7", "kill -9 7")
 
 
 def test_nothing_is_measured_beside_what_was_left_behind(
@@ -365,7 +365,7 @@ def test_nothing_is_measured_beside_what_was_left_behind(
 
     monkeypatch.setattr(resolve, "get_engine", get)
     watch = Watcher()
-    with pytest.raises(LeftBehindError):
+    with pytest.raises(CleanupError):
         run_online(settings_for(serve_golden().url, repeats=2), ["bench"], watch)
     assert watch.measured == [0, 1]
     monkeypatch.setattr(resolve, "get_engine", get_engine)

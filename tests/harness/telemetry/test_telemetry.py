@@ -12,7 +12,7 @@ import pytest
 
 from harness.engines.auto_settings import resolve_dtype
 from harness.engines.base import Installation
-from harness.errors import EngineError, LeftBehindError
+from harness.errors import CleanupError, EngineError
 from harness.runs.versions import versions
 from harness.telemetry import gpu, machine, revision
 
@@ -152,7 +152,7 @@ def test_an_engine_that_crashes_gives_its_memory_back_too(monkeypatch):
     held = iter([readings[0], *[readings[1]] * 1000])
     monkeypatch.setattr(gpu, "_memory", lambda: next(held))
     monkeypatch.setattr(gpu, "PATIENCE_S", 0)
-    with pytest.raises(LeftBehindError) as found, gpu.memory_restored("vLLM"):
+    with pytest.raises(CleanupError) as found, gpu.memory_restored("vLLM"):
         raise crash
     assert found.value.message.startswith(
         "vLLM ended with exit code 1; after vLLM had ended, GPU 0 still held"

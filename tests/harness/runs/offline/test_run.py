@@ -15,7 +15,7 @@ from harness.engines.base import Contender, EngineSettings, Installation, Server
 from harness.engines.local import OfflineFactory
 from harness.engines.registry import LOCAL
 from harness.engines.variants import Variant
-from harness.errors import EngineError, LeftBehindError, UsageError
+from harness.errors import CleanupError, EngineError, UsageError
 from harness.models import resolve
 from harness.runs.offline.run import Measuring, run_offline
 from harness.runs.offline.worker import Batch, through_worker
@@ -81,7 +81,7 @@ class Clinging(Roseinfer):
 
     @contextmanager
     def open(self, settings: EngineSettings, log: Path, change: Any = None) -> Iterator[Server]:
-        raise LeftBehindError("it could not be ended: PID 7", "kill -9 7")
+        raise CleanupError("it could not be ended: PID 7", "kill -9 7")
         yield
 
 
@@ -95,7 +95,7 @@ class Refusing(Roseinfer):
 def test_nothing_is_measured_beside_what_was_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(LOCAL, "roseinfer", Clinging())
     events: list[object] = []
-    with pytest.raises(LeftBehindError, match="PID 7"):
+    with pytest.raises(CleanupError, match="PID 7"):
         run_offline(small(tmp_path), [], events.append)
     assert [event.label for event in events if isinstance(event, Measuring)] == ["roseinfer"]
 
@@ -118,7 +118,7 @@ def test_a_worker_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.Monk
     )
     settings = EngineSettings(who, resolve("random:gpt2-tiny").path, "m", "cuda", "fp32", 64)
     batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
-    with pytest.raises(LeftBehindError, match=r"(?s)ended with exit code 1.*GPU 0 still held .*PIDs 42"):
+    with pytest.raises(CleanupError, match=r"(?s)ended with exit code 1.*GPU 0 still held .*PIDs 42"):
         through_worker(LOCAL["roseinfer"], settings, "roseinfer", batch, tmp_path / "x.log")
 
 
