@@ -2,9 +2,14 @@
 
 import importlib.util
 import os
+import signal
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
+
+# A job that a script starts in the background ignores SIGINT and hands that down to all that it starts; tests
+# send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: A loaded machine is no fault of the code. Under CI the same examples are tried each time, elsewhere new
 #: ones.

@@ -30,7 +30,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 #: Seconds after SIGKILL until a process that still lives is reported as left behind.
 KILL_PATIENCE_S = 10.0
-
+#: By the guard: it ends when the harness does.
+IGNORED = (signal.SIGINT, signal.SIGHUP)
 
 #: Of an engine that shares its cores with the load generator: when a request is due, the client runs at once
 #: and not after the engine's time slice, which would be a late send and a late stamp.
@@ -65,6 +66,8 @@ def start(order: Order) -> subprocess.Popen[bytes]:
 
     def prepare() -> None:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        for ignored in IGNORED:
+            signal.signal(ignored, signal.SIG_DFL)  # or the engine would inherit that it is ignored
         if order["cpus"] is None:
             os.nice(SHARING_NICENESS)
             # The kernel shares CPU time between sessions before it does within them. It may have no such
@@ -150,7 +153,7 @@ def end(engine: subprocess.Popen[bytes], order: Order) -> list[int]:
 
 
 def main() -> int:
-    for ignored in (signal.SIGINT, signal.SIGHUP):
+    for ignored in IGNORED:
         signal.signal(ignored, signal.SIG_IGN)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     order: Order = json.loads(_read_line())

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.engines.process import guard
+from harness.engines.process.tree import Guarded
 
 
 def test_an_engine_starts_where_the_kernel_refuses_its_niceness(
@@ -23,3 +24,15 @@ def test_an_engine_starts_where_the_kernel_refuses_its_niceness(
     niceness = os.nice(0)
     assert guard.start(order).wait() == 0
     assert int((tmp_path / "log").read_text()) == min(niceness + guard.SHARING_NICENESS, 19)
+
+
+def test_an_engine_does_not_inherit_that_the_guard_ignores_interrupts(tmp_path: Path) -> None:
+    """It would be waited for until its grace is over, and killed."""
+    asks = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    log = tmp_path / "log"
+    tree = Guarded("it", [sys.executable, "-c", asks], os.environ, log)
+    try:
+        assert tree.wait(60) == 0
+    finally:
+        tree.stop()
+    assert log.read_text() == "True\n"

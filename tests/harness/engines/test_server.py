@@ -176,7 +176,10 @@ def test_a_signal_that_ends_the_harness_ends_the_engine(fake, number):
         guard = psutil.Process(int(harness.stdout.readline()))
         assert len(fake.left()) == 3
         harness.send_signal(number)
-        harness.wait(60)
+        try:
+            harness.wait(60)
+        finally:
+            harness.kill()
         assert fake.left(timeout_s=60) == []
         assert psutil.wait_procs([guard], timeout=60)[1] == []
 

@@ -113,6 +113,13 @@ def column(page, table, index):
     return [str(text) for text in rows]
 
 
+def shown(page, selector):
+    """The first element of a selector, once it is displayed: what was opened just now is laid out later."""
+    element = page.find_element("css selector", selector)
+    WebDriverWait(page, 60).until(lambda page: element.is_displayed())
+    return element
+
+
 def move_mouse(page, x, y):
     page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
 
@@ -146,12 +153,12 @@ def test_copying_a_table(page):
         "Object.defineProperty(navigator, 'clipboard',"
         " {value: {writeText: async text => { window.copied = text }}})"
     )
-    page.find_element("css selector", "[data-copy=markdown]").click()
+    shown(page, "[data-copy=markdown]").click()
     lines = page.execute_script("return window.copied").splitlines()
     assert lines[0].startswith("| engine | TTFT p99, ms scale 0.4 |")
     assert lines[1].startswith("| --- | ---: |")
     assert len(lines) == 4 and lines[2].startswith("| roseinfer | ")
-    page.find_element("css selector", "[data-copy=csv]").click()
+    shown(page, "[data-copy=csv]").click()
     rows = page.execute_script("return window.copied").splitlines()
     assert rows[0].startswith('engine,"TTFT p99, ms scale 0.4"') and rows[1].startswith("roseinfer,")
 
@@ -189,7 +196,7 @@ def test_the_keyboard_reaches_sorting_and_folds(page):
 
 
 def test_the_legend_hides_an_engine_in_every_figure(page):
-    button = page.find_element("css selector", ".legend button[data-series]")
+    button = shown(page, ".legend button[data-series]")
     own = f"svg [data-series='{button.get_attribute('data-series')}']"
     visible = (
         f"return [...document.querySelectorAll(\"{own}\")].filter(e => e.style.display !== 'none').length"
@@ -214,7 +221,7 @@ def test_a_point_tells_its_value_and_interval(page, folder):
     )
     tip = page.find_element("id", "tip")
     move_mouse(page, *at)
-    WebDriverWait(page, 20).until(lambda page: tip.is_displayed())
+    WebDriverWait(page, 60).until(lambda page: tip.is_displayed())
     summary = load_run(folder).pooled[0]
     low, high = summary.ttft_ms.ci["p90"]
     label, value, interval, n = tip.text.splitlines()
@@ -226,7 +233,7 @@ def test_a_point_tells_its_value_and_interval(page, folder):
     assert shown == pytest.approx([low, high], rel=0.01)
     assert n == f"n = {summary.ttft_ms.n}"
     move_mouse(page, 2, 2)
-    WebDriverWait(page, 20).until(lambda page: not tip.is_displayed())
+    WebDriverWait(page, 60).until(lambda page: not tip.is_displayed())
 
 
 def test_a_baseline_is_chosen(page):
@@ -235,7 +242,7 @@ def test_a_baseline_is_chosen(page):
         ".map(d => d.querySelector('figcaption span').textContent)"
     )
     assert "TTFT, ratio to roseinfer" in page.execute_script(titles)
-    Select(page.find_element("css selector", "select[data-baseline]")).select_by_visible_text("vLLM")
+    Select(shown(page, "select[data-baseline]")).select_by_visible_text("vLLM")
     assert page.execute_script(titles) == [f"{m}, ratio to vLLM" for m in ("TTFT", "TPOT", "ITL", "E2E")]
 
 
@@ -246,13 +253,12 @@ def test_the_data_of_a_figure_is_copied_and_the_figure_saved(page):
         "window.saved = [];"
         "HTMLAnchorElement.prototype.click = function () { window.saved.push([this.download, this.href]) }"
     )
-    card = page.find_element("css selector", ".card")
-    card.find_element("css selector", "[data-copy=data]").click()
+    shown(page, ".card [data-copy=data]").click()
     lines = page.execute_script("return window.copied").splitlines()
     assert lines[0] == "metric,engine,scale,statistic,ms,ci_low,ci_high,n,valid"
     for kind in ("svg", "png"):
-        card.find_element("css selector", f"[data-save={kind}]").click()
-    WebDriverWait(page, 20).until(lambda page: page.execute_script("return window.saved.length") == 2)
+        shown(page, f".card [data-save={kind}]").click()
+    WebDriverWait(page, 60).until(lambda page: page.execute_script("return window.saved.length") == 2)
     (svg_name, svg), (png_name, png) = page.execute_script("return window.saved")
     assert (svg_name, png_name) == ("ttft.svg", "ttft.png")
     text = unquote(svg.removeprefix("data:image/svg+xml,"))
