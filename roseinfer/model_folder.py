@@ -9,7 +9,7 @@ from roseinfer.config import ConfigError
 
 
 def model_folder(model: str) -> Path:
-    """The folder of a model: a name of rosemodels, a local folder, or a hub id (with huggingface_hub).
+    """The folder of a model: a name of rosemodels, a local folder, or a hub id.
 
     Raises ConfigError when there is no such model.
     """
@@ -24,12 +24,8 @@ def model_folder(model: str) -> Path:
         return folder
     if folder.exists():
         raise ConfigError(f"{model} has no config.json; give a folder in Hugging Face layout")
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise ConfigError(
-            f"{model!r} is neither a named model nor a local folder; for hub ids install rosebench[hub]"
-        ) from None
+    from huggingface_hub import snapshot_download  # half a second to import
+
     try:
         return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt"]))
     except Exception as error:  # the hub client raises a dozen kinds; the user needs one sentence

@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 
 from rosemodels import gpt2, llama, smollm2
+from rosemodels.cache import cache_folder
 from rosemodels.errors import ModelError
 
 __all__ = ["CACHE", "ModelError", "folder", "names"]
 
-CACHE = Path(__file__).resolve().parents[1] / ".cache" / "models"
+CACHE = cache_folder() / "models"
 RANDOM = "random:"
 
 log = logging.getLogger(__name__)

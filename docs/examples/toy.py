@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness import PROJECT_ROOT
 from harness.engines.base import EngineSettings, Installation
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.errors import EngineError
 
-PROGRAM: Path = PROJECT_ROOT / "docs" / "examples" / "toy_server.py"
+PROGRAM = Path(__file__).with_name("toy_server.py")
 
 
 class Toy(LocalEngine):

@@ -9,12 +9,12 @@ from pathlib import Path
 import uvloop
 from pydantic import ValidationError
 
-from harness import PROJECT_ROOT
+from harness import paths
 from harness.files import write_whole
 from harness.schema.calibration import Calibration, MachineKey
 from harness.telemetry.machine import cpu
 
-PATH = PROJECT_ROOT / ".cache" / "calibration.json"
+PATH = paths.CACHE / "calibration.json"
 
 
 def this_machine() -> MachineKey:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import platformdirs
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -36,8 +37,7 @@ def user_file() -> Path:
     """The file that `BENCH_ENGINES` names, else the one in the user's configuration folder."""
     if named := os.environ.get("BENCH_ENGINES"):
         return Path(named).expanduser()
-    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(base).expanduser() / "rosebench" / "engines.yaml"
+    return platformdirs.user_config_path("rosebench") / "engines.yaml"
 
 
 def user_engine(engine: EngineName) -> UserEngine:

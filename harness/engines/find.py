@@ -4,7 +4,7 @@ Looked up in this order, the first that is configured decides:
 
 1. the user's own file (configured.py)
 2. the folder `BENCH_PEERS`, which holds one virtual environment per engine: `$BENCH_PEERS/vllm/bin/python`
-3. `.cache/engines/vllm/bin/python` in the project
+3. `~/.cache/rosebench/engines/vllm/bin/python`: the user's cache folder, or what `BENCH_CACHE` names
 4. the interpreter that runs this harness
 """
 
@@ -18,13 +18,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness import PROJECT_ROOT
+from harness import paths
 from harness.engines.base import Installation, Missing
 from harness.engines.configured import user_engine, user_file
 from harness.errors import UsageError
 from harness.schema.settings import EngineName
 
-CACHE = PROJECT_ROOT / ".cache" / "engines"
+CACHE = paths.CACHE / "engines"
 #: Distributions whose versions stand in `run.json`, by the name the result files use.
 REPORTED = ("torch", "transformers")
 
@@ -63,7 +63,7 @@ def place(engine: EngineName) -> Place:
                 f"{user_file()} names {python} for {engine}, which cannot be run", "correct the path"
             )
         return Place(python, f"named in {user_file()}", own.env)
-    folders = [(CACHE, f".cache/engines/{engine}")]
+    folders = [(CACHE, f"engines/{engine} in the cache")]
     if peers := os.environ.get("BENCH_PEERS"):
         folders.insert(0, (Path(peers).expanduser(), f"$BENCH_PEERS/{engine}"))
     for folder, how in folders:

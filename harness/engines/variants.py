@@ -7,13 +7,13 @@ from pathlib import Path
 import yaml
 from pydantic import Field, JsonValue, ValidationError
 
-from harness import PROJECT_ROOT
+from harness import paths
 from harness.engines.recipe import Build, BundleRecipe, Recipe
 from harness.errors import UsageError
 from harness.schema.base import Strict, first_fault
 from harness.schema.settings import EngineName
 
-CONFIGS = PROJECT_ROOT / "configs" / "engines"
+CONFIGS = paths.DATA / "configs" / "engines"
 
 
 class Variant(Strict):

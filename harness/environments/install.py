@@ -1,8 +1,8 @@
-"""Makes an engine's own virtual environment in the project's cache.
+"""Makes an engine's own virtual environment in the user's cache folder.
 
-    .cache/engines/NAME                       link to the environment that counts, made last
-    .cache/engines/NAME-VERSION-cpu/          the environment
-    .cache/engines/NAME-VERSION-cpu/lock.txt  every distribution in it with its version, as pip reads it
+    engines/NAME                       link to the environment that counts, made last
+    engines/NAME-VERSION-cpu/          the environment
+    engines/NAME-VERSION-cpu/lock.txt  every distribution in it with its version, as pip reads it
 
 What was interrupted has no lock file and no link; the next attempt goes on with it.
 """
@@ -54,7 +54,7 @@ def unfinished(engine: EngineName) -> list[Path]:
 
 
 def install(engine: LocalEngine, build: Build, version: str | None = None) -> Installation:
-    """Make the environment, unless it is there, and let `.cache/engines/NAME` be it.
+    """Make the environment, unless it is there, and let `engines/NAME` in the cache be it.
 
     Raises:
         UsageError: there is no recipe, or somebody else is at it.
@@ -67,7 +67,7 @@ def install(engine: LocalEngine, build: Build, version: str | None = None) -> In
     with _alone(folder):
         if fresh := not (folder / LOCK).exists():
             _fill(engine, recipe, version, folder, python)
-        where = Place(python, f".cache/engines/{folder.name}")
+        where = Place(python, f"engines/{folder.name} in the cache")
         again = f"remove {folder} and try again, perhaps with another --version"
         made = inspect(engine.name, where, engine.distributions, again, engine.needs)
         if not isinstance(made, Installation):

@@ -134,7 +134,9 @@ def unpack(bundle: Path, to: Path, python: str) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--bundle", type=Path, default=Path(__file__).parent, help="the bundle's folder")
-    parser.add_argument("--to", type=Path, required=True, help="folder of all engines, e.g. .cache/engines")
+    parser.add_argument(
+        "--to", type=Path, required=True, help="folder of all engines, e.g. ~/.cache/rosebench/engines"
+    )
     parser.add_argument("--python", default=sys.executable, help="the interpreter that has torch")
     given = parser.parse_args()
     try:

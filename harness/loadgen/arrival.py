@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import sys
 from time import monotonic, time
 
 #: socket(7) on Linux: recvmsg then tells the CLOCK_REALTIME at which the last of what it reads came in.
@@ -16,9 +15,8 @@ _STEP_S = 5e-4
 
 
 def ask_for_stamps(sock: socket.socket) -> None:
-    """Let reads of `sock` carry stamps, where the kernel can."""
-    if sys.platform == "linux":
-        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+    """Let reads of `sock` carry stamps."""
+    sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
 
 
 class ArrivalClock:

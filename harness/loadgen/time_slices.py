@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import platform
-import sys
 
 #: sched_setattr(2) by machine: there is no libc wrapper.
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
@@ -31,7 +30,7 @@ def ask_for_short_slices() -> None:
     later). It needs no privilege; a kernel that does not know it ignores or refuses it, and nothing changes.
     """
     number = _SCHED_SETATTR.get(platform.machine())
-    if sys.platform != "linux" or number is None:
+    if number is None:
         return
     attributes = _SchedAttr(size=ctypes.sizeof(_SchedAttr), runtime=_SLICE_NS)
     ctypes.CDLL(None).syscall(ctypes.c_long(number), 0, ctypes.byref(attributes), 0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,14 +49,10 @@ def resolve(model: str, cache: Path = rosemodels.CACHE) -> ModelFolder:
 
 
 def _download(model: str) -> Path:
-    if importlib.util.find_spec("huggingface_hub") is None:
-        raise UsageError(
-            f"{model!r} is neither a named model nor a local folder, and hub ids need huggingface_hub",
-            "pip install 'rosebench[hub]', or give a local folder in Hugging Face layout",
-        )
-    hub = importlib.import_module("huggingface_hub")
+    from huggingface_hub import snapshot_download  # half a second to import
+
     try:
-        return Path(hub.snapshot_download(model, allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(model, allow_patterns=_HUB_FILES))
     except Exception as error:  # the client raises a dozen unrelated kinds; the user needs one sentence
         reason = str(error).partition("\n")[0]
         raise UsageError(

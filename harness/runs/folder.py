@@ -12,14 +12,13 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from harness import PROJECT_ROOT
 from harness.errors import UsageError
 from harness.files import write_whole
 from harness.schema.results import RunInfo
 from harness.schema.stored import read_stored
 
 RUN = "run.json"
-DEFAULT = PROJECT_ROOT / "outputs" / "benchmarks" / "serving"
+DEFAULT = Path("outputs/benchmarks/serving")
 
 
 def now() -> str:

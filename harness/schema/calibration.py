@@ -1,4 +1,4 @@
-"""What the load client itself can do on a machine: `.cache/calibration.json`."""
+"""What the load client itself can do on a machine: `calibration.json` in the cache."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Annotated, Self
 import yaml
 from pydantic import Field, TypeAdapter, model_validator
 
-from harness import PROJECT_ROOT
+from harness import paths
 from harness.errors import UsageError
 from harness.schema.base import Strict
 from harness.traces import builtin, readers
@@ -22,9 +22,8 @@ from harness.traces.source import Source
 from harness.traces.trace import Trace
 
 GITHUB = "https://github.com"
-CATALOG = PROJECT_ROOT / "traces" / "catalog.yaml"
-CACHE = PROJECT_ROOT / ".cache" / "traces"
-SHARED = PROJECT_ROOT.parent / "shared" / "traces"
+CATALOG = paths.DATA / "traces" / "catalog.yaml"
+CACHE = paths.CACHE / "traces"
 
 
 class Place(Strict):
@@ -125,8 +124,8 @@ def file_of(name: str | Path) -> Path:
 
 
 def find(entry: Entry) -> Path:
-    """The local copy of a public trace: in a folder of `BENCH_TRACES`, in shared/traces beside the checkout,
-    or in the cache, there or one folder deeper.
+    """The local copy of a public trace: in a folder of `BENCH_TRACES` or in the cache, there or one folder
+    deeper.
 
     Raises UsageError when there is none, or when its digest is not the published one.
     """
@@ -162,7 +161,7 @@ def digest(path: Path) -> str:
 
 def _copies(file: str) -> Iterator[Path]:
     searched = [Path(folder) for folder in os.environ.get("BENCH_TRACES", "").split(os.pathsep) if folder]
-    for folder in (*searched, SHARED, CACHE):
+    for folder in (*searched, CACHE):
         for candidate in (folder / file, *sorted(folder.glob(f"*/{file}"))):
             if candidate.is_file():
                 yield candidate

@@ -4,7 +4,7 @@
                              stdout: JSON lines {"pid": …} | {"error": …}, {"exit": …}, {"left": [pids]}
 
 The harness holds the other end of stdin. Closing it, or dying by any signal, is the order to stop: there is
-one path for both. On Linux the guard adopts orphans (PR_SET_CHILD_SUBREAPER), so daemons that an engine forks
+one path for both. The guard adopts orphans (PR_SET_CHILD_SUBREAPER), so daemons that an engine forks
 stay in its tree, and the engine's first process dies with the guard (PR_SET_PDEATHSIG).
 Standard library and psutil only.
 """
@@ -51,8 +51,7 @@ class Order(TypedDict):
 
 
 def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def _say(**message: Any) -> None:

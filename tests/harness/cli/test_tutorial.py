@@ -15,12 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import PROJECT_ROOT
 from harness.engines.base import Contender, EngineSettings, Installation
 from harness.engines.variants import Variant
 from harness.schema.settings import EngineRef
 
-EXAMPLES = PROJECT_ROOT / "docs" / "examples"
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 
 
 def free_port() -> int:
@@ -56,7 +55,7 @@ def test_a_running_server_is_measured(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "harness.cli.app", "online", *arguments,
              "--no-calibrate", "--warmup", "1", "--quiet", "--json", "--out", str(tmp_path)],
-            capture_output=True, text=True, timeout=120, cwd=PROJECT_ROOT,
+            capture_output=True, text=True, timeout=120,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (repeat, pooled) = json.loads(done.stdout)["summaries"]

@@ -92,7 +92,7 @@ def test_an_installation_counts_when_it_runs(cache: Path, engine, monkeypatch: p
     made = install.install(engine, "cpu")
     found = engine.find()
     assert isinstance(found, Installation)
-    assert (found.version, found.how) == ("9.1", ".cache/engines/sglang")
+    assert (found.version, found.how) == ("9.1", "engines/sglang in the cache")
     assert install.unfinished("sglang") == []
     lock = (cache / "sglang-9.1-cpu" / "lock.txt").read_text().splitlines()
     assert lock[0] == "# sglang 9.1 for cpu"

@@ -62,7 +62,7 @@ def test_the_package_of_the_engines_own_environment_comes_first(program: Path, t
     python.chmod(0o755)
     found = ENGINE.find()
     assert isinstance(found, Installation)
-    assert (found.version, found.python, found.how) == ("11434.0.0", python, ".cache/engines/llamacpp")
+    assert (found.version, found.python, found.how) == ("11434.0.0", python, "engines/llamacpp in the cache")
     (tmp_path / "m.gguf").touch()
     assert ENGINE.server(found, _settings(tmp_path), 8000).argv[0] == str(program)
     assert ENGINE.trouble(found) is None

@@ -42,7 +42,7 @@ def _git(folder: Path, *arguments: str) -> None:
 
 
 def test_revision_says_when_files_differ(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(revision, "PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr(revision, "ROOT", tmp_path)
     assert revision.describe() is None
     _git(tmp_path, "init", "-q")
     (tmp_path / "a").write_text("1")
@@ -59,12 +59,12 @@ def test_a_checkout_inside_another_project_is_not_ours(tmp_path: Path, monkeypat
     inner = tmp_path / "vendor"
     inner.mkdir()
     _git(tmp_path, "init", "-q")
-    monkeypatch.setattr(revision, "PROJECT_ROOT", inner)
+    monkeypatch.setattr(revision, "ROOT", inner)
     assert revision.git_revision() is None
 
 
 def test_sources_are_told_apart_without_git(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(revision, "PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr(revision, "ROOT", tmp_path)
     (tmp_path / "harness" / "__pycache__").mkdir(parents=True)
     (tmp_path / "harness" / "a.py").write_text("1")
     before = revision.source_hash()

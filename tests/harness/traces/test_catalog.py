@@ -43,7 +43,6 @@ def listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, catalog
     known = {it.name: it for it in (entry("whole", CONTENT), part, entry("unknown", b"", sha256=None))}
     monkeypatch.setattr(catalog, "entries", lambda: known)
     monkeypatch.setattr(catalog, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(catalog, "SHARED", tmp_path / "shared")
     monkeypatch.delenv("BENCH_TRACES", raising=False)
     return known
 
@@ -69,7 +68,7 @@ def test_the_real_catalog_is_sound() -> None:
     )
 
 
-@pytest.mark.parametrize("folder", ["shared", "cache", "mine/azure"])
+@pytest.mark.parametrize("folder", ["cache", "mine/azure"])
 def test_found_by_file_name(
     listed: dict[str, catalog.Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
