@@ -13,9 +13,11 @@ ARGS ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Local copies of public traces: a search path. Tests that need one are skipped without it.
+export BENCH_TRACES ?= $(realpath ../shared/traces)
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
 
-.PHONY: setup help bench-online bench-offline bench-profile report test coverage lint format clean
+.PHONY: setup help bench-online bench-offline bench-profile report test coverage lint format dist clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY) ## make .venv with everything in it
@@ -48,7 +50,7 @@ test: $(READY) ## run the test suite
 coverage: $(READY) ## how much of the engine's own code its tests run, in all its processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/roseinfer --cov $(ARGS)
 
-lint: $(READY) ## ruff, mypy and the walls between the packages
+lint: $(READY) ## ruff, mypy and the layers of the packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -57,5 +59,8 @@ lint: $(READY) ## ruff, mypy and the walls between the packages
 format: $(READY) ## format the code
 	$(BIN)/ruff format .
 
-clean: ## remove .venv and caches; runs and reports stay
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+dist: $(READY) ## build sdist and wheel into dist/
+	$(BIN)/python -m build --no-isolation
+
+clean: ## remove .venv, builds and caches of tools; runs, reports and the user's cache folder stay
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
