@@ -11,13 +11,17 @@ OUT ?=
 RUN ?=
 ARGS ?=
 
+# Tests start hundreds of processes, and each would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+WORKERS = -n logical --maxprocesses 8
+
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Local copies of public traces: a search path. Tests that need one are skipped without it.
 export BENCH_TRACES ?= $(realpath ../shared/traces)
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
 
-.PHONY: setup help bench-online bench-offline bench-profile report test coverage lint format dist clean
+.PHONY: setup help bench-online bench-offline bench-profile report test test-unit coverage lint format dist clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY) ## make .venv with everything in it
@@ -45,10 +49,13 @@ report: $(READY) ## render RUN (one or several run folders) into one HTML file u
 	$(BIN)/bench report $(RUN)
 
 test: $(READY) ## run the test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) $(ARGS)
+
+test-unit: $(READY) ## run the quick tests that start no process and open no socket
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m 'unit and not slow' $(ARGS)
 
 coverage: $(READY) ## how much of the engine's own code its tests run, in all its processes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/roseinfer --cov $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) tests/roseinfer --cov $(ARGS)
 
 lint: $(READY) ## ruff, mypy and the layers of the packages
 	$(BIN)/ruff check .
