@@ -22,7 +22,7 @@ from harness.report.run import OFFLINE, ONLINE
 from harness.report.tables import profiles as profile_tables
 from harness.report.tables.gaps import gap_table
 from harness.report.tables.table import Table
-from harness.schema.load import LoadLevel
+from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.profile import ProfileFigures, Profiles, Tools
 from harness.schema.settings import CommonSettings, split
 
@@ -74,8 +74,8 @@ def run(
     """Capture a sample of a run's load and read it; the figures of the benchmark stay as they are."""
     if scale is not None and concurrency is not None:
         raise UsageError("--scale is of a trace, --concurrency of a closed loop", "give one of them")
-    load = None if scale is None else LoadLevel(scale)
-    load = load if concurrency is None else LoadLevel(concurrency=concurrency)
+    load: Load | None = None if scale is None else TraceLoad(scale=scale)
+    load = load if concurrency is None else ClosedLoop(concurrency=concurrency)
     options = ProfileOptions(tool, steps, stacks, nsys, max_mb << 20)
     with make_display(quiet) as display:
         chosen = None if engines is None else split(engines)
@@ -85,7 +85,7 @@ def run(
 
 def profile_folder(
     folder: Path,
-    load: LoadLevel | None,
+    load: Load | None,
     options: ProfileOptions,
     display: Display,
     engines: Sequence[str] | None = None,

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.compare.runs import StoredRun
 from harness.schema.compare import Obstacle
-from harness.schema.load import LoadLevel
+from harness.schema.load import Load
 
 #: What must be alike, by the name that --allow-different takes. Cells and engines are checked apart.
 ALIKE: dict[str, Callable[[StoredRun], object]] = {
@@ -101,7 +101,7 @@ def _requests(a: StoredRun, b: StoredRun) -> tuple[object, object]:
     return of_a, of_b
 
 
-def _listed(loads: Sequence[LoadLevel]) -> str:
+def _listed(loads: Sequence[Load]) -> str:
     return ", ".join(map(str, loads))
 
 

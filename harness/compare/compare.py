@@ -15,7 +15,7 @@ from harness.metrics.estimates import HEADLINE, Key, estimates
 from harness.metrics.intervals import LEVEL
 from harness.schema.compare import CompareResults, Difference, Gated
 from harness.schema.gates import ERROR_RATE, GateTerm
-from harness.schema.load import LoadLevel
+from harness.schema.load import Load
 
 Pair = tuple[str, str]
 
@@ -94,7 +94,7 @@ def _contrasts(a: StoredRun, b: StoredRun, pair: Pair, gates: Sequence[GateTerm]
     return judged(found)
 
 
-def _loads(a: StoredRun, b: StoredRun, pair: Pair) -> list[LoadLevel]:
+def _loads(a: StoredRun, b: StoredRun, pair: Pair) -> list[Load]:
     return sorted(set(a.cells[pair[0]]) & set(b.cells[pair[1]]))
 
 
@@ -127,8 +127,7 @@ def _difference(pair: Pair, one: Contrast) -> Difference:
     return Difference(
         engine_a=pair[0],
         engine_b=pair[1],
-        scale=one.load.scale,
-        concurrency=one.load.concurrency,
+        load=one.load,
         metric=one.metric,
         statistic=one.statistic,
         value_a=one.b.value,

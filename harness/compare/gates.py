@@ -10,7 +10,7 @@ from harness.metrics.power import repeats_to_find
 from harness.metrics.samples import Group
 from harness.schema.compare import Gated, Outcome
 from harness.schema.gates import GateTerm
-from harness.schema.load import LoadLevel
+from harness.schema.load import Load
 
 
 def outcome(term: GateTerm, bound: float, ci: Ends | None) -> Outcome:
@@ -22,7 +22,7 @@ def outcome(term: GateTerm, bound: float, ci: Ends | None) -> Outcome:
     return "pass" if high <= bound else "regression" if low > bound else "inconclusive"
 
 
-def judge(term: GateTerm, engines: tuple[str, str], load: LoadLevel, found: Contrast | None) -> Gated:
+def judge(term: GateTerm, engines: tuple[str, str], load: Load, found: Contrast | None) -> Gated:
     """A gate on a latency or a rate. `found` is None where an engine has no such statistic at that load."""
     bound = 1 + term.limit if term.relative else term.limit
     if found is None:
@@ -46,7 +46,7 @@ def judge(term: GateTerm, engines: tuple[str, str], load: LoadLevel, found: Cont
     return gated.model_copy(update={"reason": reason, "needed_repeats": more})
 
 
-def judge_errors(term: GateTerm, engines: tuple[str, str], load: LoadLevel, repeats: list[Group]) -> Gated:
+def judge_errors(term: GateTerm, engines: tuple[str, str], load: Load, repeats: list[Group]) -> Gated:
     """A gate on run B's share of failed requests, with the exact interval (Clopper and Pearson, 1934)."""
     every = [(group.whole or group).requests["error"] for group in repeats]
     failed, count = sum(int(one.notna().sum()) for one in every), sum(len(one) for one in every)
@@ -65,7 +65,7 @@ def _share(part: int, whole: int) -> Ends:
 def _gated(
     term: GateTerm,
     engines: tuple[str, str],
-    load: LoadLevel,
+    load: Load,
     value: float | None,
     ci: Ends | None,
     bound: float,
@@ -76,8 +76,7 @@ def _gated(
         relative=term.relative,
         engine_a=engines[0],
         engine_b=engines[1],
-        scale=load.scale,
-        concurrency=load.concurrency,
+        load=load,
         value=value,
         ci=ci,
         limit=bound,

@@ -12,7 +12,7 @@ from harness.records.store import read_records
 from harness.runs.answers import judged_answers
 from harness.runs.folder import read_info
 from harness.schema.calibration import client_ceiling
-from harness.schema.load import LoadLevel
+from harness.schema.load import Load
 from harness.schema.results import RunInfo
 from harness.schema.settings import OnlineSettings
 from harness.schema.stored import checked
@@ -28,7 +28,7 @@ class StoredRun:
     path: Path
     info: RunInfo
     settings: OnlineSettings
-    cells: dict[str, dict[LoadLevel, list[Group]]]
+    cells: dict[str, dict[Load, list[Group]]]
     wrong: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -46,8 +46,8 @@ class StoredRun:
         answers = judged_answers(path)
         if not (path / "requests.parquet").is_file():
             raise UsageError(f"the run in {path} is not finished", f"finish it: bench online --resume {path}")
-        records = read_records(path, concurrency=info.only_concurrency)
-        cells: dict[str, dict[LoadLevel, list[Group]]] = {}
+        records = read_records(path)
+        cells: dict[str, dict[Load, list[Group]]] = {}
         for repeats in by_load(split(records.requests, records.chunks, settings.cut)):
             cells.setdefault(repeats[0].label, {})[repeats[0].load] = repeats
         return cls(path, info, settings, cells, answers.wrong if answers else {})
@@ -71,7 +71,7 @@ class StoredRun:
         ceiling = client_ceiling(self.info)
         answers = [f"{label}: its answers are wrong: {self.wrong[label]}"] if label in self.wrong else []
         return answers + [
-            f"{label} {load.where}, repeat {group.repeat}: {reason}"
+            f"{label}, {load}, repeat {group.repeat}: {reason}"
             for load, repeats in self.cells[label].items()
             for group in repeats
             for reason in invalid_reasons(group, ceiling)

@@ -11,7 +11,7 @@ from harness.metrics.contrast import Contrast, contrast, judged
 from harness.metrics.estimates import Estimates, Point, measure
 from harness.metrics.samples import by_load, split
 from harness.metrics.window import Cut
-from harness.schema.load import LoadLevel
+from harness.schema.load import Load
 from harness.schema.results import Comparison
 
 
@@ -43,7 +43,7 @@ def compare(
 
 def compare_points(points: Sequence[Point], baseline: str | None = None) -> list[Comparison]:
     """`compare` of what is estimated already."""
-    loads: dict[LoadLevel, dict[str, Estimates]] = {}
+    loads: dict[Load, dict[str, Estimates]] = {}
     for point in points:
         loads.setdefault(point.pooled.load, {})[point.pooled.label] = point.found
     labels = list(dict.fromkeys(point.pooled.label for point in points))
@@ -78,8 +78,7 @@ def _comparison(a: str, b: str, one: Contrast) -> Comparison:
     return Comparison(
         a=a,
         b=b,
-        scale=one.load.scale,
-        concurrency=one.load.concurrency,
+        load=one.load,
         metric=one.metric,
         statistic=one.statistic,
         value_a=one.a.value,

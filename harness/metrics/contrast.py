@@ -12,7 +12,7 @@ from harness.metrics.holm import holm
 from harness.metrics.intervals import LEVEL, Effect, Estimate, difference, ratio
 from harness.metrics.power import repeats_to_find
 from harness.schema.compare import EFFECTS
-from harness.schema.load import LoadLevel
+from harness.schema.load import Load
 from harness.schema.results import Verdict
 
 
@@ -25,7 +25,7 @@ class Contrast:
         comparisons: how many those are.
     """
 
-    load: LoadLevel
+    load: Load
     metric: str
     statistic: str
     a: Estimate
@@ -76,7 +76,7 @@ class Contrast:
 
 
 def contrast(
-    load: LoadLevel, a: Mapping[Key, Estimate], b: Mapping[Key, Estimate], keys: Iterable[Key] = HEADLINE
+    load: Load, a: Mapping[Key, Estimate], b: Mapping[Key, Estimate], keys: Iterable[Key] = HEADLINE
 ) -> list[Contrast]:
     """The statistics that both engines have, `b`'s not being 0."""
     return [

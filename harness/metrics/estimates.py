@@ -13,6 +13,7 @@ from harness.metrics.intervals import Estimate, own
 from harness.metrics.percentiles import missing
 from harness.metrics.rates import NO_TIME_S, Flow, flow
 from harness.metrics.samples import Group, Sample, pool
+from harness.schema.load import TraceLoad, load_text
 from harness.schema.results import LATENCY_METRICS, PERCENTILES, Distribution
 from harness.schema.settings import Slo
 
@@ -80,11 +81,12 @@ def of_metric(found: Estimates, metric: str) -> dict[str, Estimate]:
 
 
 def generator(seed: int, group: Group) -> np.random.Generator:
-    """A random stream of the engine's own: resamples of two engines must not move together.
+    """A random stream of this engine, load and repeat: no two resamples move together.
 
-    The levels of a closed loop share it, since they have one scale.
+    A trace's scale stands for its load.
     """
-    name = f"{group.label}\n{group.load.scale!r}\n{group.repeat}"
+    load = repr(group.load.scale) if isinstance(group.load, TraceLoad) else load_text(group.load)
+    name = f"{group.label}\n{load}\n{group.repeat}"
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 

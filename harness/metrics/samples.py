@@ -22,12 +22,10 @@ from harness.metrics.definitions import (
 )
 from harness.metrics.percentiles import percentiles
 from harness.metrics.window import Cut, find_window, inside, scheduled
-from harness.schema.load import LoadLevel
+from harness.schema.load import Load, parse_load
 from harness.schema.results import PERCENTILES
 from harness.schema.settings import Window
 
-#: Columns that are a load.
-LOAD = ["scale", "concurrency"]
 _IDENTITY = ["engine", "variant", "label", "repeat"]
 
 
@@ -82,7 +80,7 @@ class Group:
     engine: str
     variant: str | None
     label: str
-    load: LoadLevel
+    load: Load
     repeat: int | None
     requests: pd.DataFrame
     metrics: pd.DataFrame
@@ -118,7 +116,7 @@ def split(requests: pd.DataFrame, chunks: pd.DataFrame, cut: Cut | None = None) 
     gaps = chunk_gaps(chunks)
     rank = {label: position for position, label in enumerate(requests["label"].unique())}
     groups = []
-    for _, rows in requests.groupby(["label", *LOAD, "repeat"], observed=True, dropna=False):
+    for _, rows in requests.groupby(["label", "load", "repeat"], observed=True):
         group = _group(rows, gaps)
         if cut is not None:
             window = find_window(rows, cut)
@@ -146,10 +144,9 @@ def _group(rows: pd.DataFrame, gaps: Gaps, named: pd.DataFrame | None = None) ->
     )
 
 
-def load_of(rows: pd.DataFrame) -> LoadLevel:
+def load_of(rows: pd.DataFrame) -> Load:
     """That of the first of them, where all have the same."""
-    scale, concurrency = rows[LOAD].iloc[0]
-    return LoadLevel(float(scale), None if pd.isna(concurrency) else int(concurrency))
+    return parse_load(rows["load"].iloc[0])
 
 
 def by_load(groups: Sequence[Group]) -> Iterator[list[Group]]:

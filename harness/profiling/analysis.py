@@ -67,7 +67,7 @@ def find_gaps(run: Path, manifest: ProfileManifest, figures: Sequence[ProfileFig
     if not (run / RESULTS).is_file():
         return []
     results = read_stored(run / RESULTS, OnlineResults)
-    records = read_records(run, concurrency=results.meta.only_concurrency)
+    records = read_records(run)
     return explain(results, manifest.runs, figures, measure_levels(records.requests, records.chunks))
 
 

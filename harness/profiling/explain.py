@@ -18,7 +18,7 @@ from typing import cast
 from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.sides import Profiled, Side
 from harness.schema.fairness import Part
-from harness.schema.load import LoadLevel
+from harness.schema.load import Load
 from harness.schema.profile import Gap, GapPart, Level, ProfiledStep, ProfileFigures, ProfileRun
 from harness.schema.results import OnlineResults, OnlineSummary, Verdict
 
@@ -36,14 +36,14 @@ def explain(
     results: OnlineResults,
     runs: Sequence[ProfileRun],
     figures: Sequence[ProfileFigures],
-    levels: Mapping[tuple[str, LoadLevel], Level],
+    levels: Mapping[tuple[str, Load], Level],
 ) -> list[Gap]:
     """Every difference that a verdict at 5 % found between valid cells, load by load.
 
     Args:
         levels: what each engine's load came to in the benchmark, by label and load.
     """
-    found: dict[tuple[str, str, LoadLevel, str], dict[str, dict[str, Verdict]]] = {}
+    found: dict[tuple[str, str, Load, str], dict[str, dict[str, Verdict]]] = {}
     for metric, triggers in TRIGGERS.items():
         for one in results.comparisons:
             if one.metric in triggers and one.verdict in ("better", "worse"):
@@ -165,7 +165,7 @@ def _gap(
 ) -> Gap:
     delta = value_a - value_b
     return Gap(
-        a=a.label, b=b.label, scale=a.scale, concurrency=a.concurrency, metric=metric, verdicts={},
+        a=a.label, b=b.label, load=a.load, metric=metric, verdicts={},
         value_a=value_a, value_b=value_b, delta=delta,
         parts=parts, unexplained=delta - sum(one.delta for one in parts),
     )  # fmt: skip

@@ -8,16 +8,16 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.definitions import MS
-from harness.metrics.samples import LOAD, load_of
-from harness.schema.load import LoadLevel
+from harness.metrics.samples import load_of
+from harness.schema.load import Load
 from harness.schema.profile import Level
 
 
-def measure_levels(requests: pd.DataFrame, chunks: pd.DataFrame) -> dict[tuple[str, LoadLevel], Level]:
+def measure_levels(requests: pd.DataFrame, chunks: pd.DataFrame) -> dict[tuple[str, Load], Level]:
     """By label and load; without those at which no request succeeded."""
     return {
         (str(rows["label"].iloc[0]), load_of(rows)): level
-        for _, rows in requests.groupby(["label", *LOAD], observed=True, dropna=False)
+        for _, rows in requests.groupby(["label", "load"], observed=True)
         if (level := measure_level(rows, chunks)) is not None
     }
 

@@ -87,7 +87,7 @@ def unprofiled(folder: Path, results: OnlineResults, tools: Tools) -> list[str]:
     """
     manifest = read_manifest(folder)
     had = {(run.label, run.tool) for run in manifest.runs if run.error is None} if manifest else set()
-    absent = {one.label for one in results.skipped if one.scale is None}
+    absent = {one.label for one in results.skipped if one.load is None}
     contenders = make_contenders(OnlineSettings.model_validate(results.meta.settings))
     there = [who for who in contenders if who.label not in absent]
     missing = [str(who.ref) for who in there if {(who.label, tool) for tool in _each(tools)} - had]
@@ -125,8 +125,7 @@ def _profile(
         label=who.label,
         cmd=stage.cmd,
         env=stage.env,
-        scale=None if load.concurrency else load.scale,
-        concurrency=load.concurrency if subject.info.kind == "online" else None,
+        load=load if subject.info.kind == "online" else None,
         n=stage.n,
         level=level,
         steps=options.steps,

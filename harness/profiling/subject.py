@@ -21,7 +21,7 @@ from harness.runs.folder import RUN, make_folder, now, read_info, write_json
 from harness.runs.load import Workload
 from harness.runs.resolve import Resolved, find_engines, make_contenders, resolve_online
 from harness.runs.versions import versions
-from harness.schema.load import LoadLevel
+from harness.schema.load import ClosedLoop, Load
 from harness.schema.profile import Level
 from harness.schema.results import RunInfo
 from harness.schema.settings import CommonSettings, OfflineSettings, OnlineSettings
@@ -44,7 +44,7 @@ class Subject:
     folder: Path
     info: RunInfo
     resolved: Resolved
-    load: LoadLevel
+    load: Load
     levels: dict[str, Level]
 
     @property
@@ -55,7 +55,7 @@ class Subject:
         """As the benchmark measured it; without a benchmark as the load may have it."""
         if who.label in self.levels:
             return self.levels[who.label]
-        most = self.load.concurrency or MAX_IN_FLIGHT
+        most = self.load.concurrency if isinstance(self.load, ClosedLoop) else MAX_IN_FLIGHT
         in_flight = min(self.resolved.workload.concurrency(), most, MAX_IN_FLIGHT)
         return Level(in_flight=in_flight, running=in_flight)
 
@@ -69,7 +69,7 @@ class Subject:
         return list(_cycle(workload, self.load, min(wanted, MAX_REQUESTS), self.resolved.settings.seed))
 
 
-def _cycle(workload: Workload, load: LoadLevel, wanted: int, seed: int) -> Iterator[PlannedRequest]:
+def _cycle(workload: Workload, load: Load, wanted: int, seed: int) -> Iterator[PlannedRequest]:
     index = 0
     for turn in count():
         drawn = int(np.random.SeedSequence([seed, 0x9F0F, turn]).generate_state(1, np.uint64)[0])
@@ -103,7 +103,7 @@ def begin_run(settings: CommonSettings, kind: Literal["online", "offline"], comm
 
 
 def open_subject(
-    folder: Path, load: LoadLevel | None, notify: Notify, engines: Sequence[str] | None = None
+    folder: Path, load: Load | None, notify: Notify, engines: Sequence[str] | None = None
 ) -> Subject:
     """The subject of a run's folder, measured before or not.
 
@@ -125,12 +125,12 @@ def open_subject(
         settings = settings.model_copy(update={"engines": [run_has[name] for name in dict.fromkeys(engines)]})
     if load is not None and load not in settings.loads:
         known = ", ".join(map(str, settings.loads))
-        raise UsageError(f"the run was not measured {load.where}", f"it has {known}")
+        raise UsageError(f"{load} is not one of the run's loads", f"it has {known}")
     chosen = load or settings.loads[-1]
     resolved = resolve_online(settings.model_copy(update={"calibrate": False}), notify)
     levels: dict[str, Level] = {}
     if info.kind == "online" and ((folder / "requests.parquet").is_file() or (folder / "raw").is_dir()):
-        records = read_records(folder, concurrency=info.only_concurrency)
+        records = read_records(folder)
         every = measure_levels(records.requests, records.chunks)
         levels = {label: level for (label, at), level in every.items() if at == chosen}
     return Subject(folder, info, resolved, chosen, levels)

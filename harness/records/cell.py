@@ -12,6 +12,7 @@ import pyarrow as pa
 from harness.loadgen.load_plan import LoadResult
 from harness.records.request import read_request
 from harness.records.schema import CHUNKS, REQUESTS
+from harness.schema.load import Load, load_text
 
 
 class Expected(NamedTuple):
@@ -30,9 +31,8 @@ class CellIdentity:
     engine: str
     variant: str | None
     label: str
-    scale: float
+    load: Load
     repeat: int
-    concurrency: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ def read_cell(
         )
         row = {
             **vars(identity),
+            "load": load_text(identity.load),
             "request": raw.index,
             "input_tokens": asked.input_tokens,
             "output_tokens": asked.output_tokens,

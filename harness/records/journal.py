@@ -10,18 +10,17 @@ from pydantic import Field, JsonValue, ValidationError
 from harness.errors import UsageError
 from harness.files import sync_folder
 from harness.schema.base import Strict, first_fault
-from harness.schema.load import IN_FLIGHT, AtLoad
+from harness.schema.load import Load
 
 
-class JournalEntry(AtLoad, Strict):
+class JournalEntry(Strict):
     """A finished cell. A cell that is not in the journal did not happen, whatever files there are of it."""
 
     cell: int = Field(ge=0, description="position in the journal, and the `cell` of its records")
     engine: str
     variant: str | None = None
     label: str
-    scale: float
-    concurrency: int | None = Field(None, description=IN_FLIGHT)
+    load: Load
     repeat: int
     finished: str = Field(description="ISO 8601, UTC")
     requests: int = 0

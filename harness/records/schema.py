@@ -12,8 +12,7 @@ REQUESTS = pa.schema(
         ("engine", pa.string()),
         ("variant", pa.string()),  # null: the engine as it is
         ("label", pa.string()),  # as drawn: `roseinfer (-mp async admit)`
-        ("scale", pa.float64()),
-        ("concurrency", pa.int32()),  # requests in flight of a closed loop, whose scale is 1; null: a trace
+        ("load", pa.string()),  # as JSON: `{"kind":"trace","scale":0.4}` (harness/schema/load.py)
         ("repeat", pa.int32()),
         ("request", pa.int32()),  # position in the load
         ("input_tokens", pa.int32()),  # asked for

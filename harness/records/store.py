@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -31,26 +30,17 @@ def write_cell(run: Path, cell: int, records: CellRecords) -> None:
         _write(_part(run, cell, name), table)
 
 
-def read_records(run: Path, cells: set[int] | None = None, concurrency: int | None = None) -> CellRecords:
+def read_records(run: Path, cells: set[int] | None = None) -> CellRecords:
     """Records of a run, finished or not, in the order of cells.
 
     Args:
         cells: Only these, e.g. those that the journal names. None: all.
-        concurrency: Of requests that do not say how many were in flight.
 
     Raises:
         UsageError: There are none, or a file is damaged.
     """
     tables = {name: _read(run, name, cells) for name in _TABLES}
-    requests = fill_concurrency(tables["requests"].to_pandas(), concurrency)
-    return CellRecords(requests, tables["chunks"].to_pandas())
-
-
-def fill_concurrency(requests: pd.DataFrame, concurrency: int | None) -> pd.DataFrame:
-    """Requests of which some do not say how many were in flight, with that number; None: they had a trace."""
-    if concurrency is None:
-        return requests
-    return requests.assign(concurrency=requests["concurrency"].fillna(concurrency))
+    return CellRecords(tables["requests"].to_pandas(), tables["chunks"].to_pandas())
 
 
 def assemble(run: Path, cells: set[int] | None = None) -> None:

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from harness.metrics.glossary import GLOSSARY
-from harness.schema.load import LoadLevel
+from harness.schema.load import Load
 from harness.schema.results import Comparison, OnlineSummary
 
 #: The label that is really best, by (load, metric, statistic).
-BestLabels = dict[tuple[LoadLevel, str, str], str]
+BestLabels = dict[tuple[Load, str, str], str]
 
 
 def best_labels(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) -> BestLabels:
@@ -19,7 +19,7 @@ def best_labels(pooled: Sequence[OnlineSummary], comparisons: Sequence[Compariso
     An invalid cell neither wins nor is beaten.
     """
     valid = valid_labels(pooled)
-    wins: defaultdict[tuple[LoadLevel, str, str], list[str]] = defaultdict(list)
+    wins: defaultdict[tuple[Load, str, str], list[str]] = defaultdict(list)
     for one in comparisons:
         if {one.a, one.b} <= valid[one.load] and differs(one):
             wins[one.load, one.metric, one.statistic].append(better(one))
@@ -31,9 +31,9 @@ def best_labels(pooled: Sequence[OnlineSummary], comparisons: Sequence[Compariso
     }
 
 
-def valid_labels(pooled: Sequence[OnlineSummary]) -> defaultdict[LoadLevel, set[str]]:
+def valid_labels(pooled: Sequence[OnlineSummary]) -> defaultdict[Load, set[str]]:
     """The labels whose cell at a load is valid, by the load."""
-    valid: defaultdict[LoadLevel, set[str]] = defaultdict(set)
+    valid: defaultdict[Load, set[str]] = defaultdict(set)
     for summary in pooled:
         if summary.valid:
             valid[summary.load].add(summary.label)

@@ -11,7 +11,6 @@ from harness.report.tables import profiles as profile_tables
 from harness.report.tables.gaps import gap_table, unexplained
 from harness.report.tables.table import Table
 from harness.schema.profile import Artifact
-from harness.schema.results import fill
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,6 @@ def profile_section(run: Path) -> ProfileSection | None:
     profiles, manifest = read_profiles(run), read_manifest(run)
     if profiles is None or manifest is None:
         return None
-    for gap in profiles.gaps:
-        fill(gap, manifest.meta)
     figures = [one for one in profiles.figures if one.steps]
     shown = [profile_tables.steps(figures), profile_tables.categories(figures)] if figures else []
     if any(one.components for one in figures):

@@ -53,15 +53,12 @@ def _settings(results: OnlineResults) -> OnlineSettings:
 
 
 def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:
-    """Where two results of one run differ, a line a value; floating-point dust does not count.
-
-    What an older version did not store is no difference.
-    """
+    """Where two results of one run differ, a line a value; floating-point dust does not count."""
     absent = {_name(one) for one in computed.summaries} - {_name(one) for one in stored.summaries}
     return [
         *(f"{name}: not stored" for name in sorted(absent)),
-        *_between(_named(stored.summaries, only_set=True), _named(computed.summaries)),
-        *_between(_paired(stored.comparisons, only_set=True), _paired(computed.comparisons)),
+        *_between(_named(stored.summaries), _named(computed.summaries)),
+        *_between(_paired(stored.comparisons), _paired(computed.comparisons)),
     ]
 
 
@@ -72,10 +69,10 @@ def _between(stored: dict[str, object], computed: dict[str, object]) -> Iterator
             yield f"{place}: stored {_say(a)}, computed {_say(b)}"
 
 
-def _named(summaries: list[OnlineSummary], only_set: bool = False) -> dict[str, object]:
+def _named(summaries: list[OnlineSummary]) -> dict[str, object]:
     found: dict[str, object] = {}
     for one in summaries:
-        found |= _leaves(_name(one), one.model_dump(exclude_unset=only_set))
+        found |= _leaves(_name(one), one.model_dump())
     return found
 
 
@@ -83,11 +80,11 @@ def _name(one: OnlineSummary) -> str:
     return f"{one.label}, {one.load}, {'all repeats' if one.repeat is None else f'repeat {one.repeat}'}"
 
 
-def _paired(comparisons: list[Comparison], only_set: bool = False) -> dict[str, object]:
+def _paired(comparisons: list[Comparison]) -> dict[str, object]:
     found: dict[str, object] = {}
     for one in comparisons:
         place = f"{one.a} against {one.b}, {one.load}, {one.metric} {one.statistic}"
-        found |= _leaves(place, one.model_dump(exclude_unset=only_set))
+        found |= _leaves(place, one.model_dump())
     return found
 
 

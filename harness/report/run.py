@@ -13,17 +13,16 @@ import pyarrow.parquet as pq
 from harness.errors import UsageError
 from harness.metrics.samples import Group
 from harness.records.schema import CHUNKS, REQUESTS
-from harness.records.store import fill_concurrency
 from harness.report.recompute import disagreements, recompute, regroup
 from harness.schema.results import OfflineResults, OnlineResults, OnlineSummary, RunInfo
 from harness.schema.stored import read_stored
 
 ONLINE, OFFLINE = "online_results.json", "offline_results.json"
 _NEEDED = {
-    *("cell", "engine", "label", "scale", "repeat", "request", "output_tokens", "input_tokens", "error"),
+    *("cell", "engine", "label", "load", "repeat", "request", "output_tokens", "input_tokens", "error"),
     *("t_sched", "t_sent", "t_first", "t_last", "t_end", "completion_tokens", "chunks", "t", "tokens"),
 }
-_TEXT = ("engine", "variant", "label", "token_source", "error", "finish_reason")
+_TEXT = ("engine", "variant", "label", "load", "token_source", "error", "finish_reason")
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
         raise UsageError(f"{path} is not a folder", "name the folder of a run, such as outputs/…/online_…")
     if (path / ONLINE).is_file():
         stored = read_stored(path / ONLINE, OnlineResults)
-        requests = fill_concurrency(_table(path / "requests.parquet", REQUESTS), stored.meta.only_concurrency)
+        requests = _table(path / "requests.parquet", REQUESTS)
         chunks = _table(path / "chunks.parquet", CHUNKS)
         groups = regroup(stored, requests, chunks)
         if trust:

@@ -31,6 +31,7 @@ from harness.runs.events import (
 from harness.runs.folder import now
 from harness.runs.resolve import Resolved
 from harness.runs.run import Run
+from harness.schema.load import ClosedLoop
 from harness.schema.results import PrefixCount, Skipped
 from harness.workload import PlannedRequest
 from harness.workload.prefix_reuse import reusable_tokens
@@ -84,7 +85,7 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
         for cell in left:
             fault = Skipped(
                 engine=who.ref.name, variant=who.ref.variant, label=who.label,
-                scale=cell.load.scale, concurrency=cell.load.concurrency, repeat=cell.repeat,
+                load=cell.load, repeat=cell.repeat,
                 reason=error.message, hint=error.hint,
             )  # fmt: skip
             run.skip(fault)
@@ -132,14 +133,15 @@ class _Measuring:
         self._flush(cell)
         progress(Progress(0, 0, 0))
         before, held = self._counted(), self._held()
-        result = self._send(requests, cell.load.concurrency, progress)
+        in_flight = cell.load.concurrency if isinstance(cell.load, ClosedLoop) else None
+        result = self._send(requests, in_flight, progress)
         self.server.check()
         records = self._read(result, requests, cell)
         write_cell(self.run.folder, cell.index, records)
         ref = cell.contender.ref
         entry = JournalEntry(
             cell=cell.index, engine=ref.name, variant=ref.variant, label=cell.contender.label,
-            scale=cell.load.scale, concurrency=cell.load.concurrency, repeat=cell.repeat,
+            load=cell.load, repeat=cell.repeat,
             finished=now(), requests=len(requests), failed=int(records.requests["error"].notna().sum()),
             detail={
                 "clients": [msgspec.structs.asdict(usage) for usage in result.usage],
@@ -204,8 +206,6 @@ class _Measuring:
         reusable = reusable_tokens(requests[index].prompt for _, index in sent)
         known = {index: tokens for (_, index), tokens in zip(sent, reusable, strict=True)}
         expected = [Expected(len(one.prompt), one.output_tokens, known.get(one.index)) for one in requests]
-        ref, label, load = cell.contender.ref, cell.contender.label, cell.load
-        identity = CellIdentity(
-            cell.index, ref.name, ref.variant, label, load.scale, cell.repeat, load.concurrency
-        )
+        ref, label = cell.contender.ref, cell.contender.label
+        identity = CellIdentity(cell.index, ref.name, ref.variant, label, cell.load, cell.repeat)
         return read_cell(result, expected, identity, exact_length=self.resolved.settings.ignore_eos)

@@ -8,7 +8,7 @@ from itertools import count
 import numpy as np
 
 from harness.engines.base import Contender
-from harness.schema.load import LoadLevel
+from harness.schema.load import Load
 from harness.schema.settings import OnlineSettings
 
 
@@ -22,7 +22,7 @@ class Cell:
 
     index: int
     contender: Contender
-    load: LoadLevel
+    load: Load
     repeat: int
     load_seed: int
 

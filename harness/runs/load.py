@@ -10,7 +10,7 @@ from harness.errors import UsageError
 from harness.loadgen.limits import most_in_flight
 from harness.loadgen.load_plan import WireRequest
 from harness.models.model_folder import ModelFolder
-from harness.schema.load import LoadLevel
+from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.results import TraceRecord
 from harness.schema.settings import OnlineSettings
 from harness.traces.catalog import load
@@ -67,9 +67,10 @@ class Workload:
         )
         return cls(settings, vocab_size, max_model_len, None, record)
 
-    def requests(self, load: LoadLevel, seed: int) -> list[PlannedRequest]:
+    def requests(self, load: Load, seed: int) -> list[PlannedRequest]:
         """One cell's requests."""
         if self.trace is not None:
+            assert isinstance(load, TraceLoad)
             return open_loop(self.trace, load.scale, self.vocab_size, seed)
         s = self.settings
         return closed_loop(s.requests(load), s.input_len, s.output_len, self.vocab_size, seed)
@@ -93,7 +94,9 @@ class Workload:
         """Requests that the load may have in flight, as far as it can be told before."""
         if self.settings.concurrency is not None:
             return max(
-                min(load.concurrency or 0, self.settings.requests(load)) for load in self.settings.loads
+                min(load.concurrency, self.settings.requests(load))
+                for load in self.settings.loads
+                if isinstance(load, ClosedLoop)
             )
         assert self.trace is not None
         heaviest = min(self.settings.scales)

@@ -87,7 +87,7 @@ def _as_json(calibration: Calibration | None) -> JsonValue:
 
 def _unchanged(run: Run, resolved: Resolved) -> None:
     """Raises UsageError when what is left would be measured with something else."""
-    known = {one.label for one in run.skipped if one.scale is None}
+    known = {one.label for one in run.skipped if one.load is None}
     hint = "bring it back, or start a new run"
     for gone in resolved.missing:
         if gone.label not in known:
@@ -107,13 +107,13 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
     cells = sum(len(block.cells) for block in blocks)
     notify(Started(run.folder, cells, len(run.done), run.info.trace))
     for skipped in run.skipped:
-        if skipped.scale is None:
+        if skipped.load is None:
             notify(EngineSkipped(skipped))
     if resolved is not None:
         for block in blocks:
             measure_block(run, resolved, block, notify)
     if not run.done:
-        faults = [one for one in run.skipped if one.scale is not None]
+        faults = [one for one in run.skipped if one.load is not None]
         reasons = dict.fromkeys(f"{fault.label}: {fault.reason}" for fault in faults)
         hints = dict.fromkeys(fault.hint for fault in faults if fault.hint)
         raise BenchError(f"nothing could be measured: {'; '.join(reasons)}", "; ".join(hints))
@@ -132,7 +132,7 @@ def _kept(run: Run, name: str) -> dict[int, JsonValue]:
 
 def _write_results(run: Run) -> OnlineResults:
     """Everything in the results comes from the stored tables; engines stand in the order of the settings."""
-    records = read_records(run.folder, run.done, run.info.only_concurrency)
+    records = read_records(run.folder, run.done)
     settings = run.settings
     rank = {who.label: position for position, who in enumerate(make_contenders(settings))}
     requests = records.requests.sort_values("label", key=lambda label: label.map(rank), kind="stable")

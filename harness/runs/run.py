@@ -15,8 +15,8 @@ from harness.runs.cell import Block, plan
 from harness.runs.folder import RUN, read_info, write_json
 from harness.runs.resolve import make_contenders
 from harness.schema.calibration import ClientCeiling, client_ceiling
-from harness.schema.load import LoadLevel
-from harness.schema.results import LaunchRecord, RunInfo, Skipped, fill
+from harness.schema.load import Load
+from harness.schema.results import LaunchRecord, RunInfo, Skipped
 from harness.schema.settings import OnlineSettings
 from harness.schema.stored import checked, read_stored
 
@@ -60,8 +60,6 @@ class Run:
         checked(info.settings, OnlineSettings, f"the settings of {folder / RUN}")
         kept = folder / SKIPPED
         run = cls(folder, info, read_stored(kept, list[Skipped]) if kept.exists() else [])
-        for one in run.skipped:
-            fill(one, info)
         run._read_journal()
         return run
 
@@ -77,7 +75,7 @@ class Run:
 
     def blocks(self) -> list[Block]:
         """Every block of the run, measured or not: the same whenever it is asked."""
-        missing = {one.label for one in self.skipped if one.scale is None}
+        missing = {one.label for one in self.skipped if one.load is None}
         there = [who for who in make_contenders(self.settings) if who.label not in missing]
         return plan(self.settings, there)
 
@@ -115,7 +113,6 @@ class Run:
         cells = {cell.index: cell for block in self.blocks() for cell in block.cells}
         for entry in read_journal(self.folder / JOURNAL):
             cell = cells.get(entry.cell)
-            fill(entry, self.info)
             measured = (entry.label, entry.load, entry.repeat)
             if cell is None or measured != (cell.contender.label, cell.load, cell.repeat):
                 raise UsageError(
@@ -125,5 +122,5 @@ class Run:
             self.done.add(entry.cell)
 
 
-def _place(skipped: Skipped) -> tuple[str, LoadLevel | None, int | None]:
+def _place(skipped: Skipped) -> tuple[str, Load | None, int | None]:
     return skipped.label, skipped.load, skipped.repeat

@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from harness.schema.base import Strict
-from harness.schema.load import IN_FLIGHT, AtLoad
-from harness.schema.results import Verdict
+from harness.schema.load import Load
+from harness.schema.results import SCHEMA_VERSION, Verdict
 
 #: Differences for which the repeats that find them are told.
 EFFECTS = {"5 %": 0.05, "10 %": 0.1}
@@ -17,13 +17,12 @@ Ends = tuple[float, float]
 Outcome = Literal["pass", "regression", "inconclusive"]
 
 
-class Difference(AtLoad, Strict):
+class Difference(Strict):
     """One statistic of run B against run A at one load, with 95 % intervals."""
 
     engine_a: str
     engine_b: str
-    scale: float
-    concurrency: int | None = Field(None, description=IN_FLIGHT)
+    load: Load
     metric: str
     statistic: str
     value_a: float
@@ -45,15 +44,14 @@ class Difference(AtLoad, Strict):
     )
 
 
-class Gated(AtLoad, Strict):
+class Gated(Strict):
     """One gate at one load."""
 
     gate: str
     relative: bool = Field(description="whether the value and the limit are ratios B / A")
     engine_a: str
     engine_b: str
-    scale: float
-    concurrency: int | None = Field(None, description=IN_FLIGHT)
+    load: Load
     value: float | None = Field(description="the ratio B / A, or B itself, as the gate asks")
     ci: Ends | None
     limit: float = Field(description="of that value")
@@ -73,7 +71,7 @@ class Obstacle(Strict):
 class CompareResults(Strict):
     """Run B against run A."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = SCHEMA_VERSION
     a: str
     b: str
     outcome: Literal["pass", "regression", "inconclusive", "not comparable", "no gate"]

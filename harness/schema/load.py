@@ -1,102 +1,139 @@
-"""How heavy a load is, and the words for it."""
+"""What is sent when: a load, told apart by its `kind`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol
+from functools import cache
+from typing import Annotated, ClassVar, Literal
 
-#: What a record says of its load beside the `scale`.
-IN_FLIGHT = "requests in flight of a closed loop, whose scale is 1; null: a trace"
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from harness.schema.base import Strict
+
+Arrivals = Literal["poisson", "gamma", "constant"]
 
 
-@dataclass(frozen=True)
-class LoadLevel:
-    """A trace's replay at `scale`, or a closed loop of `concurrency` requests in flight, whose scale is 1.
+class _Level(Strict):
+    """One load. Loads of a kind ascend by their value; of several kinds, traces come first."""
 
-    Levels sort by requests in flight, those of traces first, by scale; each ascending.
-    """
+    model_config = ConfigDict(frozen=True)
 
-    scale: float = 1.0
-    concurrency: int | None = None
+    _rank: ClassVar[int]
 
-    def __str__(self) -> str:
-        """`scale 0.4` or `64 in flight`."""
-        return f"scale {self.number}" if self.concurrency is None else f"{self.number} in flight"
-
-    def __lt__(self, other: LoadLevel) -> bool:
-        return (self.concurrency or 0, self.scale) < (other.concurrency or 0, other.scale)
-
-    @property
-    def where(self) -> str:
-        """`at scale 0.4` or `with 64 requests in flight`."""
-        if self.concurrency is None:
-            return f"at {self}"
-        return f"with {self.number} request{'' if self.concurrency == 1 else 's'} in flight"
+    def __lt__(self, other: _Level) -> bool:
+        return self._key < other._key
 
     @property
     def value(self) -> float:
-        """The number itself, its place on an axis: above 0."""
-        return self.scale if self.concurrency is None else self.concurrency
-
-    @property
-    def number(self) -> str:
-        """The value as text."""
-        return f"{self.scale:g}" if self.concurrency is None else str(self.concurrency)
-
-    @property
-    def head(self) -> str:
-        """Of a column of such numbers."""
-        return "scale" if self.concurrency is None else "in flight"
-
-    @property
-    def quantity(self) -> str:
-        """What the number counts: latency by … ."""
-        return "scale" if self.concurrency is None else "requests in flight"
-
-    @property
-    def axis(self) -> str:
-        """Of an axis of such numbers."""
-        return "scale (smaller is heavier)" if self.concurrency is None else self.quantity
-
-    @property
-    def file_name(self) -> str:
-        """As part of one: `scale_0.4` or `in_flight_64`."""
-        return f"{self.head.replace(' ', '_')}_{self.number}"
+        """Its number, above 0: a place on an axis."""
+        raise NotImplementedError
 
     @property
     def weight(self) -> float:
         """Grows from a light load to a heavy one."""
-        return -self.scale if self.concurrency is None else self.concurrency
-
-
-class Located(Protocol):
-    """What a record says of its load. A scale of None is that of no trace."""
-
-    concurrency: int | None
+        return self.value
 
     @property
-    def scale(self) -> float | None: ...
+    def _key(self) -> tuple[int, float, str]:
+        return self._rank, self.value, self.model_dump_json()
 
 
-class AtLoad:
-    """A record of what was measured at one load."""
+class TraceLoad(_Level):
+    """A trace whose times between arrivals are multiplied by `scale`; smaller is heavier."""
+
+    _rank = 0
+
+    kind: Literal["trace"] = "trace"
+    scale: float = Field(gt=0)
+
+    def __str__(self) -> str:
+        return f"scale {self.scale:g}"
 
     @property
-    def load(self: Located) -> LoadLevel:
-        return LoadLevel(1.0 if self.scale is None else self.scale, self.concurrency)
+    def value(self) -> float:
+        return self.scale
+
+    @property
+    def weight(self) -> float:
+        return -self.scale
 
 
-def from_light_to_heavy(levels: Iterable[LoadLevel]) -> list[LoadLevel]:
-    """Each level once."""
-    return sorted(set(levels), key=lambda level: level.weight)
+class ClosedLoop(_Level):
+    """`concurrency` requests in flight: each is sent when one before it has ended."""
+
+    _rank = 1
+
+    kind: Literal["closed_loop"] = "closed_loop"
+    concurrency: int = Field(ge=1)
+
+    def __str__(self) -> str:
+        return f"{self.concurrency} in flight"
+
+    @property
+    def value(self) -> float:
+        return self.concurrency
 
 
-def head_of(levels: Iterable[LoadLevel]) -> str:
-    """Of a column of their numbers, of which there may be none."""
-    return next(iter(levels), LoadLevel()).head
+class RequestRate(_Level):
+    """`req_per_s` requests a second on average, whatever the engine answers. Not measured yet."""
+
+    _rank = 2
+
+    kind: Literal["rate"] = "rate"
+    req_per_s: float = Field(gt=0)
+    arrivals: Arrivals = Field("poisson", description="how the times between requests are distributed")
+    cv: float | None = Field(None, gt=0, description="coefficient of variation of these times, with gamma")
+
+    def __str__(self) -> str:
+        spread = "" if self.cv is None else f", CV {self.cv:g}"
+        return f"{self.req_per_s:g} requests/s ({self.arrivals}{spread})"
+
+    @property
+    def value(self) -> float:
+        return self.req_per_s
 
 
-def heaviest(levels: Iterable[LoadLevel]) -> LoadLevel:
-    """The smallest scale, or the most requests in flight."""
-    return from_light_to_heavy(levels)[-1]
+class Ramp(_Level):
+    """A request rate that moves evenly from one value to another. Not measured yet."""
+
+    _rank = 3
+
+    kind: Literal["ramp"] = "ramp"
+    from_req_per_s: float = Field(gt=0)
+    to_req_per_s: float = Field(gt=0)
+    seconds: float = Field(gt=0)
+    arrivals: Arrivals = Field("poisson", description="how the times between requests are distributed")
+    cv: float | None = Field(None, gt=0, description="coefficient of variation of these times, with gamma")
+
+    def __str__(self) -> str:
+        return f"{self.from_req_per_s:g} to {self.to_req_per_s:g} requests/s in {self.seconds:g} s"
+
+    @property
+    def value(self) -> float:
+        return self.to_req_per_s
+
+
+Load = Annotated[TraceLoad | ClosedLoop | RequestRate | Ramp, Field(discriminator="kind")]
+
+_ADAPTER: TypeAdapter[Load] = TypeAdapter(Load)
+
+
+def load_text(load: Load) -> str:
+    """A load as one line of JSON, the same for the same load: what tables hold in their column `load`."""
+    return load.model_dump_json()
+
+
+@cache
+def parse_load(text: str) -> Load:
+    """The load that `load_text` wrote. Raises ValidationError for other text."""
+    return _ADAPTER.validate_json(text)
+
+
+def from_light_to_heavy(loads: Iterable[Load]) -> list[Load]:
+    """Each load once."""
+    return sorted(set(loads), key=lambda load: load.weight)
+
+
+def heaviest(loads: Iterable[Load]) -> Load:
+    """The smallest scale, the most requests in flight, the highest rate."""
+    return from_light_to_heavy(loads)[-1]

@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import Field
 
 from harness.schema.base import Strict
-from harness.schema.load import IN_FLIGHT, AtLoad, LoadLevel
-from harness.schema.results import RunInfo, Verdict
+from harness.schema.load import Load
+from harness.schema.results import SCHEMA_VERSION, RunInfo, Verdict
 
 Tool = Literal["torch", "nsys"]
 Tools = Literal["torch", "nsys", "both"]
@@ -54,12 +54,7 @@ class ProfileRun(Strict):
     label: str
     cmd: list[str] = Field(description="as the server was started")
     env: dict[str, str] = Field(default_factory=dict, description="set on top of the inherited environment")
-    scale: float | None = Field(
-        None, description="of the benchmark's cells that were sampled; null: no trace"
-    )
-    concurrency: int | None = Field(
-        None, description="of these, where they are a closed loop's; null offline"
-    )
+    load: Load | None = Field(None, description="the benchmark's that was sampled; null offline")
     n: int = Field(description="requests of the sample")
     level: Level
     steps: int = Field(description="engine steps asked for")
@@ -69,18 +64,11 @@ class ProfileRun(Strict):
     wall_s: float = Field(description="of the whole stage for this engine and tool")
     error: str | None = None
 
-    @property
-    def load(self) -> LoadLevel | None:
-        """The benchmark's load that was sampled; None offline, and where it is not known."""
-        if self.concurrency is not None:
-            return LoadLevel(concurrency=self.concurrency)
-        return None if self.scale is None else LoadLevel(self.scale)
-
 
 class ProfileManifest(Strict):
     """`profile_manifest.json`. Paths are relative to the run's folder."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = SCHEMA_VERSION
     meta: RunInfo
     runs: list[ProfileRun] = Field(default_factory=list)
 
@@ -172,13 +160,12 @@ class ProfiledStep(Strict):
     representative: bool = Field(description="whether the two steps are alike enough")
 
 
-class Gap(AtLoad, Strict):
+class Gap(Strict):
     """A difference between two engines that verdicts call one, taken apart. `delta` is a − b, of means."""
 
     a: str
     b: str
-    scale: float | None
-    concurrency: int | None = Field(None, description=IN_FLIGHT)
+    load: Load
     metric: str
     verdicts: dict[str, dict[str, Verdict]] = Field(
         description="those that found the difference, by metric and statistic"
@@ -213,7 +200,7 @@ class Agreement(Strict):
 class Profiles(Strict):
     """Everything known of the profiles of a run: `profiles/figures.json`."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = SCHEMA_VERSION
     figures: list[ProfileFigures] = Field(default_factory=list)
     gaps: list[Gap] = Field(default_factory=list)
     agreements: list[Agreement] = Field(default_factory=list)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue
 
 from harness.schema.base import Strict
 from harness.schema.fairness import AnswerChecks, Fact, Ledger, Source, ToldMean, Waterfall
-from harness.schema.load import IN_FLIGHT, AtLoad, LoadLevel, Located
+from harness.schema.load import Load
 
-SCHEMA_VERSION: Literal[1] = 1
+SCHEMA_VERSION: Literal[2] = 2
 
 #: Metrics of a summary, in the order in which they are shown. Definitions: docs/metrics.md.
 LATENCY_METRICS = (
@@ -47,14 +47,13 @@ class Distribution(Strict):
     source: Source = "measured"
 
 
-class OnlineSummary(AtLoad, Strict):
+class OnlineSummary(Strict):
     """One engine at one load: one repeat, or all repeats pooled (`repeat` is null)."""
 
     engine: str
     variant: str | None = None
     label: str
-    scale: float
-    concurrency: int | None = Field(None, description=IN_FLIGHT)
+    load: Load
     repeat: int | None = None
     num_requests: int
     num_success: int
@@ -96,28 +95,21 @@ class Skipped(Strict):
     engine: str
     variant: str | None = None
     label: str
-    scale: float | None = None
-    concurrency: int | None = Field(None, description=IN_FLIGHT)
+    load: Load | None = Field(None, description="null: the engine is absent from every load")
     repeat: int | None = None
     reason: str
     hint: str = ""
-
-    @property
-    def load(self) -> LoadLevel | None:
-        """None: the engine is absent from every load."""
-        return None if self.scale is None else LoadLevel(self.scale, self.concurrency)
 
 
 Verdict = Literal["better", "worse", "no difference", "not enough data"]
 
 
-class Comparison(AtLoad, Strict):
+class Comparison(Strict):
     """A statistic of two engines at one load, and the ratio `a / b` with its 95 % interval."""
 
     a: str
     b: str
-    scale: float | None
-    concurrency: int | None = Field(None, description=IN_FLIGHT)
+    load: Load
     metric: str
     statistic: str
     value_a: float
@@ -200,12 +192,6 @@ class RunInfo(Strict):
     launches: list[LaunchRecord] = Field(default_factory=list)
     trace: TraceRecord | None = None
 
-    @property
-    def only_concurrency(self) -> int | None:
-        """Requests in flight of every cell, where the settings hold a number alone and the records none."""
-        held = self.settings.get("concurrency")
-        return held if isinstance(held, int) else None
-
 
 class PrefixCount(Strict):
     """What an engine's counters of its prefix cache rose by during a cell, in prompt tokens."""
@@ -215,14 +201,13 @@ class PrefixCount(Strict):
     source: str = Field(description="the page and the counters")
 
 
-class PrefixHits(AtLoad, Strict):
+class PrefixHits(Strict):
     """How much of the prompts of one cell a prefix cache could have held, and how much it did."""
 
     engine: str
     variant: str | None = None
     label: str
-    scale: float
-    concurrency: int | None = Field(None, description=IN_FLIGHT)
+    load: Load
     repeat: int
     block_tokens: int = PREFIX_BLOCK_TOKENS
     prompt_tokens: int = Field(description="of all requests that were sent")
@@ -233,16 +218,10 @@ class PrefixHits(AtLoad, Strict):
     source: str = Field(description="of what is reported")
 
 
-def fill(one: Located, run: RunInfo) -> None:
-    """Add the requests in flight to a record that does not say them, where the run's settings do."""
-    if one.scale is not None and one.concurrency is None:
-        one.concurrency = run.only_concurrency
-
-
 class OnlineResults(Strict):
     """`online_results.json`."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     meta: RunInfo
     summaries: list[OnlineSummary]
     comparisons: list[Comparison] = Field(default_factory=list)
@@ -253,13 +232,6 @@ class OnlineResults(Strict):
     told: dict[int, dict[str, ToldMean]] = Field(
         default_factory=dict, description="means by the engines' own histograms, by cell and metric"
     )
-
-    @model_validator(mode="after")
-    def _filled(self) -> Self:
-        told: list[Located] = [*self.summaries, *self.comparisons, *self.skipped, *self.prefixes]
-        for one in told:
-            fill(one, self.meta)
-        return self
 
 
 class OfflineResult(Strict):
@@ -281,7 +253,7 @@ class OfflineResult(Strict):
 class OfflineResults(Strict):
     """`offline_results.json`."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     meta: RunInfo
     results: list[OfflineResult]
     skipped: list[Skipped] = Field(default_factory=list)

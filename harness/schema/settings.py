@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from harness.schema.base import Strict
-from harness.schema.load import LoadLevel, from_light_to_heavy
+from harness.schema.load import ClosedLoop, Load, TraceLoad, from_light_to_heavy
 
 EngineName = Literal["roseinfer", "vllm", "sglang", "trtllm", "transformers", "llamacpp", "openai"]
 Device = Literal["auto", "cuda", "cpu"]
@@ -228,15 +228,17 @@ class OnlineSettings(CommonSettings):
     aa: bool = Field(False, description="measure every engine as two: the difference found is the noise")
 
     @property
-    def loads(self) -> list[LoadLevel]:
+    def loads(self) -> list[Load]:
         """What each engine is measured at, from light to heavy."""
         if self.concurrency is not None:
-            return from_light_to_heavy(LoadLevel(concurrency=held) for held in self.concurrency)
-        return from_light_to_heavy(map(LoadLevel, self.scales))
+            return from_light_to_heavy(ClosedLoop(concurrency=count) for count in self.concurrency)
+        return from_light_to_heavy(TraceLoad(scale=scale) for scale in self.scales)
 
-    def requests(self, load: LoadLevel) -> int:
+    def requests(self, load: Load) -> int:
         """How many are sent at a load; of a trace at most, where it has fewer."""
-        return max(self.n, (self.rounds or 0) * (load.concurrency or 0))
+        if not isinstance(load, ClosedLoop):
+            return self.n
+        return max(self.n, (self.rounds or 0) * load.concurrency)
 
     @property
     def cut(self) -> Window | Literal["steady"] | None:

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import cpu_tables
 from harness.engines.registry import contender
+from harness.schema.load import TraceLoad
 from harness.schema.results import Comparison
 from harness.schema.settings import OnlineSettings
 
@@ -40,7 +41,7 @@ def test_a_change_is_that_of_the_variant(a: str, b: str):
     """The variant has 8 where the default has 10: TPOT is better by a fifth, whichever of both is `a`."""
     of_variant = a == "variant"
     one = Comparison(
-        a=a, b=b, scale=1, metric="tpot_ms", statistic="p50",
+        a=a, b=b, load=TraceLoad(scale=1), metric="tpot_ms", statistic="p50",
         value_a=8 if of_variant else 10, value_b=10 if of_variant else 8,
         ratio=0.8 if of_variant else 1.25, ci=(0.5, 0.9) if of_variant else (1 / 0.9, 2.0),
         verdict="better" if of_variant else "worse",

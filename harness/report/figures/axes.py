@@ -11,12 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from harness.report.figures.style import MUTED, PAPER, Look
-from harness.schema.load import LoadLevel
+from harness.report.text.load_words import axis_label, load_number
+from harness.schema.load import Load
 
 LOG_FROM = 20.0
 
 
-def places(loads: Sequence[LoadLevel]) -> dict[LoadLevel, float]:
+def places(loads: Sequence[Load]) -> dict[Load, float]:
     """Where each load stands: logarithmic, so that 0.4, 0.8, 1.6 are even; one step each if too close."""
     ordered = sorted(set(loads))
     logs = [math.log2(load.value) for load in ordered]
@@ -26,14 +27,14 @@ def places(loads: Sequence[LoadLevel]) -> dict[LoadLevel, float]:
     return dict(zip(ordered, logs, strict=True))
 
 
-def load_axis(axes: Axes, at: Mapping[LoadLevel, float]) -> None:
+def load_axis(axes: Axes, at: Mapping[Load, float]) -> None:
     """Tick each load, and nothing else."""
-    axes.set_xticks(list(at.values()), [load.number for load in at])
+    axes.set_xticks(list(at.values()), [load_number(load) for load in at])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.grid(visible=False, axis="x")
     margin = 0.08 * (max(at.values()) - min(at.values())) or 0.6
     axes.set_xlim(min(at.values()) - margin, max(at.values()) + margin)
-    axes.set_xlabel(next(iter(at)).axis, loc="left")
+    axes.set_xlabel(axis_label(next(iter(at))), loc="left")
 
 
 def fit_values(axes: Axes, values: Sequence[float], which: str = "y") -> None:

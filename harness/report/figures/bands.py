@@ -15,8 +15,9 @@ from harness.report.figures.axes import fit_values, footnote, hollow, key, load_
 from harness.report.figures.sketch import LINE, Sketch
 from harness.report.figures.style import INK, Look
 from harness.report.figures.svg import Plot
+from harness.report.text.load_words import head_of, quantity
 from harness.report.text.numbers import decimals, number
-from harness.schema.load import LoadLevel, head_of
+from harness.schema.load import Load
 from harness.schema.results import Distribution, OnlineSummary
 
 HEADLINE = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
@@ -42,7 +43,7 @@ def band(pooled: Summaries, styles: Styles, metric: str) -> Plot:
     """One metric: band p50 to p90, solid line at p90, hollow markers at p99."""
     sketch = Sketch(styles, _heads(pooled), invalid=_any_invalid(pooled))
     _band(sketch, sketch.axes(), pooled, metric)
-    title = f"{GLOSSARY[metric].name} by {pooled[0].load.quantity}: {_HOW}"
+    title = f"{GLOSSARY[metric].name} by {quantity(pooled[0].load)}: {_HOW}"
     return sketch.finish(short(metric), title)
 
 
@@ -52,7 +53,7 @@ def overview(pooled: Summaries, styles: Styles) -> Plot:
     grid = sketch.figure.subplots(2, 2, gridspec_kw={"wspace": 0.16, "hspace": 0.4})
     for axes, metric in zip(grid.flat, HEADLINE, strict=True):
         _band(sketch, axes, pooled, metric)
-    title = f"TTFT, TPOT, ITL and E2E by {pooled[0].load.quantity}: {_HOW}"
+    title = f"TTFT, TPOT, ITL and E2E by {quantity(pooled[0].load)}: {_HOW}"
     return sketch.finish("overview", title)
 
 
@@ -75,7 +76,7 @@ def percentile(pooled: Summaries, styles: Styles, metric: str, q: int) -> Plot:
     key(axes, "whiskers: 95 % interval")
     return sketch.finish(
         f"{short(metric)}_p{q}",
-        f"{GLOSSARY[metric].name}, p{q} by {pooled[0].load.quantity} with 95 % intervals",
+        f"{GLOSSARY[metric].name}, p{q} by {quantity(pooled[0].load)} with 95 % intervals",
     )
 
 
@@ -121,7 +122,7 @@ def _cross(sketch: Sketch, axes: Axes, line: Line, label: str) -> None:
         sketch.belongs(artist, label)
 
 
-def _frame(axes: Axes, at: Mapping[LoadLevel, float], values: list[float], title: str, note: str) -> None:
+def _frame(axes: Axes, at: Mapping[Load, float], values: list[float], title: str, note: str) -> None:
     axes.set_title(title)
     load_axis(axes, at)
     fit_values(axes, values)
@@ -134,7 +135,7 @@ def _line(
     label: str,
     metric: str,
     q: int,
-    at: Mapping[LoadLevel, float],
+    at: Mapping[Load, float],
     offset: float,
 ) -> Line:
     """The percentile where the sample supports it; elsewhere there is no point."""
@@ -171,7 +172,7 @@ def _tip(summary: OnlineSummary, metric: str, q: int, value: float, ci: tuple[fl
 
 
 def _spread(
-    at: Mapping[LoadLevel, float], styles: Styles, among_lines: float = 0.0
+    at: Mapping[Load, float], styles: Styles, among_lines: float = 0.0
 ) -> list[tuple[float, tuple[str, Look]]]:
     """Each label with its offset along x: side by side at a single load, else a share of the width apart."""
     span = max(at.values()) - min(at.values())

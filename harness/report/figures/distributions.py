@@ -14,6 +14,7 @@ from harness.report.figures.bands import short
 from harness.report.figures.sketch import LINE, Sketch
 from harness.report.figures.style import Look
 from harness.report.figures.svg import Plot
+from harness.report.text.load_words import load_file_name, where
 from harness.report.text.numbers import decimals, number
 
 #: Per cent at which a distribution function is drawn: even, and finer at the tail.
@@ -63,5 +64,5 @@ def ecdf(groups: Sequence[Group], styles: Mapping[str, Look], metric: str) -> Pl
     what = "tokens" if metric == "itl_ms" else "requests"
     key(axes, f"share of {what}; marks at p50, p90, p99")
     return sketch.finish(
-        f"ecdf_{short(metric)}_{load.file_name}", f"Distribution of {term.name} {load.where}"
+        f"ecdf_{short(metric)}_{load_file_name(load)}", f"Distribution of {term.name} {where(load)}"
     )

@@ -11,6 +11,7 @@ from harness.report.figures.axes import fit_values, footnote, key
 from harness.report.figures.sketch import LINE, Sketch
 from harness.report.figures.style import MUTED, Look
 from harness.report.figures.svg import Plot, plain
+from harness.report.text.load_words import load_file_name, where
 
 _POINTS = 120
 _LIVES = 100
@@ -45,8 +46,8 @@ def timeline(group: Group, look: Look, *, highest_ms: float, most: int) -> Plot:
     footnote(lower, f"n = {len(group.metrics):,} requests")
     sketch.rows += [("ttft_ms", float(t), float(ms)) for t, ms in zip(due, ttft, strict=True)]
     sketch.rows += [("in_flight", float(t), int(count)) for t, count in zip(times, load, strict=True)]
-    title = f"{plain(group.label)} {group.load.where}: time to first token and load over time"
-    return sketch.finish(f"timeline_{file_name(group.label)}_{group.load.file_name}", title)
+    title = f"{plain(group.label)} {where(group.load)}: time to first token and load over time"
+    return sketch.finish(f"timeline_{file_name(group.label)}_{load_file_name(group.load)}", title)
 
 
 def lives(group: Group, look: Look, *, seconds: float) -> Plot:
@@ -81,8 +82,8 @@ def lives(group: Group, look: Look, *, seconds: float) -> Plot:
     for request, error, found in zip(rows["request"], errors, times, strict=True):
         known = [float(t) if np.isfinite(t) else None for t in found]
         sketch.rows.append((int(request), *known, str(error)))
-    title = f"{plain(group.label)} {group.load.where}: when each request waited and was answered"
-    return sketch.finish(f"requests_{file_name(group.label)}_{group.load.file_name}", title)
+    title = f"{plain(group.label)} {where(group.load)}: when each request waited and was answered"
+    return sketch.finish(f"requests_{file_name(group.label)}_{load_file_name(group.load)}", title)
 
 
 def lives_end(group: Group) -> float:

@@ -18,7 +18,7 @@ from harness.report.figures.tradeoff import tradeoff
 from harness.report.figures.waterfall import waterfall
 from harness.report.run import OfflineRun, OnlineRun, Run
 from harness.report.tables.waterfall import with_waterfall
-from harness.schema.load import LoadLevel, heaviest
+from harness.schema.load import Load, heaviest
 from harness.schema.results import OnlineSummary
 
 
@@ -32,7 +32,7 @@ class Figures:
     ecdfs: dict[str, list[Plot]] = field(default_factory=dict)
     tradeoffs: list[Plot] = field(default_factory=list)
     waterfalls: list[Plot] = field(default_factory=list)
-    timelines: dict[LoadLevel, list[Plot]] = field(default_factory=dict)
+    timelines: dict[Load, list[Plot]] = field(default_factory=dict)
     lives: list[Plot] = field(default_factory=list)
     bars: list[Plot] = field(default_factory=list)
 
@@ -98,9 +98,9 @@ def _ecdfs(
     }
 
 
-def _timelines(groups: list[Group], styles: dict[str, Look]) -> dict[LoadLevel, list[Plot]]:
+def _timelines(groups: list[Group], styles: dict[str, Look]) -> dict[Load, list[Plot]]:
     """The first repeat of each engine, with the same axes at the same load."""
-    found: dict[LoadLevel, list[Plot]] = {}
+    found: dict[Load, list[Plot]] = {}
     firsts = [repeats[0].whole or repeats[0] for repeats in by_load(groups)]
     for load in sorted({group.load for group in firsts}):
         cells = [group for group in firsts if group.load == load]

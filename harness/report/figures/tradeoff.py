@@ -11,8 +11,8 @@ from harness.report.figures.bands import Styles, short
 from harness.report.figures.sketch import LINE, Sketch
 from harness.report.figures.style import MUTED
 from harness.report.figures.svg import Plot
+from harness.report.text.load_words import head_of
 from harness.report.text.numbers import decimals, number
-from harness.schema.load import head_of
 from harness.schema.results import OnlineSummary
 
 

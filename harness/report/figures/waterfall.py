@@ -9,9 +9,10 @@ from harness.report.figures.sketch import LINE, Sketch
 from harness.report.figures.style import INK, RULE, Look
 from harness.report.figures.svg import Plot, plain
 from harness.report.tables.waterfall import with_waterfall
+from harness.report.text.load_words import head_of, load_file_name
 from harness.report.text.numbers import decimals, number
 from harness.schema.fairness import PARTS
-from harness.schema.load import LoadLevel
+from harness.schema.load import Load
 from harness.schema.results import OnlineSummary
 
 #: From light to dark along a request's way; each differs in lightness from its neighbours.
@@ -25,13 +26,13 @@ COLORS = {
 }
 
 
-def waterfall(pooled: Sequence[OnlineSummary], load: LoadLevel) -> Plot:
+def waterfall(pooled: Sequence[OnlineSummary], load: Load) -> Plot:
     """The parts of the mean TTFT at one load, a bar an engine."""
     rows = [(one, found) for one, found in with_waterfall(pooled) if one.load == load]
     names = [plain(one.label, 28) for one, _ in rows]
     sketch = Sketch(
         {part: Look(COLORS[part], "s", "none") for part in PARTS},
-        ("engine", load.head, "part", "mean_ms", "n", "source"),
+        ("engine", head_of([load]), "part", "mean_ms", "n", "source"),
         (4.6, 0.95 + 0.36 * len(rows)),
         left=0.2 + 0.075 * max(map(len, names)),
         on_page=True,
@@ -67,4 +68,6 @@ def waterfall(pooled: Sequence[OnlineSummary], load: LoadLevel) -> Plot:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     axes.set_title(f"Mean TTFT at {load}, ms")
     footnote(axes, f"from the schedule; n ≥ {min(found.n for _, found in rows):,} requests a bar")
-    return sketch.finish(f"waterfall_{load.file_name}", f"Parts of the mean time to first token, {load}")
+    return sketch.finish(
+        f"waterfall_{load_file_name(load)}", f"Parts of the mean time to first token, {load}"
+    )

@@ -6,9 +6,9 @@ from harness.metrics.glossary import GLOSSARY
 from harness.metrics.intervals import ASSUMED_SPREAD, LEVEL, Ends
 from harness.metrics.power import MAX_REPEATS, POWER
 from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number, plural
 from harness.schema.compare import EFFECTS, CompareResults, Difference, Gated
-from harness.schema.load import head_of
 from harness.schema.results import Comparison
 
 _COLUMNS = [
@@ -97,7 +97,7 @@ def _gate(one: Gated) -> list[Cell]:
         value = number(one.value, places)
         ends = DASH if one.ci is None else " to ".join(number(end, places) for end in one.ci)
     engine = one.engine_b if one.engine_a == one.engine_b else f"{one.engine_b} against {one.engine_a}"
-    texts = (one.gate, engine, one.load.number, value, ends, one.outcome, one.reason)
+    texts = (one.gate, engine, load_number(one.load), value, ends, one.outcome, one.reason)
     return [Cell(text) for text in texts]
 
 

@@ -10,7 +10,7 @@ from harness.metrics.percentiles import missing, needed
 from harness.report.best import BestLabels
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH, decimals, number
-from harness.schema.load import LoadLevel
+from harness.schema.load import Load
 from harness.schema.results import Distribution, OnlineSummary
 
 SHOWN = (50, 90, 99)
@@ -85,12 +85,12 @@ def withheld_notes(summaries: Sequence[OnlineSummary], metrics: Sequence[str]) -
     ]
 
 
-def loads_of(summaries: Sequence[OnlineSummary]) -> list[LoadLevel]:
+def loads_of(summaries: Sequence[OnlineSummary]) -> list[Load]:
     return sorted({summary.load for summary in summaries})
 
 
 def _grid(
-    pooled: Sequence[OnlineSummary], keys: Sequence[tuple[LoadLevel, str, str]], best_labels: BestLabels
+    pooled: Sequence[OnlineSummary], keys: Sequence[tuple[Load, str, str]], best_labels: BestLabels
 ) -> list[list[Cell]]:
     """One row a label: the statistic of each (load, metric, statistic), decimals alike down a column.
 
@@ -142,8 +142,8 @@ def _why_withheld(found: Distribution | float, statistic: str) -> str:
     return f"withheld: {statistic} needs {more} more samples" if found.n else "no sample"
 
 
-def _by_label(summaries: Sequence[OnlineSummary]) -> dict[str, dict[LoadLevel, OnlineSummary]]:
-    found: dict[str, dict[LoadLevel, OnlineSummary]] = {}
+def _by_label(summaries: Sequence[OnlineSummary]) -> dict[str, dict[Load, OnlineSummary]]:
+    found: dict[str, dict[Load, OnlineSummary]] = {}
     for summary in summaries:
         found.setdefault(summary.label, {})[summary.load] = summary
     return found

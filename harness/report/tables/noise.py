@@ -9,9 +9,10 @@ from harness.metrics.intervals import LEVEL
 from harness.metrics.power import POWER
 from harness.report.tables.differences import repeats_to_find, statistic_name
 from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number, plural
 from harness.schema.compare import EFFECTS
-from harness.schema.load import LoadLevel, head_of
+from harness.schema.load import Load
 from harness.schema.results import Comparison
 
 #: The statistics of a run's plan for more repeats.
@@ -50,7 +51,7 @@ def noise_tables(comparisons: Sequence[Comparison]) -> list[Table]:
 
 def planning_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     """How many repeats a difference between two engines of a run needs; nothing where none has several."""
-    known: dict[tuple[str, str, LoadLevel], dict[Key, Comparison]] = {}
+    known: dict[tuple[str, str, Load], dict[Key, Comparison]] = {}
     for one in comparisons:
         if one.spread is not None:
             known.setdefault((one.a, one.b, one.load), {})[one.metric, one.statistic] = one
@@ -63,7 +64,7 @@ def planning_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     rows = [
         [
             Cell(f"{a} and {b}"),
-            Cell(load.number),
+            Cell(load_number(load)),
             *(Cell(" / ".join(repeats_to_find(found[key])) if key in found else DASH) for key in PLANNED),
         ]
         for (a, b, load), found in known.items()
@@ -85,7 +86,7 @@ def _noise_row(one: Comparison) -> list[Cell]:
     half = None if one.ci is None else (one.ci[1] / one.ci[0]) ** 0.5 - 1
     places = decimals([one.value_a, one.value_b])
     return [
-        Cell(one.load.number),
+        Cell(load_number(one.load)),
         Cell(statistic_name(one.metric, one.statistic)),
         Cell(number(one.value_a, places), one.value_a),
         Cell(number(one.value_b, places), one.value_b),

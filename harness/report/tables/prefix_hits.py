@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH
-from harness.schema.load import head_of
 from harness.schema.results import PREFIX_BLOCK_TOKENS, PrefixHits
 
 
@@ -27,7 +27,7 @@ def _row(one: PrefixHits) -> list[Cell]:
     reported = DASH if one.reported is None else f"{one.reported:.1%}"
     return [
         Cell(one.label),
-        Cell(one.load.number, one.load.value),
+        Cell(load_number(one.load), one.load.value),
         Cell(str(one.repeat), one.repeat),
         Cell(f"{one.possible:.1%}", one.possible),
         Cell(reported, one.reported),

@@ -8,7 +8,9 @@ from harness.profiling.reading.figures import CATEGORIES
 from harness.profiling.reading.rules import CATEGORIES as CATEGORY_RULES
 from harness.profiling.reading.rules import COMPONENTS, STEP_RANGES
 from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.load_words import where
 from harness.report.text.numbers import DASH, decimals, number, plural, signed
+from harness.schema.load import ClosedLoop
 from harness.schema.profile import Agreement, ProfileFigures, ProfileRun, StepFigures, StepKind
 
 _KINDS: tuple[StepKind, ...] = ("decode", "prefill")
@@ -132,10 +134,12 @@ def profiled(runs: Sequence[ProfileRun]) -> str:
 def _held(one: ProfileRun) -> str:
     """The load, and how many of its requests the profile held in flight."""
     count = one.level.in_flight
-    if one.concurrency is not None and one.load is not None:
-        return one.load.where if one.concurrency == count else f"{one.load.where}, {count} on average"
     held = f"with {plural(count, 'request')} in flight"
-    return held if one.load is None else f"{one.load.where} {held}"
+    if one.load is None:
+        return held
+    if not isinstance(one.load, ClosedLoop):
+        return f"{where(one.load)} {held}"
+    return where(one.load) if one.load.concurrency == count else f"{where(one.load)}, {count} on average"
 
 
 def rules() -> Table:

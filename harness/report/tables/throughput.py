@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from harness.metrics.glossary import GLOSSARY
 from harness.report.tables.table import Cell, Column, Table, number_cell
+from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals
-from harness.schema.load import head_of
 from harness.schema.results import OnlineSummary
 
 
@@ -42,7 +42,7 @@ def throughput_table(summaries: Sequence[OnlineSummary]) -> Table:
 
 def identity_cells(summary: OnlineSummary) -> list[Cell]:
     repeat = [] if summary.repeat is None else [Cell(str(summary.repeat), summary.repeat)]
-    return [Cell(summary.label), Cell(summary.load.number, summary.load.value), *repeat]
+    return [Cell(summary.label), Cell(load_number(summary.load), summary.load.value), *repeat]
 
 
 def identity_columns(summaries: Sequence[OnlineSummary]) -> list[Column]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import decimals, number
 from harness.schema.fairness import PARTS, Waterfall
-from harness.schema.load import head_of
 from harness.schema.results import OnlineSummary
 
 
@@ -34,6 +34,6 @@ def waterfall_table(pooled: Sequence[OnlineSummary]) -> Table | None:
             for name in PARTS
         ]
         total = Cell(number(found.total_ms, digits), found.total_ms)
-        lines.append([Cell(one.label), Cell(one.load.number, one.load.value), *cells, total])
+        lines.append([Cell(one.label), Cell(load_number(one.load), one.load.value), *cells, total])
     notes = [f"{part}: {meaning}." for part, meaning in PARTS.items()]
     return Table("waterfall", "Parts of the mean TTFT, ms", [*columns, Column("sum")], lines, notes)

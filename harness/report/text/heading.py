@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from harness.report.run import OnlineRun, Run
+from harness.report.text.load_words import load_number
 from harness.report.text.numbers import DASH, percent, plural, several
 from harness.schema.results import RunInfo, TraceRecord
 
@@ -84,7 +85,7 @@ def _scales(run: OnlineRun) -> str:
     """Each with the rate that it offers."""
     offered = {one.load: one.offered_req_per_s for one in run.pooled}
     told = several(
-        load.number + (f" ({rate:.3g} requests/s)" if (rate := offered[load]) else "")
+        load_number(load) + (f" ({rate:.3g} requests/s)" if (rate := offered[load]) else "")
         for load in sorted(offered)
     )
     return f"{told} × the time between arrivals; smaller is heavier"

@@ -9,9 +9,10 @@ from typing import Literal
 from harness.report.best import differs
 from harness.report.run import OnlineRun, Run
 from harness.report.text.heading import fitted
+from harness.report.text.load_words import where
 from harness.report.text.numbers import percent, plural, several
 from harness.report.text.provenance import say
-from harness.schema.load import LoadLevel
+from harness.schema.load import ClosedLoop, Load
 from harness.schema.results import OnlineSummary
 from harness.schema.settings import MIN_ROUNDS
 
@@ -31,10 +32,10 @@ def notices(run: Run) -> list[Notice]:
     """Invalid cells first, then engines that are absent, then what was done to the load."""
     found = [*_disagreements(run), *_invalid(run)] if isinstance(run, OnlineRun) else []
     for one in run.results.skipped:
-        where = "" if one.load is None else f" {one.load.where}"
-        where += "" if one.repeat is None else f", repeat {one.repeat}"
+        place = "" if one.load is None else f" {where(one.load)}"
+        place += "" if one.repeat is None else f", repeat {one.repeat}"
         hint = f" To include it: {_sentence(one.hint)}" if one.hint else ""
-        found.append(Notice("skipped", f"{one.label} was skipped{where}:", f"{_sentence(one.reason)}{hint}"))
+        found.append(Notice("skipped", f"{one.label} was skipped{place}:", f"{_sentence(one.reason)}{hint}"))
     found += _fitting(run)
     if isinstance(run, OnlineRun):
         found += [*_unfair(run), *_noise(run), *_rounds(run), *_window(run)]
@@ -92,13 +93,13 @@ def _invalid(run: OnlineRun) -> list[Notice]:
             wrong.setdefault(summary.label, []).append(summary)
     found = []
     for label, summaries in wrong.items():
-        where = summaries[0].load.where if len(summaries) == 1 else f"at {len(summaries)} loads"
+        place = where(summaries[0].load) if len(summaries) == 1 else f"at {len(summaries)} loads"
         details = [_why(one) for one in summaries]
         if len(summaries) > 1:
-            details = [f"{one.load.where}, {why}" for one, why in zip(summaries, details, strict=True)]
+            details = [f"{where(one.load)}, {why}" for one, why in zip(summaries, details, strict=True)]
         told = " ".join(_sentence(detail[:1].upper() + detail[1:]) for detail in details)
         detail = f"{told} It is shown, crossed out, and not compared."
-        found.append(Notice("invalid", f"{label} {where} is invalid.", detail))
+        found.append(Notice("invalid", f"{label} {place} is invalid.", detail))
     return found
 
 
@@ -112,9 +113,13 @@ def _fitting(run: Run) -> list[Notice]:
     return [Notice("load", "The trace was fitted to the model's context.", f"With {told}.")] if told else []
 
 
-def few_rounds(requests: Mapping[LoadLevel, int]) -> str:
+def few_rounds(requests: Mapping[Load, int]) -> str:
     """Which closed loops are over before they are steady, given the requests of each; empty where none is."""
-    few = [load for load, n in sorted(requests.items()) if n < MIN_ROUNDS * (load.concurrency or 0)]
+    few = [
+        load
+        for load, n in sorted(requests.items())
+        if isinstance(load, ClosedLoop) and n < MIN_ROUNDS * load.concurrency
+    ]
     if not few:
         return ""
     told = several(f"{requests[load]:,} requests for {load}" for load in few)

@@ -9,9 +9,10 @@ from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing
 from harness.report.best import differs
 from harness.report.run import OfflineRun, OnlineRun, Run
+from harness.report.text.load_words import where
 from harness.report.text.numbers import decimals, number, several
 from harness.report.text.provenance import assumed
-from harness.schema.load import LoadLevel, from_light_to_heavy, heaviest
+from harness.schema.load import ClosedLoop, Load, from_light_to_heavy, heaviest
 from harness.schema.results import Comparison, OnlineSummary
 
 #: From this factor on a ratio reads better than a percentage.
@@ -37,11 +38,11 @@ def _online(run: OnlineRun) -> list[str]:
     return _alone(run, max(valid, key=lambda one: one.load.weight))
 
 
-def _where(run: OnlineRun, load: LoadLevel) -> str:
+def _where(run: OnlineRun, load: Load) -> str:
     """The load in words, and whether it is the heaviest; of one closed loop that goes without saying."""
     measured = {summary.load for summary in run.pooled}
-    told = load == heaviest(measured) and (len(measured) > 1 or load.concurrency is None)
-    return f"{load.where.capitalize()}{', the heaviest load' if told else ''}"
+    told = load == heaviest(measured) and (len(measured) > 1 or not isinstance(load, ClosedLoop))
+    return f"{where(load).capitalize()}{', the heaviest load' if told else ''}"
 
 
 def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> str:

@@ -13,6 +13,7 @@ from harness.loadgen.run_load import run_load
 from harness.records.cell import CellIdentity, Expected, read_cell
 from harness.runs.offline.measured import Measured
 from harness.runs.offline.worker import Batch
+from harness.schema.load import ClosedLoop
 from harness.schema.results import LaunchRecord
 from harness.workload import PlannedRequest
 
@@ -49,7 +50,14 @@ def _send(
     wire = [WireRequest(r.index, None, encode(r.prompt.tolist(), r.output_tokens)) for r in requests]
     loaded = run_load(LoadPlan(server.target, wire, concurrency=len(wire)), cpus=cpus)
     expected = [Expected(len(request.prompt), request.output_tokens) for request in requests]
-    identity = CellIdentity(0, server.record.engine, server.record.variant, server.record.label, 1.0, 0)
+    identity = CellIdentity(
+        0,
+        server.record.engine,
+        server.record.variant,
+        server.record.label,
+        ClosedLoop(concurrency=len(wire)),
+        0,
+    )
     table = read_cell(loaded, expected, identity, exact_length=ignore_eos).requests
     failed = table[table["error"].notna()]
     if len(failed):

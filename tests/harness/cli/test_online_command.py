@@ -43,7 +43,7 @@ def check_files(folder: Path, logs: set[str]) -> dict[str, Any]:
     OnlineResults.model_validate(results)
     run = strict((folder / "run.json").read_text())
     RunInfo.model_validate(run)
-    assert results["schema_version"] == 1 and results["meta"] == run
+    assert results["schema_version"] == 2 and results["meta"] == run
     assert "auto" not in (run["settings"]["device"], run["settings"]["dtype"], run["settings"]["clients"])
     journal = [strict(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
     assert [entry["cell"] for entry in journal] == list(range(len(journal)))
@@ -61,12 +61,14 @@ def check_summaries(folder: Path, results: dict[str, Any]) -> None:
     """Every figure again, from the parquet files and the definitions of the contract."""
     requests = pd.read_parquet(folder / "requests.parquet")
     chunks = pd.read_parquet(folder / "chunks.parquet").sort_values(["cell", "request", "t"])
-    wanted = {(label, scale, None) for label, scale in set(zip(requests.label, requests.scale, strict=True))}
-    wanted |= set(zip(requests.label, requests.scale, requests.repeat, strict=True))
-    assert {(s["label"], s["scale"], s["repeat"]) for s in results["summaries"]} == wanted
+    wanted = {(label, load, None) for label, load in set(zip(requests.label, requests.load, strict=True))}
+    wanted |= set(zip(requests.label, requests.load, requests.repeat, strict=True))
+    loads = [json.dumps(one["load"], separators=(",", ":")) for one in results["summaries"]]
+    pairs = list(zip(results["summaries"], loads, strict=True))
+    assert {(one["label"], load, one["repeat"]) for one, load in pairs} == wanted
     assert len(results["summaries"]) == len(wanted)
-    for found in results["summaries"]:
-        mine = requests[(requests.label == found["label"]) & (requests.scale == found["scale"])]
+    for found, load in pairs:
+        mine = requests[(requests.label == found["label"]) & (requests.load == load)]
         if found["repeat"] is not None:
             mine = mine[mine.repeat == found["repeat"]]
         check_summary(found, mine, chunks)
@@ -195,7 +197,7 @@ def test_ctrl_c_is_saved_and_names_how_to_go_on(
     done = bench("online", "--resume", str(folder))
     assert done.code == 0, done.err
     results = check_files(folder, logs=set())
-    assert [one["scale"] for one in results["summaries"] if one["repeat"] is None] == [0.02, 1]
+    assert [one["load"]["scale"] for one in results["summaries"] if one["repeat"] is None] == [0.02, 1]
 
 
 def test_failures_are_counted_by_kind(
@@ -251,7 +253,7 @@ def test_an_engine_that_is_not_installed_is_named_and_no_failure(
     assert done.code == 0, done.err
     results = strict((Path(done.out.strip()).parent / "online_results.json").read_text())
     [skipped] = results["skipped"]
-    assert (skipped["engine"], skipped["label"], skipped["scale"]) == ("vllm", "vLLM", None)
+    assert (skipped["engine"], skipped["label"], skipped["load"]) == ("vllm", "vLLM", None)
     lines = done.err.splitlines()
     at = lines.index(f"skipped vLLM: {skipped['reason']}")
     assert lines[at + 1] == f"  hint: {skipped['hint']}" and skipped["hint"]

@@ -27,14 +27,19 @@ from harness.runs.events import (
     Started,
 )
 from harness.runs.offline.run import Measuring
-from harness.schema.load import LoadLevel
+from harness.schema.load import TraceLoad
 from harness.schema.results import LATENCY_METRICS, OfflineResult, OnlineSummary, Skipped
 from harness.schema.settings import EngineRef
 
 WHO = Contender(EngineRef(name="vllm", variant="x"), Variant(), "vLLM ([bold]x[/bold] :smile:)")
-CELL = Cell(2, WHO, LoadLevel(0.4), 1, 0)
+CELL = Cell(2, WHO, TraceLoad(scale=0.4), 1, 0)
 LOST = Skipped(
-    engine="vllm", label="vLLM", scale=0.4, repeat=1, reason="it died:\nlast words", hint="hint it"
+    engine="vllm",
+    label="vLLM",
+    load=TraceLoad(scale=0.4),
+    repeat=1,
+    reason="it died:\nlast words",
+    hint="hint it",
 )
 EVENTS: list[Event] = [
     Started(Path("a/" * 150), 4, 1),
@@ -123,8 +128,9 @@ def test_percentiles_that_a_cell_is_too_small_for_are_not_shown(
     found = distribution(sample)
     metrics = dict.fromkeys(LATENCY_METRICS, found)
     summary = OnlineSummary(
-        engine="vllm", label="vLLM", scale=0.4, repeat=1, num_requests=n, num_success=n, num_error=0,
-        duration_s=1, offered_req_per_s=n, req_per_s=n, output_tok_per_s=n, total_tok_per_s=n,
+        engine="vllm", label="vLLM", load=TraceLoad(scale=0.4), repeat=1,
+        num_requests=n, num_success=n, num_error=0, duration_s=1,
+        offered_req_per_s=n, req_per_s=n, output_tok_per_s=n, total_tok_per_s=n,
         prompt_tokens=n, completion_tokens=n, chunks=n, **metrics,
     )  # fmt: skip
     with make_display(quiet=False) as display:

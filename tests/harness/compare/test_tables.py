@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from harness.report.tables.noise import PLANNED, planning_tables
+from harness.schema.load import TraceLoad
 from harness.schema.results import Comparison
 
 
 def comparison(metric: str, statistic: str, spread: float | None = 0.05, **given: object) -> Comparison:
     needed = {"5 %": 47, "10 %": None} if spread else {"5 %": None, "10 %": None}
     return Comparison(
-        a="roseinfer", b="vLLM", scale=0.5, metric=metric, statistic=statistic, value_a=1, value_b=2,
+        a="roseinfer", b="vLLM", load=TraceLoad(scale=0.5),
+        metric=metric, statistic=statistic, value_a=1, value_b=2,
         ratio=0.5, spread=spread, repeats_to_find=needed, **given,
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from harness.records.schema import CHUNKS, REQUESTS
+from harness.schema.load import TraceLoad, load_text
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
 
@@ -17,7 +18,13 @@ def build(rows: Sequence[dict[str, Any]]) -> Tables:
     for position, given in enumerate(rows):
         stream = given.get("chunks", [])
         row: dict[str, Any] = dict.fromkeys(REQUESTS.names)
-        row |= {"cell": 0, "engine": "roseinfer", "label": "roseinfer", "scale": 1.0, "repeat": 0}
+        row |= {
+            "cell": 0,
+            "engine": "roseinfer",
+            "label": "roseinfer",
+            "load": load_text(TraceLoad(scale=1.0)),
+            "repeat": 0,
+        }
         row |= {"request": position, "t_sched": 0.0, "t_sent": 0.0, "input_tokens": 10}
         row |= {"completion_tokens": sum(k for _, k in stream), "output_tokens": sum(k for _, k in stream)}
         if stream:

@@ -3,6 +3,7 @@ import pytest
 
 from harness.metrics.comparison import compare
 from harness.metrics.power import repeats_to_find
+from harness.schema.load import TraceLoad, load_text
 
 
 def engine(label, cell, *, slower=1.0, repeat=0, scale=1.0, n=150, seed=0):
@@ -11,7 +12,8 @@ def engine(label, cell, *, slower=1.0, repeat=0, scale=1.0, n=150, seed=0):
     for i in range(n):
         t = i * 0.1 + 0.05 * slower * rng.lognormal(0, 0.2)
         chunks = [(t, 1)] + [(t := t + 0.01 * slower * rng.lognormal(0, 0.2), 1) for _ in range(4)]
-        rows.append({"cell": cell, "engine": label, "label": label, "scale": scale, "repeat": repeat})
+        load = load_text(TraceLoad(scale=scale))
+        rows.append({"cell": cell, "engine": label, "label": label, "load": load, "repeat": repeat})
         rows[-1] |= {"request": i, "t_sched": i * 0.1, "t_sent": i * 0.1, "chunks": chunks}
     return rows
 
@@ -99,9 +101,9 @@ def test_a_rate_of_one_repeat_has_the_interval_of_the_assumed_spread(tables):
 def test_pairs_scale_by_scale_and_against_a_baseline(tables):
     rows = engine("a", 0, n=20) + engine("b", 1, n=20) + engine("c", 2, n=20)
     rows += engine("a", 3, scale=0.5, n=20) + engine("b", 4, scale=0.5, n=20)
-    every = {(c.scale, c.a, c.b) for c in compare(*tables(rows))}
+    every = {(c.load.value, c.a, c.b) for c in compare(*tables(rows))}
     assert every == {(0.5, "a", "b"), (1.0, "a", "b"), (1.0, "a", "c"), (1.0, "b", "c")}
-    against = {(c.scale, c.a, c.b) for c in compare(*tables(rows), baseline="b")}
+    against = {(c.load.value, c.a, c.b) for c in compare(*tables(rows), baseline="b")}
     assert against == {(0.5, "a", "b"), (1.0, "a", "b"), (1.0, "c", "b")}
 
 

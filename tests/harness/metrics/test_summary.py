@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.metrics.summary import summarize
+from harness.schema.load import TraceLoad, load_text
 from harness.schema.settings import Slo
 
 from .conftest import build
@@ -25,7 +26,13 @@ def runs(draw):
             t_sched = request * draw(st.floats(0, 0.3))
             t = t_sent = t_sched + draw(st.floats(0, 0.002))
             chunks = [(t := t + step, tokens) for step, tokens in draw(streams)]
-            row = {"cell": cell, "engine": label.lower(), "label": label, "scale": scale, "repeat": repeat}
+            row = {
+                "cell": cell,
+                "engine": label.lower(),
+                "label": label,
+                "load": load_text(TraceLoad(scale=scale)),
+                "repeat": repeat,
+            }
             row |= {"request": request, "t_sched": t_sched, "t_sent": t_sent, "chunks": chunks}
             if draw(st.booleans()):
                 row["prompt_tokens"] = draw(st.integers(1, 99))
@@ -56,13 +63,13 @@ def by_hand(rows):
 @given(runs())
 def test_every_number_is_the_one_worked_out_by_hand(rows):
     found = summarize(*build(rows))
-    identities = [(s.label, s.scale, s.repeat) for s in found]
+    identities = [(s.label, s.load.value, s.repeat) for s in found]
     assert identities == [
         ("vLLM", 1.0, 0), ("vLLM", 1.0, None), ("vLLM", 2.0, 0), ("vLLM", 2.0, 1), ("vLLM", 2.0, None),
         ("roseinfer", 2.0, 0), ("roseinfer", 2.0, None),
     ]  # fmt: skip
     for summary in found:
-        mine = [r for r in rows if (r["label"], r["scale"]) == (summary.label, summary.scale)]
+        mine = [r for r in rows if (r["label"], r["load"]) == (summary.label, load_text(summary.load))]
         if summary.repeat is not None:
             mine = [row for row in mine if row["repeat"] == summary.repeat]
         good, samples = by_hand(mine)

@@ -10,7 +10,7 @@ from harness.profiling.explain import OUTSIDE, explain
 from harness.report.tables.gaps import conclusion, gap_table, unexplained
 from harness.report.tables.profiles import difference, profiled
 from harness.schema.fairness import Waterfall, WaterfallPart
-from harness.schema.load import LoadLevel
+from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.profile import Category, Gap, Level, ProfileFigures, ProfileRun, StepFigures
 from harness.schema.results import (
     LATENCY_METRICS,
@@ -28,8 +28,8 @@ META = RunInfo(
 
 
 LEVELS = {
-    ("A", LoadLevel(1.0)): Level(in_flight=4, running=1.25),
-    ("B", LoadLevel(1.0)): Level(in_flight=4, running=3.5),
+    ("A", TraceLoad(scale=1.0)): Level(in_flight=4, running=1.25),
+    ("B", TraceLoad(scale=1.0)): Level(in_flight=4, running=3.5),
 }
 
 
@@ -51,7 +51,8 @@ def summary(label: str, itl_ms: float, **parts: float) -> OnlineSummary:
         ],
     )
     return OnlineSummary(
-        engine="roseinfer", label=label, scale=1, num_requests=1, num_success=1, num_error=0, duration_s=1,
+        engine="roseinfer", label=label, load=TraceLoad(scale=1),
+        num_requests=1, num_success=1, num_error=0, duration_s=1,
         offered_req_per_s=1, req_per_s=1, output_tok_per_s=1, total_tok_per_s=1, prompt_tokens=1,
         completion_tokens=1, chunks=1, waterfall=waterfall, **known,
     )  # fmt: skip
@@ -59,7 +60,15 @@ def summary(label: str, itl_ms: float, **parts: float) -> OnlineSummary:
 
 def verdict(metric: str, found: Any) -> Comparison:
     return Comparison(
-        a="A", b="B", scale=1, metric=metric, statistic="p50", value_a=2, value_b=1, ratio=2, verdict=found
+        a="A",
+        b="B",
+        load=TraceLoad(scale=1),
+        metric=metric,
+        statistic="p50",
+        value_a=2,
+        value_b=1,
+        ratio=2,
+        verdict=found,
     )
 
 
@@ -74,7 +83,8 @@ def profile(
         kernel_us=1, categories_ms=full, batch=3,
     )  # fmt: skip
     run = ProfileRun(
-        tool="torch", engine="roseinfer", label=label, cmd=[], scale=1, n=1, steps=9, output_dir="o",
+        tool="torch", engine="roseinfer", label=label, cmd=[], load=TraceLoad(scale=1), n=1,
+        steps=9, output_dir="o",
         level=Level(in_flight=4, running=3, step_ms=step_ms), log_path="l", wall_s=1,
     )  # fmt: skip
     figures = ProfileFigures.model_validate({
@@ -188,24 +198,24 @@ def test_without_profiles_there_is_no_explanation() -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [0, 1])
-@pytest.mark.parametrize("other", [{"scale": 0.5}, {"scale": None, "concurrency": 8}])
-def test_a_profile_of_another_load_explains_nothing(elsewhere: int, other: dict[str, Any]) -> None:
+@pytest.mark.parametrize("other", [TraceLoad(scale=0.5), ClosedLoop(concurrency=8)])
+def test_a_profile_of_another_load_explains_nothing(elsewhere: int, other: Load) -> None:
     pair = summary("A", 9, http=1), summary("B", 5, http=1)
     profiles = [profile("A", 9, {"matmul": 6.5}, 2.5), profile("B", 5, {"matmul": 3}, 2)]
     run, figures = profiles[elsewhere]
-    profiles[elsewhere] = run.model_copy(update=other), figures
+    profiles[elsewhere] = run.model_copy(update={"load": other}), figures
     [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
     assert conclusion(found) == "not explained: the profile is of another load"
 
 
 def test_what_was_profiled_is_told() -> None:
     (run, _), (other, _) = profile("A", 9, {}, 1), profile("B", 9, {}, 1)
-    other = other.model_copy(update={"scale": None})
+    other = other.model_copy(update={"load": None})
     both = [run, run.model_copy(update={"tool": "nsys"}), other]
     assert profiled(both) == (
         "A at scale 1 with 4 requests in flight (torch and nsys); B with 4 requests in flight (torch)"
     )
-    closed = [other.model_copy(update={"concurrency": held}) for held in (4, 5)]
+    closed = [other.model_copy(update={"load": ClosedLoop(concurrency=count)}) for count in (4, 5)]
     assert profiled(closed) == (
         "B with 4 requests in flight (torch); B with 5 requests in flight, 4 on average (torch)"
     )

@@ -23,7 +23,7 @@ from harness.profiling.store import read_profiles
 from harness.profiling.subject import Subject, begin_run, open_subject
 from harness.report.render import write_report, write_run_outputs
 from harness.runs.online import run_online
-from harness.schema.load import LoadLevel
+from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.profile import Gap, ProfileManifest
 from harness.schema.results import OnlineResults
 from harness.schema.settings import EngineName, OnlineSettings
@@ -159,12 +159,12 @@ def test_the_load_that_is_profiled(tmp_path: Path) -> None:
          "n": 16, "input_len": 16, "output_len": 12, "out": tmp_path}
     )  # fmt: skip
     folder = begin_run(settings, "online", ["bench"])
-    for load, held in ((None, 8), (LoadLevel(concurrency=2), 2)):
+    for load, held in ((None, 8), (ClosedLoop(concurrency=2), 2)):
         subject = open_subject(folder, load, lambda event: None)
-        assert subject.load == LoadLevel(concurrency=held)
+        assert subject.load == ClosedLoop(concurrency=held)
         assert subject.level(subject.contenders[0]).in_flight == held
-    with pytest.raises(UsageError, match="the run was not measured at scale 1") as told:
-        open_subject(folder, LoadLevel(1.0), lambda event: None)
+    with pytest.raises(UsageError, match="scale 1 is not one of the run's loads") as told:
+        open_subject(folder, TraceLoad(scale=1.0), lambda event: None)
     assert told.value.hint == "it has 2 in flight, 4 in flight, 8 in flight"
     done = CliRunner().invoke(app, ["profile", str(folder), "--concurrency", "3", "--quiet"])
     assert isinstance(done.exception, UsageError)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.records.journal import JournalEntry, append_journal, read_journal
+from harness.schema.load import TraceLoad
 
 entries = st.builds(
     JournalEntry,
@@ -18,7 +19,7 @@ entries = st.builds(
     engine=st.sampled_from(["roseinfer", "vllm"]),
     variant=st.none() | st.text(),
     label=st.text(),
-    scale=st.floats(0.1, 10),
+    load=st.builds(TraceLoad, scale=st.floats(0.1, 10)),
     repeat=st.integers(0, 3),
     finished=st.just("2030-01-01T00:00:00Z"),
     detail=st.dictionaries(st.text(), st.integers() | st.text() | st.none(), max_size=3),

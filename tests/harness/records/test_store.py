@@ -14,6 +14,7 @@ from harness.loadgen.load_plan import LoadResult, RawResponse
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
 from harness.records.schema import CHUNKS, REQUESTS
 from harness.records.store import assemble, read_records, write_cell
+from harness.schema.load import TraceLoad
 
 EVENT = b'data: {"choices":[{"text":"a","token_ids":[1,2],"finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
@@ -23,7 +24,7 @@ def cell(number: int, requests: int = 3) -> CellRecords:
     """A cell in which the last request was refused."""
     responses = [RawResponse(i, 100.0, 100.5, 102.0, [(101.0, HEAD + EVENT)]) for i in range(requests)]
     responses[-1] = RawResponse(requests - 1, 100.0, None, 100.1, [], "connect", "refused")
-    identity = CellIdentity(number, "roseinfer", None, "roseinfer", 0.5, 1)
+    identity = CellIdentity(number, "roseinfer", None, "roseinfer", TraceLoad(scale=0.5), 1)
     expected = [Expected(4, 2)] * requests
     return read_cell(LoadResult(100.0, responses), expected, identity, exact_length=True)
 

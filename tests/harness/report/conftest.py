@@ -15,6 +15,7 @@ import pytest
 from harness.metrics.comparison import compare
 from harness.metrics.summary import summarize
 from harness.records.schema import CHUNKS, REQUESTS
+from harness.schema.load import ClosedLoop, TraceLoad, load_text
 from harness.schema.results import (
     LaunchRecord,
     OfflineResult,
@@ -73,7 +74,8 @@ def make_cell(
     t = first[owner] + elapsed - elapsed[ends - chunks + 1][owner]
     requests = {
         "cell": np.full(n, cell), "engine": [engine.name] * n, "variant": [engine.variant] * n,
-        "label": [engine.label] * n, "scale": np.full(n, scale), "repeat": np.full(n, repeat),
+        "label": [engine.label] * n, "load": [load_text(TraceLoad(scale=scale))] * n,
+        "repeat": np.full(n, repeat),
         "request": np.arange(n), "input_tokens": inputs, "output_tokens": tokens, "t_sched": sched,
         "t_sent": sent, "t_first": first, "t_last": t[ends], "t_end": t[ends] + 2e-4,
         "completion_tokens": tokens, "prompt_tokens": inputs, "chunks": chunks,
@@ -119,7 +121,7 @@ def make_online(
     tables = [make_cell(cell, *identity, n, longest) for cell, identity in enumerate(cells)]
     for (_, scale, _), (columns, _) in zip(cells, tables, strict=True):
         if held:
-            columns |= {"scale": np.ones(n), "concurrency": np.full(n, held[scale])}
+            columns["load"] = [load_text(ClosedLoop(concurrency=held[scale]))] * n
     if faults:
         bad = cells.index((next(engine for engine in engines if engine.name == "vllm"), scales[0], 0))
         for position, kind in ((5, "timeout"), (17, "timeout"), (30, "disconnected")):

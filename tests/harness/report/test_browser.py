@@ -13,6 +13,7 @@ from harness.profiling.store import FIGURES, MANIFEST
 from harness.report.render import write_run_outputs
 from harness.report.run import load_run
 from harness.runs.folder import write_json
+from harness.schema.load import TraceLoad
 from harness.schema.profile import (
     Artifact,
     Category,
@@ -64,7 +65,8 @@ def profiled(tmp_path_factory):
     folder = make_online(tmp_path_factory.mktemp("profiled") / "run", engines=ENGINES[::2], repeats=1, n=110)
     path = "profiles/nsys/roseinfer/nsys_cuda_gpu_mem_time_sum_of_all_ranges.csv"
     one = ProfileRun(
-        tool="nsys", engine="roseinfer", label="roseinfer", cmd=[], scale=0.4, n=9, steps=8, wall_s=1,
+        tool="nsys", engine="roseinfer", label="roseinfer", cmd=[], load=TraceLoad(scale=0.4),
+        n=9, steps=8, wall_s=1,
         level=Level(in_flight=2, running=2), output_dir="profiles/nsys/roseinfer", log_path="log",
         artifacts=[Artifact(path=path, kind="nsys stats", bytes=9, sha256="0" * 64)],
     )  # fmt: skip
@@ -225,7 +227,7 @@ def test_a_point_tells_its_value_and_interval(page, folder):
     summary = load_run(folder).pooled[0]
     low, high = summary.ttft_ms.ci["p90"]
     label, value, interval, n = tip.text.splitlines()
-    assert label == f"roseinfer, scale {summary.scale:g}"
+    assert label == f"roseinfer, scale {summary.load.value:g}"
     assert float(value.removeprefix("TTFT p90 ").removesuffix(" ms")) == pytest.approx(
         summary.ttft_ms.p90, rel=0.01
     )

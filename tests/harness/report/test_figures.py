@@ -17,7 +17,7 @@ from harness.report.figures.style import MATPLOTLIB, looks, on_dark
 from harness.report.figures.svg import plain
 from harness.report.render import write_run_outputs
 from harness.report.run import load_run
-from harness.schema.load import LoadLevel
+from harness.schema.load import TraceLoad
 
 from .conftest import ENGINES, make_online
 
@@ -99,13 +99,13 @@ def test_plain_cuts_what_is_too_long():
 
 
 def test_scales_that_double_are_evenly_spaced():
-    at = places([LoadLevel(scale) for scale in (1.6, 0.4, 0.8, 0.4)])
-    assert [load.number for load in at] == ["0.4", "0.8", "1.6"]
+    at = places([TraceLoad(scale=scale) for scale in (1.6, 0.4, 0.8, 0.4)])
+    assert [str(load) for load in at] == ["scale 0.4", "scale 0.8", "scale 1.6"]
     assert np.diff(list(at.values())) == pytest.approx([1, 1])
 
 
 def test_scales_that_are_close_get_a_step_each():
-    assert list(places([LoadLevel(scale) for scale in (1.0, 1.05, 8.0)]).values()) == [0, 1, 2]
+    assert list(places([TraceLoad(scale=scale) for scale in (1.0, 1.05, 8.0)]).values()) == [0, 1, 2]
 
 
 def test_the_contract_s_looks_and_every_label_its_own():

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from html.parser import HTMLParser
 
 import numpy as np
@@ -22,11 +23,16 @@ def folder(tmp_path_factory):
     return make_online(tmp_path_factory.mktemp("numbers") / "run", repeats=2, n=120)
 
 
+def scale_of(load):
+    return json.loads(load)["scale"]
+
+
 @pytest.fixture(scope="module")
 def raw(folder):
     """Samples of each metric by label and scale, from the parquet files alone."""
     requests = pd.read_parquet(folder / "requests.parquet")
     chunks = pd.read_parquet(folder / "chunks.parquet")
+    requests["scale"] = requests["load"].map(scale_of)
     good = requests[requests["error"].isna()].copy()
     good["ttft_ms"] = 1e3 * (good.t_first - good.t_sent)
     good["e2e_ms"] = 1e3 * (good.t_last - good.t_sent)
@@ -101,7 +107,7 @@ def test_rates_and_failures(tables, folder):
     assert len(rows) == len(ENGINES) * len(SCALES)
     for row in rows:
         label, scale = row[0][0], float(row[1][1])
-        mine = requests[(requests.label == label) & (requests.scale == scale)]
+        mine = requests[(requests.label == label) & (requests.load.map(scale_of) == scale)]
         good = mine[mine.error.isna()]
         seconds = sum(cell.t_end.max() - cell.t_sched.min() for _, cell in mine.groupby("cell"))
         rates = [len(good) / seconds, good.completion_tokens.sum() / seconds]
@@ -136,7 +142,9 @@ def test_the_data_of_every_plot(folder, raw):
 def test_the_data_of_single_cells(folder):
     requests = pd.read_parquet(folder / "requests.parquet")
     drawn = {plot.name: plot for plot in figures(load_run(folder)).every}
-    first = requests[(requests.label == "SGLang") & (requests.scale == 0.4) & (requests.repeat == 0)]
+    first = requests[
+        (requests.label == "SGLang") & (requests.load.map(scale_of) == 0.4) & (requests.repeat == 0)
+    ]
     shown = pd.read_csv(io.StringIO(drawn["requests_SGLang_scale_0.4"].data.csv()))
     for name in ("t_sched", "t_sent", "t_first", "t_last"):
         assert shown[name].to_numpy() == pytest.approx(first[name].head(100).to_numpy(), rel=1e-6, abs=1e-6)

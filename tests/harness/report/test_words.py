@@ -16,8 +16,8 @@ from harness.report.text.heading import machine
 from harness.report.text.notices import notices
 from harness.report.text.numbers import DASH, percent
 from harness.report.text.verdict import verdict
-from harness.schema.load import LoadLevel
-from harness.schema.results import Comparison, OnlineResults
+from harness.schema.load import ClosedLoop, TraceLoad
+from harness.schema.results import Comparison
 
 from .conftest import ENGINES, make_offline, make_online
 
@@ -39,7 +39,7 @@ def comparison(a, b, ratio, ci, scale=0.4, metric="ttft_ms", statistic="p90", ch
     if low_high and not chance:
         verdict = "better" if (ratio < 1) == (metric != "output_tok_per_s") else "worse"
     return Comparison(
-        a=a, b=b, scale=scale, metric=metric, statistic=statistic,
+        a=a, b=b, load=TraceLoad(scale=scale), metric=metric, statistic=statistic,
         value_a=ratio, value_b=1, ratio=ratio, ci=ci, difference=low_high, verdict=verdict, comparisons=39,
     )  # fmt: skip
 
@@ -47,7 +47,7 @@ def comparison(a, b, ratio, ci, scale=0.4, metric="ttft_ms", statistic="p90", ch
 def test_every_shown_percentile_is_in_the_results(run):
     for metric in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"):
         shown = latency_split_table(run.pooled, metric, {})
-        by = {(s.label, s.scale): getattr(s, metric) for s in run.pooled}
+        by = {(s.label, s.load.value): getattr(s, metric) for s in run.pooled}
         for row in shown.rows:
             values = [cell.value for cell in row[1:]]
             expected = [
@@ -82,10 +82,10 @@ def test_failures_stand_beside_the_rates(run):
 
 
 def test_the_best_is_marked_only_where_it_differs_from_every_other_valid_engine(run):
-    pooled = [s for s in run.pooled if s.scale == 0.4]
+    pooled = [s for s in run.pooled if s.load.value == 0.4]
     roseinfer, variant, vllm, sglang = (engine.label for engine in ENGINES)
     clear = [comparison(roseinfer, variant, 0.5, (0.4, 0.6)), comparison(roseinfer, sglang, 0.3, (0.2, 0.4))]
-    key = (LoadLevel(0.4), "ttft_ms", "p90")
+    key = (TraceLoad(scale=0.4), "ttft_ms", "p90")
     assert best_labels(pooled, clear) == {key: roseinfer}
     assert best_labels(pooled, [*clear, comparison(roseinfer, vllm, 2.0, (1.8, 2.2))]) == {key: roseinfer}
     assert best_labels(pooled, clear[:1]) == {}
@@ -96,18 +96,18 @@ def test_the_best_is_marked_only_where_it_differs_from_every_other_valid_engine(
 
 
 def test_a_winner_whose_number_reads_like_another_s_is_not_marked(run):
-    pooled = [s for s in run.pooled if s.scale == 1.6]
+    pooled = [s for s in run.pooled if s.load.value == 1.6]
     mine = next(s for s in pooled if s.label == "roseinfer")
     level = [s.model_copy(update={"output_tok_per_s": mine.output_tok_per_s * 0.9999}) for s in pooled[1:]]
     apart = [s.model_copy(update={"output_tok_per_s": mine.output_tok_per_s * 0.9}) for s in pooled[1:]]
-    won = {(LoadLevel(1.6), "output_tok_per_s", "output_tok_per_s"): "roseinfer"}
+    won = {(TraceLoad(scale=1.6), "output_tok_per_s", "output_tok_per_s"): "roseinfer"}
     for others, marked in ((level, 0), (apart, 1)):
         shown = headline_table([mine, *others], won)
         assert sum(cell.best for row in shown.rows for cell in row) == marked
 
 
 def test_the_best_rate_is_the_highest(run):
-    pooled = [s for s in run.pooled if s.scale == 0.4 and s.label in ("roseinfer", "SGLang")]
+    pooled = [s for s in run.pooled if s.load.value == 0.4 and s.label in ("roseinfer", "SGLang")]
     rate = {"metric": "output_tok_per_s", "statistic": "output_tok_per_s"}
     found = best_labels(pooled, [comparison("roseinfer", "SGLang", 0.5, (0.4, 0.6), **rate)])
     assert list(found.values()) == ["SGLang"]
@@ -183,9 +183,9 @@ def test_one_engine_is_compared_with_nothing(small):
 
 
 def test_a_closed_loop_is_told_by_its_requests_in_flight(small):
-    stored = small.results.model_dump()
-    stored["meta"]["settings"]["concurrency"] = 64  # one number, of which the records say nothing
-    closed = replace(small, results=OnlineResults.model_validate(stored))
+    load = ClosedLoop(concurrency=64)
+    summaries = [one.model_copy(update={"load": load}) for one in small.results.summaries]
+    closed = replace(small, results=small.results.model_copy(update={"summaries": summaries}))
     assert verdict(small)[0].startswith("At scale 1, the heaviest load, roseinfer has")
     assert verdict(closed)[0].startswith("With 64 requests in flight, roseinfer has")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harness.errors import UsageError
 from harness.models.model_folder import ModelFolder
 from harness.runs.load import MAX_STAGGERED, MAX_WARMUP_BATCH, Workload, model_context
-from harness.schema.load import LoadLevel
+from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.settings import OnlineSettings
 from harness.workload import PlannedRequest
 
@@ -94,7 +94,7 @@ def test_the_warm_up_fits_every_context_that_the_load_fits(
 
 def test_warm_up_prompts_are_in_no_load_and_in_no_other_wave() -> None:
     load = workload(scales=[0.05], n=300, max_output_len=8, fit="clip")
-    measured = [tuple(one.prompt[:8]) for one in load.requests(LoadLevel(0.05), seed=5)]
+    measured = [tuple(one.prompt[:8]) for one in load.requests(TraceLoad(scale=0.05), seed=5)]
     warming = [tuple(one.prompt[:8]) for wave in load.warmup_waves(seed=5) for one in wave]
     assert len(set(measured) | set(warming)) == len(measured) + len(warming)
 
@@ -106,10 +106,10 @@ def test_a_number_of_requests_or_none() -> None:
 
 def test_a_cell_is_its_scale_and_its_seed() -> None:
     load = workload(n=20)
-    one, same, other = (load.requests(LoadLevel(0.5), seed) for seed in (3, 3, 4))
+    one, same, other = (load.requests(TraceLoad(scale=0.5), seed) for seed in (3, 3, 4))
     assert [a.prompt.tolist() for a in one] == [a.prompt.tolist() for a in same]
     assert all(a.prompt[:8].tolist() != b.prompt[:8].tolist() for a, b in zip(one, other, strict=True))
-    slow = load.requests(LoadLevel(2.0), 3)
+    slow = load.requests(TraceLoad(scale=2.0), 3)
     assert [a.t_sched_s * 4 for a in one] == pytest.approx([b.t_sched_s for b in slow])
 
 
@@ -117,7 +117,7 @@ def test_a_closed_loop_is_described() -> None:
     record = closed(4, n=10).record
     assert (record.requests, record.input_tokens, record.output_tokens) == (10, 50, 30)
     assert "4 requests in flight" in record.origin
-    assert [one.t_sched_s for one in closed(4, n=2).requests(LoadLevel(concurrency=4), 0)] == [None, None]
+    assert [one.t_sched_s for one in closed(4, n=2).requests(ClosedLoop(concurrency=4), 0)] == [None, None]
 
 
 def test_a_closed_loop_has_its_rounds_at_each_level() -> None:
@@ -125,7 +125,7 @@ def test_a_closed_loop_has_its_rounds_at_each_level() -> None:
     assert [len(load.requests(level, 0)) for level in load.settings.loads] == [10, 12, 48]
     assert load.concurrency() == 16
     assert (load.record.requests, load.record.input_tokens, load.record.output_tokens) == (70, 350, 210)
-    assert [len(closed(16, n=4).requests(LoadLevel(concurrency=16), 0)), closed(16, n=4).concurrency()] == [
+    assert [len(closed(16, n=4).requests(ClosedLoop(concurrency=16), 0)), closed(16, n=4).concurrency()] == [
         4,
         4,
     ]

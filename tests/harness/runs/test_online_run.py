@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from harness.engines.adapters.openai import OpenAI
@@ -21,13 +20,12 @@ from harness.records.cell import CellRecords
 from harness.records.journal import JournalEntry
 from harness.records.schema import REQUESTS
 from harness.records.store import write_cell
-from harness.report.markdown import summary
 from harness.report.render import write_run_outputs
-from harness.report.run import OnlineRun, load_run
 from harness.runs import resolve
 from harness.runs.events import CellDone, EngineSkipped, EngineStarting, Event, Started
 from harness.runs.online import resume_online, run_online
 from harness.runs.run import Run
+from harness.schema.load import ClosedLoop, TraceLoad, load_text
 from harness.schema.results import OnlineResults, RunInfo, Versions
 from harness.schema.settings import OnlineSettings
 
@@ -104,7 +102,7 @@ def test_a_run_that_was_interrupted_is_finished(serve_golden: Any, settings_for:
     requests = pd.read_parquet(folder / "requests.parquet")
     assert not requests.duplicated(["cell", "request"]).any() and len(requests) == 4 * 4
     assert results == OnlineResults.model_validate_json((folder / "online_results.json").read_bytes())
-    assert {(one.scale, one.repeat) for one in results.summaries} == {
+    assert {(one.load.value, one.repeat) for one in results.summaries} == {
         (scale, repeat) for scale in (0.02, 0.01) for repeat in (0, 1, None)
     }
     assert results.skipped == [] and not (folder / "raw").exists()
@@ -123,42 +121,18 @@ def test_a_sweep_interrupted_in_its_middle_is_finished(serve_golden: Any, settin
     watch = Watcher()
     _, results = resume_online(folder, watch)
     assert watch.measured == [2]
-    assert [(line["scale"], line["concurrency"]) for line in journal(folder)] == [(1, 1), (1, 2), (1, 4)]
+    assert [line["load"]["concurrency"] for line in journal(folder)] == [1, 2, 4]
     pooled = [one for one in results.summaries if one.repeat is None]
-    assert [(one.scale, one.concurrency, one.num_success) for one in pooled] == [
-        (1, held, sent) for held, sent in ((1, 5), (2, 6), (4, 12))
+    assert [(one.load, one.num_success) for one in pooled] == [
+        (ClosedLoop(concurrency=count), sent) for count, sent in ((1, 5), (2, 6), (4, 12))
     ]
     requests = pd.read_parquet(folder / "requests.parquet")
-    assert {held: in_flight(rows) for held, rows in requests.groupby("concurrency")} == {1: 1, 2: 2, 4: 4}
+    found = {json.loads(load)["concurrency"]: in_flight(rows) for load, rows in requests.groupby("load")}
+    assert found == {1: 1, 2: 2, 4: 4}
     assert [one.possible for one in results.prefixes] == [0, 0, 0]
     page = write_run_outputs(folder).read_text()
     assert all(f"{held} in flight" in page for held in (1, 2, 4)) and "scale 1" not in page
     assert "Load grows to the right." in page and "<summary>4 in flight</summary>" in page
-
-
-def test_a_run_whose_records_do_not_say_what_was_in_flight(serve_golden: Any, settings_for: Make) -> None:
-    """The settings hold one number then: the run is gone on with and reads as any other."""
-    closed = {"concurrency": 2, "n": 4, "input_len": 9, "output_len": 4, "repeats": 2}
-    folder = interrupted(settings_for(serve_golden().url, scales=[1.0], **closed))
-    edit(folder / "run.json", lambda run: run["settings"].update(concurrency=2))
-    edit(folder / "journal.jsonl", lambda line: line.pop("concurrency"))
-    with (folder / "journal.jsonl").open("a") as file:
-        file.write("\n")
-    [part] = (folder / "raw").glob("*.requests.parquet")
-    pq.write_table(pq.read_table(part).drop_columns(["concurrency"]), part)
-    watch = Watcher()
-    _, results = resume_online(folder, watch)
-    assert watch.measured == [1]
-    assert {(one.concurrency, one.repeat) for one in results.summaries} == {(2, 0), (2, 1), (2, None)}
-
-    def forget(results: dict[str, Any]) -> None:
-        for one in (*results["summaries"], *results["prefixes"]):
-            del one["concurrency"]
-
-    edit(folder / "online_results.json", forget)
-    run = load_run(folder)
-    assert isinstance(run, OnlineRun) and run.disagreements == []
-    assert "scale 1" not in summary(run)
 
 
 def test_a_complete_run_is_only_written_again(serve_golden: Any, settings_for: Make) -> None:
@@ -177,7 +151,7 @@ def test_a_server_that_goes_costs_the_cells_that_are_left(serve_golden: Any, set
     golden = serve_golden()
     watch = Watcher({1: golden.end})
     folder, results = run_online(settings_for(golden.url, repeats=2), ["bench"], watch)
-    assert [(one.scale, one.repeat) for one in results.skipped] == [(0.02, 1), (0.01, 1)]
+    assert [(one.load and one.load.value, one.repeat) for one in results.skipped] == [(0.02, 1), (0.01, 1)]
     assert "no server answers" in results.skipped[0].reason and results.skipped[0].hint
     assert [event.skipped for event in watch.of(EngineSkipped)] == results.skipped
     assert {one.num_error for one in results.summaries} == {0}
@@ -191,7 +165,7 @@ def test_a_server_that_goes_costs_the_cells_that_are_left(serve_golden: Any, set
     assert again.measured == [2, 3]
     assert results.skipped == [] and len(results.summaries) == 6
     kept = json.loads((folder / "skipped.json").read_text())
-    assert [(one["scale"], one["repeat"]) for one in kept] == [(0.02, 1), (0.01, 1)]
+    assert [(one["load"]["scale"], one["repeat"]) for one in kept] == [(0.02, 1), (0.01, 1)]
 
 
 def test_a_fault_of_the_first_part_is_in_the_results_of_the_second(
@@ -200,7 +174,7 @@ def test_a_fault_of_the_first_part_is_in_the_results_of_the_second(
     golden = serve_golden()
     folder, _ = run_online(settings_for(golden.url), ["bench"], Watcher({0: golden.end}))
     _, results = resume_online(folder, Watcher())
-    assert [(one.label, one.scale) for one in results.skipped] == [("openai", 0.01)]
+    assert [(one.label, one.load) for one in results.skipped] == [("openai", TraceLoad(scale=0.01))]
     assert len(json.loads((folder / "skipped.json").read_text())) == 1
 
 
@@ -264,7 +238,7 @@ def test_an_engine_that_is_not_there(serve_golden: Any, settings_for: Make, pyth
     watch = Watcher()
     folder, results = run_online(settings, ["bench"], watch)
     [skipped] = results.skipped
-    assert (skipped.label, skipped.scale) == ("vLLM", None) and "not installed" in skipped.reason
+    assert (skipped.label, skipped.load) == ("vLLM", None) and "not installed" in skipped.reason
     assert skipped.hint and [event.skipped for event in watch.of(EngineSkipped)] == [skipped]
 
     python_with("vllm", {"vllm": "1"})
@@ -386,7 +360,8 @@ def test_engines_stand_in_the_order_asked_for(tmp_path: Path) -> None:
     for cell in cells:
         ref = cell.contender.ref
         known = {
-            "cell": cell.index, "engine": ref.name, "label": cell.contender.label, "scale": cell.load.scale,
+            "cell": cell.index, "engine": ref.name, "label": cell.contender.label,
+            "load": load_text(cell.load),
             "repeat": cell.repeat, "request": 0, "input_tokens": 1, "output_tokens": 2, "t_sched": 0.0,
             "t_sent": 0.0, "t_first": 0.1, "t_last": 0.2, "t_end": 0.2, "completion_tokens": 2, "chunks": 2,
         }  # fmt: skip
@@ -394,7 +369,7 @@ def test_engines_stand_in_the_order_asked_for(tmp_path: Path) -> None:
         chunks = pd.DataFrame({"cell": cell.index, "request": 0, "t": [0.1, 0.2], "tokens": 1})
         write_cell(tmp_path, cell.index, CellRecords(requests, chunks))
         entry = JournalEntry(
-            cell=cell.index, engine=ref.name, label=cell.contender.label, scale=cell.load.scale,
+            cell=cell.index, engine=ref.name, label=cell.contender.label, load=cell.load,
             repeat=cell.repeat, finished="now",
         )  # fmt: skip
         run.finish(entry)

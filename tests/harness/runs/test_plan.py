@@ -16,7 +16,7 @@ from harness.engines.variants import Variant
 from harness.errors import UsageError
 from harness.runs.cell import Cell, plan
 from harness.runs.resolve import make_contenders
-from harness.schema.load import LoadLevel
+from harness.schema.load import Load
 from harness.schema.settings import EngineRef, OnlineSettings
 
 NAMES = ["roseinfer", "roseinfer@a", "vllm", "vllm@a", "transformers"]
@@ -73,7 +73,7 @@ def test_a_block_is_one_engine_and_repeat_from_light_to_heavy(
 @given(asked())
 def test_engines_share_loads_and_loads_share_nothing(case: tuple[OnlineSettings, list[Contender]]) -> None:
     settings, who = case
-    loads: dict[tuple[LoadLevel, int], set[int]] = {}
+    loads: dict[tuple[Load, int], set[int]] = {}
     for cell in cells_of(settings, who):
         loads.setdefault((cell.load, cell.repeat), set()).add(cell.load_seed)
     assert all(len(seeds) == 1 for seeds in loads.values())

@@ -43,7 +43,7 @@ def settings(tmp_path: Path, serve_golden: Any) -> OnlineSettings:
 def test_turns_and_what_could_be_cached(settings: OnlineSettings) -> None:
     folder, results = run_online(settings, ["bench"], lambda event: None)
     [hits] = results.prefixes
-    assert (hits.label, hits.scale, hits.repeat, hits.prompt_tokens) == ("openai", 1.0, 0, 296)
+    assert (hits.label, hits.load.value, hits.repeat, hits.prompt_tokens) == ("openai", 1.0, 0, 296)
     assert hits.possible == pytest.approx(POSSIBLE)
     assert hits.reported is None and hits.source.startswith("unknown")
     requests = pd.read_parquet(folder / "requests.parquet").set_index("request")
