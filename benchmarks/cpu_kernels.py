@@ -23,11 +23,11 @@ from roseinfer.attention.base import Attention
 from roseinfer.attention.cpu_paged import CpuPagedAttention
 from roseinfer.attention.torch_paged import TorchPagedAttention
 from roseinfer.batch import Batch
-from roseinfer.kernels.cpu.linear import CpuLinear
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.model_folder import model_folder
 from roseinfer.models import config
 from roseinfer.models.config import ModelConfig
+from roseinfer.models.cpu import CpuLinear
 from roseinfer.models.linear import OneDnnLinear
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
@@ -87,7 +87,7 @@ def attention(shape: ModelConfig, requests: int, length: int) -> Case:
     needed = -(-length // BLOCK)
     read = 2 * 2 * requests * length * shape.kv_heads * shape.head_dim
     layers = copies(read)
-    pool = KVPool(replace(shape, layers=layers), requests * needed, BLOCK, CPU, BF16)
+    pool = KVPool(replace(shape, layers=layers).kv_shape(BF16), requests * needed, BLOCK, CPU)
     tables = np.random.default_rng(0).permutation(requests * needed).reshape(requests, needed)
     last, order = tables[:, -1] * BLOCK + (length - 1) % BLOCK, np.arange(requests)
     batch = Batch(
@@ -103,7 +103,7 @@ def attention(shape: ModelConfig, requests: int, length: int) -> Case:
         turn = cycle(range(layers))
         return lambda: kind.attend(next(turn), *qkv)
 
-    kernel, reference = step(CpuPagedAttention(pool, shape, BF16)), step(TorchPagedAttention(pool))
+    kernel, reference = step(CpuPagedAttention(pool)), step(TorchPagedAttention(pool))
     flops = 4 * requests * length * shape.heads * shape.head_dim
     return Case(f"attention: {requests} × {length} tokens", kernel, reference, read, flops)
 

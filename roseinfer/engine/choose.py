@@ -53,13 +53,7 @@ def choose_runner(
     """Raises ConfigError where a setting cannot work here."""
     capacity = config.max_active_requests
     if not (config.paged_attn and triton_runs(pool.device)):
-        made = make_attention(
-            pool,
-            model.config,
-            dtype,
-            cpu_kernels=config.cpu_kernels,
-            prefill_backend=config.prefill_backend,
-        )
+        made = make_attention(pool, cpu_kernels=config.cpu_kernels, prefill_backend=config.prefill_backend)
         return Chosen(EagerRunner(model, made.attention, pool, capacity), made.decode, made.prefill)
 
     from roseinfer.attention.cuda_paged import CudaPagedAttention

@@ -17,7 +17,7 @@ from roseinfer.engine.resolve import resolve_device, resolve_dtype, resolve_poli
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.warmup import warm_up
 from roseinfer.kvcache.blocks import BlockAllocator
-from roseinfer.kvcache.pool import KVPool, bytes_per_token
+from roseinfer.kvcache.pool import KVPool
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
 from roseinfer.models.load import load
 from roseinfer.request.params import EngineInfo, SamplingParams, check_request
@@ -53,13 +53,14 @@ class Engine:
             raise ConfigError(
                 f"max_model_len {max_model_len} is above the model's {shape.max_positions} positions"
             )
+        kv_shape = shape.kv_shape(dtype)
         kv_tokens = config.kv_tokens or _kv_tokens(
-            bytes_per_token(shape, dtype), device, config.max_active_requests * max_model_len
+            kv_shape.bytes_per_token, device, config.max_active_requests * max_model_len
         )
         num_blocks = kv_tokens // config.block_size
         if num_blocks * config.block_size < min(max_model_len, 2 * config.block_size):
             raise ConfigError(f"{kv_tokens} tokens of KV cache are too few; give --kv-tokens {max_model_len}")
-        pool = KVPool(shape, num_blocks, config.block_size, device, dtype)
+        pool = KVPool(kv_shape, num_blocks, config.block_size, device)
         self._allocator = BlockAllocator(num_blocks)
         cache = PrefixCache if config.prefix_cache else NoPrefixCache
         self._prefixes = cache(self._allocator, config.block_size)

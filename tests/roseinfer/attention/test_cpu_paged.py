@@ -71,8 +71,8 @@ def run(case: Case, *, cpu_kernels: bool) -> tuple[torch.Tensor, torch.Tensor, A
     generator = torch.Generator().manual_seed(case.seed)
     config = config_of(case)
     num_blocks, tables, slots = lay_out(case.lengths, case.block_size, rng, spare=3)
-    pool = KVPool(config, num_blocks, case.block_size, torch.device("cpu"), case.dtype)
-    attention = make_attention(pool, config, case.dtype, cpu_kernels=cpu_kernels).attention
+    pool = KVPool(config.kv_shape(case.dtype), num_blocks, case.block_size, torch.device("cpu"))
+    attention = make_attention(pool, cpu_kernels=cpu_kernels).attention
 
     heads, kv_heads, dim = config.heads, config.kv_heads, config.head_dim
     rows = torch.randn(len(case.lengths), heads + 2 * kv_heads, dim, generator=generator).to(case.dtype)
@@ -123,8 +123,8 @@ def test_long_contexts() -> None:
 
 
 def test_heads_that_do_not_fill_vectors_go_through_pytorch() -> None:
-    assert not CpuPagedAttention.supports(replace(parse(GPT2), head_dim=40), torch.float32)
-    assert not CpuPagedAttention.supports(parse(GPT2), torch.float16)
+    assert not CpuPagedAttention.supports(replace(parse(GPT2), head_dim=40).kv_shape(torch.float32))
+    assert not CpuPagedAttention.supports(parse(GPT2).kv_shape(torch.float16))
     out, wanted, attention = run(
         Case([3, 9], 2, 1, 40, 4, torch.float32, fused=True, seed=2), cpu_kernels=True
     )

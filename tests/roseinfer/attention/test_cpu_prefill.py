@@ -71,8 +71,8 @@ def check(case: Case, *, kernel: bool) -> None:
     parts = [*case.prompts, *((length - 1, 1) for length in case.decoding)]  # context, new tokens
     lengths = [context + count for context, count in parts]
     num_blocks, tables, slots = lay_out(lengths, case.block_size, rng)
-    pool = KVPool(config, num_blocks, case.block_size, CPU, BF16)
-    made = make_attention(pool, config, BF16, cpu_kernels=True, prefill_backend="auto" if kernel else "sdpa")
+    pool = KVPool(config.kv_shape(BF16), num_blocks, case.block_size, CPU)
+    made = make_attention(pool, cpu_kernels=True, prefill_backend="auto" if kernel else "sdpa")
     assert isinstance(made.attention, CpuPrefillAttention) == kernel
 
     starts = np.cumsum([0, *(count for _, count in parts)])
@@ -122,5 +122,5 @@ def test_a_long_prompt_behind_a_long_context() -> None:
 
 
 def test_what_the_kernel_does_not_do() -> None:
-    assert not CpuPrefillAttention.supports(SHAPE, torch.float32)
-    assert not CpuPrefillAttention.supports(replace(SHAPE, head_dim=40), BF16)
+    assert not CpuPrefillAttention.supports(SHAPE.kv_shape(torch.float32))
+    assert not CpuPrefillAttention.supports(replace(SHAPE, head_dim=40).kv_shape(BF16))

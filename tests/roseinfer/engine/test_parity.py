@@ -88,8 +88,8 @@ def test_greedy_tokens_equal_transformers(
 def prompt_logits(folder: Path, dtype: torch.dtype) -> Callable[[list[int]], torch.Tensor]:
     """Logits behind the last token of a prompt, through the engine's own model and attention."""
     model = load(str(folder), torch.device("cpu"), dtype)
-    pool = KVPool(model.config, 64, 16, torch.device("cpu"), dtype)
-    attention = make_attention(pool, model.config, dtype, cpu_kernels=True).attention
+    pool = KVPool(model.config.kv_shape(dtype), 64, 16, torch.device("cpu"))
+    attention = make_attention(pool, cpu_kernels=True).attention
     none = np.empty(0, dtype=np.int64)
 
     @torch.inference_mode()

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from roseinfer.kernels.cpu.linear import CpuLinear
 from roseinfer.models.config import parse
+from roseinfer.models.cpu import CpuLinear
 from roseinfer.models.linear import Linear, OneDnnLinear
 
 CPU = torch.device("cpu")

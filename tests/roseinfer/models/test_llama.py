@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roseinfer.config import ConfigError
-from roseinfer.kernels.cpu.ops import CpuOps
 from roseinfer.models.config import LlamaConfig, parse
+from roseinfer.models.cpu import CpuOps
 from roseinfer.models.ops import Ops
 from roseinfer.models.rope import Rope
 
@@ -37,7 +37,7 @@ def test_norm_and_swiglu(rows: int, vectors: int, dtype: torch.dtype, scale: flo
     generator = torch.Generator().manual_seed(seed)
     x = (torch.randn(rows, 32 * vectors, generator=generator) * scale).to(dtype)
     gain = torch.randn(32 * vectors, generator=generator).to(dtype)
-    ops, reference = CpuOps(dtype), Ops()
+    ops, reference = CpuOps(), Ops()
     assert close(ops.rms_norm(x, gain, 1e-5), reference.rms_norm(x, gain, 1e-5))
     assert close(ops.swiglu(x), reference.swiglu(x))
 
@@ -55,7 +55,7 @@ def test_rotate(rows: int, heads: int, dim: int, dtype: torch.dtype, normed: boo
     turns = Rope().table(512, dim)[torch.randint(0, 512, (rows,), generator=generator)]
     wanted = Ops().rotate(qkv[:, :heads], gain, 1e-6, turns)
     values = qkv[:, heads:].clone()
-    assert close(CpuOps(dtype).rotate(qkv[:, :heads], gain, 1e-6, turns), wanted)
+    assert close(CpuOps().rotate(qkv[:, :heads], gain, 1e-6, turns), wanted)
     assert torch.equal(qkv[:, heads:], values)
 
 
