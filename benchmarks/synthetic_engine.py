@@ -51,7 +51,7 @@ def run(config: EngineConfig, sockets: list[socket.socket], step_s: float) -> No
         left = {id: count - 1 for id, count in left.items()}
         ended = tuple(Finished(id, FinishReason.LENGTH, 0, 0, 0) for id, count in left.items() if not count)
         left = {id: count for id, count in left.items() if count}
-        tokens = rng.integers(0, info.vocab_size, len(ids))
+        tokens = rng.integers(0, info.limits.vocab_size, len(ids))
         for owner, made in split(StepResult(ids, tokens, ended), len(channels)):
             channels.send(owner, made)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from roseinfer.bench.streaming import Run, StreamingLoad, Timeline
 from roseinfer.config import ConfigError
-from roseinfer.request.params import EngineInfo
+from roseinfer.info import EngineInfo
 
 Value = str | int | float | dict[str, float | None]
 
@@ -24,13 +24,13 @@ def figures(info: EngineInfo, load: StreamingLoad, runs: Sequence[Run]) -> dict[
     prompt, completion = sum(run.prompt_tokens for run in runs), sum(run.completion_tokens for run in runs)
     gaps = [np.diff(request.shown) for request in answered if len(request.shown) > 1]
     return {
-        "Model": info.model,
-        "Device": f"{info.device} {info.dtype}",
+        "Model": info.config.model,
+        "Device": f"{info.config.device} {info.model.dtype}",
         "Pretok": _on(load.pretok),
         "Tokenize workers": load.tokenize_workers,
         "Stream interval": load.stream_interval,
-        "Paged attention": info.attention,
-        "CUDA Graph": _on(bool(info.cuda_graph)),
+        "Paged attention": info.runner.attention,
+        "CUDA Graph": _on(bool(info.runner.cuda_graph)),
         "NVTX": _on(os.environ.get("ROSEINFER_NVTX") == "1"),
         "Requests": len(requests),
         "Prompt tokens (total)": prompt,

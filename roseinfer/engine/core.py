@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -16,11 +17,13 @@ from roseinfer.engine.loop import Loop
 from roseinfer.engine.resolve import resolve_device, resolve_dtype, resolve_policies, resolve_spin_ms
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.warmup import warm_up
+from roseinfer.info import EngineInfo, ModelInfo
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
 from roseinfer.models.load import load
-from roseinfer.request.params import EngineInfo, SamplingParams, check_request
+from roseinfer.request.limits import Limits
+from roseinfer.request.params import SamplingParams
 from roseinfer.scheduler.policies import decode_first
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
@@ -76,35 +79,25 @@ class Engine:
             max_batch_size=policies.max_batch_size,
             prefill_max_tokens=policies.prefill_max_tokens,
         )
-        overlap = device.type == "cuda" if config.overlap_schedule is None else config.overlap_schedule
+        on_gpu = device.type == "cuda"
+        overlap = on_gpu if config.overlap_schedule is None else config.overlap_schedule
         self._loop = Loop(self._scheduler, running, chosen.runner, overlap=overlap)
         self.info = EngineInfo(
-            model=config.model,
-            device=str(device),
-            dtype=str(dtype).removeprefix("torch."),
-            vocab_size=shape.vocab_size,
-            max_model_len=max_model_len,
-            kv_tokens=num_blocks * config.block_size,
-            block_size=config.block_size,
-            max_active_requests=config.max_active_requests,
-            max_batch_size=policies.max_batch_size,
-            prefill_max_batch_size=policies.prefill_max_batch_size,
-            prefill_max_tokens=policies.prefill_max_tokens,
-            chunked_prefill_size=config.chunked_prefill_size,
-            admission_policy=config.admission_policy,
-            decode_first=config.decode_first,
-            mixed_steps=policies.composition is decode_first,
-            prefix_cache=config.prefix_cache,
-            overlap_schedule=overlap,
-            attention=chosen.attention,
-            prefill_backend=chosen.prefill_backend,
-            cuda_graph=chosen.cuda_graph,
-            fused_ops=model.fused,
-            pinned_staging=chosen.pinned_staging,
-            decode_parts=chosen.decode_parts,
-            linear=model.linear.name,
-            threads=torch.get_num_threads(),
-            spin_ms=resolve_spin_ms(config, device),
+            config=replace(
+                config,
+                device="cuda" if on_gpu else "cpu",
+                max_model_len=max_model_len,
+                kv_tokens=num_blocks * config.block_size,
+                max_batch_size=policies.max_batch_size,
+                prefill_max_tokens=policies.prefill_max_tokens,
+                mixed_steps=policies.composition is decode_first,
+                overlap_schedule=overlap,
+                threads=torch.get_num_threads(),
+                spin_ms=resolve_spin_ms(config, device),
+            ),
+            limits=Limits(shape.vocab_size, max_model_len, num_blocks * config.block_size),
+            model=ModelInfo(str(dtype).removeprefix("torch."), model.fused, model.linear.name),
+            runner=chosen.info,
         )
         if config.warmup:
             warm_up(self)
@@ -149,20 +142,16 @@ class Engine:
         """Forget all prefixes. Running requests go on."""
         self._prefixes.flush()
 
-    def add(
-        self,
-        request_id: int,
-        prompt: NDArray[np.int32],
-        params: SamplingParams,
-        submitted: float | None = None,
-    ) -> None:
-        """Queue a prompt `[n]`, which waits since `submitted` (monotonic, s; now if not given).
+    def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None:
+        """Queue a prompt `[n]`. Raises RequestError when it can never be served."""
+        self.info.limits.check(prompt, params.max_tokens)
+        self.submit(request_id, prompt, params, time.monotonic())
 
-        Raises RequestError when it can never be served.
-        """
-        check_request(self.info, prompt, params)
-        since = time.monotonic() if submitted is None else submitted
-        self._scheduler.add(Request(request_id, prompt, params, since, prompt))
+    def submit(
+        self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams, submitted: float
+    ) -> None:
+        """Queue a prompt `[n]` that is within the limits and waits since `submitted` (monotonic, s)."""
+        self._scheduler.add(Request(request_id, prompt, params, submitted, prompt))
 
     def discard(self, request_id: int) -> bool:
         """Forget a request at whatever stage. False if it is not known (any more)."""

@@ -68,7 +68,7 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
         return 2
     gc.collect()
     gc.freeze()
-    channels.spin_s = engine.info.spin_ms / 1e3
+    channels.spin_s = engine.info.spin_s
     channels.on_idle = give_back
     _tell_all(channels, Ready(engine.info))
     try:
@@ -141,7 +141,7 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
         for owner, message in incoming:
             match message:
                 case Submit(id, prompt, params, submitted):
-                    engine.add(id, np.frombuffer(prompt, dtype=np.int32), params, submitted)
+                    engine.submit(id, np.frombuffer(prompt, dtype=np.int32), params, submitted)
                 case Discard(id):
                     engine.discard(id)
                 case Query(flush):

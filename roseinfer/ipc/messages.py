@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from roseinfer.info import EngineInfo
 from roseinfer.request.logprobs import StepLogprobs
-from roseinfer.request.params import EngineInfo, Finished, SamplingParams
+from roseinfer.request.params import Finished, SamplingParams
 from roseinfer.tracing.spans import Span
 
 #: A request's id is `front end << OWNER_SHIFT | number`, so that its tokens find their way back.

@@ -1,20 +1,24 @@
-"""What front end and engine both speak of: requests, their ends, and what an engine can serve."""
+"""How a request's tokens are chosen, and how a request ends."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from math import inf
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-#: How many of the likeliest tokens a request may be told beside each of its own.
+#: How many of the likeliest tokens a request may ask for beside each of its own.
 MAX_LOGPROBS = 20
+MAX_TEMPERATURE = 100
+#: Of a request that has no limit of its own.
+MAX_TOKENS = 2**31 - 1
 
 
 class RequestError(Exception):
-    """A request that this engine can never serve. The message is for the client."""
+    """A request that this engine can never serve. The message is for the client; `field` is what is wrong."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class FinishReason(StrEnum):
@@ -28,8 +32,9 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     """How the next token is chosen. temperature 0 is greedy; top_k 0 and top_p 1 are no limit.
 
     `seed` makes a request's tokens depend on nothing but its own logits, whatever else is in the batch.
-    `logprobs` is how many of the likeliest tokens are told with each token's own logprob; None: nothing is.
-    `stops`: who asked may end the request, at a stop string, and is told with its first token what is known.
+    `logprobs` is how many of the likeliest tokens come with each token's own logprob; None: no logprobs.
+    `stops`: the front end may end the request early, at a stop string, and needs its times so far with the
+    first token. Raises RequestError for a value out of its range.
     """
 
     max_tokens: int
@@ -41,6 +46,16 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     ignore_eos: bool = False
     logprobs: int | None = None
     stops: bool = False
+
+    def __post_init__(self) -> None:
+        _within("max_tokens", self.max_tokens, 1, MAX_TOKENS)
+        _within("min_tokens", self.min_tokens, 0, self.max_tokens)
+        _within("temperature", self.temperature, 0, MAX_TEMPERATURE)
+        _within("top_k", self.top_k, 0, 2**31 - 1)
+        _within("seed", self.seed, 0, 2**64 - 1)
+        _within("logprobs", self.logprobs or 0, 0, MAX_LOGPROBS)
+        if not 0 < self.top_p <= 1:
+            raise RequestError("top_p must be above 0 and at most 1", "top_p")
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
@@ -54,67 +69,6 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
     cached_tokens: int = 0
 
 
-class EngineInfo(msgspec.Struct, frozen=True):
-    """What an engine runs with, every `auto` resolved, a switch that does nothing here off.
-
-    `cuda_graph`: batch sizes that have a graph; `decode_parts`: those of them that decode in parts.
-    """
-
-    model: str
-    device: str
-    dtype: str
-    vocab_size: int
-    max_model_len: int
-    kv_tokens: int
-    block_size: int
-    max_active_requests: int
-    max_batch_size: int
-    prefill_max_batch_size: int
-    prefill_max_tokens: int
-    chunked_prefill_size: int | None
-    admission_policy: str
-    decode_first: bool
-    mixed_steps: bool
-    prefix_cache: bool
-    overlap_schedule: bool
-    attention: str
-    prefill_backend: str
-    cuda_graph: tuple[int, ...]
-    fused_ops: bool
-    pinned_staging: bool
-    decode_parts: tuple[int, ...]
-    linear: str
-    threads: int
-    spin_ms: float
-
-    def describe(self) -> str:
-        """One line that says what is in use."""
-        return " ".join(f"{name}={getattr(self, name)}" for name in self.__struct_fields__)
-
-
-def check_request(info: EngineInfo, prompt: NDArray[np.int32], params: SamplingParams) -> None:
-    """Raise RequestError unless the engine can serve this prompt `[n]`."""
-    if len(prompt) == 0:
-        raise RequestError("the prompt is empty")
-    if params.max_tokens < 1:
-        raise RequestError("max_tokens must be at least 1")
-    if not 0 <= params.min_tokens <= params.max_tokens:
-        raise RequestError("min_tokens must be from 0 to max_tokens")
-    if not 0 <= params.temperature < inf:
-        raise RequestError("temperature must be 0 or more")
-    if not 0 < params.top_p <= 1:
-        raise RequestError("top_p must be above 0 and at most 1")
-    if not 0 <= params.seed < 2**64:
-        raise RequestError("seed must be from 0 to 2^64 - 1")
-    if params.logprobs is not None and not 0 <= params.logprobs <= MAX_LOGPROBS:
-        raise RequestError(f"logprobs must be from 0 to {MAX_LOGPROBS}")
-    total = len(prompt) + params.max_tokens
-    if total > info.max_model_len:
-        raise RequestError(
-            f"{len(prompt)} prompt tokens and {params.max_tokens} of max_tokens are {total}, "
-            f"more than the context of {info.max_model_len} tokens"
-        )
-    if total > info.kv_tokens:
-        raise RequestError(f"{total} tokens do not fit the KV cache of {info.kv_tokens} tokens")
-    if int(prompt.min()) < 0 or int(prompt.max()) >= info.vocab_size:
-        raise RequestError(f"token ids must be from 0 to {info.vocab_size - 1}")
+def _within(field: str, value: float, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise RequestError(f"{field} must be from {low} to {high}", field)

@@ -61,7 +61,7 @@ def test_answers_do_not_depend_on_the_schedule(
     config = {"dtype": "fp16", "max_active_requests": 96} | settings
     engine = Engine(EngineConfig(str(folder), device="cuda", **config))
     fused, parts = settings.get("fused_ops", True), settings.get("decode_parts", True)
-    assert engine.info.fused_ops == fused and bool(engine.info.decode_parts) == (fused and parts)
+    assert engine.info.model.fused_ops == fused and bool(engine.info.runner.decode_parts) == (fused and parts)
     for seed in range(6):
         rng = np.random.default_rng(seed)
         count = int(rng.integers(5, 120))

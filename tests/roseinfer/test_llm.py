@@ -6,6 +6,7 @@ import time
 from math import inf, nan
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -48,34 +49,37 @@ def test_one_seed_counts_up_over_prompts(llm: LLM) -> None:
 
 def test_a_request_waits_since_it_was_submitted(llm: LLM) -> None:
     """Not since the engine heard of it, which is only between two steps."""
-    llm.engine.add(0, np.array(PROMPTS[0], dtype=np.int32), SamplingParams(1), time.monotonic() - 40)
+    llm.engine.submit(0, np.array(PROMPTS[0], dtype=np.int32), SamplingParams(1), time.monotonic() - 40)
     step = llm.engine.step()
     assert step is not None and 40 <= step.finished[0].queue_wait < 80
     assert step.finished[0].prefill < 40
 
 
 @pytest.mark.parametrize(
-    ("prompt", "params"),
-    [
-        ([], SamplingParams(1)),
-        ([1] * 1000, SamplingParams(100)),
-        ([1] * 400, SamplingParams(200)),  # fits the context, not the cache
-        ([5003], SamplingParams(1)),
-        ([-1], SamplingParams(1)),
-        ([1], SamplingParams(0)),
-        ([1], SamplingParams(2, min_tokens=3)),
-        ([1], SamplingParams(1, temperature=-1)),
-        ([1], SamplingParams(1, temperature=inf)),
-        ([1], SamplingParams(1, temperature=nan)),
-        ([1], SamplingParams(1, top_p=0)),
-        ([1], SamplingParams(1, top_p=nan)),
-    ],
+    ("prompt", "max_tokens"),
+    [([], 1), ([1] * 1000, 100), ([1] * 400, 200), ([5003], 1), ([-1], 1)],  # the third fits no cache
 )
-def test_a_refused_prompt_leaves_nothing_behind(llm: LLM, prompt: list[int], params: SamplingParams) -> None:
+def test_a_refused_prompt_leaves_nothing_behind(llm: LLM, prompt: list[int], max_tokens: int) -> None:
     with pytest.raises(RequestError):
-        llm.generate([PROMPTS[0], prompt], [SamplingParams(5), params])
+        llm.generate([PROMPTS[0], prompt], [SamplingParams(5), SamplingParams(max_tokens)])
     assert not llm.engine.has_work
     llm.engine.check_idle()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"max_tokens": 0}, {"min_tokens": 3}, {"temperature": -1}, {"temperature": inf}, {"temperature": nan},
+        {"top_p": 0}, {"top_p": nan}, {"top_k": -1}, {"seed": -1}, {"seed": 2**64}, {"logprobs": 21},
+    ],
+)  # fmt: skip
+def test_parameters_out_of_range(params: dict[str, float]) -> None:
+    """Refused when made here, and when they arrive as a message."""
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(**({"max_tokens": 2} | params))  # type: ignore[arg-type]
+    assert caught.value.field == next(iter(params))
+    with pytest.raises(RequestError):
+        msgspec.json.decode(b"[2, 0, -1]", type=SamplingParams)
 
 
 @pytest.mark.parametrize(

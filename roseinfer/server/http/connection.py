@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from roseinfer.server.http import writer
-from roseinfer.server.http.errors import HttpError, InternalError, Response
-from roseinfer.server.http.parser import Incoming, Request
+from roseinfer.server.http.errors import HttpError, InternalError
+from roseinfer.server.http.parser import HttpRequest, RequestParser
+from roseinfer.server.http.response import Response
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,8 @@ IDLE_TIMEOUT = RECEIVE_TIMEOUT = STALL_TIMEOUT = 60.0
 LINGER_TIMEOUT = 5.0
 
 
-class Answering(Protocol):
-    """What writes a connection's response as its tokens come."""
+class Producer(Protocol):
+    """Makes a connection's response piece by piece."""
 
     def pause(self) -> None:
         """The client does not read fast enough: keep what comes."""
@@ -44,15 +45,16 @@ class Answering(Protocol):
         """The client has gone."""
 
 
-Handler = Callable[[Request, "Connection"], Awaitable[Response | None]]
+Handler = Callable[[HttpRequest, "Connection"], Awaitable[Response | None]]
 
 
 @dataclass(eq=False)
 class Connections:
     """All connections of one front end, and what they share. A handler gives a Response, or None when it has
-    left an `Answering` with the connection."""
+    left an `Producer` with the connection."""
 
     handler: Handler
+    error_response: Callable[[HttpError], Response]
     on_close: Callable[[], None]
     all: set[Connection] = field(default_factory=set)
     stopping: bool = False
@@ -88,12 +90,12 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._incoming = Incoming(self._take, self._encourage)
-        self._waiting: deque[Request] = deque()
-        self._request: Request | None = None
+        self._parser = RequestParser(self._take, self._continue)
+        self._waiting: deque[HttpRequest] = deque()
+        self._request: HttpRequest | None = None
         self._task: asyncio.Task[None] | None = None
-        self._answering: Answering | None = None
-        self._paused = self._lingering = self._encouraging = False
+        self._producer: Producer | None = None
+        self._paused = self._lingering = self._continuing = False
         self._since, self._unread = time.monotonic(), 0
 
     @property
@@ -105,10 +107,6 @@ class Connection(asyncio.Protocol):
         """When the request that is answered now arrived: monotonic (s)."""
         assert self._request is not None
         return self._request.received
-
-    @property
-    def paused(self) -> bool:
-        return self._paused
 
     # What the event loop calls.
 
@@ -122,63 +120,63 @@ class Connection(asyncio.Protocol):
         self._connections.closed(self)
         if self._task is not None:
             self._task.cancel()
-        if self._answering is not None:
-            self._answering.close()
-            self._answering = None
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None
         self._waiting.clear()
 
     def data_received(self, data: bytes) -> None:
         if self._lingering:
             return
         try:
-            self._incoming.feed(data)
+            self._parser.feed(data)
         except HttpError as error:
             self._refuse(error)
 
     def pause_writing(self) -> None:
         self._paused, self._since = True, time.monotonic()
-        if self._answering is not None:
-            self._answering.pause()
+        if self._producer is not None:
+            self._producer.pause()
 
     def resume_writing(self) -> None:
         self._paused = False
-        if self._answering is not None:
-            self._answering.resume()
+        if self._producer is not None:
+            self._producer.resume()
 
     # One request after the other.
 
-    def _take(self, request: Request) -> None:
+    def _take(self, request: HttpRequest) -> None:
         self._waiting.append(request)
-        self._encouraging = False  # the body came without
+        self._continuing = False  # the body came without
         if self._request is None:
             self._next()
         elif len(self._waiting) >= MAX_PIPELINED:
             self._transport.pause_reading()
 
-    def _encourage(self) -> None:
+    def _continue(self) -> None:
         """The client waits to be told to send a body: it is told when the answers before are written."""
-        self._encouraging = self._request is not None
-        if not self._encouraging:
+        self._continuing = self._request is not None
+        if not self._continuing:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _next(self) -> None:
         self._request = self._waiting.popleft()
         self._task = asyncio.get_running_loop().create_task(self._handle(self._request))
 
-    async def _handle(self, request: Request) -> None:
+    async def _handle(self, request: HttpRequest) -> None:
         try:
             response = await self._connections.handler(request, self)
         except HttpError as error:
-            response = error.response()
+            response = self._connections.error_response(error)
         except Exception:
             log.exception("%s %s", request.method, request.path)
-            response = InternalError().response()
+            response = self._connections.error_response(InternalError())
         self._task = None
         if response is not None:
             self.respond(response)
 
     def _done(self) -> None:
-        request, self._answering = self._request, None
+        request, self._producer = self._request, None
         assert request is not None
         self._request, self._since = None, time.monotonic()
         if not request.keep_alive or self._connections.stopping:
@@ -186,8 +184,8 @@ class Connection(asyncio.Protocol):
         elif self._waiting:
             self._transport.resume_reading()
             self._next()
-        elif self._encouraging:
-            self._encourage()
+        elif self._continuing:
+            self._continue()
 
     def _refuse(self, error: HttpError) -> None:
         """Answer what cannot be read on from; drop what still comes, so that the client can read why."""
@@ -195,16 +193,16 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self._lingering, self._since = True, time.monotonic()
-        self._write(writer.whole(error.response(), keep_alive=False, with_body=True))
+        self._write(writer.whole(self._connections.error_response(error), keep_alive=False, with_body=True))
         self._transport.write_eof()
 
     # What handlers and answers call.
 
-    def answer_with(self, answering: Answering) -> None:
-        """Leave the response to `answering`."""
-        self._answering = answering
+    def answer_with(self, producer: Producer) -> None:
+        """Leave the response to `producer`."""
+        self._producer = producer
         if self._paused:
-            answering.pause()
+            producer.pause()
 
     def respond(self, response: Response) -> None:
         """Send a whole response."""
@@ -239,8 +237,8 @@ class Connection(asyncio.Protocol):
         if unread < self._unread:
             self._since = now
         self._unread = unread
-        receiving = self._request is None and self._incoming.receiving and not self._lingering
-        waited = now - (self._incoming.began if receiving else self._since)
+        receiving = self._request is None and self._parser.receiving and not self._lingering
+        waited = now - (self._parser.began if receiving else self._since)
         if self._lingering:
             limit = LINGER_TIMEOUT
         elif self._request is None:

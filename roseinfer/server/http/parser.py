@@ -15,7 +15,7 @@ MAX_HEAD_BYTES = 64 << 10
 
 
 @dataclass(slots=True)
-class Request:
+class HttpRequest:
     """A request as it came, at the monotonic time `received` (s); header names are in lower case."""
 
     method: str
@@ -27,12 +27,12 @@ class Request:
     received: float
 
 
-class Incoming:
-    """What one connection receives. `take` is called with each request, `encourage` when a client asks
+class RequestParser:
+    """Parses what one connection receives. `take` is called with each request, `on_expect` when a client asks
     whether it may send the body."""
 
-    def __init__(self, take: Callable[[Request], None], encourage: Callable[[], None]) -> None:
-        self._take, self._encourage = take, encourage
+    def __init__(self, take: Callable[[HttpRequest], None], on_expect: Callable[[], None]) -> None:
+        self._take, self._on_expect = take, on_expect
         self._parser = httptools.HttpRequestParser(self)
         self._head_bytes = 0
         self._url = b""
@@ -93,7 +93,7 @@ class Incoming:
             return
         self._head_bytes = -MAX_BODY_BYTES  # what follows is a body, and trailers
         if self._headers.get(b"expect", b"").lower() == b"100-continue":
-            self._encourage()
+            self._on_expect()
 
     def on_body(self, body: bytes) -> None:
         self._body += body
@@ -104,7 +104,7 @@ class Incoming:
         if self._upgrading:
             return
         self._head_bytes = 0
-        request = Request(
+        request = HttpRequest(
             method=self._parser.get_method().decode("latin-1"),
             path=self._url.partition(b"?")[0].decode("latin-1"),
             headers=self._headers,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roseinfer.server.http.errors import Response
+from roseinfer.server.http.response import Response
 
 _REASONS = {
     200: b"OK", 400: b"Bad Request", 401: b"Unauthorized", 404: b"Not Found", 405: b"Method Not Allowed",
@@ -27,7 +27,7 @@ def whole(response: Response, *, keep_alive: bool, with_body: bool) -> bytes:
 
 
 def stream_head(*, keep_alive: bool, chunked: bool) -> bytes:
-    """What stands before the first piece of a stream."""
+    """The head of a stream's response."""
     close = b"" if keep_alive else b"connection: close\r\n"
     framing = b"transfer-encoding: chunked\r\n" if chunked else b""
     return _STREAM_HEAD + close + framing + b"\r\n"

@@ -1,54 +1,29 @@
-"""What all answers of one HTTP request have in common."""
+"""The answer to one HTTP request, in one JSON body."""
 
 from __future__ import annotations
-
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.request.params import Finished, SamplingParams
-from roseinfer.server.engine_client import EngineClient, Receiver
+from roseinfer.request.params import Finished
 from roseinfer.server.http.connection import Connection
-from roseinfer.server.openai.choice import Answer, metrics_of
-from roseinfer.server.openai.generation import Work
-from roseinfer.server.openai.logprobs import AnswerLogprobs
+from roseinfer.server.http.errors import HttpError
+from roseinfer.server.http.response import Response
+from roseinfer.server.openai.backend import Backend
+from roseinfer.server.openai.choice import Choice
+from roseinfer.server.openai.errors import error_response
+from roseinfer.server.openai.generation import Generation
 from roseinfer.server.openai.requests import GenerationRequest
-from roseinfer.server.openai.responses import Choice, PromptDetails, Shape, Usage
-from roseinfer.tokenizer.chat import ChatTemplate
-from roseinfer.tokenizer.detokenizer import Detokenizer, NoText, StopStrings
-from roseinfer.tokenizer.names import TokenNames
-from roseinfer.tokenizer.tokenizer import Tokenizer
-
-#: For a model without a tokenizer.
-NO_NAMES = TokenNames([], {})
+from roseinfer.server.openai.responses import ChoiceBody, Format, Metrics, PromptDetails, Usage
 
 
-@dataclass(frozen=True)
-class Backend:
-    """What requests are answered with."""
+class Completion:
+    """A choice for each prompt and each of `n`; the response is sent when the last has ended.
 
-    engine: EngineClient
-    tokenizer: Tokenizer | None
-    model: str  # as clients call it
-    stream_interval: int
-    chat_template: ChatTemplate | None
-
-    def detokenizer(self) -> Detokenizer:
-        """A new answer's text."""
-        return NoText() if self.tokenizer is None else self.tokenizer.detokenizer()
-
-    def names(self) -> TokenNames:
-        """How single tokens are written."""
-        return NO_NAMES if self.tokenizer is None else self.tokenizer.names
-
-
-class Reply(ABC):
-    """Makes an answer for each prompt and each of `n`, and asks the engine for its tokens.
-
-    `tokenize`: seconds that it took until the prompts were token ids.
+    Args:
+        format: how bodies are written.
+        tokenize: seconds that it took until the prompts were token ids.
     """
 
     def __init__(
@@ -56,70 +31,76 @@ class Reply(ABC):
         backend: Backend,
         connection: Connection,
         request: GenerationRequest,
-        shape: Shape,
-        work: Work,
-        prompts: list[NDArray[np.int32]],
+        format: Format,
         tokenize: float,
     ) -> None:
         self._backend, self._connection, self._request = backend, connection, request
-        self._shape, self._tokenize = shape, tokenize
-        self._prompt_tokens, self._cached_tokens = sum(map(len, prompts)), 0
-        self._ids: list[int] = []
-        self._answers: list[Answer] = []
-        self._open = len(prompts) * work.n
-        for prompt in prompts:
-            for _ in range(work.n):
-                answer = self._answer(work)
-                receiver = self._receiver(len(self._answers), answer)
-                params = _with_seed(work.params, len(self._answers))
-                self._answers.append(answer)
-                self._ids.append(backend.engine.submit(prompt, params, receiver, connection.received))
-        connection.answer_with(self)
+        self._format, self._tokenize = format, tokenize
+        self._choices: list[Choice] = []
+        self._ids: list[int] = []  # the engine's, of each choice
+        self._open = 0  # choices that have not ended
+        self._prompt_tokens = self._cached_tokens = 0
+        self._bodies: list[ChoiceBody] = []
 
-    def _answer(self, work: Work) -> Answer:
-        backend, params = self._backend, work.params
-        logprobs = None
-        if params.logprobs is not None:
-            logprobs = AnswerLogprobs(self._shape.logprobs, params.logprobs, backend.names())
-        return Answer(backend.detokenizer(), StopStrings(work.stops), params.min_tokens, logprobs)
+    def start(self, generation: Generation, prompts: list[NDArray[np.int32]]) -> None:
+        """Ask the engine for every choice; what it makes answers the connection's request."""
+        self._prompt_tokens = sum(map(len, prompts))
+        self._open = len(prompts) * generation.n
+        for index in range(self._open):
+            choice = self._choice(index, generation)
+            self._choices.append(choice)
+            prompt, params = prompts[index // generation.n], generation.params_of(index)
+            self._ids.append(self._backend.engine.submit(prompt, params, choice, self._connection.received))
+        self._connection.answer_with(self)
 
-    @abstractmethod
-    def _receiver(self, index: int, answer: Answer) -> Receiver:
-        """What takes the tokens of choice `index`."""
+    def _choice(self, index: int, generation: Generation) -> Choice:
+        return Choice(index, generation, self._backend, self._format.logprobs, self._end_choice, self.fail)
 
-    def pause(self) -> None:  # noqa: B027 (nothing to do unless it streams)
-        """The client does not read fast enough."""
+    def pause(self) -> None:
+        """The client does not read fast enough; nothing is sent before the end anyway."""
 
-    def resume(self) -> None:  # noqa: B027
+    def resume(self) -> None:
         """The client has read."""
 
     def close(self) -> None:
-        """Free what the engine still holds for this request."""
+        """Free what the engine still has of this request."""
         for id in self._ids:
             self._backend.engine.discard(id)
 
-    def stop(self, index: int) -> Finished | None:
-        """The answer has ended before the engine's own end, which is told as far as it is known."""
-        self._backend.engine.discard(self._ids[index])
-        return self._answers[index].stopped()
+    def fail(self, error: HttpError) -> None:
+        """End all choices with `error`."""
+        if self._open:
+            self._open = 0
+            self.close()
+            self._send_error(error)
 
-    def note(self, choice: Choice, end: Finished | None) -> None:
-        """What is told at the end of a choice; None by an engine that does not tell who has begun."""
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        made = sum(choice.tokens for choice in self._choices)
+        usage = Usage(self._prompt_tokens, made, self._prompt_tokens + made)
+        if not self._backend.engine.info.config.prefix_cache:
+            return usage
+        return msgspec.structs.replace(usage, prompt_tokens_details=PromptDetails(self._cached_tokens))
+
+    def _end_choice(self, choice: Choice, reason: str, end: Finished | None) -> None:
+        if end is None:  # a stop string was found before the engine's end
+            self._backend.engine.discard(self._ids[choice.index])
+            end = choice.stopped()
+        body = choice.take(reason)
         if end is not None:
             if choice.index % self._request.n == 0:  # a prompt counts once
                 self._cached_tokens += end.cached_tokens
             if self._request.return_metrics:
-                choice.metrics = metrics_of(self._tokenize, end)
+                body.metrics = Metrics.of(self._tokenize, end)
+        self._send_choice(choice, body, last=self._open == 1)
+        self._open -= 1
 
-    def usage(self) -> Usage:
-        """Tokens so far."""
-        made = sum(answer.tokens for answer in self._answers)
-        usage = Usage(self._prompt_tokens, made, self._prompt_tokens + made)
-        if not self._backend.engine.info.prefix_cache:
-            return usage
-        return msgspec.structs.replace(usage, prompt_tokens_details=PromptDetails(self._cached_tokens))
+    def _send_choice(self, choice: Choice, body: ChoiceBody, *, last: bool) -> None:
+        """`choice` has ended with `body`."""
+        self._bodies.append(body)
+        if last:
+            bodies = sorted(self._bodies, key=lambda body: body.index)
+            self._connection.respond(Response(200, self._format.whole(bodies, self.usage())))
 
-
-def _with_seed(params: SamplingParams, index: int) -> SamplingParams:
-    """The same sampling, with a seed of its own for each answer."""
-    return msgspec.structs.replace(params, seed=(params.seed + index) % 2**64)
+    def _send_error(self, error: HttpError) -> None:
+        self._connection.respond(error_response(error))

@@ -1,4 +1,4 @@
-"""From a request's body to what the engine is asked for; everything that is wrong is refused here."""
+"""From a request's body to what the engine is asked for; what is wrong with it is refused here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.request.params import MAX_LOGPROBS, EngineInfo, SamplingParams
+from roseinfer.request.limits import Limits
+from roseinfer.request.params import MAX_TOKENS, RequestError, SamplingParams
 from roseinfer.server.http.errors import BadRequestError
 from roseinfer.server.openai.requests import ChatRequest, CompletionRequest, GenerationRequest, Message
 from roseinfer.tokenizer.chat import ChatError, ChatTemplate
@@ -25,33 +26,45 @@ DEFAULT_MAX_TOKENS = 16
 
 
 @dataclass(frozen=True)
-class Work:
-    """A checked request: what each answer is generated from.
+class Generation:
+    """A valid request: what its choices are generated from, `n` for each prompt.
 
-    `special_tokens`: texts get those that the tokenizer adds by itself. `fills_context`: there is no limit
-    but the context, and `params.max_tokens` is not final.
+    `with_ids`: token ids are listed. `special_tokens`: texts get those that the tokenizer adds by itself.
+    `fills_context`: there is no limit but the context, and `params.max_tokens` is not final.
     """
 
     prompts: tuple[str | NDArray[np.int32], ...]
     params: SamplingParams
     n: int
     stops: tuple[str, ...]
+    with_ids: bool
     special_tokens: bool = True
     fills_context: bool = False
 
     @property
-    def num_answers(self) -> int:
+    def num_choices(self) -> int:
         return len(self.prompts) * self.n
 
-    def filling(self, info: EngineInfo, prompt_tokens: int) -> Work:
-        """With all that a prompt of this length leaves of the context."""
-        room = min(info.max_model_len, info.kv_tokens) - prompt_tokens
-        params = msgspec.structs.replace(self.params, max_tokens=max(room, 1))
-        return replace(self, params=params, fills_context=False)
+    def params_of(self, index: int) -> SamplingParams:
+        """Those of choice `index`, which has a seed of its own."""
+        return msgspec.structs.replace(self.params, seed=(self.params.seed + index) % 2**64)
+
+    def fit(self, limits: Limits, prompts: list[NDArray[np.int32]]) -> Generation:
+        """With a final `max_tokens`. Raises BadRequestError where one of `prompts` does not fit."""
+        generation = self
+        try:
+            if self.fills_context:
+                params = msgspec.structs.replace(self.params, max_tokens=max(limits.left(len(prompts[0])), 1))
+                generation = replace(self, params=params, fills_context=False)
+            for prompt in prompts:
+                limits.check(prompt, generation.params.max_tokens)
+        except RequestError as error:
+            raise BadRequestError(str(error), error.field) from None
+        return generation
 
 
-def check_completion(request: CompletionRequest, max_model_len: int) -> Work:
-    """The work that `request` asks for. Raises BadRequestError for what is wrong or not supported."""
+def from_completion(request: CompletionRequest, max_model_len: int) -> Generation:
+    """What `request` asks for. Raises BadRequestError for what is wrong or not supported."""
     _refuse(
         echo=request.echo,
         suffix=request.suffix,
@@ -59,12 +72,10 @@ def check_completion(request: CompletionRequest, max_model_len: int) -> Work:
     )
     max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     prompts = _prompts(request.prompt, max_model_len)
-    if request.logprobs is not None:
-        _within("logprobs", request.logprobs, 0, MAX_LOGPROBS)
-    return _work(request, max_tokens, prompts, logprobs=request.logprobs)
+    return _generation(request, max_tokens, prompts, logprobs=request.logprobs)
 
 
-def check_chat(request: ChatRequest, template: ChatTemplate | None) -> Work:
+def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation:
     """The same for a chat: its messages become the prompt through the model's template."""
     _refuse(
         tools=request.tools,
@@ -79,41 +90,37 @@ def check_chat(request: ChatRequest, template: ChatTemplate | None) -> Work:
     except ChatError as error:
         raise BadRequestError(str(error), "messages") from None
     limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-    return _work(request, limit, (prompt,), special_tokens=False, logprobs=_chat_logprobs(request))
+    return _generation(
+        request, limit, (prompt,), special_tokens=False,
+        logprobs=_chat_logprobs(request), logprobs_field="top_logprobs",
+    )  # fmt: skip
 
 
 def _chat_logprobs(request: ChatRequest) -> int | None:
     """How many of the likeliest tokens are asked for; None: no logprobs."""
-    _within("top_logprobs", request.top_logprobs or 0, 0, MAX_LOGPROBS)
     if not request.logprobs and request.top_logprobs:
         raise BadRequestError("top_logprobs needs logprobs to be true", "top_logprobs")
     return (request.top_logprobs or 0) if request.logprobs else None
 
 
-def _work(
+def _generation(
     request: GenerationRequest,
     max_tokens: int | None,
     prompts: tuple[str | NDArray[np.int32], ...],
     *,
     special_tokens: bool = True,
     logprobs: int | None,
-) -> Work:
+    logprobs_field: str = "logprobs",
+) -> Generation:
     _refuse(
         presence_penalty=request.presence_penalty,
         frequency_penalty=request.frequency_penalty,
         logit_bias=request.logit_bias,
     )
-    _within("n", request.n, 1, MAX_CHOICES)
-    limit = 2**31 - 1 if max_tokens is None else max_tokens
-    _within("max_tokens", limit, 1, 2**31 - 1)
-    _within("min_tokens", request.min_tokens, 0, limit)
-    temperature = 1.0 if request.temperature is None else request.temperature
-    _within("temperature", temperature, 0, 100)
-    top_p = 1.0 if request.top_p is None else request.top_p
-    if not 0 < top_p <= 1:
-        raise BadRequestError("top_p must be above 0 and at most 1", "top_p")
-    top_k = max(request.top_k or 0, 0)
-    _within("top_k", top_k, 0, 2**31 - 1)
+    if not 1 <= request.n <= MAX_CHOICES:
+        raise BadRequestError(f"n must be from 1 to {MAX_CHOICES}", "n")
+    if len(prompts) * request.n > MAX_CHOICES:
+        raise BadRequestError(f"more than {MAX_CHOICES} answers in one request", "prompt")
     stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
     if len(stops) > MAX_STOPS:
         raise BadRequestError(f"more than {MAX_STOPS} stop strings", "stop")
@@ -121,15 +128,24 @@ def _work(
         raise BadRequestError("a stop string is empty", "stop")
     if any(len(stop) > MAX_STOP_CHARACTERS for stop in stops):
         raise BadRequestError(f"a stop string is longer than {MAX_STOP_CHARACTERS} characters", "stop")
-    seed = secrets.randbits(64) if request.seed is None else request.seed % 2**64
-    if len(prompts) * request.n > MAX_CHOICES:
-        raise BadRequestError(f"more than {MAX_CHOICES} answers in one request", "prompt")
-    params = SamplingParams(
-        max_tokens=limit, min_tokens=request.min_tokens, temperature=temperature,
-        top_k=top_k, top_p=top_p, seed=seed, ignore_eos=request.ignore_eos, logprobs=logprobs,
-        stops=bool(stops),
-    )  # fmt: skip
-    return Work(prompts, params, request.n, stops, special_tokens, fills_context=max_tokens is None)
+    try:
+        params = SamplingParams(
+            max_tokens=MAX_TOKENS if max_tokens is None else max_tokens,
+            min_tokens=request.min_tokens,
+            temperature=1.0 if request.temperature is None else request.temperature,
+            top_k=max(request.top_k or 0, 0),
+            top_p=1.0 if request.top_p is None else request.top_p,
+            seed=secrets.randbits(64) if request.seed is None else request.seed % 2**64,
+            ignore_eos=request.ignore_eos,
+            logprobs=logprobs,
+            stops=bool(stops),
+        )
+    except RequestError as error:
+        field = logprobs_field if error.field == "logprobs" else error.field
+        raise BadRequestError(str(error), field) from None
+    return Generation(
+        prompts, params, request.n, stops, request.return_token_ids, special_tokens, max_tokens is None
+    )
 
 
 def _refuse(**asked: object) -> None:
@@ -137,11 +153,6 @@ def _refuse(**asked: object) -> None:
     for name, value in asked.items():
         if value:
             raise BadRequestError(f"{name} is not supported", name)
-
-
-def _within(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise BadRequestError(f"{name} must be from {low} to {high}", name)
 
 
 def _prompts(prompt: str | list[Any], most: int) -> tuple[str | NDArray[np.int32], ...]:

@@ -67,28 +67,28 @@ class ChatLogprobs(msgspec.Struct):
 Logprobs = CompletionLogprobs | ChatLogprobs
 
 
-class AnswerLogprobs:
-    """Collects the logprobs of one answer, with the `count` likeliest tokens of each, until they are sent."""
+class ChoiceLogprobs:
+    """Collects the logprobs of one choice, with the `count` likeliest tokens of each, until they are sent."""
 
     def __init__(self, form: type[Logprobs], count: int, names: TokenNames) -> None:
         self._form, self._count, self._names = form, count, names
-        self._told, self._offset = form(), 0
+        self._collected, self._offset = form(), 0
 
-    def tell(self, told: TokenLogprobs) -> None:
+    def add(self, logprobs: TokenLogprobs) -> None:
         """Of the next token."""
         end, names = 1 + self._count, self._names
-        tokens, values = told.tokens[:end], told.values[:end]
+        tokens, values = logprobs.tokens[:end], logprobs.values[:end]
         named = ((names[token], value) for token, value in zip(tokens, values, strict=True))
-        self._told.add(named, self._offset)
+        self._collected.add(named, self._offset)
 
     def extend(self, text: str) -> None:
         """The text has grown by `text`, a stop string included."""
         self._offset += len(text)
 
     def take(self) -> Logprobs:
-        """What was told since the last call."""
-        told, self._told = self._told, self._form()
-        return told
+        """Those of the tokens since the last call."""
+        collected, self._collected = self._collected, self._form()
+        return collected
 
 
 def _legacy(name: TokenName) -> str:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from roseinfer.request.params import Finished
 from roseinfer.server.openai.logprobs import ChatLogprobs, CompletionLogprobs, Logprobs
 
 _encode = msgspec.json.Encoder().encode
@@ -39,8 +40,19 @@ class Metrics(msgspec.Struct, frozen=True):
     time_to_first_token_ms: float
     generation_time_ms: float
 
+    @classmethod
+    def of(cls, tokenize: float, end: Finished) -> Metrics:
+        """Of a request that ended; `tokenize` in s."""
+        return cls(
+            tokenize_ms=tokenize * 1e3,
+            queue_wait_ms=end.queue_wait * 1e3,
+            prefill_ms=end.prefill * 1e3,
+            time_to_first_token_ms=(end.queue_wait + end.prefill) * 1e3,
+            generation_time_ms=end.generation * 1e3,
+        )
 
-class Choice(msgspec.Struct, omit_defaults=True):
+
+class ChoiceBody(msgspec.Struct, omit_defaults=True):
     """An answer, or what a chunk adds to it."""
 
     index: int
@@ -58,7 +70,7 @@ class ChatText(msgspec.Struct, omit_defaults=True):
     role: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class MessageChoice(msgspec.Struct, omit_defaults=True):
+class MessageBody(msgspec.Struct, omit_defaults=True):
     """An answer of a chat."""
 
     index: int
@@ -69,7 +81,7 @@ class MessageChoice(msgspec.Struct, omit_defaults=True):
     metrics: Metrics | msgspec.UnsetType = msgspec.UNSET
 
 
-class DeltaChoice(msgspec.Struct, omit_defaults=True):
+class DeltaBody(msgspec.Struct, omit_defaults=True):
     """What a chunk adds to an answer of a chat."""
 
     index: int
@@ -80,13 +92,13 @@ class DeltaChoice(msgspec.Struct, omit_defaults=True):
     metrics: Metrics | msgspec.UnsetType = msgspec.UNSET
 
 
-class Body(msgspec.Struct):
+class ResponseBody(msgspec.Struct):
     """A whole response, or a chunk of a stream."""
 
     id: str
     created: int
     model: str
-    choices: Sequence[Choice | MessageChoice | DeltaChoice]
+    choices: Sequence[ChoiceBody | MessageBody | DeltaBody]
     usage: Usage | msgspec.UnsetType | None
     object: str
 
@@ -94,19 +106,19 @@ class Body(msgspec.Struct):
 UsageField = Usage | msgspec.UnsetType | None
 
 
-class Shape(Protocol):
+class Format(Protocol):
     """How the answers of one request are written. Bodies of one request share their id."""
 
     logprobs: type[Logprobs]
 
-    def whole(self, choices: list[Choice], usage: UsageField) -> bytes:
+    def whole(self, choices: list[ChoiceBody], usage: UsageField) -> bytes:
         """A whole response."""
 
-    def chunk(self, choices: list[Choice], usage: UsageField, *, first: bool = False) -> bytes:
+    def chunk(self, choices: list[ChoiceBody], usage: UsageField, *, first: bool = False) -> bytes:
         """A chunk of a stream; `first` of its choice."""
 
 
-class CompletionShape:
+class CompletionFormat:
     """Of /v1/completions."""
 
     logprobs: type[Logprobs] = CompletionLogprobs
@@ -114,14 +126,14 @@ class CompletionShape:
     def __init__(self, model: str) -> None:
         self._id, self._created, self._model = f"cmpl-{uuid.uuid4().hex}", int(time.time()), model
 
-    def whole(self, choices: list[Choice], usage: UsageField) -> bytes:
-        return _encode(Body(self._id, self._created, self._model, choices, usage, "text_completion"))
+    def whole(self, choices: list[ChoiceBody], usage: UsageField) -> bytes:
+        return _encode(ResponseBody(self._id, self._created, self._model, choices, usage, "text_completion"))
 
-    def chunk(self, choices: list[Choice], usage: UsageField, *, first: bool = False) -> bytes:
+    def chunk(self, choices: list[ChoiceBody], usage: UsageField, *, first: bool = False) -> bytes:
         return self.whole(choices, usage)
 
 
-class ChatShape:
+class ChatFormat:
     """Of /v1/chat/completions."""
 
     logprobs: type[Logprobs] = ChatLogprobs
@@ -129,19 +141,21 @@ class ChatShape:
     def __init__(self, model: str) -> None:
         self._id, self._created, self._model = f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), model
 
-    def whole(self, choices: list[Choice], usage: UsageField) -> bytes:
+    def whole(self, choices: list[ChoiceBody], usage: UsageField) -> bytes:
         messages = [
-            MessageChoice(
+            MessageBody(
                 c.index, ChatText(c.text, "assistant"), c.logprobs, c.finish_reason, c.token_ids, c.metrics
             )
             for c in choices
         ]
-        return _encode(Body(self._id, self._created, self._model, messages, usage, "chat.completion"))
+        return _encode(ResponseBody(self._id, self._created, self._model, messages, usage, "chat.completion"))
 
-    def chunk(self, choices: list[Choice], usage: UsageField, *, first: bool = False) -> bytes:
+    def chunk(self, choices: list[ChoiceBody], usage: UsageField, *, first: bool = False) -> bytes:
         role = "assistant" if first else msgspec.UNSET
         deltas = [
-            DeltaChoice(c.index, ChatText(c.text, role), c.logprobs, c.finish_reason, c.token_ids, c.metrics)
+            DeltaBody(c.index, ChatText(c.text, role), c.logprobs, c.finish_reason, c.token_ids, c.metrics)
             for c in choices
         ]
-        return _encode(Body(self._id, self._created, self._model, deltas, usage, "chat.completion.chunk"))
+        return _encode(
+            ResponseBody(self._id, self._created, self._model, deltas, usage, "chat.completion.chunk")
+        )

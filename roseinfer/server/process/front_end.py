@@ -27,7 +27,8 @@ from roseinfer.server.engine_client import EngineClient
 from roseinfer.server.http.connection import Connection, Connections
 from roseinfer.server.http.errors import EngineDeadError
 from roseinfer.server.metrics.counters import Counters
-from roseinfer.server.openai.completion import Backend
+from roseinfer.server.openai.backend import Backend
+from roseinfer.server.openai.errors import error_response
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 from roseinfer.tracing.spans import span
@@ -70,7 +71,7 @@ class FrontEnd:
             tokenize_threads=server.tokenize_threads if server.mp_async_admit else 0,
         )
         self._detokenizer = backend.detokenizer
-        self._connections = Connections(app.handle, counters.count_closed)
+        self._connections = Connections(app.handle, error_response, counters.count_closed)
         self._adopting: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:

@@ -14,7 +14,8 @@ from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
 llm = LLM(EngineConfig("random:gpt2-tiny", device="cpu", dtype="bf16"))
-print(llm.generate([[1, 2, 3]], SamplingParams(max_tokens=4, ignore_eos=True)), llm.engine.info.attention)
+tokens = llm.generate([[1, 2, 3]], SamplingParams(max_tokens=4, ignore_eos=True))
+print(tokens, llm.engine.info.runner.attention)
 """
 
 

@@ -28,8 +28,8 @@ class Kept:
     def begin(self, begun: Finished) -> None:
         pass
 
-    def tell(self, logprobs: TokenLogprobs) -> None:
-        assert self._fails_in != "tell"
+    def add_logprobs(self, logprobs: TokenLogprobs) -> None:
+        assert self._fails_in != "add_logprobs"
 
     def push(self, token: int, end: Finished | None) -> None:
         assert self._fails_in != "push"
@@ -49,7 +49,7 @@ def test_an_error_in_one_answer_ends_that_answer_alone(text_model: Any) -> None:
         died, ended = asyncio.Event(), asyncio.Event()
         client = EngineClient(ours, 0, Counters.create(1), died.set)
         await client.start()
-        broken = [Kept(ended, "push"), Kept(ended, "tell")]
+        broken = [Kept(ended, "push"), Kept(ended, "add_logprobs")]
         whole = Kept(ended)
         prompt, params = np.array([1], dtype=np.int32), SamplingParams(2)
         ids = np.array([client.submit(prompt, params, receiver, 0.0) for receiver in (*broken, whole)])

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roseinfer.server.http.parser import Incoming, Request
+from roseinfer.server.http.parser import HttpRequest, RequestParser
 
 BODY = {"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, "temperature": 0}
 
@@ -99,8 +99,8 @@ def test_an_offer_of_another_protocol_changes_nothing(cuts: list[int], chunked: 
     ]  # fmt: skip
     seen = []
     for data in requests:
-        taken: list[Request] = []
-        incoming = Incoming(taken.append, lambda: None)
+        taken: list[HttpRequest] = []
+        incoming = RequestParser(taken.append, lambda: None)
         ends = sorted(cut % len(data) for cut in cuts)
         for start, end in zip([0, *ends], [*ends, len(data)], strict=True):
             incoming.feed(data[start:end])

@@ -16,12 +16,13 @@ from roseinfer.server.http.connection import (
     LINGER_TIMEOUT,
     RECEIVE_TIMEOUT,
     STALL_TIMEOUT,
-    Answering,
     Connection,
     Connections,
+    Producer,
 )
-from roseinfer.server.http.errors import Response
-from roseinfer.server.http.parser import MAX_BODY_BYTES, Request
+from roseinfer.server.http.parser import MAX_BODY_BYTES, HttpRequest
+from roseinfer.server.http.response import Response
+from roseinfer.server.openai.errors import error_response
 
 #: What may pass between two lines of a test, s.
 SOON = 20.0
@@ -29,7 +30,7 @@ SOON = 20.0
 ASK = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}"
 
 
-class Endless(Answering):
+class Endless(Producer):
     """An answer that fills its client's buffers and then waits."""
 
     def __init__(self, connection: Connection) -> None:
@@ -51,12 +52,12 @@ class Served:
     """One client's socket, and the connection on the server's side. A GET gets an endless answer."""
 
     def __init__(self) -> None:
-        self.connections = Connections(self.handle, lambda: None)
+        self.connections = Connections(self.handle, error_response, lambda: None)
         self.stream: Endless | None = None
-        self.requests: list[Request] = []
+        self.requests: list[HttpRequest] = []
         self.body = b"{}"
 
-    async def handle(self, request: Request, connection: Connection) -> Response | None:
+    async def handle(self, request: HttpRequest, connection: Connection) -> Response | None:
         self.requests.append(request)
         if request.method == "GET":
             self.stream = Endless(connection)
@@ -101,7 +102,7 @@ def test_a_request_that_does_not_come_in_is_answered_with_408(sent: bytes) -> No
     async def test(served: Served) -> None:
         client = await served.connect()
         client.send(sent)
-        await until(lambda: served.connection._incoming.receiving)
+        await until(lambda: served.connection._parser.receiving)
         served.later(RECEIVE_TIMEOUT - SOON)
         assert not served.connection._lingering
         served.later(RECEIVE_TIMEOUT + 1)
@@ -120,7 +121,7 @@ def test_a_byte_now_and_then_does_not_keep_a_request_open() -> None:
     async def test(served: Served) -> None:
         client = await served.connect()
         client.send(ASK[:20])
-        await until(lambda: served.connection._incoming.receiving)
+        await until(lambda: served.connection._parser.receiving)
         for byte in ASK[20:30]:
             client.send(bytes([byte]))
             await asyncio.sleep(0.001)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from roseinfer import __version__
-from roseinfer.server.http.errors import ErrorBody
+from roseinfer.server.openai.errors import ErrorBody
 from roseinfer.server.openai.requests import ChatRequest, CompletionRequest, ProfileRequest
 
 #: What is sent to each route that takes a body.

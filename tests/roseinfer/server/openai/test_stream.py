@@ -1,23 +1,25 @@
-"""The short way of a streamed token against the long one, and what is kept while a client does not read."""
+"""Tokens sent directly against the others, and what is kept while a client does not read."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roseinfer.config import EngineConfig
 from roseinfer.request.logprobs import TokenLogprobs
-from roseinfer.request.params import Finished, FinishReason
+from roseinfer.request.params import Finished, FinishReason, SamplingParams
 from roseinfer.server.http.errors import InternalError
-from roseinfer.server.openai.choice import Answer
-from roseinfer.server.openai.logprobs import AnswerLogprobs, CompletionLogprobs
+from roseinfer.server.openai.backend import Backend
+from roseinfer.server.openai.generation import Generation
 from roseinfer.server.openai.requests import CompletionRequest
-from roseinfer.server.openai.responses import ChatShape, CompletionShape
-from roseinfer.server.openai.stream import StreamedAnswer, StreamReply
-from roseinfer.tokenizer.detokenizer import StopStrings
+from roseinfer.server.openai.responses import ChatFormat, CompletionFormat
+from roseinfer.server.openai.stream import StreamedChoice, StreamedCompletion
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 
 TOKENIZER = load_tokenizer("random:gpt2-tiny")
@@ -27,7 +29,7 @@ TOKENS = st.lists(st.integers(0, 50260), min_size=1, max_size=60)
 class Recorder:
     """A connection that keeps what is written to it."""
 
-    paused = False
+    received = 0.0
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
@@ -39,29 +41,40 @@ class Recorder:
     def end_stream(self) -> None:
         self.ended = True
 
+    def answer_with(self, producer: object) -> None:
+        pass
+
+
+class NoEngine:
+    """Takes requests and makes nothing of them."""
+
+    info = SimpleNamespace(config=EngineConfig())
+
+    def submit(self, *request: object) -> int:
+        return 0
+
+    def discard(self, id: int) -> None:
+        pass
+
 
 def stream(
     interval: int, with_ids: bool, chat: bool, model: str, *, logprobs: bool = False
-) -> tuple[StreamReply, Recorder]:
-    """A reply with one answer, whose tokens are pushed by hand."""
-    assert TOKENIZER is not None
-    reply, connection = StreamReply.__new__(StreamReply), Recorder()
-    reply._request = CompletionRequest(prompt="", return_token_ids=with_ids, n=1)
-    reply._shape = (ChatShape if chat else CompletionShape)(model)
-    reply._connection = connection  # type: ignore[assignment]
-    reply._backend = type("Backend", (), {"stream_interval": interval})()  # type: ignore[assignment]
-    reply._open, reply._cached_tokens = 1, 0
-    told = AnswerLogprobs(CompletionLogprobs, 0, TOKENIZER.names) if logprobs else None
-    answer = Answer(TOKENIZER.detokenizer(), StopStrings(()), 0, told)
-    reply._answers = [answer]
-    reply._receiver(0, answer)
-    return reply, connection
+) -> tuple[StreamedCompletion, Recorder]:
+    """A completion of one choice, whose tokens are pushed by hand."""
+    connection = Recorder()
+    backend = Backend(NoEngine(), TOKENIZER, model, interval, None)  # type: ignore[arg-type]
+    request = CompletionRequest(prompt="", return_token_ids=with_ids, n=1)
+    format = (ChatFormat if chat else CompletionFormat)(model)
+    completion = StreamedCompletion(backend, connection, request, format, 0.0)  # type: ignore[arg-type]
+    params = SamplingParams(100, logprobs=0 if logprobs else None)
+    completion.start(Generation(("",), params, 1, (), with_ids), [np.array([1], dtype=np.int32)])
+    return completion, connection
 
 
-def push(answer: StreamedAnswer, tokens: list[int]) -> None:
+def push(choice: StreamedChoice, tokens: list[int]) -> None:
     for token in tokens[:-1]:
-        answer.push(token, None)
-    answer.push(tokens[-1], Finished(0, FinishReason.LENGTH, 0, 0, 0))
+        choice.push(token, None)
+    choice.push(tokens[-1], Finished(0, FinishReason.LENGTH, 0, 0, 0))
 
 
 def choices(connection: Recorder) -> list[Any]:
@@ -76,21 +89,21 @@ def text(choice: Any) -> str:
 
 
 @given(tokens=TOKENS, with_ids=st.booleans(), chat=st.booleans(), model=st.sampled_from(["m", '100%d "é\\']))
-def test_both_ways_say_the_same(tokens: list[int], with_ids: bool, chat: bool, model: str) -> None:
-    short, long = stream(1, with_ids, chat, model), stream(1, with_ids, chat, model)
-    long[0]._receivers[0]._uniform = False
-    for reply, _ in (short, long):
-        push(reply._receivers[0], tokens)
-    assert choices(short[1]) == choices(long[1])
-    assert short[0]._answers[0].tokens == len(tokens)
+def test_direct_chunks_equal_the_others(tokens: list[int], with_ids: bool, chat: bool, model: str) -> None:
+    direct, other = stream(1, with_ids, chat, model), stream(1, with_ids, chat, model)
+    other[0]._streamed[0]._uniform = False
+    for completion, _ in (direct, other):
+        push(completion._streamed[0], tokens)
+    assert choices(direct[1]) == choices(other[1])
+    assert direct[0].usage().completion_tokens == len(tokens)
 
 
 @given(tokens=TOKENS, interval=st.integers(1, 7))
 def test_stream_interval(tokens: list[int], interval: int) -> None:
     """The first token alone, then groups, and at the end what is left."""
-    reply, connection = stream(interval, True, False, "m")
-    push(reply._receivers[0], tokens)
-    groups = [choice["token_ids"] for choice in choices(connection)]
+    completion, connection = stream(interval, True, False, "m")
+    push(completion._streamed[0], tokens)
+    groups = [chunk["token_ids"] for chunk in choices(connection)]
     assert [token for group in groups for token in group] == tokens
     assert all(len(group) == (interval if index else 1) for index, group in enumerate(groups[:-1]))
     assert 1 <= len(groups[-1]) <= interval
@@ -101,14 +114,14 @@ def test_what_comes_while_the_client_does_not_read_leaves_together(
     tokens: list[int], data: st.DataObject
 ) -> None:
     turns = data.draw(st.lists(st.booleans(), min_size=len(tokens) - 1, max_size=len(tokens) - 1))
-    reply, connection = stream(1, True, False, "m")
-    answer = reply._receivers[0]
+    completion, connection = stream(1, True, False, "m")
+    choice = completion._streamed[0]
     for token, reads in zip(tokens[:-1], turns, strict=True):
-        (reply.resume if reads else reply.pause)()
+        (completion.resume if reads else completion.pause)()
         before = len(connection.written)
-        answer.push(token, None)
+        choice.push(token, None)
         assert len(connection.written) - before == reads
-    push(answer, tokens[-1:])
+    push(choice, tokens[-1:])
     whole = choices(connection)
     assert [token for choice in whole for token in choice["token_ids"]] == tokens
     assert TOKENIZER is not None
@@ -120,12 +133,12 @@ def test_what_comes_while_the_client_does_not_read_leaves_together(
 @given(tokens=TOKENS, interval=st.integers(1, 5), data=st.data())
 def test_every_chunk_tells_of_its_own_tokens(tokens: list[int], interval: int, data: st.DataObject) -> None:
     """Also in groups, and of those that waited for the client."""
-    reply, connection = stream(interval, True, False, "m", logprobs=True)
-    answer = reply._receivers[0]
+    completion, connection = stream(interval, True, False, "m", logprobs=True)
+    choice = completion._streamed[0]
     for index, token in enumerate(tokens):
-        (reply.resume if data.draw(st.booleans()) else reply.pause)()
-        answer.tell(TokenLogprobs([token], [-float(index)]))
-        answer.push(token, Finished(0, FinishReason.LENGTH, 0, 0, 0) if index == len(tokens) - 1 else None)
+        (completion.resume if data.draw(st.booleans()) else completion.pause)()
+        choice.add_logprobs(TokenLogprobs([token], [-float(index)]))
+        choice.push(token, Finished(0, FinishReason.LENGTH, 0, 0, 0) if index == len(tokens) - 1 else None)
     chunks = choices(connection)
     assert TOKENIZER is not None
     for chunk in chunks:
@@ -137,10 +150,9 @@ def test_every_chunk_tells_of_its_own_tokens(tokens: list[int], interval: int, d
 
 
 def test_an_error_is_the_last_event() -> None:
-    reply, connection = stream(1, True, False, "m")
-    reply._ids = []
-    reply._receivers[0].push(5, None)
-    reply._receivers[0].fail(InternalError())
+    completion, connection = stream(1, True, False, "m")
+    completion._streamed[0].push(5, None)
+    completion._streamed[0].fail(InternalError())
     _, error, done = connection.written
     assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == 500
     assert done == b"data: [DONE]\n\n" and connection.ended

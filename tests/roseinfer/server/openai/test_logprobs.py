@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import SamplingParams
-from roseinfer.server.openai.logprobs import AnswerLogprobs, ChatLogprobs, CompletionLogprobs, Logprobs
+from roseinfer.server.openai.logprobs import ChatLogprobs, ChoiceLogprobs, CompletionLogprobs, Logprobs
 from roseinfer.tokenizer.names import TokenNames
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 
@@ -33,10 +33,10 @@ def told_by_engine(model: Any, prompt: list[int], k: int) -> list[TokenLogprobs]
 
 
 def expected_of(model: Any, prompt: list[int], k: int, form: type[Logprobs]) -> Any:
-    logprobs = AnswerLogprobs(form, k, model.llm.tokenizer.names)
+    logprobs = ChoiceLogprobs(form, k, model.llm.tokenizer.names)
     detokenizer = model.llm.tokenizer.detokenizer()
     for told in told_by_engine(model, prompt, k):
-        logprobs.tell(told)
+        logprobs.add(told)
         logprobs.extend(detokenizer.push(told.tokens[0]))
     return msgspec.to_builtins(logprobs.take())
 
@@ -102,10 +102,10 @@ def test_a_stop_string_is_told_too(serving: Any, text_model: Any, stream: bool) 
 def answer_logprobs(tokens: list[int], form: type[Logprobs]) -> tuple[Any, str]:
     """Of an answer with these tokens, whatever the model, and its text."""
     assert TOKENIZER is not None
-    logprobs, detokenizer = AnswerLogprobs(form, 2, TOKENIZER.names), TOKENIZER.detokenizer()
+    logprobs, detokenizer = ChoiceLogprobs(form, 2, TOKENIZER.names), TOKENIZER.detokenizer()
     text = ""
     for token in tokens:
-        logprobs.tell(TokenLogprobs([token, token, 11, 13], [-0.5, -0.5, -1.5, -2.5]))
+        logprobs.add(TokenLogprobs([token, token, 11, 13], [-0.5, -0.5, -1.5, -2.5]))
         more = detokenizer.push(token)
         logprobs.extend(more)
         text += more
@@ -144,6 +144,6 @@ def test_bytes_of_a_chat_are_its_text(tokens: list[int]) -> None:
 
 
 def test_tokens_with_equal_names_keep_the_likelier() -> None:
-    logprobs = AnswerLogprobs(CompletionLogprobs, 3, TokenNames([b"a", b"b", b"b"], {}))
-    logprobs.tell(TokenLogprobs([0, 1, 2, 0], [-3.0, -1.0, -2.0, -3.0]))
+    logprobs = ChoiceLogprobs(CompletionLogprobs, 3, TokenNames([b"a", b"b", b"b"], {}))
+    logprobs.add(TokenLogprobs([0, 1, 2, 0], [-3.0, -1.0, -2.0, -3.0]))
     assert msgspec.to_builtins(logprobs.take())["top_logprobs"] == [{"a": -3.0, "b": -1.0}]
