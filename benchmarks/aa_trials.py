@@ -11,21 +11,19 @@ to every `bench online`. A machine that does something else meanwhile answers an
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
 
 import yaml
 
+from benchmarks.bench_online import FailedRunError, bench_online, parse_arguments
 from harness.schema.results import Comparison, OnlineResults
 from rosemodels import gpt2
 from rosemodels.gpt2 import Shape
 
-BENCH = [sys.executable, "-m", "harness.cli.app"]
 LOAD = ["--device", "cpu", "--max-model-len", "256", "--warmup", "16"]
 #: Trials of `alike` replay a trace; those of `slowed` ask one request after the other, so that they watch the
 #: engine's step and no queue.
@@ -46,39 +44,14 @@ PILOT_REPEATS = 8
 SLOWED = Path(__file__).parent / "slowed"
 
 
-class FailedRunError(Exception):
-    """A run in which something failed says nothing here."""
-
-
-def measure(out: Path, options: Sequence[str], env: Mapping[str, str] | None = None) -> Path:
-    """Run `bench online`; the folder of its run. Raises FailedRunError when a cell failed."""
-    command = [*BENCH, "online", *LOAD, "--out", str(out), "--quiet", *options]
-    done = subprocess.run(command, env=os.environ | (env or {}), text=True, capture_output=True, check=False)
-    if done.returncode:
-        raise FailedRunError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr}{done.stdout}")
-    return Path(done.stdout.strip()).parent
-
-
 def alike(trials: int, repeats: int, out: Path, options: Sequence[str]) -> bool:
     """Independent A/A runs; whether at least 19 of 20 found no difference."""
     without = 0
     for trial in range(trials):
         begin = time.monotonic()
         try:
-            run = measure(
-                out,
-                [
-                    *TRACE,
-                    "--engines",
-                    "roseinfer",
-                    "--aa",
-                    "--repeats",
-                    str(repeats),
-                    "--seed",
-                    str(trial),
-                    *options,
-                ],
-            )
+            aa = ["--engines", "roseinfer", "--aa", "--repeats", str(repeats), "--seed", str(trial)]
+            run = bench_online([*LOAD, *TRACE, *aa, *options], out)
         except FailedRunError as error:
             print(f"trial {trial + 1}: {error}", flush=True)
             continue
@@ -112,7 +85,7 @@ def slowed(most: int, out: Path, options: Sequence[str]) -> bool:
     def compare(repeats: int) -> Comparison:
         both = [*CLOSED, "--model", str(model), "--engines", "roseinfer@one-thread,roseinfer@slowed"]
         both += ["--repeats", str(repeats)]
-        run = measure(out, [*both, *options], {"BENCH_ENGINES": str(engines)})
+        run = bench_online([*LOAD, *both, *options], out, env={"BENCH_ENGINES": str(engines)})
         found = OnlineResults.model_validate_json((run / "online_results.json").read_bytes()).comparisons
         for one in found:
             ends = "" if one.ci is None else f" ({one.ci[0]:.3f} to {one.ci[1]:.3f})"
@@ -142,8 +115,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3, help="of each side of a trial of `alike`")
     parser.add_argument("--most", type=int, default=60, help="repeats that `slowed` makes at most")
     parser.add_argument("--out", type=Path, default=Path("outputs/trials"))
-    cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    given, options = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]
+    given, options = parse_arguments(parser)
     try:
         if given.what == "alike":
             right = alike(given.trials, given.repeats, given.out, options)

@@ -18,7 +18,9 @@ from itertools import cycle
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from benchmarks.kernel_table import HEAD, Timed
 from roseinfer.attention.base import Attention
 from roseinfer.attention.cpu_paged import CpuPagedAttention
 from roseinfer.attention.torch_paged import TorchPagedAttention
@@ -47,13 +49,6 @@ class Case:
     flops: int
 
 
-@dataclass(frozen=True)
-class Timed:
-    case: Case
-    kernel_s: float
-    reference_s: float
-
-
 def copies(bytes_each: int) -> int:
     return -(-COLD_BYTES // bytes_each)
 
@@ -69,17 +64,20 @@ def products(shape: ModelConfig, rows: int) -> Iterator[Case]:
         ("LM head", shape.vocab_size, width),
     ):
         weights = [torch.randn(outputs, inputs).to(BF16) for _ in range(copies(2 * outputs * inputs))]
-        ours, theirs = (
-            cycle([kind(weight, None) for weight in weights]) for kind in (CpuLinear, OneDnnLinear)
-        )
         x = torch.randn(rows, inputs).to(BF16)
         yield Case(
             f"{name}: {rows} × {inputs} → {outputs}",
-            lambda ours=ours, x=x: next(ours)(x),
-            lambda theirs=theirs, x=x: next(theirs)(x),
+            each_in_turn([CpuLinear(weight, None) for weight in weights], x),
+            each_in_turn([OneDnnLinear(weight, None) for weight in weights], x),
             2 * outputs * inputs,
             2 * rows * outputs * inputs,
         )
+
+
+def each_in_turn(layers: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> Callable[[], object]:
+    """Calls the next layer with `x`, round and round."""
+    turn = cycle(layers)
+    return lambda: next(turn)(x)
 
 
 def attention(shape: ModelConfig, requests: int, length: int) -> Case:
@@ -96,12 +94,12 @@ def attention(shape: ModelConfig, requests: int, length: int) -> Case:
         block_size=BLOCK,
     )  # fmt: skip
     heads = (shape.heads, shape.kv_heads, shape.kv_heads)
-    qkv = torch.randn(requests, sum(heads), shape.head_dim).to(BF16).split(heads, dim=1)
+    q, k, v = torch.randn(requests, sum(heads), shape.head_dim).to(BF16).split_with_sizes(heads, dim=1)
 
     def step(kind: Attention) -> Callable[[], object]:
         kind.begin(batch)
         turn = cycle(range(layers))
-        return lambda: kind.attend(next(turn), *qkv)
+        return lambda: kind.attend(next(turn), q, k, v)
 
     kernel, reference = step(CpuPagedAttention(pool)), step(TorchPagedAttention(pool))
     flops = 4 * requests * length * shape.heads * shape.head_dim
@@ -117,7 +115,8 @@ def turns(case: Case, seconds: float) -> Timed:
             begun = time.perf_counter()
             call()
             found.append(time.perf_counter() - begun)
-    return Timed(case, *map(statistics.median, times))
+    kernel_s, reference_s = map(statistics.median, times)
+    return Timed(case.name, case.read, case.flops, kernel_s, reference_s)
 
 
 def reading_speed() -> float:
@@ -132,21 +131,9 @@ def reading_speed() -> float:
 
 
 def table(timed: Sequence[Timed], speed: float) -> str:
-    best = max(one.case.flops / min(one.kernel_s, one.reference_s) for one in timed)
-    lines = [
-        f"Reading: {speed / 1e9:.1f} GB/s. Best product: {best / 1e9:.0f} GFLOP/s.\n",
-        "| | kernel, µs | GB/s | GFLOP/s | floor / kernel | reference, µs | reference / kernel |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for one in timed:
-        case, took = one.case, one.kernel_s
-        floor = max(case.read / speed, case.flops / best)
-        lines.append(
-            f"| {case.name} | {1e6 * took:,.0f} | {case.read / took / 1e9:.1f} "
-            f"| {case.flops / took / 1e9:.0f} | {floor / took:.2f} | {1e6 * one.reference_s:,.0f} "
-            f"| {one.reference_s / took:.2f} |"
-        )
-    return "\n".join(lines)
+    best = max(one.flops / min(one.kernel_s, one.reference_s or one.kernel_s) for one in timed)
+    head = f"Reading: {speed / 1e9:.1f} GB/s. Best product: {best / 1e9:.0f} GFLOP/s.\n"
+    return "\n".join([head, HEAD, *(one.row(speed, best) for one in timed)])
 
 
 @torch.inference_mode()

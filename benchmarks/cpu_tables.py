@@ -13,17 +13,16 @@ first. Markdown goes to stdout as each load ends, everything else to stderr. Wha
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.bench_online import FailedRunError, bench_online, parse_arguments
 from harness.metrics.percentiles import missing
 from harness.report.text.numbers import DASH, decimals, number, plural
 from harness.schema.results import Comparison, Distribution, OnlineResults, OnlineSummary, Verdict
 
-BENCH = [sys.executable, "-m", "harness.cli.app", "online"]
 PEERS = ("roseinfer", "vllm", "sglang", "transformers", "llamacpp")
 #: Seconds until a server is ready and warm, on two cores.
 START_S = {"roseinfer": 6, "vllm": 40, "sglang": 20, "transformers": 10, "llamacpp": 6}
@@ -113,13 +112,6 @@ def peers(out: Path) -> list[Load]:
     ]
 
 
-def measure(load: Load, repeats: int, out: Path, options: Sequence[str]) -> Path | None:
-    """The folder of the run; None when nothing could be measured."""
-    command = [*BENCH, *load.asked(repeats), "--out", str(out), "--quiet", *options]
-    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, check=False)
-    return Path(done.stdout.strip()).parent if done.returncode in (0, 3) and done.stdout.strip() else None
-
-
 def head(title: str, repeats: int, results: OnlineResults) -> str:
     """What all tables have in common."""
     cpu = results.meta.environment["cpu"]
@@ -194,8 +186,7 @@ def main() -> int:
     parser.add_argument("--engines", help="these instead of all, comma separated; the first is held against")
     parser.add_argument("--estimate", action="store_true", help="only say what would be measured")
     parser.add_argument("--out", type=Path, default=Path("outputs/measured"))
-    cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    given, options = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]
+    given, options = parse_arguments(parser)
     given.out.mkdir(parents=True, exist_ok=True)
     repeats = given.repeats or (3 if given.what == "ablations" else 1)
     loads = [
@@ -217,8 +208,10 @@ def main() -> int:
         return 0
     measured = 0
     for load in loads:
-        run = measure(load, repeats, given.out, options)
-        if run is None:
+        try:
+            run = bench_online([*load.asked(repeats), *options], given.out, partly=True)
+        except FailedRunError as error:
+            print(error, file=sys.stderr)
             continue
         results = OnlineResults.model_validate_json((run / "online_results.json").read_bytes())
         if not measured:

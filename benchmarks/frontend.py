@@ -9,15 +9,11 @@ import asyncio
 import json
 import logging
 import os
-import re
 import select
-import signal
 import socket
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -25,13 +21,13 @@ import psutil
 import typer
 import uvloop
 
+from benchmarks.running_server import running_server
 from benchmarks.synthetic_engine import STEP_MS
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.options import with_settings
 from roseinfer.server.config import ServerConfig
 from roseinfer.server.process.launch import launch
 
-ROOT = Path(__file__).parents[1]
 _PROMPT = list(range(100, 228))
 
 
@@ -76,20 +72,14 @@ def measure(server: ServerConfig, clients: int, tokens: int, rounds: int, step_m
         "import sys; from benchmarks.frontend import serve; serve(sys.argv[1])",
         msgspec.json.encode(replace(server, port=0)).decode(),
     ]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
-    try:
-        port = _port(process)
-        below = psutil.Process(process.pid).children()
-        engine = next(child for child in below if "benchmarks.synthetic_engine" in child.cmdline())
-        front_ends = [psutil.Process(process.pid), *(child for child in below if child != engine)]
+    with running_server(command, environment) as (port, processes):
+        engine = next(each for each in processes if "benchmarks.synthetic_engine" in each.cmdline())
+        front_ends = [each for each in processes if each != engine]
         uvloop.run(load(port, clients, tokens, 1))  # connections, tables and code paths are warm
         before, engine_before, start = _cpu(front_ends), _cpu([engine]), time.monotonic()
         uvloop.run(load(port, clients, tokens, rounds))
         seconds = time.monotonic() - start
         after, engine_after = _cpu(front_ends), _cpu([engine])
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate()
     made = clients * tokens * rounds
     user, kernel = ((b - a) / made * 1e6 for a, b in zip(before, after, strict=True))
     engine_us = sum(b - a for a, b in zip(engine_before, engine_after, strict=True)) / made * 1e6
@@ -171,16 +161,6 @@ class _Reader(asyncio.Protocol):
             self.done.set_exception(ConfigError("the server closed a stream"))
         else:
             self.done.set_result(None)
-
-
-def _port(process: subprocess.Popen[str]) -> int:
-    assert process.stderr is not None
-    lines = []
-    for line in process.stderr:
-        lines.append(line)
-        if listening := re.search(r"listening on http://127.0.0.1:(\d+)", line):
-            return int(listening[1])
-    raise ConfigError(f"the server did not start: {''.join(lines)}")
 
 
 def _cpu(processes: list[psutil.Process]) -> tuple[float, float]:

@@ -19,10 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.kernel_table import HEAD, Timed
 from roseinfer.attention.prefill import Spans, flash
 from roseinfer.kernels.cuda import few_rows
 from roseinfer.kernels.triton import head, norm, paged_decode, products, store_kv
 from roseinfer.kernels.triton.prefill import prefill
+from roseinfer.kernels.triton.products import Tile
 from roseinfer.models.gpt2_cuda import tile_of
 
 DEVICE, HALF = torch.device("cuda"), torch.float16
@@ -43,17 +45,18 @@ class Case:
 
 def seconds(call: Callable[[int], object]) -> float:
     """Of one call, the median of 40 replays."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         call(0)
     torch.cuda.current_stream().wait_stream(stream)
-    graph, count, times = torch.cuda.CUDAGraph(), 4 * LAYERS, []
+    graph, count = torch.cuda.CUDAGraph(), 4 * LAYERS
+    times: list[float] = []
     with torch.cuda.graph(graph):
         for i in range(count):
             call(i % LAYERS)
     for _ in range(43):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         graph.replay()
         end.record()
@@ -75,7 +78,8 @@ class Model:
         self.gain, self.shift = draw(WIDTH), draw(WIDTH)
         self.head = draw(VOCAB, WIDTH)
         blocks = 256 * 19
-        self.cache = [draw(2, blocks * BLOCK, HEADS, DIM).unbind(0) for _ in range(LAYERS)]
+        slots = (blocks * BLOCK, HEADS, DIM)
+        self.cache = [(draw(*slots), draw(*slots)) for _ in range(LAYERS)]
         self.table = torch.randperm(blocks, device=DEVICE).int().view(256, 19)
 
     def requests(self, count: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -85,26 +89,29 @@ class Model:
 
 def product_cases(model: Model, rows: int) -> Iterator[Case]:
     for name, (outputs, inputs) in SIZES.items():
-        x, bias, whole = draw(rows, inputs), model.bias[name], name in ("qkv", "up")
+        x = draw(rows, inputs)
         tile = tile_of(name, x, model.weights[0][name])
-        if tile is None:
-            continue
+        if tile is not None:
+            moved = 2 * (outputs * inputs + rows * inputs + rows * outputs)
+            yield product_case(model, name, x, tile, moved)
 
-        def kernel(i: int, name=name, x=x, bias=bias, whole=whole, tile=tile) -> Tensor:
-            weight = model.weights[i][name]
-            if whole:
-                return products.product(x, weight, bias, tile, gelu=name == "up")
-            return products.product_in_parts(x, weight, tile)
 
-        def reference(i: int, name=name, x=x, bias=bias, whole=whole) -> Tensor:
-            weight = model.weights[i][name]
-            if name == "up":
-                return torch._addmm_activation(bias, x, weight.t(), use_gelu=True)
-            return F.linear(x, weight, bias) if whole else x @ weight.t()
+def product_case(model: Model, name: str, x: Tensor, tile: Tile, moved: int) -> Case:
+    """Of one of a layer's matrices: whole with its bias, or in parts that the next kernel sums."""
+    bias, whole, gelu = model.bias[name], name in ("qkv", "up"), name == "up"
+    weights = [layer[name] for layer in model.weights]
 
-        size = outputs * inputs
-        moved = 2 * (size + rows * inputs + rows * outputs)
-        yield Case(f"{name}, {rows} rows", kernel, reference, moved, 2 * rows * size)
+    def kernel(i: int) -> object:
+        if whole:
+            return products.product(x, weights[i], bias, tile, gelu=gelu)
+        return products.product_in_parts(x, weights[i], tile)
+
+    def reference(i: int) -> object:
+        if gelu:
+            return torch._addmm_activation(bias, x, weights[i].t(), use_gelu=True)
+        return F.linear(x, weights[i], bias) if whole else x @ weights[i].t()
+
+    return Case(f"{name}, {len(x)} rows", kernel, reference, moved, 2 * len(x) * weights[0].numel())
 
 
 def layer_cases(model: Model, rows: int) -> Iterator[Case]:
@@ -127,52 +134,64 @@ def layer_cases(model: Model, rows: int) -> Iterator[Case]:
     )  # fmt: skip
 
 
-def other_cases(model: Model) -> Iterator[Case]:
-    for rows in (16, 64, 256):
-        q, k, v = draw(rows, 3, HEADS, DIM).unbind(1)
-        step = model.requests(rows, 288)
-        moved = 4 * rows * 288 * WIDTH
-        yield Case(
-            f"attention of new tokens, {rows} x 288",
-            lambda i, q=q, k=k, v=v, step=step: paged_decode.paged_decode(
-                q, k, v, *model.cache[i], *step, BLOCK
-            ),
-            None, moved, moved,
-        )  # fmt: skip
-        x, parts = draw(rows, WIDTH), torch.randn(4, rows, WIDTH, device=DEVICE)
-        yield Case(
-            f"sum and norm, {rows} rows of 4 parts",
-            lambda i, x=x, parts=parts: norm.add_norm_(x, parts, model.shift, model.gain, model.shift, 1e-5),
-            lambda i, x=x, parts=parts: F.layer_norm(
-                x.add_(parts.sum(0) + model.shift), (WIDTH,), model.gain, model.shift
-            ),
-            rows * WIDTH * (16 + 6), 0,
-        )  # fmt: skip
-    x = draw(1, WIDTH)
-    size = VOCAB * WIDTH
-    yield Case(
-        "head, 1 row",
-        lambda i: head.head(x, model.head),
-        lambda i: x @ model.head.t(),
-        2 * size, 2 * size,
+def decode_case(model: Model, rows: int) -> Case:
+    q, k, v = draw(rows, 3, HEADS, DIM).unbind(1)
+    table, requests, lengths = model.requests(rows, 288)
+    moved = 4 * rows * 288 * WIDTH
+    return Case(
+        f"attention of new tokens, {rows} x 288",
+        lambda i: paged_decode.paged_decode(q, k, v, *model.cache[i], table, requests, lengths, BLOCK),
+        None, moved, moved,
     )  # fmt: skip
+
+
+def norm_case(model: Model, rows: int) -> Case:
+    x, parts = draw(rows, WIDTH), torch.randn(4, rows, WIDTH, device=DEVICE)
+    return Case(
+        f"sum and norm, {rows} rows of 4 parts",
+        lambda i: norm.add_norm_(x, parts, model.shift, model.gain, model.shift, 1e-5),
+        lambda i: F.layer_norm(x.add_(parts.sum(0) + model.shift), (WIDTH,), model.gain, model.shift),
+        rows * WIDTH * (16 + 6), 0,
+    )  # fmt: skip
+
+
+def head_case(model: Model) -> Case:
+    x, size = draw(1, WIDTH), VOCAB * WIDTH
+    return Case(
+        "head, 1 row",
+        lambda i: head.head(x, model.head), lambda i: x @ model.head.t(), 2 * size, 2 * size,
+    )  # fmt: skip
+
+
+def prompt_cases(model: Model, prompts: int, length: int) -> Iterator[Case]:
+    count = prompts * length
+    q, k, v = draw(count, 3, HEADS, DIM).unbind(1)
+    starts = torch.tensor([0, *accumulate([length] * prompts)], device=DEVICE, dtype=torch.int32)
+    spans = Spans(starts, starts, length, length)
+    yield Case(
+        f"attention of prompts, {prompts} x {length}",
+        lambda i: prefill(q, k, v, starts, starts), lambda i: flash(q, k, v, spans),
+        8 * count * WIDTH, 2 * prompts * length * length * WIDTH,
+    )  # fmt: skip
+    slots = torch.arange(count, device=DEVICE, dtype=torch.int32)
+    yield Case(
+        f"keys and values to the cache, {count} tokens",
+        lambda i: store_kv.store_kv(k, v, *model.cache[i], slots),
+        None, 8 * count * WIDTH, 0,
+    )  # fmt: skip
+
+
+def all_cases(model: Model) -> Iterator[Case]:
+    for rows in (1, 8):
+        yield from layer_cases(model, rows)
+    for rows in (16, 64, 128, 256):
+        yield from product_cases(model, rows)
+    for rows in (16, 64, 256):
+        yield decode_case(model, rows)
+        yield norm_case(model, rows)
+    yield head_case(model)
     for prompts, length in ((1, 128), (1, 256), (1, 900), (16, 256)):
-        count = prompts * length
-        q, k, v = draw(count, 3, HEADS, DIM).unbind(1)
-        starts = torch.tensor([0, *accumulate([length] * prompts)], device=DEVICE, dtype=torch.int32)
-        spans = Spans(starts, starts, length, length)
-        yield Case(
-            f"attention of prompts, {prompts} x {length}",
-            lambda i, q=q, k=k, v=v, s=starts: prefill(q, k, v, s, s),
-            lambda i, q=q, k=k, v=v, s=spans: flash(q, k, v, s),
-            8 * count * WIDTH, 2 * prompts * length * length * WIDTH,
-        )  # fmt: skip
-        slots = torch.arange(count, device=DEVICE, dtype=torch.int32)
-        yield Case(
-            f"keys and values to the cache, {count} tokens",
-            lambda i, k=k, v=v, s=slots: store_kv.store_kv(k, v, *model.cache[i], s),
-            None, 8 * count * WIDTH, 0,
-        )  # fmt: skip
+        yield from prompt_cases(model, prompts, length)
 
 
 @torch.inference_mode()
@@ -183,21 +202,11 @@ def main() -> None:
     square = draw(2, 8192, 8192)
     peak = 2 * 8192**3 / seconds(lambda i: square[0] @ square[1])
     name = torch.cuda.get_device_name()
-    print(f"{name}; reading {speed / 1e12:.2f} TB/s, product {peak / 1e12:.0f} TFLOP/s\n")
-    print("| | µs | GB/s | TFLOP/s | floor / kernel | PyTorch, µs | PyTorch / kernel |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
-    cases = [case for rows in (1, 8) for case in layer_cases(model, rows)]
-    cases += [case for rows in (16, 64, 128, 256) for case in product_cases(model, rows)]
-    for case in (*cases, *other_cases(model)):
-        took = seconds(case.kernel)
-        theirs = seconds(case.reference) if case.reference else None
-        floor = max(case.moved / speed, case.flops / peak)
-        compared = f"{1e6 * theirs:.1f} | {theirs / took:.2f}" if theirs else " | "
-        print(
-            f"| {case.name} | {1e6 * took:.1f} | {case.moved / took / 1e9:,.0f} "
-            f"| {case.flops / took / 1e12:.1f} | {floor / took:.2f} | {compared} |",
-            flush=True,
-        )
+    print(f"{name}; reading {speed / 1e12:.2f} TB/s, product {peak / 1e12:.0f} TFLOP/s\n\n{HEAD}")
+    for case in all_cases(model):
+        reference_s = seconds(case.reference) if case.reference else None
+        timed = Timed(case.name, case.moved, case.flops, seconds(case.kernel), reference_s)
+        print(timed.row(speed, peak), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,7 @@ import random
 import re
 import socket
 import struct
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -28,6 +26,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import psutil
+
+from benchmarks.running_server import running_server
 
 #: As many requests as run together; the other clients wait in the engine's queue.
 RUNNING = 16
@@ -258,20 +258,9 @@ def main() -> int:
     settings = parser.parse_args()
     random.seed(0)
     command = [sys.executable, "-m", "roseinfer.cli", "serve", *SERVER, *settings.server]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stderr is not None
-            lines = iter(server.stderr.readline, "")
-            listening = (re.search(r"listening on \S+:(\d+)", line) for line in lines)
-            port = next((found[1] for found in listening if found), None)
-            if port is None:
-                raise SystemExit("the server does not start")
-            threading.Thread(target=sys.stderr.writelines, args=(lines,), daemon=True).start()
-            processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children()]
-            print("round  seconds  CPU s     " + "RSS MiB of front end, engine, other front ends")
-            found = judge(asyncio.run(soak(int(port), processes, settings)), settings.bound_mib)
-        finally:
-            server.terminate()
+    with running_server(command) as (port, processes):
+        print("round  seconds  CPU s     " + "RSS MiB of front end, engine, other front ends")
+        found = judge(asyncio.run(soak(port, processes, settings)), settings.bound_mib)
     print("\n".join(found) or "nothing leaked")
     return bool(found)
 

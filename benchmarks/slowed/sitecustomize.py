@@ -9,7 +9,8 @@ import sys
 from time import perf_counter
 
 if "roseinfer.engine.process" in sys.orig_argv:
-    from roseinfer.engine.core import Engine, StepResult
+    from roseinfer.engine.core import Engine
+    from roseinfer.scheduler.scheduler import StepResult
 
     share = float(os.environ["SLOWED_BY"])
     step = Engine.step
