@@ -11,7 +11,7 @@ from harness.compare.gates import judge, judge_errors
 from harness.compare.runs import StoredRun
 from harness.errors import UsageError
 from harness.metrics.contrast import Contrast, contrast, judged
-from harness.metrics.estimates import HEADLINE, Key, estimates
+from harness.metrics.estimates import COMPARED, Key, estimates
 from harness.metrics.intervals import LEVEL
 from harness.schema.compare import CompareResults, Difference, Gated
 from harness.schema.gates import ERROR_RATE, GateTerm
@@ -81,7 +81,7 @@ def _contrasts(a: StoredRun, b: StoredRun, pair: Pair, gates: Sequence[GateTerm]
     """What is compared by default and what gates ask for, at the loads of both."""
     rates: list[Key] = [("goodput_req_per_s", "goodput_req_per_s")] if a.settings.slo else []
     asked = [(gate.metric, gate.statistic) for gate in gates]
-    keys = list(dict.fromkeys([*HEADLINE, *rates, *asked]))
+    keys = list(dict.fromkeys([*COMPARED, *rates, *asked]))
     if ("goodput_req_per_s", "goodput_req_per_s") in asked and not (a.settings.slo and b.settings.slo):
         raise UsageError("a gate on goodput needs a service level", "measure both runs with --slo")
     of_a, of_b = a.cells[pair[0]], b.cells[pair[1]]

@@ -11,6 +11,7 @@ from harness.metrics.samples import Group
 from harness.schema.compare import Gated, Outcome
 from harness.schema.gates import GateTerm
 from harness.schema.load import Load
+from harness.schema.metrics import METRICS
 
 
 def outcome(term: GateTerm, bound: float, ci: Ends | None) -> Outcome:
@@ -33,7 +34,7 @@ def judge(term: GateTerm, engines: tuple[str, str], load: Load, found: Contrast 
     if gated.outcome != "inconclusive":
         return gated
     if found.missing:
-        what = "tokens" if term.metric == "itl_ms" else "requests"
+        what = f"{METRICS[term.metric].sample}s"
         reason = f"{term.statistic} is withheld: it needs {found.missing} more {what}"
         return gated.model_copy(update={"reason": reason})
     if found.spread is None:

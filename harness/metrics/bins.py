@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from harness.schema.results import PERCENTILES
+from harness.schema.metrics import PERCENTILES
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

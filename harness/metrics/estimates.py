@@ -11,24 +11,25 @@ import numpy as np
 from harness.metrics.bootstrap import RESAMPLES, Resampling
 from harness.metrics.intervals import Estimate, own
 from harness.metrics.percentiles import missing
-from harness.metrics.rates import NO_TIME_S, Flow, flow
+from harness.metrics.rates import NO_TIME_S, flow
 from harness.metrics.samples import Group, Sample, pool
 from harness.schema.load import TraceLoad, load_text
-from harness.schema.results import LATENCY_METRICS, PERCENTILES, Distribution
+from harness.schema.metrics import COMPARED_PERCENTILES, LATENCIES, METRICS, PERCENTILES, latencies, rates
+from harness.schema.results import Distribution
 from harness.schema.settings import Slo
 
 #: Metric and statistic, as in the results; a rate is its own statistic.
 Key = tuple[str, str]
 Estimates = dict[Key, Estimate]
 
-LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
-RATES = ("req_per_s", "output_tok_per_s", "goodput_req_per_s")
-
 #: What is compared where nothing else is asked for, and what a verdict holds for together.
-HEADLINE: tuple[Key, ...] = (
-    *((metric, f"p{q}") for metric in LATENCIES for q in (50, 90, 99)),
-    ("output_tok_per_s", "output_tok_per_s"),
+COMPARED: tuple[Key, ...] = (
+    *((metric, f"p{q}") for metric in latencies("compared") for q in COMPARED_PERCENTILES),
+    *((rate, rate) for rate in rates("compared")),
 )
+
+#: Latencies that can be asked for: those compared, and those that gates limit.
+_ASKED = tuple(dict.fromkeys([*latencies("compared"), *latencies("gated")]))
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Point:
 def measure(repeats: Sequence[Group], slo: Slo | None = None, seed: int = 0) -> Point:
     """Everything that is estimated of one engine at one load, from its repeats."""
     group = pool(repeats)
-    each = [_latencies(one, LATENCY_METRICS, seed) for one in repeats]
-    together = each[0] if len(each) == 1 else _latencies(group, LATENCY_METRICS, seed)
+    each = [_latencies(one, LATENCIES, seed) for one in repeats]
+    together = each[0] if len(each) == 1 else _latencies(group, LATENCIES, seed)
     return Point(repeats, group, each, together | (_rates(repeats, slo, seed) if together else {}))
 
 
@@ -62,7 +63,7 @@ def estimates(repeats: Sequence[Group], slo: Slo | None = None, seed: int = 0) -
     Goodput needs a service level. Nothing is estimated where no request succeeded.
     """
     group = repeats[0] if len(repeats) == 1 else pool(repeats)
-    found = _latencies(group, LATENCIES, seed)
+    found = _latencies(group, _ASKED, seed)
     return found | (_rates(repeats, slo, seed) if found else {})
 
 
@@ -120,19 +121,13 @@ def _rates(repeats: Sequence[Group], slo: Slo | None, seed: int) -> Estimates:
     if not np.all(seconds > NO_TIME_S):
         return {}
     found = {}
-    for rate in RATES:
-        counts = [_count(one, rate) for one in flows]
+    for name, metric in METRICS.items():
+        if metric.counted is None:
+            continue
+        counts = [metric.counted(one) for one in flows]
         if any(count is None for count in counts):
             continue
         passed = np.array(counts, dtype=np.float64)
         replicates = (draws @ passed) / (draws @ seconds) if len(flows) > 1 else None
-        found[rate, rate] = Estimate(float(passed.sum() / seconds.sum()), replicates, len(flows))
+        found[name, name] = Estimate(float(passed.sum() / seconds.sum()), replicates, len(flows))
     return found
-
-
-def _count(passed: Flow, rate: str) -> int | None:
-    return {
-        "req_per_s": passed.ended,
-        "output_tok_per_s": passed.output_tokens,
-        "goodput_req_per_s": passed.good,
-    }[rate]

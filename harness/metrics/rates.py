@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.definitions import MS, succeeded
+from harness.metrics.definitions import succeeded
 from harness.metrics.samples import Group
 from harness.metrics.window import inside, scheduled
+from harness.schema.metric import MS
 from harness.schema.settings import Slo
 
 #: Shorter than any clock can tell.

@@ -13,17 +13,18 @@ import pandas as pd
 
 from harness.metrics.bins import bins
 from harness.metrics.definitions import (
-    REQUEST_METRICS,
     Gaps,
+    RequestTimes,
     chunk_gaps,
     request_keys,
     request_metrics,
     succeeded,
+    values_of,
 )
 from harness.metrics.percentiles import percentiles
 from harness.metrics.window import Cut, find_window, inside, scheduled
 from harness.schema.load import Load, parse_load
-from harness.schema.results import PERCENTILES
+from harness.schema.metrics import METRICS, PERCENTILES
 from harness.schema.settings import Window
 
 _IDENTITY = ["engine", "variant", "label", "repeat"]
@@ -91,21 +92,22 @@ class Group:
     _samples: dict[str, Sample] = field(default_factory=dict, repr=False, compare=False)
 
     def sample(self, metric: str) -> Sample:
-        """The samples of a metric: one a request, one a gap (`icl_ms`), or one a token (`itl_ms`)."""
+        """The samples of a latency: one a request, one a gap (`icl_ms`), or one a token (`itl_ms`)."""
         if metric not in self._samples:
             self._samples[metric] = self._sample(metric)
         return self._samples[metric]
 
     def _sample(self, metric: str) -> Sample:
-        if metric == "icl_ms":
-            return Sample(self.gaps.gap_ms, None, self.gaps.request)
+        kind = METRICS[metric].sample
+        if kind == "request":
+            values = self.metrics[metric].to_numpy(np.float64)
+            request = np.flatnonzero(np.isfinite(values))
+            return Sample(values[request], None, request)
         if metric == "itl_ms" and np.all(self.gaps.tokens == 1):
             return self.sample("icl_ms")
-        if metric == "itl_ms":
-            return Sample(self.gaps.gap_ms / self.gaps.tokens, self.gaps.tokens, self.gaps.request)
-        values = self.metrics[metric].to_numpy(np.float64)
-        request = np.flatnonzero(np.isfinite(values))
-        return Sample(values[request], None, request)
+        good = self.requests[succeeded(self.requests)]
+        values = values_of(METRICS[metric], RequestTimes(good, self.gaps))
+        return Sample(values, self.gaps.tokens if kind == "token" else None, self.gaps.request)
 
 
 def split(requests: pd.DataFrame, chunks: pd.DataFrame, cut: Cut | None = None) -> list[Group]:
@@ -131,6 +133,7 @@ def _group(rows: pd.DataFrame, gaps: Gaps, named: pd.DataFrame | None = None) ->
     good = rows[succeeded(rows)]
     named = rows if named is None else named
     engine, variant, label, repeat = named[_IDENTITY].iloc[0]
+    own_gaps = gaps.of(request_keys(good))
     return Group(
         engine=str(engine),
         variant=None if pd.isna(variant) else str(variant),
@@ -138,9 +141,9 @@ def _group(rows: pd.DataFrame, gaps: Gaps, named: pd.DataFrame | None = None) ->
         load=load_of(named),
         repeat=int(repeat),
         requests=rows,
-        metrics=request_metrics(good)[list(REQUEST_METRICS)],
+        metrics=request_metrics(good, own_gaps),
         repeat_of=np.full(len(good), int(repeat), dtype=np.int64),
-        gaps=gaps.of(request_keys(good)),
+        gaps=own_gaps,
     )
 
 

@@ -14,11 +14,9 @@ from harness.metrics.validity import discredit, invalid_reasons
 from harness.metrics.waterfall import Told, told_mean, waterfall
 from harness.metrics.window import Cut, scheduled
 from harness.schema.calibration import ClientCeiling
-from harness.schema.results import LATENCY_METRICS, Distribution, OnlineSummary
+from harness.schema.metrics import LATENCIES, METRICS
+from harness.schema.results import Distribution, OnlineSummary
 from harness.schema.settings import Slo
-
-#: Metrics that only the engine can tell.
-ENGINE_METRICS = ("queue_wait_ms", "prefill_ms")
 
 
 def summarize(
@@ -86,8 +84,12 @@ def _summary(
     good = requests[requests["error"].isna()]
     errors = requests["error"].dropna().astype(str).value_counts()
     passed = total([flow(one, slo) for one in repeats])
-    latencies = {name: distribution(group.sample(name), of_metric(found, name)) for name in LATENCY_METRICS}
-    latencies |= {name: _engine_told(good, name, told) for name in ENGINE_METRICS if not latencies[name].n}
+    latencies = {name: distribution(group.sample(name), of_metric(found, name)) for name in LATENCIES}
+    latencies |= {
+        name: _engine_told(good, name, told)
+        for name in LATENCIES
+        if METRICS[name].by_engine and not latencies[name].n
+    }
     reasons = invalid_reasons(group, ceiling)
     return OnlineSummary(
         engine=group.engine,

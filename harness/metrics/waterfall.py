@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.definitions import MS
 from harness.schema.fairness import Part, Source, ToldMean, Waterfall, WaterfallPart
+from harness.schema.metric import MS
 
 #: Means by the engine's histograms: metric by cell.
 Told = Mapping[int, Mapping[str, ToldMean]]

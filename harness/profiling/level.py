@@ -7,9 +7,9 @@ from math import ceil
 import numpy as np
 import pandas as pd
 
-from harness.metrics.definitions import MS
 from harness.metrics.samples import load_of
 from harness.schema.load import Load
+from harness.schema.metric import MS
 from harness.schema.profile import Level
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from harness.metrics.glossary import GLOSSARY
 from harness.schema.load import Load
+from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineSummary
 
 #: The label that is really best, by (load, metric, statistic).
@@ -49,4 +49,4 @@ def better(comparison: Comparison) -> str:
     """The label with the better value, whether or not the difference is real."""
     lower = comparison.a if comparison.ratio < 1 else comparison.b
     higher = comparison.b if lower == comparison.a else comparison.a
-    return lower if GLOSSARY[comparison.metric].lower_is_better else higher
+    return lower if METRICS[comparison.metric].lower_is_better else higher

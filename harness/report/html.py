@@ -13,9 +13,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from harness.metrics.glossary import GLOSSARY
 from harness.report.best import BestLabels, best_labels
-from harness.report.figures.bands import HEADLINE
 from harness.report.figures.run_figures import Figures
 from harness.report.figures.sketch import series
 from harness.report.figures.style import Look, looks, on_dark
@@ -41,6 +39,8 @@ from harness.report.text.heading import facts, machine, title
 from harness.report.text.notices import Notice, notices
 from harness.report.text.verdict import verdict
 from harness.schema.fairness import Ledger
+from harness.schema.metric import Metric
+from harness.schema.metrics import LATENCIES, METRICS, latencies, rates
 from harness.schema.results import RunInfo
 
 
@@ -129,9 +129,22 @@ class Chapter:
         return headline_table(self.run.pooled, self.best_labels)
 
     @property
+    def defined(self) -> list[Metric]:
+        """The metrics that the definitions explain."""
+        shown = [*LATENCIES, *rates("tables")] if self.online else rates("offline")
+        return [METRICS[name] for name in shown]
+
+    @property
+    def rates(self) -> tuple[str, ...]:
+        return rates("tables")
+
+    @property
     def latencies(self) -> dict[str, Table]:
         assert isinstance(self.run, OnlineRun)
-        return {metric: latency_split_table(self.run.pooled, metric, self.best_labels) for metric in HEADLINE}
+        return {
+            metric: latency_split_table(self.run.pooled, metric, self.best_labels)
+            for metric in latencies("tables")
+        }
 
     def ratios(self, metric: str) -> dict[str, Table]:
         """Every engine over each of them, by the one that is the baseline."""
@@ -203,7 +216,7 @@ def render(runs: Sequence[tuple[Run, Figures]], folder: Path, changes: Sequence[
             widest=max(chapters, key=lambda chapter: len(chapter.styles)),
             overview=overview([run for run, _ in runs]),
             changes=changes,
-            glossary=GLOSSARY,
+            metrics=METRICS,
             provenance=provenance,
             inline=inline,
             color=css_color,

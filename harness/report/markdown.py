@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from harness.report.best import best_labels
-from harness.report.figures.bands import HEADLINE
 from harness.report.figures.svg import plain
 from harness.report.run import OnlineRun, Run
 from harness.report.tables.answers import answers_table
@@ -18,6 +17,7 @@ from harness.report.tables.waterfall import waterfall_table
 from harness.report.text.heading import facts, title
 from harness.report.text.notices import notices
 from harness.report.text.verdict import verdict
+from harness.schema.metrics import latencies
 
 _STAR = "\\* better than every other valid engine, at 5 % for all comparisons of a pair together.\n"
 
@@ -32,7 +32,7 @@ def summary(run: Run) -> str:
         best = best_labels(run.pooled, run.results.comparisons)
         shown = headline_table(run.pooled, best)
         parts += [table(shown), *([_STAR] if shown.marked else [])]
-        parts += [table(latency_table(run.pooled, metric)) for metric in HEADLINE]
+        parts += [table(latency_table(run.pooled, metric)) for metric in latencies("tables")]
         parts.append(table(throughput_table(run.pooled)))
         found = noise_tables if run.meta.settings.get("aa") else planning_tables
         parts += [table(one) for one in found(run.results.comparisons)]

@@ -9,6 +9,7 @@ from harness.files import write_whole
 from harness.report.figures.run_figures import figures
 from harness.report.html import render
 from harness.report.markdown import summary
+from harness.report.results_csv import results_csv
 from harness.report.run import load_run, load_runs
 from harness.report.several import changes
 
@@ -30,9 +31,10 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
 
 
 def write_run_outputs(run: Path) -> Path:
-    """Write `summary.md`, `report.html` and each figure as SVG, PNG and CSV into a run's folder.
+    """Write a run's files for reading into its folder.
 
-    The results stored there are trusted: they have just been made. Returns the report.
+    They are `summary.md`, `results.csv`, `report.html`, and each figure as SVG, PNG and CSV. The results
+    stored there are trusted: they have just been made. Returns the report.
 
     Raises:
         UsageError: the run folder is missing, unfinished or broken.
@@ -40,6 +42,7 @@ def write_run_outputs(run: Path) -> Path:
     loaded = load_run(run, trust=True)
     drawn = figures(loaded)
     write_whole(run / "summary.md", summary(loaded).encode())
+    write_whole(run / "results.csv", results_csv(loaded).encode())
     for plot in drawn.every:
         write_whole(run / "figures" / f"{plot.name}.svg", plot.svg.encode())
         write_whole(run / "figures" / f"{plot.name}.png", plot.png())

@@ -6,10 +6,11 @@ import re
 
 from harness.errors import UsageError
 from harness.schema.base import Strict
+from harness.schema.metrics import METRICS, STATISTICS, latencies, rates
 
-LATENCIES = ("ttft", "tpot", "itl", "e2e")
-STATISTICS = ("mean", "p50", "p90", "p95", "p99")
-RATES = ("output_tok_per_s", "req_per_s", "goodput_req_per_s")
+#: Names before the statistic, and in the results.
+_LATENCIES = {METRICS[name].short_name: name for name in latencies("gated")}
+_RATES = rates("gated")
 ERROR_RATE = "error_rate"
 
 _TERM = re.compile(
@@ -77,11 +78,11 @@ def _term(text: str) -> GateTerm:
 def _names(name: str) -> tuple[str, str]:
     """Metric and statistic as they are named in the results."""
     latency, _, statistic = name.rpartition("_")
-    if latency in LATENCIES and statistic in STATISTICS:
-        return f"{latency}_ms", statistic
-    if name in (*RATES, ERROR_RATE):
+    if latency in _LATENCIES and statistic in STATISTICS:
+        return _LATENCIES[latency], statistic
+    if name in (*_RATES, ERROR_RATE):
         return name, name
-    known = ", ".join([*(f"{one}_p99" for one in LATENCIES), *RATES, ERROR_RATE])
+    known = ", ".join([*(f"{one}_p99" for one in _LATENCIES), *_RATES, ERROR_RATE])
     raise UsageError(
         f"there is no {name!r} to set a gate on", f"known: {known}; also {', '.join(STATISTICS)}"
     )
@@ -91,7 +92,7 @@ def _scale(text: str, metric: str, unit: str) -> float:
     """What one of the term's unit is in that of the results."""
     if metric == ERROR_RATE:
         units = {"%": 0.01, "": 1.0}
-    elif metric in RATES:
+    elif metric in _RATES:
         units = {"": 1.0}
     else:
         units = {"ms": 1.0, "s": 1000.0}

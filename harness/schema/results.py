@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from harness.schema.base import Strict
+from harness.schema.built_in_metrics import BUILT_IN
 from harness.schema.fairness import AnswerChecks, Fact, Ledger, Source, ToldMean, Waterfall
 from harness.schema.load import Load
+from harness.schema.metrics import LATENCIES, METRICS
 
 SCHEMA_VERSION: Literal[2] = 2
-
-#: Metrics of a summary, in the order in which they are shown. Definitions: docs/metrics.md.
-LATENCY_METRICS = (
-    "ttft_ms",
-    "tpot_ms",
-    "itl_ms",
-    "e2e_ms",
-    "icl_ms",
-    "submit_lag_ms",
-    "ttft_from_schedule_ms",
-    "e2e_from_schedule_ms",
-    "queue_wait_ms",
-    "prefill_ms",
-)
-PERCENTILES = (50, 90, 95, 99)
 
 #: Shared prefixes are counted in whole blocks of so many tokens, as engines cache them.
 PREFIX_BLOCK_TOKENS = 16
@@ -47,7 +34,47 @@ class Distribution(Strict):
     source: Source = "measured"
 
 
-class OnlineSummary(Strict):
+def _list_latencies(schema: dict[str, Any]) -> None:
+    """What `bench schema` shows: each latency of the registry as a field of its own."""
+    shape = schema.pop("additionalProperties")
+    for name in LATENCIES:
+        metric = METRICS[name]
+        schema["properties"][name] = shape | {"title": metric.label, "description": metric.meaning}
+    schema["required"] = [*schema["required"], *(metric.name for metric in BUILT_IN if metric.is_latency)]
+
+
+class WithLatencies(Strict):
+    """A record with a distribution of each latency, by its name: `record.ttft_ms`, or `record.latency(name)`.
+
+    A latency that another installation has added is kept, and one that was not measured has no sample.
+    """
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=_list_latencies)
+    __pydantic_extra__: dict[str, Distribution]
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Distribution: ...
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        known = self.__pydantic_extra__
+        if absent := [one.name for one in BUILT_IN if one.is_latency and one.name not in known]:
+            raise ValueError(f"{', '.join(absent)} is missing")
+        return self
+
+    def latency(self, name: str) -> Distribution:
+        """The distribution of a latency; an empty one where it was not measured."""
+        return self.__pydantic_extra__.get(name, Distribution())
+
+    def value(self, metric: str, statistic: str) -> float | None:
+        """A latency's statistic, or a rate, which is its own statistic."""
+        found = self.latency(metric) if METRICS[metric].is_latency else self
+        value: float | None = getattr(found, statistic)
+        return value
+
+
+class OnlineSummary(WithLatencies):
     """One engine at one load: one repeat, or all repeats pooled (`repeat` is null)."""
 
     engine: str
@@ -76,16 +103,6 @@ class OnlineSummary(Strict):
     left_out: int = Field(0, description="requests sent outside the window; not among num_requests")
     later_turns: int = Field(0, description="requests that follow another of their session")
     held_turns: int = Field(0, description="of these, sent late because the answer before had not ended")
-    ttft_ms: Distribution
-    tpot_ms: Distribution
-    itl_ms: Distribution
-    e2e_ms: Distribution
-    icl_ms: Distribution
-    submit_lag_ms: Distribution
-    ttft_from_schedule_ms: Distribution
-    e2e_from_schedule_ms: Distribution
-    queue_wait_ms: Distribution
-    prefill_ms: Distribution
     waterfall: Waterfall | None = Field(None, description="null where no request succeeded")
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PositiveFloat, field_validator, model_validator
 
 from harness.schema.base import Strict
 from harness.schema.load import ClosedLoop, Load, TraceLoad, from_light_to_heavy
+from harness.schema.metrics import METRICS, latencies
 
 EngineName = Literal["roseinfer", "vllm", "sglang", "trtllm", "transformers", "llamacpp", "openai"]
 Device = Literal["auto", "cuda", "cpu"]
@@ -72,13 +73,17 @@ class EngineRef(Strict):
         return f"{self.name}@{self.variant}" if self.variant else self.name
 
 
+def _list_limits(schema: dict[str, Any]) -> None:
+    """What `bench schema` shows: each metric that a limit can be set on as a field of its own."""
+    limit = schema.pop("additionalProperties")
+    schema["properties"] = {name: limit | {"title": METRICS[name].label} for name in latencies("slo")}
+
+
 class Slo(Strict):
     """A service level: a request is good when it meets every limit given. All in ms."""
 
-    ttft_ms: float | None = Field(default=None, gt=0)
-    tpot_ms: float | None = Field(default=None, gt=0)
-    itl_ms: float | None = Field(default=None, gt=0)
-    e2e_ms: float | None = Field(default=None, gt=0)
+    model_config = ConfigDict(extra="allow", json_schema_extra=_list_limits)
+    __pydantic_extra__: dict[str, PositiveFloat | None]
 
     @model_validator(mode="before")
     @classmethod
@@ -89,6 +94,13 @@ class Slo(Strict):
         if any(not sep for _, sep, _ in pairs):
             raise ValueError(f"{value!r} is not like ttft_ms=200,tpot_ms=50")
         return {key.strip(): limit.strip() for key, _, limit in pairs}
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        known = latencies("slo")
+        if unknown := sorted(self.__pydantic_extra__.keys() - known):
+            raise ValueError(f"there is no {unknown[0]} to limit; known: {', '.join(known)}")
+        return self
 
 
 class Window(Strict):

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
-from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing
 from harness.report.figures.axes import fit_values, footnote, hollow, key, load_axis, places
 from harness.report.figures.sketch import LINE, Sketch
 from harness.report.figures.style import INK, Look
 from harness.report.figures.svg import Plot
 from harness.report.text.load_words import head_of, quantity
-from harness.report.text.numbers import decimals, number
+from harness.report.text.numbers import decimals, number, several
 from harness.schema.load import Load
-from harness.schema.results import Distribution, OnlineSummary
-
-HEADLINE = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+from harness.schema.metrics import METRICS, latencies
+from harness.schema.results import OnlineSummary
 
 _HOW = "p50 to p90 as a band, p90 as a line, p99 as hollow markers"
 
@@ -43,17 +42,23 @@ def band(pooled: Summaries, styles: Styles, metric: str) -> Plot:
     """One metric: band p50 to p90, solid line at p90, hollow markers at p99."""
     sketch = Sketch(styles, _heads(pooled), invalid=_any_invalid(pooled))
     _band(sketch, sketch.axes(), pooled, metric)
-    title = f"{GLOSSARY[metric].name} by {quantity(pooled[0].load)}: {_HOW}"
-    return sketch.finish(short(metric), title)
+    title = f"{METRICS[metric].title} by {quantity(pooled[0].load)}: {_HOW}"
+    return sketch.finish(METRICS[metric].short_name, title)
 
 
 def overview(pooled: Summaries, styles: Styles) -> Plot:
-    """The four headline metrics, two by two."""
-    sketch = Sketch(styles, _heads(pooled), (9.2, 6.2), invalid=_any_invalid(pooled))
-    grid = sketch.figure.subplots(2, 2, gridspec_kw={"wspace": 0.16, "hspace": 0.4})
-    for axes, metric in zip(grid.flat, HEADLINE, strict=True):
-        _band(sketch, axes, pooled, metric)
-    title = f"TTFT, TPOT, ITL and E2E by {quantity(pooled[0].load)}: {_HOW}"
+    """The metrics that belong together in one figure, two in a row."""
+    names = latencies("overview")
+    rows = -(-len(names) // 2)
+    sketch = Sketch(styles, _heads(pooled), (9.2, 3.1 * rows), invalid=_any_invalid(pooled))
+    grid = sketch.figure.subplots(rows, 2, squeeze=False, gridspec_kw={"wspace": 0.16, "hspace": 0.4})
+    for axes, metric in zip_longest(grid.flat, names):
+        if metric is None:
+            axes.remove()
+        else:
+            _band(sketch, axes, pooled, metric)
+    labels = several(METRICS[name].label for name in names)
+    title = f"{labels} by {quantity(pooled[0].load)}: {_HOW}"
     return sketch.finish("overview", title)
 
 
@@ -72,22 +77,17 @@ def percentile(pooled: Summaries, styles: Styles, metric: str, q: int) -> Plot:
         _marks(sketch, axes, line, label, color=look.color, marker=look.marker, linestyle=look.line)
         _cross(sketch, axes, line, label)
         values += line.y
-    _frame(axes, at, values, f"{GLOSSARY[metric].short} p{q}, ms", _size(pooled, metric))
+    _frame(axes, at, values, f"{METRICS[metric].label} p{q}, ms", _size(pooled, metric))
     key(axes, "whiskers: 95 % interval")
     return sketch.finish(
-        f"{short(metric)}_p{q}",
-        f"{GLOSSARY[metric].name}, p{q} by {quantity(pooled[0].load)} with 95 % intervals",
+        f"{METRICS[metric].short_name}_p{q}",
+        f"{METRICS[metric].title}, p{q} by {quantity(pooled[0].load)} with 95 % intervals",
     )
 
 
 def _heads(pooled: Summaries) -> tuple[str, ...]:
     load = head_of(summary.load for summary in pooled)
     return ("metric", "engine", load, "statistic", "ms", "ci_low", "ci_high", "n", "valid")
-
-
-def short(metric: str) -> str:
-    """The metric's part of a file name: `ttft_ms` is `ttft`."""
-    return metric.removesuffix("_ms")
 
 
 def _band(sketch: Sketch, axes: Axes, pooled: Summaries, metric: str) -> None:
@@ -108,7 +108,7 @@ def _band(sketch: Sketch, axes: Axes, pooled: Summaries, metric: str) -> None:
         _cross(sketch, axes, p90, label)
         values += [*low, *p90.y, *p99.y]
     key(axes, "band p50 to p90, line p90, hollow p99")
-    _frame(axes, at, values, f"{GLOSSARY[metric].short}, ms", _size(pooled, metric))
+    _frame(axes, at, values, f"{METRICS[metric].label}, ms", _size(pooled, metric))
 
 
 def _marks(sketch: Sketch, axes: Axes, line: Line, label: str, **style: Any) -> None:
@@ -141,7 +141,7 @@ def _line(
     """The percentile where the sample supports it; elsewhere there is no point."""
     line = Line()
     for summary in sorted(pooled, key=lambda summary: summary.load):
-        found: Distribution = getattr(summary, metric)
+        found = summary.latency(metric)
         value: float | None = getattr(found, f"p{q}")
         if summary.label != label or value is None or missing(q, found.n):
             continue
@@ -163,11 +163,11 @@ def _tip(summary: OnlineSummary, metric: str, q: int, value: float, ci: tuple[fl
     digits = decimals([value])
     parts = [
         f"{summary.label}, {summary.load}",
-        f"{GLOSSARY[metric].short} p{q} {number(value, digits)} ms",
+        f"{METRICS[metric].label} p{q} {number(value, digits)} ms",
     ]
     if ci is not None:
         parts.append(f"95 % interval {number(ci[0], digits)} to {number(ci[1], digits)}")
-    parts.append(f"n = {getattr(summary, metric).n:,}")
+    parts.append(f"n = {summary.latency(metric).n:,}")
     return LINE.join(parts if summary.valid else [*parts, "invalid"])
 
 
@@ -182,8 +182,8 @@ def _spread(
 
 
 def _size(pooled: Summaries, metric: str) -> str:
-    sizes = [getattr(summary, metric).n for summary in pooled]
-    what = {"itl_ms": "tokens", "icl_ms": "chunks"}.get(metric, "requests")
+    sizes = [summary.latency(metric).n for summary in pooled]
+    what = f"{METRICS[metric].sample}s"
     low, high = min(sizes), max(sizes)
     return f"n = {low:,} {what} a point" if low == high else f"n = {low:,} to {high:,} {what} a point"
 

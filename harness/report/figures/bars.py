@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.ticker import MaxNLocator
 
-from harness.metrics.glossary import GLOSSARY
 from harness.report.figures.axes import footnote
 from harness.report.figures.sketch import LINE, Sketch
 from harness.report.figures.style import INK, RULE, Look
 from harness.report.figures.svg import Plot, plain
+from harness.schema.metrics import METRICS
 from harness.schema.results import OfflineResult
 
 
 def bars(results: Sequence[OfflineResult], styles: Mapping[str, Look], metric: str) -> Plot:
     """One bar an engine, as long as the mean of its repeats, with a dot for each repeat."""
-    term = GLOSSARY[metric]
+    term = METRICS[metric]
     names = [plain(label, 34) for label in styles]
     sketch = Sketch(
         styles,
@@ -57,11 +57,11 @@ def bars(results: Sequence[OfflineResult], styles: Mapping[str, Look], metric: s
     axes.spines["bottom"].set_visible(False)
     axes.spines["left"].set(visible=True, color=RULE)
     better = "lower" if term.lower_is_better else "higher"
-    axes.set_title(f"{term.name[0].upper()}{term.name[1:]}, {term.unit}")
+    axes.set_title(f"{term.title[0].upper()}{term.title[1:]}, {term.unit}")
     footnote(axes, f"{better} is better")
     prompts = sorted({result.num_prompts for result in results})
     axes.set_xlabel(f"n = {', '.join(str(count) for count in prompts)} prompts a run", loc="left")
-    return sketch.finish(f"offline_{metric}", f"{term.name} of each engine on the offline batch")
+    return sketch.finish(f"offline_{metric}", f"{term.title} of each engine on the offline batch")
 
 
 def _told(value: float) -> str:

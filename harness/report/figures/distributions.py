@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing, percentiles
 from harness.metrics.samples import Group
 from harness.report.figures.axes import fit_values, key
-from harness.report.figures.bands import short
 from harness.report.figures.sketch import LINE, Sketch
 from harness.report.figures.style import Look
 from harness.report.figures.svg import Plot
 from harness.report.text.load_words import load_file_name, where
 from harness.report.text.numbers import decimals, number
+from harness.schema.metrics import METRICS
 
 #: Per cent at which a distribution function is drawn: even, and finer at the tail.
 LEVELS = np.unique(np.concatenate([np.linspace(0, 100, 101), np.linspace(95, 100, 51)]))
@@ -23,12 +22,13 @@ _MARKS = (50, 90, 99)
 
 
 def ecdf(groups: Sequence[Group], styles: Mapping[str, Look], metric: str) -> Plot:
-    """The share of requests (of tokens for ITL) at or below each latency, at one load, one line an engine.
+    """The share of requests (or of tokens, or of chunks) at or below each latency, at one load, one line an
+    engine.
 
     Args:
         groups: One per engine, all at the same load. Markers stand at p50, p90 and p99.
     """
-    term, load = GLOSSARY[metric], groups[0].load
+    term, load = METRICS[metric], groups[0].load
     sketch = Sketch({group.label: styles[group.label] for group in groups}, ("engine", "percent", "ms"))
     axes = sketch.axes()
     reach: list[float] = []
@@ -48,7 +48,7 @@ def ecdf(groups: Sequence[Group], styles: Mapping[str, Look], metric: str) -> Pl
             LINE.join(
                 (
                     f"{group.label}, {load}",
-                    f"{term.short} p{q} {number(float(value), decimals([float(value)]))} ms",
+                    f"{term.label} p{q} {number(float(value), decimals([float(value)]))} ms",
                     f"n = {n:,}",
                 )
             )
@@ -57,12 +57,12 @@ def ecdf(groups: Sequence[Group], styles: Mapping[str, Look], metric: str) -> Pl
         sketch.points(dots, group.label, tips)
         sketch.rows += [(group.label, float(q), float(ms)) for q, ms in zip(LEVELS, curve, strict=True)]
         reach += [float(curve[1]), float(curve[-1])]
-    axes.set_title(f"{term.short} at {load}, ms")
+    axes.set_title(f"{term.label} at {load}, ms")
     axes.set_ylim(0, 101)
     axes.set_yticks([0, 25, 50, 75, 90, 100], ["0 %", "25 %", "50 %", "75 %", "90 %", "100 %"])
     fit_values(axes, reach, "x")
-    what = "tokens" if metric == "itl_ms" else "requests"
+    what = f"{term.sample}s"
     key(axes, f"share of {what}; marks at p50, p90, p99")
     return sketch.finish(
-        f"ecdf_{short(metric)}_{load_file_name(load)}", f"Distribution of {term.name} {where(load)}"
+        f"ecdf_{term.short_name}_{load_file_name(load)}", f"Distribution of {term.title} {where(load)}"
     )

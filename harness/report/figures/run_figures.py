@@ -8,7 +8,7 @@ from itertools import chain
 import matplotlib as mpl
 
 from harness.metrics.samples import Group, by_load, pool
-from harness.report.figures.bands import HEADLINE, band, overview, percentile
+from harness.report.figures.bands import band, overview, percentile
 from harness.report.figures.bars import bars
 from harness.report.figures.distributions import ecdf
 from harness.report.figures.overtime import in_flight, lives, lives_end, timeline
@@ -19,6 +19,7 @@ from harness.report.figures.waterfall import waterfall
 from harness.report.run import OfflineRun, OnlineRun, Run
 from harness.report.tables.waterfall import with_waterfall
 from harness.schema.load import Load, heaviest
+from harness.schema.metrics import latencies
 from harness.schema.results import OnlineSummary
 
 
@@ -61,13 +62,15 @@ def online_figures(run: OnlineRun) -> Figures:
     with mpl.rc_context(MATPLOTLIB):
         return Figures(
             overview=overview(pooled, shown),
-            bands={metric: band(pooled, shown, metric) for metric in HEADLINE},
-            percentiles={(m, q): percentile(pooled, shown, m, q) for m in HEADLINE for q in (90, 99)},
+            bands={metric: band(pooled, shown, metric) for metric in latencies("tables")},
+            percentiles={
+                (m, q): percentile(pooled, shown, m, q) for m in latencies("tables") for q in (90, 99)
+            },
             ecdfs=_ecdfs(groups, styles, pooled),
             tradeoffs=[
                 tradeoff(pooled, shown, metric)
-                for metric in ("ttft_ms", "tpot_ms")
-                if any(getattr(summary, metric).n for summary in pooled)
+                for metric in latencies("headline")
+                if any(summary.latency(metric).n for summary in pooled)
             ],
             waterfalls=[
                 waterfall(pooled, load) for load in sorted({one.load for one, _ in with_waterfall(pooled)})
@@ -94,7 +97,7 @@ def _ecdfs(
     loads = sorted({summary.load for summary in pooled})
     return {
         metric: [ecdf([g for g in together if g.load == load], styles, metric) for load in loads]
-        for metric in HEADLINE
+        for metric in latencies("tables")
     }
 
 

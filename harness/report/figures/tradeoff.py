@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing
 from harness.report.figures.axes import fit_values, key
-from harness.report.figures.bands import Styles, short
+from harness.report.figures.bands import Styles
 from harness.report.figures.sketch import LINE, Sketch
 from harness.report.figures.style import MUTED
 from harness.report.figures.svg import Plot
 from harness.report.text.load_words import head_of
 from harness.report.text.numbers import decimals, number
+from harness.schema.metrics import METRICS
 from harness.schema.results import OnlineSummary
 
 
@@ -21,11 +21,11 @@ def tradeoff(pooled: Sequence[OnlineSummary], styles: Styles, metric: str) -> Pl
 
     p50 stands in for p90 where a sample does not support it.
     """
-    term = GLOSSARY[metric]
-    q = 90 if all(not missing(90, getattr(summary, metric).n) for summary in pooled) else 50
+    term = METRICS[metric]
+    q = 90 if all(not missing(90, summary.latency(metric).n) for summary in pooled) else 50
 
     def level(one: OnlineSummary) -> float | None:
-        value: float | None = getattr(getattr(one, metric), f"p{q}")
+        value = one.value(metric, f"p{q}")
         return value
 
     heads = ("engine", head_of(one.load for one in pooled), "output_tok_per_s", "statistic", "ms", "valid")
@@ -41,7 +41,7 @@ def tradeoff(pooled: Sequence[OnlineSummary], styles: Styles, metric: str) -> Pl
         ]
         x, y = [rate for rate, *_ in found], [value for _, value, _ in found]
         (line,) = axes.plot(x, y, color=look.color, marker=look.marker, linestyle=look.line)
-        sketch.points(line, label, [_tip(one, rate, f"{term.short} p{q}", ms) for rate, ms, one in found])
+        sketch.points(line, label, [_tip(one, rate, f"{term.label} p{q}", ms) for rate, ms, one in found])
         sketch.rows += [(label, one.load.value, rate, f"p{q}", ms, one.valid) for rate, ms, one in found]
         rates += x
         values += y
@@ -55,13 +55,13 @@ def tradeoff(pooled: Sequence[OnlineSummary], styles: Styles, metric: str) -> Pl
             str(load), (rate, ms), (-6, 3) if aside else (0, 6),
             textcoords="offset points", ha="right" if aside else "center", fontsize=7, color=MUTED,
         )  # fmt: skip
-    axes.set_title(f"{term.short} p{q}, ms")
+    axes.set_title(f"{term.label} p{q}, ms")
     fit_values(axes, [*values, 1.06 * max(values)])
     fit_values(axes, rates, "x")
     axes.set_xlabel("output tok/s", loc="left")
     key(axes, "below right is better")
     return sketch.finish(
-        f"tradeoff_{short(metric)}", f"{term.name} at p{q} against the output token rate, load by load"
+        f"tradeoff_{term.short_name}", f"{term.title} at p{q} against the output token rate, load by load"
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from harness.metrics.glossary import GLOSSARY
 from harness.metrics.intervals import ASSUMED_SPREAD, LEVEL, Ends
 from harness.metrics.power import MAX_REPEATS, POWER
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number, plural
 from harness.schema.compare import EFFECTS, CompareResults, Difference, Gated
+from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison
 
 _COLUMNS = [
@@ -74,7 +74,7 @@ def _row(one: Difference) -> list[Cell]:
     places = decimals([one.value_a, one.value_b])
     verdict: str = one.verdict
     if one.missing_samples:
-        what = "token" if one.metric == "itl_ms" else "request"
+        what = METRICS[one.metric].sample
         verdict += f": {plural(one.missing_samples, what)} more needed"
     return [
         Cell(statistic_name(one.metric, one.statistic)),
@@ -103,8 +103,8 @@ def _gate(one: Gated) -> list[Cell]:
 
 def statistic_name(metric: str, statistic: str) -> str:
     """`TTFT p99, ms`; of a rate `output tok/s`."""
-    term = GLOSSARY[metric]
-    return term.short if statistic == metric else f"{term.short} {statistic}, {term.unit}"
+    term = METRICS[metric]
+    return term.label if statistic == metric else f"{term.label} {statistic}, {term.unit}"
 
 
 def _many(repeats: int | None) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.metrics.glossary import GLOSSARY
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH, decimals, number, signed
+from harness.schema.metrics import METRICS
 from harness.schema.profile import Gap, GapPart
 
 #: Parts that leave more than this share of a difference do not explain it.
@@ -30,10 +30,10 @@ def gap_table(one: Gap) -> Table:
         shown = [Cell(DASH) if value is None else Cell(number(value, places), value) for value in (a, b)]
         return [Cell(name), *shown, Cell(signed(delta, places), delta), Cell(source)]
 
-    term = GLOSSARY[one.metric]
-    verdicts = [f"{GLOSSARY[metric].short} {name}" for metric, by in one.verdicts.items() for name in by]
+    term = METRICS[one.metric]
+    verdicts = [f"{METRICS[metric].label} {name}" for metric, by in one.verdicts.items() for name in by]
     found = f"by the client; a difference in {', '.join(verdicts)}"
-    rows = [row(f"{term.short}, mean", one.value_a, one.value_b, one.delta, found)]
+    rows = [row(f"{term.label}, mean", one.value_a, one.value_b, one.delta, found)]
     rows += [row(part.name, part.value_a, part.value_b, part.delta, part.source) for part in one.parts]
     rows.append(row("not explained", None, None, one.unexplained, "what the parts leave over"))
     title = f"{_pair(one)}: {conclusion(one)}"
@@ -102,4 +102,4 @@ def _notes(one: Gap) -> Iterator[str]:
 
 
 def _pair(one: Gap) -> str:
-    return f"{GLOSSARY[one.metric].short} of {one.a} against {one.b}, {one.load}"
+    return f"{METRICS[one.metric].label} of {one.a} against {one.b}, {one.load}"

@@ -13,12 +13,13 @@ from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number, plural
 from harness.schema.compare import EFFECTS
 from harness.schema.load import Load
+from harness.schema.metrics import latencies, rates
 from harness.schema.results import Comparison
 
 #: The statistics of a run's plan for more repeats.
 PLANNED: tuple[Key, ...] = (
-    *((metric, statistic) for metric in ("ttft_ms", "tpot_ms") for statistic in ("p50", "p99")),
-    ("output_tok_per_s", "output_tok_per_s"),
+    *((metric, statistic) for metric in latencies("headline") for statistic in ("p50", "p99")),
+    *((rate, rate) for rate in rates("headline")),
 )
 
 

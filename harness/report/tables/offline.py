@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from harness.metrics.glossary import GLOSSARY
-from harness.report.tables.table import Cell, Column, Table, number_cell
-from harness.report.text.numbers import decimals
+from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
+from harness.schema.metrics import METRICS, rates
 from harness.schema.results import OfflineResult
 
-OFFLINE_COLUMNS = ("req_per_s", "output_tok_per_s", "total_tok_per_s", "total_s")
+_COLUMNS = rates("offline")
 
 
 def offline_table(results: Sequence[OfflineResult]) -> Table:
@@ -19,7 +18,7 @@ def offline_table(results: Sequence[OfflineResult]) -> Table:
     for result in results:
         by_label.setdefault(result.label, []).append(result)
     rows = {
-        label: [fmean(getattr(result, name) for result in found) for name in OFFLINE_COLUMNS]
+        label: [fmean(getattr(result, name) for result in found) for name in _COLUMNS]
         for label, found in by_label.items()
     }
     most = max((len(found) for found in by_label.values()), default=1)
@@ -30,17 +29,18 @@ def offline_table(results: Sequence[OfflineResult]) -> Table:
 def offline_repeats_table(results: Sequence[OfflineResult]) -> Table:
     """The offline batch, every repeat by itself."""
     rows = [
-        (f"{one.label}, repeat {one.repeat}", [getattr(one, name) for name in OFFLINE_COLUMNS])
-        for one in results
+        (f"{one.label}, repeat {one.repeat}", [getattr(one, name) for name in _COLUMNS]) for one in results
     ]
     return Table("offline-repeats", "Each repeat", _offline_columns(), _offline_rows(rows))
 
 
 def _offline_columns() -> list[Column]:
-    return [Column("engine", numeric=False), *(Column(GLOSSARY[name].short) for name in OFFLINE_COLUMNS)]
+    return [Column("engine", numeric=False), *(Column(METRICS[name].label) for name in _COLUMNS)]
 
 
 def _offline_rows(rows: Iterable[tuple[str, list[float]]]) -> list[list[Cell]]:
     known = list(rows)
-    places = [decimals(values[column] for _, values in known) for column in range(len(OFFLINE_COLUMNS))]
+    places = [
+        metric_decimals(name, (values[column] for _, values in known)) for column, name in enumerate(_COLUMNS)
+    ]
     return [[Cell(label), *map(number_cell, values, places)] for label, values in known]

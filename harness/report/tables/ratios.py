@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.glossary import GLOSSARY
 from harness.report.best import better, differs, valid_labels
 from harness.report.tables.latency import SHOWN
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH
+from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineSummary
 
 
@@ -38,7 +38,7 @@ def ratios(
         for label in labels
         if label != baseline
     ]
-    title = f"{GLOSSARY[metric].short}, ratio to {baseline}"
+    title = f"{METRICS[metric].label}, ratio to {baseline}"
     return Table(f"{metric}-ratios", title, [Column("engine", numeric=False), *columns], rows)
 
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from harness.metrics.glossary import GLOSSARY
 from harness.report.tables.latency import latency_decimals, loads_of, percentiles_cell, withheld_notes
-from harness.report.tables.table import Cell, Column, Table, number_cell
+from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
 from harness.report.tables.throughput import identity_cells, identity_columns, valid_cell
-from harness.report.text.numbers import decimals
+from harness.schema.metrics import METRICS, latencies, rates
 from harness.schema.results import OnlineSummary
 
-_LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+_LATENCIES = latencies("tables")
+_RATES = rates("headline")
 _MEASURED = (
-    *(Column(f"{GLOSSARY[metric].short} ms") for metric in _LATENCIES),
-    Column("output tok/s"),
+    *(Column(f"{METRICS[name].label} {METRICS[name].unit}") for name in _LATENCIES),
+    *(Column(METRICS[name].label) for name in _RATES),
     Column("valid", numeric=False),
 )
 
 
 def repeats_table(summaries: Sequence[OnlineSummary]) -> Table:
-    """Every cell by itself: the four latencies as `p50/p90/p99`, and the output rate."""
+    """Every cell by itself: latencies as `p50/p90/p99`, and the rates that matter most."""
     rows = [
         [*identity_cells(summary), *cells]
         for summary, cells in zip(summaries, _measured(summaries), strict=True)
@@ -55,13 +55,16 @@ def all_runs_table(pooled: Mapping[int, Sequence[OnlineSummary]]) -> Table:
 
 def _measured(summaries: Sequence[OnlineSummary]) -> list[list[Cell]]:
     """For each, the cells under `_MEASURED`; decimals are alike down a column."""
-    places = {metric: latency_decimals(summaries, metric) for metric in _LATENCIES}
-    rate = decimals(summary.output_tok_per_s for summary in summaries)
+    places = {name: latency_decimals(summaries, name) for name in _LATENCIES}
+    places |= {name: metric_decimals(name, (one.value(name, name) for one in summaries)) for name in _RATES}
     return [
         [
-            *(percentiles_cell(summary, metric, places[metric]) for metric in _LATENCIES),
-            replace(number_cell(summary.output_tok_per_s, rate), invalid=not summary.valid),
-            valid_cell(summary),
+            *(percentiles_cell(one, name, places[name]) for name in _LATENCIES),
+            *(
+                replace(number_cell(one.value(name, name), places[name]), invalid=not one.valid)
+                for name in _RATES
+            ),
+            valid_cell(one),
         ]
-        for summary in summaries
+        for one in summaries
     ]

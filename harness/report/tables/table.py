@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from harness.report.text.numbers import number
+from harness.report.text.numbers import decimals, number
+from harness.schema.metrics import METRICS
 
 
 @dataclass(frozen=True)
@@ -58,3 +59,9 @@ class Table:
 def number_cell(value: float | None, places: int) -> Cell:
     """A number with so many decimals; a dash for None."""
     return Cell(number(value, places), value)
+
+
+def metric_decimals(metric: str, values: Iterable[float | None]) -> int:
+    """Decimals of a column of a metric: its own, else as many as the values need."""
+    own = METRICS[metric].decimals
+    return decimals(values) if own is None else own

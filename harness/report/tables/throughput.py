@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.glossary import GLOSSARY
-from harness.report.tables.table import Cell, Column, Table, number_cell
+from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
 from harness.report.text.load_words import head_of, load_number
-from harness.report.text.numbers import DASH, decimals
+from harness.report.text.numbers import DASH
+from harness.schema.metrics import METRICS, rates
 from harness.schema.results import OnlineSummary
 
 
 def throughput_table(summaries: Sequence[OnlineSummary]) -> Table:
     """Rates and failures, one row an engine and load (and repeat, where the summaries have one)."""
-    rates = ["offered_req_per_s", "req_per_s", "output_tok_per_s", "total_tok_per_s"]
-    if any(summary.goodput_req_per_s is not None for summary in summaries):
-        rates.append("goodput_req_per_s")
-    places = {name: decimals(getattr(summary, name) for summary in summaries) for name in rates}
+    shown = [name for name in rates("tables") if any(one.value(name, name) is not None for one in summaries)]
+    places = {name: metric_decimals(name, (one.value(name, name) for one in summaries)) for name in shown}
     columns = identity_columns(summaries)
-    columns += [Column(GLOSSARY[name].short) for name in rates]
+    columns += [Column(METRICS[name].label) for name in shown]
     columns += [
         Column("requests"),
         Column("failed"),
@@ -29,7 +27,7 @@ def throughput_table(summaries: Sequence[OnlineSummary]) -> Table:
     for summary in summaries:
         errors = ", ".join(f"{kind} {count}" for kind, count in summary.errors.items())
         row = identity_cells(summary)
-        row += [number_cell(getattr(summary, name), places[name]) for name in rates]
+        row += [number_cell(summary.value(name, name), places[name]) for name in shown]
         row += [
             number_cell(summary.num_requests, 0),
             number_cell(summary.num_error, 0),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from harness.metrics.glossary import GLOSSARY
 from harness.metrics.percentiles import missing
 from harness.report.best import differs
 from harness.report.run import OfflineRun, OnlineRun, Run
@@ -13,6 +12,7 @@ from harness.report.text.load_words import where
 from harness.report.text.numbers import decimals, number, several
 from harness.report.text.provenance import assumed
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy, heaviest
+from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineSummary
 
 #: From this factor on a ratio reads better than a percentage.
@@ -47,12 +47,12 @@ def _where(run: OnlineRun, load: Load) -> str:
 
 def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> str:
     """The lowest engine against the next that it really differs from, at the highest percentile supported."""
-    short = GLOSSARY[metric].short
-    sizes = [getattr(engine, metric).n for engine in engines]
+    short = METRICS[metric].label
+    sizes = [engine.latency(metric).n for engine in engines]
     q = next((q for q in (99, 90, 50) if all(not missing(q, n) for n in sizes)), None)
     if q is None:
         return f"too few requests were measured to compare {short}."
-    ranked = sorted(engines, key=lambda engine: getattr(getattr(engine, metric), f"p{q}"))
+    ranked = sorted(engines, key=lambda engine: engine.value(metric, f"p{q}") or 0.0)
     lowest, *others = [engine.label for engine in ranked]
     pairs = {
         frozenset((one.a, one.b)): one
@@ -99,13 +99,13 @@ def _percent(factor: float) -> str:
 def _alone(run: OnlineRun, summary: OnlineSummary) -> list[str]:
     parts = []
     for metric in ("ttft_ms", "tpot_ms"):
-        found = getattr(summary, metric)
+        found = summary.latency(metric)
         known = [q for q in (50, 90, 99) if not missing(q, found.n)]
         values = [getattr(found, f"p{q}") for q in known]
         if known:
             texts = "/".join(number(value, decimals(values)) for value in values)
             named = "/".join(f"p{q}" for q in known)
-            parts.append(f"a {GLOSSARY[metric].short} of {texts} ms ({named})")
+            parts.append(f"a {METRICS[metric].label} of {texts} ms ({named})")
     measured = several(parts) if parts else "too few requests for percentiles"
     return [
         f"{_where(run, summary.load)}, {summary.label} has {measured}.",

@@ -28,7 +28,8 @@ from harness.runs.events import (
 )
 from harness.runs.offline.run import Measuring
 from harness.schema.load import TraceLoad
-from harness.schema.results import LATENCY_METRICS, OfflineResult, OnlineSummary, Skipped
+from harness.schema.metrics import LATENCIES
+from harness.schema.results import OfflineResult, OnlineSummary, Skipped
 from harness.schema.settings import EngineRef
 
 WHO = Contender(EngineRef(name="vllm", variant="x"), Variant(), "vLLM ([bold]x[/bold] :smile:)")
@@ -126,7 +127,7 @@ def test_percentiles_that_a_cell_is_too_small_for_are_not_shown(
 ) -> None:
     sample = Sample(np.arange(1.0, n + 1), None, np.arange(n))
     found = distribution(sample)
-    metrics = dict.fromkeys(LATENCY_METRICS, found)
+    metrics = dict.fromkeys(LATENCIES, found)
     summary = OnlineSummary(
         engine="vllm", label="vLLM", load=TraceLoad(scale=0.4), repeat=1,
         num_requests=n, num_success=n, num_error=0, duration_s=1,

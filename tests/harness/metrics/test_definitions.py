@@ -8,8 +8,8 @@ from harness.metrics.samples import split
 
 
 def only_row(tables, **row):
-    requests, _ = tables([row])
-    return request_metrics(requests).iloc[0]
+    requests, chunks = tables([row])
+    return request_metrics(requests, chunk_gaps(chunks).of(request_keys(requests))).iloc[0]
 
 
 def test_each_metric_of_one_request(tables):

@@ -11,9 +11,9 @@ from harness.report.tables.gaps import conclusion, gap_table, unexplained
 from harness.report.tables.profiles import difference, profiled
 from harness.schema.fairness import Waterfall, WaterfallPart
 from harness.schema.load import ClosedLoop, Load, TraceLoad
+from harness.schema.metrics import LATENCIES
 from harness.schema.profile import Category, Gap, Level, ProfileFigures, ProfileRun, StepFigures
 from harness.schema.results import (
-    LATENCY_METRICS,
     Comparison,
     Distribution,
     OnlineResults,
@@ -36,9 +36,7 @@ LEVELS = {
 def summary(label: str, itl_ms: float, **parts: float) -> OnlineSummary:
     ttft = sum(parts.values())
     means = {"itl_ms": itl_ms, "tpot_ms": itl_ms, "ttft_ms": ttft, "e2e_ms": ttft + 10 * itl_ms}
-    known: dict[str, Any] = {
-        name: Distribution(mean=means.get(name), n=name in means) for name in LATENCY_METRICS
-    }
+    known: dict[str, Any] = {name: Distribution(mean=means.get(name), n=name in means) for name in LATENCIES}
     waterfall = Waterfall(
         n=1,
         total_ms=ttft,

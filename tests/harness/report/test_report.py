@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 import pytest
 
 from harness.errors import UsageError
-from harness.metrics.glossary import GLOSSARY
 from harness.metrics.summary import summarize
 from harness.report.render import write_report, write_run_outputs
 from harness.report.run import load_run
+from harness.schema.metrics import METRICS
 from harness.schema.results import OnlineResults, Skipped
 
 from .conftest import ENGINES, make_online
@@ -83,7 +83,7 @@ def test_how_it_was_made_and_what_it_means(page):
     for words in (
         "bench online --engines roseinfer,roseinfer@no-mp-async-admit,vllm --seed 0",
         "python -m vllm serve --model gpt2 --port 0", "CC-BY-4.0", "Splitwise", "max_num_seqs differs",
-        "Intel(R) Xeon(R)", GLOSSARY["itl_ms"].meaning, GLOSSARY["submit_lag_ms"].meaning,
+        "Intel(R) Xeon(R)", METRICS["itl_ms"].meaning, METRICS["submit_lag_ms"].meaning,
     ):  # fmt: skip
         assert words in page.text, words
 

@@ -1,127 +1,147 @@
-"""What every number means, in the words shown beside it. docs/metrics.md holds the same words and more."""
+"""The metrics of this project: one entry each, in the order in which they are shown."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from harness.schema.metric import MS, Metric, Use
 
+_SHOWN: frozenset[Use] = frozenset({"tables", "overview", "compared", "gated", "slo"})
+_HEADLINE: frozenset[Use] = _SHOWN | {"headline"}
 
-@dataclass(frozen=True)
-class Term:
-    """A metric as a reader meets it: its key in the results, its names, unit, formula and meaning."""
-
-    key: str
-    short: str
-    name: str
-    unit: str
-    formula: str
-    meaning: str
-    lower_is_better: bool = True
-
-
-_TERMS = (
-    Term(
+BUILT_IN = (
+    Metric(
         "ttft_ms",
         "TTFT",
         "time to first token",
         "ms",
         "t_first − t_sent",
-        "From the last byte of the request written to the first chunk that carries a token. "
-        "Empty chunks and chunks with only a role do not count.",
+        "From the last byte of the request written to the first chunk that carries a token. Empty "
+        "chunks and chunks with only a role do not count.",
+        "request",
+        lambda t: (t.first - t.sent) * MS,
+        uses=_HEADLINE,
     ),
-    Term(
+    Metric(
         "tpot_ms",
         "TPOT",
         "time per output token",
         "ms",
         "(t_last − t_first) / (N − 1)",
         "The mean time between the N output tokens of a request, for requests of two tokens or more.",
+        "request",
+        lambda t: (t.last - t.first) * MS / t.steps,
+        uses=_HEADLINE,
     ),
-    Term(
+    Metric(
         "itl_ms",
         "ITL",
         "inter-token latency",
         "ms",
         "g / k, k times",
-        "Per token: a chunk of k tokens after a gap g counts as k samples of g/k, pooled over requests. "
-        "The first chunk of a request ends no gap.",
+        "Per token: a chunk of k tokens after a gap g counts as k samples of g/k, pooled over "
+        "requests. The first chunk of a request ends no gap.",
+        "token",
+        lambda t: t.gap_ms / t.gap_tokens,
+        uses=_SHOWN,
     ),
-    Term(
+    Metric(
         "e2e_ms",
         "E2E",
         "end-to-end latency",
         "ms",
         "t_last − t_sent",
         "From the last byte of the request written to the last chunk that carries a token.",
+        "request",
+        lambda t: (t.last - t.sent) * MS,
+        uses=_SHOWN,
     ),
-    Term(
+    Metric(
         "icl_ms",
         "ICL",
         "inter-chunk latency",
         "ms",
         "g",
         "Per chunk: the gaps themselves, however many tokens a chunk carries. What a stutter looks like.",
+        "chunk",
+        lambda t: t.gap_ms,
     ),
-    Term(
+    Metric(
         "submit_lag_ms",
         "Submit lag",
         "submit lag",
         "ms",
         "t_sent − t_sched",
-        "How late the client sent a request. It is a property of the client, not of the engine: a cell whose "
-        "p99 exceeds the larger of 1 ms and 5 % of its TTFT p50 is invalid.",
+        "How late the client sent a request. It is a property of the client, not of the engine: a "
+        "cell whose p99 exceeds the larger of 1 ms and 5 % of its TTFT p50 is invalid.",
+        "request",
+        lambda t: (t.sent - t.sched) * MS,
     ),
-    Term(
+    Metric(
         "ttft_from_schedule_ms",
         "TTFT from schedule",
         "time to first token, from the schedule",
         "ms",
         "t_first − t_sched",
         "TTFT counted from when the schedule wanted the request sent, so that a late client hides nothing.",
+        "request",
+        lambda t: (t.first - t.sched) * MS,
     ),
-    Term(
+    Metric(
         "e2e_from_schedule_ms",
         "E2E from schedule",
         "end-to-end latency, from the schedule",
         "ms",
         "t_last − t_sched",
         "E2E counted from when the schedule wanted the request sent.",
+        "request",
+        lambda t: (t.last - t.sched) * MS,
     ),
-    Term(
+    Metric(
         "queue_wait_ms",
         "Queue wait",
         "queue wait",
         "ms",
         "from the engine",
         "How long a request waited before its prefill began, where the engine tells.",
+        "request",
+        lambda t: t.queue_wait_ms,
+        by_engine=True,
     ),
-    Term(
+    Metric(
         "prefill_ms",
         "Prefill",
         "prefill",
         "ms",
         "from the engine",
         "How long the prefill of a request took, where the engine tells.",
+        "request",
+        lambda t: t.prefill_ms,
+        by_engine=True,
     ),
-    Term(
+    Metric(
         "offered_req_per_s",
         "offered req/s",
         "offered rate",
         "req/s",
         "(requests − 1) / (last t_sched − first t_sched)",
-        "What the schedule asks for. The achieved rate is a little lower, as the last answers take their "
-        "time; much lower, and the engine fell behind.",
+        "What the schedule asks for. The achieved rate is a little lower, as the last answers take "
+        "their time; much lower, and the engine fell behind.",
+        "cell",
         lower_is_better=False,
+        uses=frozenset({"tables"}),
     ),
-    Term(
+    Metric(
         "req_per_s",
         "req/s",
         "achieved rate",
         "req/s",
         "successes / duration",
         "Successful requests a second, from the first scheduled arrival to the end of the last stream.",
+        "cell",
+        counted=lambda c: c.ended,
         lower_is_better=False,
+        uses=frozenset({"tables", "gated", "offline"}),
     ),
-    Term(
+    Metric(
         "output_tok_per_s",
         "output tok/s",
         "output token rate",
@@ -129,36 +149,44 @@ _TERMS = (
         "output tokens / duration",
         "Tokens generated by successful requests a second. Below saturation the load sets it, not the "
         "engine.",
+        "cell",
+        counted=lambda c: c.output_tokens,
         lower_is_better=False,
+        uses=frozenset({"headline", "tables", "compared", "gated", "offline"}),
     ),
-    Term(
+    Metric(
         "total_tok_per_s",
         "total tok/s",
         "total token rate",
         "tok/s",
         "(prompt tokens + output tokens) / duration",
         "Prompt and output tokens of successful requests a second.",
+        "cell",
+        counted=lambda c: c.prompt_tokens + c.output_tokens,
         lower_is_better=False,
+        uses=frozenset({"tables", "offline"}),
     ),
-    Term(
+    Metric(
         "goodput_req_per_s",
         "goodput req/s",
         "goodput",
         "req/s",
         "successes within the service level / duration",
-        "Successful requests a second that meet every limit of the service level. A limit on ITL holds for "
-        "every token of the request.",
+        "Successful requests a second that meet every limit of the service level. A limit on ITL "
+        "holds for every token of the request.",
+        "cell",
+        counted=lambda c: c.good,
         lower_is_better=False,
+        uses=frozenset({"tables", "gated"}),
     ),
-    Term(
+    Metric(
         "total_s",
         "total latency (s)",
         "total latency",
         "s",
         "last answer complete − batch handed over",
         "How long the whole batch took.",
+        "batch",
+        uses=frozenset({"offline"}),
     ),
 )
-
-#: Every term by its key in the results.
-GLOSSARY = {term.key: term for term in _TERMS}

@@ -1,0 +1,69 @@
+"""`results.csv`: every number of a run in one tidy table, a row each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.report.figures.svg import Data
+from harness.report.run import OfflineRun, Run
+from harness.schema.metrics import METRICS, STATISTICS
+from harness.schema.results import OfflineResult, OnlineSummary
+
+_COLUMNS = (
+    "engine",
+    "variant",
+    "label",
+    "load",
+    "repeat",
+    "metric",
+    "statistic",
+    "value",
+    "lo",
+    "hi",
+    "valid",
+)
+
+_Row = tuple[object, ...]
+
+#: Statistic, value, interval.
+_Number = tuple[str, float | None, tuple[float | None, float | None]]
+
+
+def results_csv(run: Run) -> str:
+    """The table as text.
+
+    `lo` and `hi` are the ends of the 95 % interval. Without a repeat a row is of all of them. What is one
+    number, such as a rate, has the statistic `value`.
+    """
+    found = run.results.results if isinstance(run, OfflineRun) else run.results.summaries
+    return Data(_COLUMNS, [row for one in found for row in _rows(one)]).csv()
+
+
+def _rows(one: OnlineSummary | OfflineResult) -> Iterator[_Row]:
+    load, valid = (str(one.load), one.valid) if isinstance(one, OnlineSummary) else ("", True)
+    for name, metric in METRICS.items():
+        if not metric.is_latency:
+            numbers: list[_Number] = [("value", getattr(one, name, None), (None, None))]
+        elif isinstance(one, OnlineSummary):
+            found = one.latency(name)
+            numbers = [
+                (statistic, getattr(found, statistic), found.ci.get(statistic, (None, None)))
+                for statistic in (*STATISTICS, "max", "n")
+            ]
+        else:
+            continue
+        for statistic, value, (lo, hi) in numbers:
+            if value is not None:
+                yield (
+                    one.engine,
+                    one.variant,
+                    one.label,
+                    load,
+                    one.repeat,
+                    name,
+                    statistic,
+                    value,
+                    lo,
+                    hi,
+                    valid,
+                )
