@@ -21,10 +21,10 @@ _TFD_TIMER_ABSTIME = 1
 
 
 class Alarm:
-    """Calls `ring` on the loop at a given time of `time.monotonic()`; one time is set at any moment.
+    """Calls `ring` on the loop at one given time of `time.monotonic()`.
 
-    It is a timerfd in the loop's own epoll set (timerfd_create(2)), so waiting costs no CPU and a time that
-    has already passed rings at once.
+    It is a timerfd in the loop's epoll set (timerfd_create(2)): waiting costs no CPU, and a time in the past
+    rings at once.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
@@ -37,7 +37,7 @@ class Alarm:
         loop.add_reader(self._fd, self._expired)
 
     def set(self, when: float) -> None:
-        """Ring at `when` (seconds of `time.monotonic()`) instead of at any time set before."""
+        """Ring at `when` (seconds of `time.monotonic()`); replaces the time set before."""
         seconds, nanoseconds = divmod(max(1, round(when * 1e9)), 1_000_000_000)
         spec = _Itimerspec(_Timespec(0, 0), _Timespec(seconds, nanoseconds))
         if self._libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None) < 0:

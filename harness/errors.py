@@ -1,12 +1,12 @@
-"""Errors a user can hint. The command line prints them as one line and exits with their code."""
+"""Errors that a user can fix. The command line prints one as a line and a hint, and exits with its code."""
 
 
 class BenchError(Exception):
-    """Something went wrong that the user can do something about.
+    """An error that the user can do something about.
 
     Args:
         message: What is wrong, in one sentence.
-        hint: What to do about it, in one sentence.
+        hint: How to fix it, in one sentence.
     """
 
     exit_code = 3
@@ -21,20 +21,20 @@ class BenchError(Exception):
 
 
 class UsageError(BenchError):
-    """The command line, a settings file or an input file is not what the tool understands."""
+    """The command line, a settings file or an input file is wrong."""
 
     exit_code = 2
 
 
 class EngineError(BenchError):
-    """An engine could not be started, asked or stopped."""
+    """An engine could not be started, used or stopped."""
 
 
 class CleanupError(EngineError):
-    """Something of an engine could not be ended: nothing can be measured beside it."""
+    """A process or GPU memory of an engine is still there after it was stopped: measuring cannot go on."""
 
 
 class InterruptedRunError(BenchError):
-    """The user ended a run that can be finished later."""
+    """The user interrupted a run that can be finished later."""
 
     exit_code = 130

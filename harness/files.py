@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic files: a reader sees the whole file or none."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes | memoryview) -> None:
-    """Write beside `path`, sync, rename; the folder is made where it is missing.
+    """Write a temporary file next to `path`, sync it, rename it. Missing folders are created.
 
-    Raises OSError, with nothing left beside `path`.
+    Raises OSError; the temporary file is then removed.
     """
     with whole_file(path) as partial:
         partial.write_bytes(data)
@@ -19,7 +19,7 @@ def write_whole(path: Path, data: bytes | memoryview) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; behind the `with` it is synced and renamed, after an error gone."""
+    """A temporary path to write to: after the `with` synced and renamed to `path`, after an error removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -35,7 +35,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names created or renamed in `folder` survive a power cut."""
+    """Sync a folder, so that names created or renamed in it survive a power cut."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -1,4 +1,4 @@
-"""`bench calibrate`: the client's own ceiling and timing error on this machine."""
+"""`bench calibrate`: how fast and how exact the client is on this machine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from harness.schema.calibration import Calibration
 
 
 def calibrate(
-    quick: Annotated[bool, typer.Option("--quick", help="one client process, 15 s")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="measure one client process only: 15 s instead of 50 s")
+    ] = False,
 ) -> None:
-    """Measure the load client itself against a server of known latency.
+    """Measure the client against a server of known latency.
 
-    Runs are judged by the result.
+    `bench online` uses the result to judge its cells.
     """
     progress = Console(stderr=True, highlight=False)
     with progress.status("starting") as status:

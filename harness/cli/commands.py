@@ -11,20 +11,20 @@ import harness
 
 #: What `bench --help` says of each command. Its module, `harness.cli.NAME`, is imported when it is called.
 COMMANDS = {
-    "online": "Load each engine's server, one engine at a time, with a trace or a fixed number in flight.",
-    "offline": "Throughput of a fixed batch of token-id prompts through each engine's in-process API.",
-    "compare": "Compare two runs by their raw times.",
-    "calibrate": "Measure the load client itself against a server of known latency.",
+    "online": "Measure each engine's server under load: a trace, or a fixed number of requests in flight.",
+    "offline": "Measure the throughput of a fixed batch of prompts through each engine's in-process API.",
+    "compare": "Compare two runs by their raw times, with intervals and verdicts.",
+    "calibrate": "Measure the client against a server of known latency.",
     "report": "Render one or several runs into one self-contained HTML file.",
     "schema": "Print the JSON Schema of a settings or results file.",
-    "engines": "Which engines exist, whether they run here, what is started.",
-    "profile": "Profile a run's engines, each in a server of its own: `bench profile RUN` or `… diff A B`.",
-    "traces": "What traces there are, what they look like, how to get them.",
+    "engines": "List, check, show and install engines.",
+    "profile": "Profile the engines of a run (`bench profile RUN`), or compare two profiles (`… diff A B`).",
+    "traces": "List, describe, download and convert traces.",
 }
 
 
 class _OnDemand(typer.core.TyperGroup):
-    """Imports the command that is called, and no other: some need a second for what they import."""
+    """Imports only the command that is called: some imports take a second."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)
@@ -50,8 +50,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         print(f"rosebench {harness.__version__}")
         raise typer.Exit
 

@@ -1,4 +1,4 @@
-"""`bench compare A B`: how run B differs from run A, and whether gates hold."""
+"""`bench compare A B`: how run B differs from run A, and whether it passes its gates."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CODES = {"pass": 0, "no gate": 0, "regression": 1, "inconclusive": 2, "not compa
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="folder of the run to measure against")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="folder of the run that is judged")],
+    a: Annotated[Path, typer.Argument(metavar="A", help="folder of the baseline run")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="folder of the run to judge")],
     gate: Annotated[
         str | None,
         typer.Option(
-            help="limits, e.g. 'ttft_p99<=+10%, output_tok_per_s>=-3%, e2e_p50<=2s'", metavar="EXPR"
+            help="limits of B, e.g. 'ttft_p99<=+10%, output_tok_per_s>=-3%, e2e_p50<=2s'", metavar="EXPR"
         ),
     ] = None,
     engine_a: Annotated[
@@ -34,11 +34,11 @@ def compare(
     ] = None,
     engine_b: Annotated[str | None, typer.Option(help="with this engine of B", metavar="NAME")] = None,
     allow_different: Annotated[
-        str, typer.Option(help=f"what may differ, of {', '.join(NAMES)}", metavar="NAME,…")
+        str, typer.Option(help=f"differences to allow: {', '.join(NAMES)}", metavar="NAME,…")
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
-    """Compare two runs by their raw times.
+    """Compare two runs by their raw times, with intervals and verdicts.
 
     Exits with 0 (pass), 1 (regression), 2 (inconclusive) or 3 (not comparable).
     """
@@ -69,4 +69,4 @@ def _show(results: CompareResults) -> None:
         console.print(f"verdict: {results.outcome}")
     if results.outcome == "not comparable":
         names = ",".join(dict.fromkeys(one.name for one in results.obstacles if not one.allowed))
-        console.print(f"  hint: measure both alike, or add to --allow-different {names}")
+        console.print(f"  hint: measure both runs with the same settings, or use --allow-different {names}")

@@ -1,4 +1,4 @@
-"""`bench offline`: throughput of a fixed batch through each engine's own API."""
+"""`bench offline`: throughput of a fixed batch through each engine's in-process API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.schema.settings import OfflineSettings
 def offline(
     settings: OfflineSettings, open_report: Open = False, as_json: Json = False, quiet: Quiet = False
 ) -> None:
-    """Throughput of a fixed batch of token-id prompts through each engine's in-process API."""
+    """Measure the throughput of a fixed batch of prompts through each engine's in-process API."""
     folder: Path | None = None
     measured = 0
     with make_display(quiet) as display:
@@ -41,7 +41,7 @@ def offline(
         except KeyboardInterrupt:
             if folder is None:
                 raise
-            what = "interrupted; what is measured is saved" if measured else "interrupted"
+            what = "interrupted; finished measurements are saved" if measured else "interrupted"
             raise InterruptedRunError(what, _again(folder, measured)) from None
         except BenchError as error:
             if folder is not None:
@@ -56,7 +56,7 @@ def offline(
 
 
 def _again(folder: Path, measured: int) -> str:
-    """How to go on with a run that ended early; there is no resuming a batch."""
+    """What to do after a run that ended early. A batch cannot be resumed."""
     again, name = "run the command again", shlex.quote(str(folder))
     if not measured:
         return f"{again}; nothing was measured, the logs are in {name}"

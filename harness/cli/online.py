@@ -1,4 +1,4 @@
-"""`bench online`: parse, run, show, name the report."""
+"""`bench online`: runs an online benchmark, shows its progress, prints the path of the report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.runs.events import Event, Started
 from harness.runs.online import resume_online, run_online
 from harness.schema.settings import OnlineSettings
 
-Resume = Annotated[Path | None, typer.Option(help="finish this run; it has its settings", metavar="RUN")]
+Resume = Annotated[Path | None, typer.Option(help="finish this run, with its own settings", metavar="RUN")]
 
 
 @with_settings(OnlineSettings, instead="resume")
@@ -32,7 +32,7 @@ def online(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Load each engine's server, one engine at a time, with a trace or a fixed number in flight."""
+    """Measure each engine's server under load: a trace, or a fixed number of requests in flight."""
     folder: Path | None = None
     with make_display(quiet) as display:
 
@@ -57,7 +57,7 @@ def online(
         except KeyboardInterrupt:
             if folder is None:
                 raise
-            raise InterruptedRunError("interrupted; what is measured is saved", _finish(folder)) from None
+            raise InterruptedRunError("interrupted; finished cells are saved", _finish(folder)) from None
         except BenchError as error:
             if folder is not None:
                 error.hint = "; then ".join(filter(None, (error.hint, _finish(folder))))

@@ -26,18 +26,20 @@ from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.profile import ProfileFigures, Profiles, Tools
 from harness.schema.settings import CommonSettings, split
 
-Scale = Annotated[float | None, typer.Option(help="of the run's scales; default the heaviest", metavar="S")]
+Scale = Annotated[float | None, typer.Option(help="scale of the run; default: the heaviest", metavar="S")]
 Concurrency = Annotated[
-    int | None, typer.Option(help="of a closed loop's requests in flight; default the most", metavar="K")
+    int | None, typer.Option(help="level of a closed loop; default: the highest", metavar="K")
 ]
 Engines = Annotated[
-    str | None, typer.Option(help="of the run's engines; default all", metavar="NAME[@VARIANT],…")
+    str | None, typer.Option(help="engines of the run; default: all", metavar="NAME[@VARIANT],…")
 ]
 Tool = Annotated[Tools, typer.Option(help="which profiler")]
 Steps = Annotated[int, typer.Option(min=2, help="engine steps to capture")]
-Stacks = Annotated[bool, typer.Option("--stacks", help="Python stacks too: large, and slow to write")]
-Nsys = Annotated[Path | None, typer.Option(help="the nsys program; default: looked for", metavar="PATH")]
-MaxMb = Annotated[int, typer.Option(min=1, help="a larger file is removed, in MB", metavar="N")]
+Stacks = Annotated[bool, typer.Option("--stacks", help="record Python stacks: large files, slow to write")]
+Nsys = Annotated[
+    Path | None, typer.Option(help="path of the nsys program; default: searched", metavar="PATH")
+]
+MaxMb = Annotated[int, typer.Option(min=1, help="remove files larger than this, in MB", metavar="N")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the manifest's path")]
 PERFETTO = "https://ui.perfetto.dev"
 
@@ -54,7 +56,7 @@ class _RunByDefault(typer.core.TyperGroup):
 app = typer.Typer(
     cls=_RunByDefault,
     no_args_is_help=True,
-    help="Profile a run's engines, each in a server of its own: `bench profile RUN` or `… diff A B`.",
+    help="Profile the engines of a run (`bench profile RUN`), or compare two profiles (`… diff A B`).",
 )
 
 
@@ -71,9 +73,9 @@ def run(
     max_mb: MaxMb = ProfileOptions.max_bytes >> 20,
     quiet: Quiet = False,
 ) -> None:
-    """Capture a sample of a run's load and read it; the figures of the benchmark stay as they are."""
+    """Profile the engines of a run under a sample of its load. The figures of the benchmark do not change."""
     if scale is not None and concurrency is not None:
-        raise UsageError("--scale is of a trace, --concurrency of a closed loop", "give one of them")
+        raise UsageError("--scale is for a trace, --concurrency for a closed loop", "use one of them")
     load: Load | None = None if scale is None else TraceLoad(scale=scale)
     load = load if concurrency is None else ClosedLoop(concurrency=concurrency)
     options = ProfileOptions(tool, steps, stacks, nsys, max_mb << 20)
@@ -90,7 +92,7 @@ def profile_folder(
     display: Display,
     engines: Sequence[str] | None = None,
 ) -> None:
-    """The whole stage of one run, or of some of its engines: captures, figures, the report made again.
+    """Profile a run, or some of its engines: capture, read the figures, render the report again.
 
     Raises:
         EngineError: a capture failed; the others are kept.
@@ -129,7 +131,7 @@ def profile_folder(
 def profile_after(
     folder: Path, tools: Tools, display: Display, engines: Sequence[str] | None = None
 ) -> BenchError | None:
-    """The stage behind a benchmark. What ended it comes back, to be raised when the results are printed."""
+    """Profile after a benchmark. Returns the error, to be raised after the results are printed."""
     try:
         profile_folder(folder, None, ProfileOptions(tools), display, engines)
     except BenchError as error:
@@ -141,7 +143,7 @@ def profile_after(
 
 
 def profile_only(settings: CommonSettings, kind: Literal["online", "offline"], display: Display) -> None:
-    """A run that is profiled and not measured; prints the manifest's path."""
+    """Profile without measuring; prints the manifest's path."""
     folder = begin_run(settings, kind, ["bench", *sys.argv[1:]])
     profile_folder(folder, None, ProfileOptions(settings.profile or "torch"), display)
     print(folder / MANIFEST)
@@ -150,13 +152,15 @@ def profile_only(settings: CommonSettings, kind: Literal["online", "offline"], d
 @app.command("diff")
 def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="folder of a profiled run")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="another, or the same")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="folder of another profiled run, or the same")],
     engine_a: Annotated[
-        str | None, typer.Option(help="of A, as drawn; default its first", metavar="NAME")
+        str | None, typer.Option(help="engine of A; default: its first", metavar="NAME")
     ] = None,
-    engine_b: Annotated[str | None, typer.Option(help="of B", metavar="NAME")] = None,
+    engine_b: Annotated[
+        str | None, typer.Option(help="engine of B; default: its first", metavar="NAME")
+    ] = None,
 ) -> None:
-    """Compare two profiles part by part: where a step's time goes in A, in B, and the difference."""
+    """Compare two profiles part by part: the time of a step in A, in B, and the difference."""
     found_a, found_b = _figures(a), _figures(b)
     if engine_a is None and engine_b is None and a.resolve() == b.resolve():
         labels = list(dict.fromkeys(one.label for one in found_a))
@@ -173,7 +177,7 @@ def diff(
         if one.tool == other.tool
     ]
     if not pairs:
-        raise UsageError("A and B were not profiled by the same tool", "profile both by one: --tool torch")
+        raise UsageError("A and B were not profiled with the same tool", "profile both with --tool torch")
     for one, other in pairs:
         table = profile_tables.difference(one, other)
         console.print(rich_table(table))
@@ -184,7 +188,7 @@ def diff(
 def _figures(run: Path) -> list[ProfileFigures]:
     profiles = read_profiles(run)
     if profiles is None or not profiles.figures:
-        raise UsageError(f"{run} holds no profile that was read", f"bench profile {run}")
+        raise UsageError(f"{run} has no profile", f"run `bench profile {run}`")
     return profiles.figures
 
 
@@ -193,7 +197,7 @@ def _of(figures: list[ProfileFigures], label: str | None, run: Path) -> list[Pro
     found = [one for one in figures if one.label == label]
     if not found:
         known = ", ".join(dict.fromkeys(one.label for one in figures))
-        raise UsageError(f"{run} has no profile of {label!r}", f"it has {known}")
+        raise UsageError(f"{run} has no profile of {label!r}", f"choose one of {known}")
     return found
 
 

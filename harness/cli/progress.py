@@ -1,4 +1,4 @@
-"""Shows what a run is doing: a live line in a terminal, plain lines elsewhere."""
+"""Shows the progress of a run: a live line in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PLAIN_WIDTH = 160
 
 
 class Display:
-    """Prints events to stderr, so that stdout holds the report's path alone."""
+    """Prints events to stderr, so that stdout has only the report's path."""
 
     def __init__(self, console: Console, progress: Progress | None, quiet: bool) -> None:
         self._console, self._progress, self._quiet = console, progress, quiet
@@ -67,10 +67,10 @@ class Display:
             return
         match event:
             case Calibrating(what):
-                self.line(f"measuring the client itself, once for this machine: {what}")
+                self.line(f"calibrating the client, once for this machine: {what}")
             case Started(folder, cells, done, trace):
                 self._cells = cells
-                before = f", {done} measured before" if done else ""
+                before = f", {done} already measured" if done else ""
                 self.line(f"run {folder}: {plural(cells, 'cell')}{before}")
                 if trace is not None and (told := fitted(trace)):
                     self.line(told)
@@ -107,7 +107,7 @@ class Display:
                 rate = f"{event.output_tok_per_s:,.0f} output tok/s in {event.total_s:.3f} s"
                 self.line(f"{event.label}, repeat {event.repeat}: {rate}")
             case Reporting():
-                self._live("making tables, figures and report", None)
+                self._live("writing tables, figures and report", None)
 
     def tables(self, results: OnlineResults | OfflineResults) -> None:
         """Print the results' first tables."""
@@ -121,7 +121,7 @@ class Display:
             self._console.print(rich_table(table))
 
     def line(self, text: str, hint: str = "") -> None:
-        """Print a line of text, and what would hint it."""
+        """Print a line of text, and a hint."""
         if self._quiet:
             return
         self._console.print(text + (f"\n  hint: {hint}" if hint else ""))
@@ -156,7 +156,7 @@ def make_display(quiet: bool) -> Iterator[Display]:
 
 
 def rich_table(table: Table) -> RichTable:
-    """A table for a terminal. Text from outside is not read as markup."""
+    """A table for a terminal. Text is not parsed as markup."""
     rich = RichTable(title=Text(table.title), title_justify="left")
     for column, head in zip(table.columns, table.headers, strict=True):
         rich.add_column(Text(head), justify="right" if column.numeric else "left")
@@ -185,17 +185,17 @@ def _summary(summary: OnlineSummary) -> str:
     if summary.num_error:
         parts.append(f"{summary.num_error} failed {summary.errors}")
     if summary.left_out:
-        parts.append(f"{summary.left_out} requests outside the window left out")
+        parts.append(f"{summary.left_out} requests outside the window are not counted")
     if summary.held_turns:
         parts.append(
-            f"{summary.held_turns} of {summary.later_turns} later turns waited for the answer before"
+            f"{summary.held_turns} of {summary.later_turns} later turns waited for the previous answer"
         )
     parts += [f"INVALID: {reason}" for reason in summary.invalid_reasons]
     return ", ".join(parts)
 
 
 def _pair(distribution: Distribution) -> str:
-    """p50 and p99, or as far up as the sample supports."""
+    """p50 and p99, or the highest percentile that the sample supports."""
     known = [q for q in (50, 90, 99) if distribution.n and not missing(q, distribution.n)]
     shown = dict.fromkeys([*known[:1], *known[-1:]])
     return " ".join(f"p{q} {getattr(distribution, f'p{q}'):.1f}" for q in shown) or DASH

@@ -1,4 +1,4 @@
-"""What a server counts, on its page for Prometheus (https://prometheus.io/docs/instrumenting/exposition_formats/)."""
+"""Counters of a server's prefix cache, from its page for Prometheus (https://prometheus.io/docs/instrumenting/exposition_formats/)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class PrefixCounters:
 
     @property
     def source(self) -> str:
-        """As it is named beside the figures."""
+        """The source named next to the figures."""
         return f"GET {server_pages.METRICS}: {self.hits}, {self.queries}"
 
     def read(self, target: Target) -> tuple[float, float] | None:
-        """Both as they stand now, over all series; None where the server does not tell."""
+        """Both counters now, summed over all series; None if the server does not report them."""
         page = server_pages.get(target, server_pages.METRICS) or ""
         hits, queries = _total(page, self.hits), _total(page, self.queries)
         return None if hits is None or queries is None else (hits, queries)

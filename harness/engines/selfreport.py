@@ -1,4 +1,4 @@
-"""What a started server says of itself, and how settings are found in it."""
+"""What a started server reports about itself, and how settings are read from it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _WORDS: dict[str, JsonValue] = {"true": True, "false": False, "none": None, "nul
 
 @dataclass(frozen=True)
 class SelfReport:
-    """The log up to readiness, the bodies of pages that answered 200 by path, the command line, and what the
-    environment adds to the inherited one."""
+    """The log until it was ready, the bodies of pages that answered 200 by path, the command line, and the
+    variables added to the environment."""
 
     log: str = ""
     pages: Mapping[str, str] = field(default_factory=dict)
@@ -35,16 +35,16 @@ class SelfReport:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def from_log(self, key: str, pattern: str) -> dict[str, Fact]:
-        """`key` with the first group of the pattern's last match in the log; nothing without a match."""
+        """`key` with the first group of the pattern's last match in the log; empty without a match."""
         matches = re.findall(pattern, self.log)
         return {key: Fact(value=normalised(matches[-1]), source=LOG)} if matches else {}
 
     def all_from_log(self, lines: Mapping[str, str]) -> dict[str, Fact]:
-        """`logged` for each key and pattern."""
+        """`from_log` for each key and pattern."""
         return {name: fact for key, line in lines.items() for name, fact in self.from_log(key, line).items()}
 
     def page(self, path: str) -> JsonValue:
-        """The page's JSON; null where it did not answer, or with something else."""
+        """The page's JSON; null if it did not answer, or not with JSON."""
         try:
             content: JsonValue = json.loads(self.pages.get(path, ""))
         except ValueError:
@@ -52,7 +52,7 @@ class SelfReport:
         return content
 
     def from_page(self, path: str, places: Mapping[str, str]) -> dict[str, Fact]:
-        """Settings by the places at which they stand in the page's JSON, such as `settings.kv_tokens`."""
+        """Settings by their places in the page's JSON, such as `settings.kv_tokens`."""
         found = {key: value_at(self.page(path), place) for key, place in places.items()}
         source = f"GET {path.partition('?')[0]}"
         return {
@@ -62,17 +62,17 @@ class SelfReport:
         }
 
     def from_argv(self, options: Mapping[str, str]) -> dict[str, Fact]:
-        """Settings by the options that ask for them, where nothing tells what came of it."""
-        given = dict(pairwise(self.argv))
+        """Settings by the options on the command line, for an engine that does not report them."""
+        values = dict(pairwise(self.argv))
         return {
-            key: Fact(value=normalised(given[option]), source=ARGV)
+            key: Fact(value=normalised(values[option]), source=ARGV)
             for key, option in options.items()
-            if option in given
+            if option in values
         }
 
 
 def value_at(content: JsonValue, place: str) -> JsonValue:
-    """What stands at `a.b.c`; null where that is nothing."""
+    """The value at `a.b.c`; null if there is none."""
     for name in place.split("."):
         if not isinstance(content, dict):
             return None
@@ -81,7 +81,7 @@ def value_at(content: JsonValue, place: str) -> JsonValue:
 
 
 def normalised(value: JsonValue) -> JsonValue:
-    """The word that all engines share: numbers as numbers, `torch.bfloat16` as `bfloat16`, `True` as true."""
+    """One spelling for all engines: numbers as numbers, `torch.bfloat16` as `bfloat16`, `True` as true."""
     if isinstance(value, list):
         return shortened(value)
     if not isinstance(value, str):
@@ -97,7 +97,7 @@ def normalised(value: JsonValue) -> JsonValue:
 
 
 def shortened(values: list[JsonValue]) -> JsonValue:
-    """A list as it is, a long one of numbers as its range: graphs are captured at many sizes."""
+    """A list unchanged; a long list of numbers as its range, because graphs are captured at many sizes."""
     numbers = [value for value in values if isinstance(value, int)]
     if len(numbers) <= 8 or len(numbers) < len(values):
         return values

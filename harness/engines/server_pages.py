@@ -1,4 +1,4 @@
-"""Pages of a server beside its API: settings, Prometheus histograms, and routes that do something."""
+"""HTTP requests to a server beside its API: settings, Prometheus histograms, and control routes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.schema.fairness import ToldMean
 
 METRICS = "/metrics"
 TIMEOUT_S = 10.0
-#: Of routes that do something: writing a profile can take minutes.
+#: For control routes: writing a profile can take minutes.
 ROUTE_TIMEOUT_S = 300.0
 
 _SERIES = re.compile(r"^(?P<name>[\w:]+)(\{(?P<labels>.*)\})?$")
@@ -25,13 +25,13 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def get(target: Target, path: str, timeout_s: float = TIMEOUT_S) -> str | None:
-    """The body of `GET path`; None where that does not answer 200 in time."""
+    """The body of `GET path`; None unless it answers 200 in time."""
     status, body = ask(target, path, timeout_s)
     return body if status == 200 else None
 
 
 def ask(target: Target, path: str, timeout_s: float = TIMEOUT_S) -> tuple[int | None, str]:
-    """Status and body that `GET path` answers; no status where nothing answers in time."""
+    """Status and body of `GET path`; the status is None if there is no answer in time."""
     kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
     connection = kind(target.host, target.port, timeout=timeout_s)
     try:
@@ -52,35 +52,36 @@ def post(target: Target, route: Route) -> None:
     try:
         connection.request("POST", route.path, body, {"content-type": "application/json"})
         response = connection.getresponse()
-        said = response.read().decode(errors="replace")
+        answer = response.read().decode(errors="replace")
     except (OSError, http.client.HTTPException) as error:
         raise EngineError(f"POST {route.path}: {error}", "see the engine's log") from None
     finally:
         connection.close()
     if response.status // 100 != 2:
         raise EngineError(
-            f"POST {route.path} answered {response.status}: {said[:300]}", "see the engine's log"
+            f"POST {route.path} answered {response.status}: {answer[:300]}", "see the engine's log"
         )
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """What a histogram of seconds held at one moment, over all series with the labels asked for."""
+    """Sum and count of a histogram of seconds at one moment, over all series with the wanted labels."""
 
     sum_s: float = 0.0
     count: float = 0.0
 
 
 def histograms(page: str | None, wanted: Mapping[str, str]) -> dict[str, Histogram]:
-    """Histograms of a Prometheus page, by metric; those that are not on it are left out.
+    """Histograms of a Prometheus page, by metric, without those that are not on it.
 
     Args:
-        wanted: By metric a name and the labels that choose among its series, like `a:b_seconds{stage="x"}`.
+        wanted: For each metric a name, with labels that choose among its series, like
+        `a:b_seconds{stage="x"}`.
     """
     if not page or not wanted:
         return {}
     try:
-        samples = [one for family in text_string_to_metric_families(page) for one in family.samples]
+        samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
     except ValueError:
         return {}
     found = {}
@@ -88,21 +89,21 @@ def histograms(page: str | None, wanted: Mapping[str, str]) -> dict[str, Histogr
         match = _SERIES.match(series)
         assert match is not None, series
         labels = dict(_LABEL.findall(match["labels"] or ""))
-        held = {
+        values = {
             end: [
-                one.value
-                for one in samples
-                if one.name == match["name"] + end and labels.items() <= one.labels.items()
+                sample.value
+                for sample in samples
+                if sample.name == match["name"] + end and labels.items() <= sample.labels.items()
             ]
             for end in ("_sum", "_count")
         }
-        if held["_count"]:
-            found[metric] = Histogram(sum(held["_sum"]), sum(held["_count"]))
+        if values["_count"]:
+            found[metric] = Histogram(sum(values["_sum"]), sum(values["_count"]))
     return found
 
 
 def between(before: Mapping[str, Histogram], after: Mapping[str, Histogram]) -> dict[str, ToldMean]:
-    """The means of what was observed between two moments; a histogram without an observation has none."""
+    """Means of the observations between two moments; a histogram without observations is left out."""
     means = {}
     for metric, end in after.items():
         start = before.get(metric, Histogram())

@@ -1,9 +1,9 @@
 """Text prompts of an exact number of tokens, for servers that take no token ids.
 
-Decoding token ids and encoding the text again changes their number. Here a prompt is written only with tokens
-that stand for themselves next to each other: a space and ASCII letters, which every byte-level tokenizer
-splits at the space. Equal ids give equal words, so shared prefixes stay shared; such a token gives itself.
-"""
+Decoding token ids and encoding the text again can change their number. Here a prompt consists only of tokens
+that are encoded the same in any context: a space and ASCII letters, which every byte-level tokenizer splits
+at the space. Equal ids give equal words, so shared prefixes stay shared; the id of such a word gives that
+word."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class TextPrompts:
     """Writes token-id prompts as text.
 
     Raises:
-        EngineError: the model's folder has no tokenizer.json, or no tokens that stand for themselves.
+        EngineError: the model's folder has no tokenizer.json, or its tokenizer has no such words.
     """
 
     def __init__(self, model: Path) -> None:
         path = model / "tokenizer.json"
         if not path.exists():
             raise EngineError(
-                f"{path} does not exist, and prompts are to be text", "use a model with tokenizer.json"
+                f"{path} is missing, and prompts are sent as text", "use a model with a tokenizer.json"
             )
         self._tokenizer = Tokenizer.from_file(str(path))
         ids = range(self._tokenizer.get_vocab_size())
@@ -41,24 +41,26 @@ class TextPrompts:
         self._added = self._tokenizer.num_special_tokens_to_add(is_pair=False)
         if not self._words:
             raise EngineError(
-                f"the tokenizer of {model} has no words that stand for themselves", "leave this engine out"
+                f"the tokenizer of {model} has no words of one token, which text prompts need",
+                "leave out --text-prompts, or the engines that take only text",
             )
 
     def of(self, prompt: Sequence[int]) -> str:
-        """Text of exactly as many tokens as the prompt, those that the tokenizer adds by itself included.
+        """Text of exactly as many tokens as the prompt, including those that the tokenizer adds.
 
         Raises:
-            EngineError: the tokenizer counts otherwise.
+            EngineError: the text has another number of tokens.
         """
         text = "".join(self._word(i) for i in prompt[self._added :])
         if (count := len(self._tokenizer.encode(text).ids)) != len(prompt):
             raise EngineError(
-                f"a prompt of {len(prompt)} tokens became {count} as text", "leave this engine out"
+                f"a prompt of {len(prompt)} tokens became {count} tokens as text",
+                "leave out --text-prompts, or the engines that take only text",
             )
         return text
 
     def tokens(self, prompt: Sequence[int]) -> list[int]:
-        """The ids that `of` writes: those of which it writes the same text again. Raises EngineError."""
+        """The token ids of the text that `of` writes. Raises EngineError."""
         ids: list[int] = self._tokenizer.encode(self.of(prompt)).ids
         return ids
 

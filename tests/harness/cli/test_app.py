@@ -29,10 +29,13 @@ from tests.harness.report.conftest import make_offline
         (["online", "--engines", "roseinfer@x"], "roseinfer has no variant 'x'"),
         (["online", "--base-url", "http://h", "--model", "auto"], "the running server's context is unknown"),
         (["online", "--resume", "no-such-run"], "no-such-run holds no run: No such file or directory"),
-        (["online", "--resume", "x", "--n", "3"], "--resume goes with the run's own settings, not --n"),
+        (
+            ["online", "--resume", "x", "--n", "3"],
+            "--resume uses the run's own settings and cannot be combined with --n",
+        ),
         (
             ["online", "--resume", "x", "--config", "y", "--no-interleave"],
-            "--resume goes with the run's own settings, not --interleave, --config",
+            "--resume uses the run's own settings and cannot be combined with --interleave, --config",
         ),
         (["offline", "--scales", "1"], "No such option: --scales"),
         (["profile", "x", "--tool", "y"], "Invalid value for '--tool': 'y' is not one of 'torch', 'nsys', "),
@@ -52,7 +55,7 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path, bench: Any) -> None:
     run = make_offline(tmp_path / "run", repeats=1)
     done = bench("report", str(run), "--out", str(tmp_path / "file" / "report.html"))
     line, hint = done.err.splitlines()
-    assert done.code == 3 and line.startswith(f"bench: {tmp_path}") and "another --out" in hint
+    assert done.code == 3 and line.startswith(f"bench: cannot create {tmp_path}") and "another --out" in hint
     assert {path.name for path in tmp_path.iterdir()} == {"file", "run"}
 
 

@@ -168,7 +168,7 @@ def test_killed_and_resumed_with_a_real_engine(
     assert done.code == 0, done.err
     assert again.left() == []
     assert done.out == f"{folder / 'report.html'}\n"
-    assert "[1/2]" not in done.err and "1 measured before" in done.err
+    assert "[1/2]" not in done.err and "1 already measured" in done.err
     assert (folder / "journal.jsonl").read_bytes().startswith(kept)
     results = check_files(folder, logs={"roseinfer.server.log"})
     check_summaries(folder, results)
@@ -190,7 +190,7 @@ def test_ctrl_c_is_saved_and_names_how_to_go_on(
     done = first.end()
     assert (done.code, done.out) == (130, "")
     assert done.err.splitlines()[-2:] == [
-        "bench: interrupted; what is measured is saved",
+        "bench: interrupted; finished cells are saved",
         f"  hint: finish the run with `bench online --resume {folder}`",
     ]
     assert first.left() == []
@@ -276,7 +276,7 @@ def test_a_profile_that_fails_hides_no_result_and_is_tried_again(
     assert done.err.splitlines()[-2] == "bench: nothing could be profiled"
     again = bench("online", "--resume", str(report.parent))
     assert (again.code, again.out) == (3, done.out)
-    assert "openai: no torch profile: " in again.err and "1 measured before" in again.err
+    assert "openai: no torch profile: " in again.err and "1 already measured" in again.err
 
     manifest = report.parent / "profile_manifest.json"
     captured = json.loads(manifest.read_text())

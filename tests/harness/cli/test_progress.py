@@ -71,7 +71,7 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Callable[[bool], str]:
 
 def test_plain_lines_where_there_is_no_terminal(shown: Callable[[bool], str]) -> None:
     assert shown(False).splitlines() == [
-        f"run {Path('a/' * 150)}: 4 cells, 1 measured before",
+        f"run {Path('a/' * 150)}: 4 cells, 1 already measured",
         "skipped vLLM: not installed",
         "  hint: install it",
         "vLLM ([bold]x[/bold] :smile:): ready after 1.2 s; 3 requests to warm up",
