@@ -59,8 +59,8 @@ class Inbox(_Box):
             self._source[0, :count].copy_(self._hosts[self._turn, :count])
 
     def take(self, out: Tensor, table: Tensor | None = None) -> None:
-        """Fill `out` with the first of it, and lines of `table`: see `host_memory.take`."""
-        host_memory.take(self._source, self._ticket, out, table)
+        """Fill `out` with the first of it, and lines of `table`: see `host_memory.read_slot`."""
+        host_memory.read_slot(self._source, self._ticket, out, table)
 
 
 class Lines:
@@ -75,9 +75,9 @@ class Lines:
         self._changed[rows] = True
 
     def put(self, table: NDArray[np.int64], array: NDArray[np.int32]) -> int:
-        """Write those that changed to `array` `[≥ size]`, as `host_memory.take` reads them; `table` has them.
+        """Write the changed lines of `table` to `array` `[≥ size]`, as `host_memory.read_slot` reads them.
 
-        Returns how many numbers they are.
+        Returns how many numbers were written.
         """
         changed = np.flatnonzero(self._changed)
         self._changed[:] = False
@@ -98,7 +98,7 @@ class Outbox(_Box):
 
     def give(self, tokens: Tensor) -> None:
         """Send `tokens` `[n]`; a graph may hold this."""
-        host_memory.give(tokens, self._hosts, self._ticket)
+        host_memory.write_slot(tokens, self._hosts, self._ticket)
 
     def next(self) -> Tensor:
         """Where the tokens `[size]` that are given next will be once the step has ended."""

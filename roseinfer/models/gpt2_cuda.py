@@ -16,11 +16,11 @@ from roseinfer.kernels.cuda import few_rows
 from roseinfer.kernels.triton.argmax import argmax, choose
 from roseinfer.kernels.triton.embed import embed_last
 from roseinfer.kernels.triton.head import MAX_ROWS, head
-from roseinfer.kernels.triton.held import MAX_ROWS as MAX_HELD_ROWS
-from roseinfer.kernels.triton.held import HeldTile
 from roseinfer.kernels.triton.norm import add_norm_, norm
 from roseinfer.kernels.triton.pipelined import PipelinedTile
 from roseinfer.kernels.triton.products import Tile, product, product_in_parts
+from roseinfer.kernels.triton.resident import MAX_ROWS as MAX_RESIDENT_ROWS
+from roseinfer.kernels.triton.resident import ResidentTile
 from roseinfer.models.gpt2 import GPT2
 from roseinfer.models.linear import Linear
 
@@ -29,11 +29,11 @@ _ALIGNED = 64
 #: Tiles of a layer's products of up to so many rows; cuBLAS makes those that are not here. What is added to
 #: the residual stream has few outputs, so inputs are split.
 TILES: dict[int, dict[str, Tile]] = {
-    MAX_HELD_ROWS: {
-        "qkv": HeldTile(),
-        "out": HeldTile(splits=4, inputs=64),
-        "up": HeldTile(),
-        "down": HeldTile(splits=4),
+    MAX_RESIDENT_ROWS: {
+        "qkv": ResidentTile(),
+        "out": ResidentTile(splits=4, inputs=64),
+        "up": ResidentTile(),
+        "down": ResidentTile(splits=4),
     },
     64: {
         "out": PipelinedTile(64, 32, splits=2, stages=4),

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from roseinfer.kernels.triton.launch import early, follow, multiprocessors
+from roseinfer.kernels.triton.launch import early, multiprocessors, pdl_wait
 
 #: More rows than this are left to the matrix units.
 MAX_ROWS = 4
@@ -26,7 +26,7 @@ def _head_linear(
     program = tl.program_id(0)
     k = tl.arange(0, PAD_K)
     inside = k < K
-    follow(EARLY)
+    pdl_wait(EARLY)
     xs = ()
     bests = ()
     tokens = ()
@@ -43,10 +43,10 @@ def _head_linear(
         for row in tl.static_range(ROWS):
             y = tl.where(n < vocab, tl.sum(weight * xs[row][None, :], 1), float("-inf"))
             tl.store(logits_ptr + row * vocab + n, y.to(logits_ptr.dtype.element_ty), n < vocab)
-            top = tl.max(y, 0)
-            token = tl.min(tl.where(y == top, n, vocab), 0)
-            chosen = chosen + (tl.where(top > bests[row], token, tokens[row]),)  # noqa: RUF005
-            better = better + (tl.maximum(top, bests[row]),)  # noqa: RUF005
+            largest = tl.max(y, 0)
+            token = tl.min(tl.where(y == largest, n, vocab), 0)
+            chosen = chosen + (tl.where(largest > bests[row], token, tokens[row]),)  # noqa: RUF005
+            better = better + (tl.maximum(largest, bests[row]),)  # noqa: RUF005
         bests = better
         tokens = chosen
     for row in tl.static_range(ROWS):

@@ -68,7 +68,7 @@ def test_every_step_gives_to_the_next_slot(counts: list[int]) -> None:
     for number, count in enumerate(counts):
         tokens, slot = torch.arange(count, device=DEVICE) + number, target[number % SLOTS]
         before = slot.clone()
-        host_memory.give(tokens, target, ticket)
+        host_memory.write_slot(tokens, target, ticket)
         if CUDA:
             torch.cuda.synchronize()
         assert slot[:count].tolist() == tokens.tolist()

@@ -25,4 +25,11 @@ def test_what_changes_between_steps_is_not_specialised() -> None:
             seen.add(node.name)
             told = {c.value for c in ast.walk(decorators[0]) if isinstance(c, ast.Constant)}
             assert changing <= told, f"{path.name}: {node.name} specialises {changing - told}"
-    assert seen >= {"_norm", "_linear", "_pipelined_linear", "_prefill_attention", "_take", "_give"}
+    assert seen >= {
+        "_norm",
+        "_linear",
+        "_pipelined_linear",
+        "_prefill_attention",
+        "_read_slot",
+        "_write_slot",
+    }

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from roseinfer.kernels.triton import argmax, embed, head, held, norm, paged_decode, products, store_kv
+from roseinfer.kernels.triton import argmax, embed, head, norm, paged_decode, products, resident, store_kv
 from roseinfer.kernels.triton.pipelined import PipelinedTile
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -42,7 +42,7 @@ def test_norms(seed: int, rows: int, width: int, parts: int) -> None:
 @examples
 @given(
     seeds,
-    st.integers(1, held.MAX_ROWS),
+    st.integers(1, resident.MAX_ROWS),
     st.sampled_from([96, 300]),
     st.integers(1, 70),
     st.integers(1, 4),
@@ -50,11 +50,11 @@ def test_norms(seed: int, rows: int, width: int, parts: int) -> None:
 )
 def test_products(seed: int, rows: int, inputs: int, outputs: int, splits: int, gelu: bool) -> None:
     x, weight, bias = draw(seed, rows, inputs), draw(seed + 1, outputs, inputs) / 30, draw(seed + 2, outputs)
-    tile = held.HeldTile(outputs=16, splits=splits, inputs=32)
+    tile = resident.ResidentTile(outputs=16, splits=splits, inputs=32)
     wanted = F.linear(x, weight)
     close(products.product_in_parts(x, weight, tile).sum(0), wanted)
     wanted = F.gelu(wanted + bias, approximate="tanh") if gelu else wanted + bias
-    close(products.product(x, weight, bias, held.HeldTile(outputs=16, inputs=32), gelu=gelu), wanted)
+    close(products.product(x, weight, bias, resident.ResidentTile(outputs=16, inputs=32), gelu=gelu), wanted)
 
 
 @examples

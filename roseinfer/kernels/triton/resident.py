@@ -1,7 +1,6 @@
 """Matrix products of up to some dozen rows, bound by reading the weights and by the start of kernels.
 
-Every program holds a tile of the weight whole, and asks for it before the kernel ahead of it has ended. Sums
-are in float32.
+Every program loads its whole tile of the weight before the kernel ahead of it has ended. Sums are in float32.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from roseinfer.kernels.triton.launch import early, follow
+from roseinfer.kernels.triton.launch import early, pdl_wait
 from roseinfer.kernels.triton.products import Tile, gelu_of
 
 #: More rows than this are left to `pipelined`.
@@ -35,7 +34,7 @@ def _linear(
         k = first + turn * BLOCK_K + tl.arange(0, BLOCK_K)
         at = weight_ptr + n[None, :] * K + k[:, None]
         weights = weights + (tl.load(at, inside_n[None, :] & (k < K)[:, None], 0.0),)  # noqa: RUF005
-    follow(EARLY)
+    pdl_wait(EARLY)
     xs = ()
     for turn in tl.static_range(TURNS):
         k = first + turn * BLOCK_K + tl.arange(0, BLOCK_K)
@@ -53,7 +52,7 @@ def _linear(
 
 
 @dataclass(frozen=True)
-class HeldTile(Tile):
+class ResidentTile(Tile):
     """A program's work: all rows by `outputs`, of one of `splits` parts of the inputs, `inputs` at a time."""
 
     outputs: int = 32
