@@ -13,8 +13,9 @@ from harness.runs.answers import judged_answers
 from harness.runs.folder import read_info
 from harness.schema.calibration import client_ceiling
 from harness.schema.load import Load
-from harness.schema.results import OnlineRunInfo
+from harness.schema.results import RunInfo
 from harness.schema.settings import OnlineSettings
+from harness.schema.stored import checked
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class StoredRun:
     """
 
     path: Path
-    info: OnlineRunInfo
+    info: RunInfo
     settings: OnlineSettings
     cells: dict[str, dict[Load, list[Group]]]
     wrong: dict[str, str] = field(default_factory=dict)
@@ -39,9 +40,9 @@ class StoredRun:
         """
         hint = "name the folder of a finished run of bench online"
         info = read_info(path, hint)
-        if not isinstance(info, OnlineRunInfo):
+        if info.kind != "online":
             raise UsageError(f"{path} is an {info.kind} run; only online runs are compared", hint)
-        settings = info.settings
+        settings = checked(info.settings, OnlineSettings, f"the settings of {path / 'run.json'}")
         answers = judged_answers(path)
         if not (path / "requests.parquet").is_file():
             raise UsageError(f"the run in {path} is not finished", f"finish it: bench online --resume {path}")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.frontend import measure
 from roseinfer.server.config import ServerConfig
+
+pytestmark = pytest.mark.integration
 
 
 def test_every_token_arrives_and_costs_something() -> None:

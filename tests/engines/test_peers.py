@@ -20,6 +20,7 @@ from harness.loadgen.run_load import run_load
 from harness.models import resolve
 from harness.records.cell import CellIdentity, Expected, read_cell
 from harness.runs.offline.run import run_offline
+from harness.schema.load import ClosedLoop
 from harness.schema.settings import EngineRef, OfflineSettings
 from harness.workload import closed_loop
 
@@ -60,7 +61,7 @@ def test_serves_what_was_asked_for_and_is_gone(name: str, tmp_path: Path):
         pids = server.pids
         server.check()
     expected = [Expected(INPUT, OUTPUT)] * N
-    identity = CellIdentity(0, name, None, name, 1.0, 0)
+    identity = CellIdentity(0, name, None, name, ClosedLoop(concurrency=3), 0)
     table = read_cell(loaded, expected, identity, exact_length=True).requests
     assert table["error"].isna().all(), table[["error", "error_detail"]].to_string()
     assert (table["completion_tokens"] == OUTPUT).all()

@@ -21,6 +21,8 @@ from roseinfer.cli import app, main
 from roseinfer.config import EngineConfig
 from roseinfer.server.config import ServerConfig
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def broken(text_model: Any, tmp_path: Path) -> Callable[[str], Path]:

@@ -11,6 +11,8 @@ import pytest
 import rosemodels
 from rosemodels import ModelError, smollm2
 
+pytestmark = pytest.mark.integration
+
 
 def test_two_processes_want_it_at_once(tmp_path: Path) -> None:
     """One makes it and says so, the other waits."""

@@ -1,8 +1,8 @@
-"""Makes torchvision's CUDA build importable with a torch for CPUs; `torchvision_ops.pth` loads this file.
+"""Lets torchvision's CUDA build be imported beside a torch for CPUs; `torchvision_ops.pth` loads it.
 
 torchvision registers Python kernels for operators that its C++ library declares. That library does not load
-with another build of torch, so the import fails on a missing operator. This file declares the operators
-first."""
+beside another build of torch, so the import fails on a missing operator; here they are declared before it.
+"""
 
 import importlib.abc
 import sys
@@ -14,7 +14,7 @@ OPERATORS = (
 
 
 class _BeforeTorchvision(importlib.abc.MetaPathFinder):
-    """Finds no module; declares the operators when torchvision is first imported."""
+    """Finds nothing; declares the operators when torchvision is first looked for."""
 
     def find_spec(self, fullname, path, target=None):  # type: ignore[no-untyped-def]
         if fullname == "torchvision":

@@ -1,4 +1,4 @@
-"""SGLang's `Engine` with the interface that run_worker.py calls."""
+"""SGLang's `Engine` as the worker wants it."""
 
 from typing import Any
 

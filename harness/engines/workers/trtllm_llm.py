@@ -1,4 +1,4 @@
-"""TensorRT-LLM's `LLM` with the interface that run_worker.py calls."""
+"""TensorRT-LLM's `LLM` as the worker wants it."""
 
 from typing import Any
 

@@ -15,6 +15,8 @@ from harness.errors import BenchError
 from harness.loadgen.load_plan import LoadPlan
 from harness.loadgen.run_load import run_load
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize("trial", [try_chunks, try_requests])
 def test_a_trial_says_what_was_reached(trial: object) -> None:
@@ -38,8 +40,9 @@ def test_both_sides_of_every_request_are_compared() -> None:
     found = measure_accuracy(processes=2, concurrency=4, requests=10, tokens=8, behaviour=behaviour)
     for times in (found.measured, found.true):
         assert (len(times.ttft), len(times.e2e), len(times.tpot)) == (10, 10, 10)
-        assert len(times.itl) == 10 * 5
         assert min(times.ttft) >= 4.0
+    # Chunks that are read at once, as a busy machine may do, have one time.
+    assert 0 < len(found.measured.itl) <= len(found.true.itl) == 10 * 5
     error = found.error(2, 4)
     assert (error.processes, error.concurrency, error.requests) == (2, 4, 10)
     assert error.ttft_error_ms.p99 >= error.ttft_error_ms.p50

@@ -27,7 +27,9 @@ class Done:
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+def bench(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], integration: None
+) -> Callable[..., Done]:
     """Runs `bench` in this process."""
 
     def run(*arguments: str) -> Done:
@@ -80,7 +82,7 @@ class Bench:
 
 
 @pytest.fixture
-def start_bench() -> Iterator[Callable[..., Bench]]:
+def start_bench(integration: None) -> Iterator[Callable[..., Bench]]:
     """Starts `bench` processes, and ends those that are left."""
     started: list[Bench] = []
 

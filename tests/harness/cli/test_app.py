@@ -13,6 +13,8 @@ import pytest
 from harness.cli.commands import COMMANDS, load_command
 from tests.harness.report.conftest import make_offline
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),

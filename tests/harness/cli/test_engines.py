@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 from harness.cli.engines import app
 from harness.errors import UsageError
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(autouse=True)
 def _no_peers(tmp_path, monkeypatch) -> None:

@@ -42,14 +42,14 @@ N = 3 * len(FAULTS)
 
 
 def test_every_fault_is_counted_under_its_kind(
-    serve_golden: Any, bench: Any, tmp_path: Path, quick: list[str]
+    start_mock: Any, bench: Any, tmp_path: Path, quick: list[str]
 ) -> None:
     (tmp_path / "script.json").write_text(json.dumps([behaviour for behaviour, _ in FAULTS]))
-    golden = serve_golden("--script", str(tmp_path / "script.json"))
+    server = start_mock("--script", str(tmp_path / "script.json"))
     trace = "".join(f"{i * 0.01},9,6\n" for i in range(N))
     (tmp_path / "trace.csv").write_text(f"arrival_s,input_tokens,output_tokens\n{trace}")
     done = bench(
-        "online", "--base-url", golden.url, *quick, "--trace", str(tmp_path / "trace.csv"), "--json",
+        "online", "--base-url", server.url, *quick, "--trace", str(tmp_path / "trace.csv"), "--json",
         "--scales", "1,0.5", "--n", str(N), "--timeout-s", "5",
     )  # fmt: skip
     assert done.code == 3, done.err

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from harness.records.schema import CHUNKS, REQUESTS
-from harness.schema.results import OnlineResults, OnlineRunInfo
+from harness.schema.results import OnlineResults, RunInfo
 
 FILES = {
     "run.json", "journal.jsonl", "skipped.json", "requests.parquet", "chunks.parquet", "online_results.json",
@@ -42,7 +42,7 @@ def check_files(folder: Path, logs: set[str]) -> dict[str, Any]:
     results: dict[str, Any] = strict((folder / "online_results.json").read_text())
     OnlineResults.model_validate(results)
     run = strict((folder / "run.json").read_text())
-    OnlineRunInfo.model_validate(run)
+    RunInfo.model_validate(run)
     assert results["schema_version"] == 2 and results["meta"] == run
     assert "auto" not in (run["settings"]["device"], run["settings"]["dtype"], run["settings"]["clients"])
     journal = [strict(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
@@ -122,11 +122,11 @@ def check_summary(found: dict[str, Any], mine: pd.DataFrame, chunks: pd.DataFram
     assert found["goodput_req_per_s"] == pytest.approx(good_enough.sum() / seconds)
 
 
-def test_a_whole_run(serve_golden: Any, start_bench: Any, quick: list[str]) -> None:
+def test_a_whole_run(start_mock: Any, start_bench: Any, quick: list[str]) -> None:
     """Two scales, two repeats, chunks of several tokens, a service level."""
-    golden = serve_golden("--tokens-per-chunk", "3")
+    server = start_mock("--tokens-per-chunk", "3")
     done = start_bench(
-        "online", "--base-url", golden.url, *quick, "--n", "12", "--scales", "0.02,0.01", "--repeats", "2",
+        "online", "--base-url", server.url, *quick, "--n", "12", "--scales", "0.02,0.01", "--repeats", "2",
         "--warmup", "auto", "--slo", "ttft_ms=100000",
     ).end()  # fmt: skip
     assert done.code == 0, done.err
@@ -179,10 +179,10 @@ def test_killed_and_resumed_with_a_real_engine(
 
 
 def test_ctrl_c_is_saved_and_names_how_to_go_on(
-    serve_golden: Any, start_bench: Any, bench: Any, quick: list[str]
+    start_mock: Any, start_bench: Any, bench: Any, quick: list[str]
 ) -> None:
-    golden = serve_golden()
-    first = start_bench("online", "--base-url", golden.url, *quick, "--n", "8", "--scales", "0.02,1")
+    server = start_mock()
+    first = start_bench("online", "--base-url", server.url, *quick, "--n", "8", "--scales", "0.02,1")
     folder = Path(first.until("run ").removeprefix("run ").partition(": ")[0])
     first.until("[1/2] openai, scale 1, repeat 0: TTFT")
     first.until("[2/2]")
@@ -200,14 +200,12 @@ def test_ctrl_c_is_saved_and_names_how_to_go_on(
     assert [one["load"]["scale"] for one in results["summaries"] if one["repeat"] is None] == [0.02, 1]
 
 
-def test_failures_are_counted_by_kind(
-    serve_golden: Any, bench: Any, tmp_path: Path, quick: list[str]
-) -> None:
+def test_failures_are_counted_by_kind(start_mock: Any, bench: Any, tmp_path: Path, quick: list[str]) -> None:
     script = [{}, {"status": 500}, {"cut_after": 2}, {"tokens": 3}, {"usage_off_by": 1}]
     (tmp_path / "script.json").write_text(json.dumps(script))
-    golden = serve_golden("--script", str(tmp_path / "script.json"))
+    server = start_mock("--script", str(tmp_path / "script.json"))
     done = bench(
-        "online", "--base-url", golden.url, *quick, "--concurrency", "1", "--n", "20", "--json",
+        "online", "--base-url", server.url, *quick, "--concurrency", "1", "--n", "20", "--json",
         "--input-len", "9", "--output-len", "6", "--slo", "ttft_ms=100000",
     )  # fmt: skip
     assert done.code == 3, done.err
@@ -222,12 +220,12 @@ def test_failures_are_counted_by_kind(
     assert "INVALID: 16 of 20 requests failed" in done.err
 
 
-def test_nothing_listens(serve_golden: Any, bench: Any, quick: list[str]) -> None:
-    golden = serve_golden()
-    golden.end()
-    done = bench("online", "--base-url", golden.url, *quick, "--scales", "1,2", "--n", "2")
+def test_nothing_listens(start_mock: Any, bench: Any, quick: list[str]) -> None:
+    server = start_mock()
+    server.end()
+    done = bench("online", "--base-url", server.url, *quick, "--scales", "1,2", "--n", "2")
     assert (done.code, done.out) == (3, "")
-    where = f"127.0.0.1:{golden.port}"
+    where = f"127.0.0.1:{server.port}"
     message, hint = done.err.splitlines()[-2:]
     assert message.startswith(f"bench: nothing could be measured: openai: no server answers at {where}")
     assert hint.startswith(
@@ -237,17 +235,17 @@ def test_nothing_listens(serve_golden: Any, bench: Any, quick: list[str]) -> Non
 
 
 def test_an_engine_that_is_not_installed_is_named_and_no_failure(
-    serve_golden: Any, bench: Any, tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+    start_mock: Any, bench: Any, tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho \'{"python": "3"}\'\n')
     python.chmod(0o755)
     (tmp_path / "engines.yaml").write_text(f"vllm: {{python: {python}}}\n")
     monkeypatch.setenv("BENCH_ENGINES", str(tmp_path / "engines.yaml"))
-    golden = serve_golden()
+    server = start_mock()
     model = ["--model", "random:gpt2-tiny", "--device", "cpu"]
     done = bench(
-        "online", "--engines", "vllm,openai", "--base-url", golden.url, *model, *quick, "--n", "3",
+        "online", "--engines", "vllm,openai", "--base-url", server.url, *model, *quick, "--n", "3",
         "--scales", "0.01",
     )  # fmt: skip
     assert done.code == 0, done.err
@@ -264,10 +262,10 @@ def test_an_engine_that_is_not_installed_is_named_and_no_failure(
 
 
 def test_a_profile_that_fails_hides_no_result_and_is_tried_again(
-    serve_golden: Any, bench: Any, quick: list[str]
+    start_mock: Any, bench: Any, quick: list[str]
 ) -> None:
     """A server that was not started here is not profiled."""
-    where = "--base-url", serve_golden().url
+    where = "--base-url", start_mock().url
     done = bench("online", *where, *quick, "--n", "2", "--scales", "0.01", "--profile", "torch")
     assert done.code == 3
     report = Path(done.out.removesuffix("\n"))
@@ -290,10 +288,10 @@ def test_a_profile_that_fails_hides_no_result_and_is_tried_again(
     ("fit", "words"), [(["drop"], "dropped"), (["clip", "--max-output-len", "8"], "changed")]
 )
 def test_what_fitting_does_is_said_when_the_run_begins(
-    serve_golden: Any, bench: Any, quick: list[str], fit: list[str], words: str
+    start_mock: Any, bench: Any, quick: list[str], fit: list[str], words: str
 ) -> None:
     load = ["--max-model-len", "256", "--n", "4", "--scales", "0.01", "--fit", *fit]
-    done = bench("online", "--base-url", serve_golden().url, *quick, *load)
+    done = bench("online", "--base-url", start_mock().url, *quick, *load)
     assert done.code == 0, done.err
     trace = strict((Path(done.out.strip()).parent / "run.json").read_text())["trace"]
     count, whole = trace[words], trace["requests"] + trace["dropped"]
@@ -303,7 +301,7 @@ def test_what_fitting_does_is_said_when_the_run_begins(
     assert f" of {whole:,} ({100 * count / whole:.0f} %)" in line
 
 
-def test_quiet_says_nothing_but_the_report(serve_golden: Any, bench: Any, quick: list[str]) -> None:
-    golden = serve_golden()
-    done = bench("online", "--base-url", golden.url, *quick, "--n", "2", "--scales", "0.01", "--quiet")
+def test_quiet_says_nothing_but_the_report(start_mock: Any, bench: Any, quick: list[str]) -> None:
+    server = start_mock()
+    done = bench("online", "--base-url", server.url, *quick, "--n", "2", "--scales", "0.01", "--quiet")
     assert (done.code, done.err) == (0, "") and done.out.endswith("report.html\n")

@@ -19,6 +19,8 @@ from harness.engines.base import Contender, EngineSettings, Installation
 from harness.engines.variants import Variant
 from harness.schema.settings import EngineRef
 
+pytestmark = pytest.mark.integration
+
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 
 

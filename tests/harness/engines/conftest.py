@@ -101,5 +101,5 @@ def _alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def fake(tmp_path: Path) -> FakeEngine:
+def fake(tmp_path: Path, integration: None) -> FakeEngine:
     return FakeEngine(tmp_path)

@@ -48,6 +48,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flags, "CACHE", tmp_path / "cache")
 
 
+@pytest.mark.integration
 def test_vllm_options_follow_the_installed_version(tmp_path: Path):
     who = contender(EngineRef(name="vllm"))
     engine = LOCAL["vllm"]
@@ -69,6 +70,7 @@ def test_a_build_of_vllm_for_the_other_device_is_refused(tmp_path: Path, distrib
         LOCAL["vllm"].server(_vllm(tmp_path, distribution, ""), _settings(who, device=device), 1)
 
 
+@pytest.mark.integration
 def test_prefix_cache_follows_the_run_and_the_variant(tmp_path: Path):
     engine, there = LOCAL["vllm"], _vllm(tmp_path, "vllm-cpu", "")
     plain = contender(EngineRef(name="vllm"))
@@ -78,6 +80,7 @@ def test_prefix_cache_follows_the_run_and_the_variant(tmp_path: Path):
     assert "--enable-prefix-caching" in engine.server(there, _settings(cached), 1).argv
 
 
+@pytest.mark.integration
 def test_a_variant_is_laid_over_the_defaults(tmp_path: Path):
     variant = Variant(label="x", args=["--max-num-seqs=4"], env={"DO_NOT_TRACK": "0", "A": "b"})
     who = Contender(EngineRef.model_validate("vllm@x"), variant, "vLLM (x)")
@@ -87,6 +90,7 @@ def test_a_variant_is_laid_over_the_defaults(tmp_path: Path):
     assert launch.env["A"] == "b"
 
 
+@pytest.mark.integration
 def test_a_variant_with_an_option_the_version_does_not_have(tmp_path: Path):
     who = contender(EngineRef.model_validate("vllm@no-async-scheduling"))
     with pytest.raises(UsageError, match=r"vLLM 1\.2\.3 has no option --no-async-scheduling"):
@@ -107,6 +111,7 @@ def test_sglang_in_its_own_words(tmp_path: Path):
     assert factory.target.endswith("sglang_llm.py:Sglang")
 
 
+@pytest.mark.integration
 def test_roseinfer_has_every_option_it_is_started_with():
     engine = LOCAL["roseinfer"]
     launch = engine.server(engine.installed(), _settings(contender(EngineRef(name="roseinfer"))), 8000)

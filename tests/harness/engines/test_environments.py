@@ -22,6 +22,8 @@ from harness.environments import bundle, install, unpack
 from harness.environments.pip import run
 from harness.errors import EngineError, UsageError
 
+pytestmark = pytest.mark.integration
+
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TORCH = torch.__version__.partition("+")[0].rpartition(".")[0]
 

@@ -59,22 +59,22 @@ def _succeeded(results: OnlineResults) -> dict[str, int]:
     return {one.label: one.num_success for one in results.summaries if one.repeat is None}
 
 
-def test_processes_of_engines_are_killed(tmp_path: Path, serve_golden: Any):
+def test_processes_of_engines_are_killed(tmp_path: Path, start_mock: Any):
     """Of the first the one that answers HTTP, of the second the one that computes."""
-    golden = serve_golden()
+    server = start_mock()
     killer = Killer({"roseinfer": "roseinfer.cli", "roseinfer (one thread)": "roseinfer.engine.process"})
-    results = _run(tmp_path, "roseinfer,roseinfer@one-thread,openai", golden.url, killer)
+    results = _run(tmp_path, "roseinfer,roseinfer@one-thread,openai", server.url, killer)
     assert len(killer.killed) == 3
     succeeded = _succeeded(results)
     assert succeeded.pop("openai") == 4
     left_out = {one.label for one in results.skipped}
     for label in killer.modules:
         assert label in left_out or succeeded[label] == 0
-    assert killer.left(but=golden.process.pid) == []
+    assert killer.left(but=server.process.pid) == []
 
 
 def test_engines_that_do_not_serve(
-    tmp_path: Path, serve_golden: Any, fake: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, start_mock: Any, fake: Any, monkeypatch: pytest.MonkeyPatch
 ):
     """One never gets ready; one answers nothing but its health and ignores SIGINT. Both leave daemons."""
     (tmp_path / "second").mkdir()
@@ -86,7 +86,7 @@ def test_engines_that_do_not_serve(
         monkeypatch.setattr(
             type(LOCAL[name]), "command", lambda self, found, settings, port, launch=launch: launch(port)
         )
-    results = _run(tmp_path, "vllm,sglang,openai", serve_golden().url, Killer())
+    results = _run(tmp_path, "vllm,sglang,openai", start_mock().url, Killer())
     assert _succeeded(results) == {"SGLang": 0, "openai": 4}
     [fault] = results.skipped
     assert (fault.label, fault.reason.splitlines()[0]) == (
@@ -98,12 +98,12 @@ def test_engines_that_do_not_serve(
 
 
 def test_a_prefix_cache_that_cannot_be_emptied(
-    tmp_path: Path, serve_golden: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, start_mock: Any, monkeypatch: pytest.MonkeyPatch
 ):
     """A cell that would begin with another's prefixes is not measured."""
     monkeypatch.setattr(OpenAI, "flush", Route("/no_such_route"))
     settings = OnlineSettings(
-        base_url=serve_golden().url, out=tmp_path, max_model_len=64, concurrency=2, n=4, input_len=8,
+        base_url=start_mock().url, out=tmp_path, max_model_len=64, concurrency=2, n=4, input_len=8,
         output_len=4, warmup=0, calibrate=False, check_answers=False, prefix_cache=True,
     )  # fmt: skip
     with pytest.raises(

@@ -11,6 +11,8 @@ from harness.engines import find
 from harness.engines.base import Installation, Missing
 from harness.errors import UsageError
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(autouse=True)
 def _nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ import pytest
 from harness.engines.process import guard
 from harness.engines.process.tree import Guarded
 
+pytestmark = pytest.mark.integration
+
 
 def test_an_engine_starts_where_the_kernel_refuses_its_niceness(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

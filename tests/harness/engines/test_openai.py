@@ -16,6 +16,8 @@ from harness.engines.registry import contender
 from harness.errors import EngineError, UsageError
 from harness.schema.settings import EngineRef
 
+pytestmark = pytest.mark.integration
+
 KEY = "sk-secret"
 
 

@@ -16,6 +16,8 @@ import pytest
 from harness.loadgen.load_plan import LoadPlan, LoadResult, Target, WireRequest
 from harness.loadgen.run_load import run_load
 
+pytestmark = pytest.mark.integration
+
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 

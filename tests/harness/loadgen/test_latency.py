@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.integration
+
 ASK_AND_READ = """
 import ctypes
 from harness.loadgen import time_slices

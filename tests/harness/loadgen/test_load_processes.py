@@ -16,6 +16,10 @@ from harness.errors import BenchError, UsageError
 from harness.loadgen.load_plan import LoadPlan, Progress, Target, WireRequest
 from harness.loadgen.run_load import run_load
 
+from .conftest import make_plan
+
+pytestmark = pytest.mark.integration
+
 _STALL = [{"stall_after": 0}] * 4
 
 
@@ -24,7 +28,7 @@ def workers_of(pid: int) -> list[psutil.Process]:
     return [child for child in children if "harness.loadgen.client_main" in child.cmdline()]
 
 
-def test_a_client_that_crashes_is_an_error_and_takes_the_others_with_it(golden: Any) -> None:
+def test_a_client_that_crashes_is_an_error_and_takes_the_others_with_it(mock_server: Any) -> None:
     found: list[psutil.Process] = []
 
     def crash_one(_: Progress) -> None:
@@ -33,12 +37,12 @@ def test_a_client_that_crashes_is_an_error_and_takes_the_others_with_it(golden: 
             found[0].kill()
 
     with pytest.raises(BenchError, match=r"client process \d ended with code -9"):
-        run_load(golden.plan(_STALL), clients=2, progress=crash_one, start_delay_s=0.05)
+        run_load(make_plan(mock_server, _STALL), clients=2, progress=crash_one, start_delay_s=0.05)
     assert len(found) == 2
     assert not any(process.is_running() for process in found)
 
 
-def test_an_interrupt_ends_the_clients(golden: Any) -> None:
+def test_an_interrupt_ends_the_clients(mock_server: Any) -> None:
     found: list[psutil.Process] = []
 
     def interrupt(_: Progress) -> None:
@@ -46,7 +50,7 @@ def test_an_interrupt_ends_the_clients(golden: Any) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_load(golden.plan(_STALL), clients=2, progress=interrupt, start_delay_s=0.05)
+        run_load(make_plan(mock_server, _STALL), clients=2, progress=interrupt, start_delay_s=0.05)
     assert len(found) == 2
     assert not any(process.is_running() for process in found)
 
@@ -60,8 +64,8 @@ run_load(plan, clients=2, progress=lambda _: print("under way", flush=True), sta
 """
 
 
-def test_clients_die_with_a_parent_that_is_killed(golden: Any) -> None:
-    plan = msgspec.json.encode(golden.plan(_STALL)).decode()
+def test_clients_die_with_a_parent_that_is_killed(mock_server: Any) -> None:
+    plan = msgspec.json.encode(make_plan(mock_server, _STALL)).decode()
     with subprocess.Popen([sys.executable, "-c", _PARENT, plan], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         parent.stdout.readline()
@@ -72,7 +76,7 @@ def test_clients_die_with_a_parent_that_is_killed(golden: Any) -> None:
     assert not alive
 
 
-def test_clients_stay_on_their_cores(golden: Any) -> None:
+def test_clients_stay_on_their_cores(mock_server: Any) -> None:
     core = min(os.sched_getaffinity(0))
     kept: list[list[int]] = []
 
@@ -81,7 +85,7 @@ def test_clients_stay_on_their_cores(golden: Any) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_load(golden.plan(_STALL), clients=2, cpus=[core], progress=look, start_delay_s=0.05)
+        run_load(make_plan(mock_server, _STALL), clients=2, cpus=[core], progress=look, start_delay_s=0.05)
     assert kept == [[core], [core]]
 
 

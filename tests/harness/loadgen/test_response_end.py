@@ -17,10 +17,10 @@ TRAILERS = CHUNKED[:-2] + b"Server-Timing: total\r\n\r\n"
 EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </>\r\n\r\n" + CHUNKED
 LENGTH = b"HTTP/1.1 500 Oops\r\nContent-Length: 4\r\n\r\noops"
 EMPTY = b"HTTP/1.1 204 No Content\r\n\r\n"
-GOLDEN = b"".join(step.data for step in write_script(Behaviour(crlf=True), 5, 3).steps)
+MOCK = b"".join(step.data for step in write_script(Behaviour(crlf=True), 5, 3).steps)
 
 
-@pytest.mark.parametrize("response", [CHUNKED, TRAILERS, EARLY, LENGTH, EMPTY, GOLDEN])
+@pytest.mark.parametrize("response", [CHUNKED, TRAILERS, EARLY, LENGTH, EMPTY, MOCK])
 @given(data=st.data())
 def test_the_end_is_the_last_byte_however_the_bytes_are_split(response: bytes, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(1, len(response) - 1), max_size=8)))

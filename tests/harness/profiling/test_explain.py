@@ -17,14 +17,13 @@ from harness.schema.results import (
     Comparison,
     Distribution,
     OnlineResults,
-    OnlineRunInfo,
     OnlineSummary,
+    RunInfo,
     Versions,
 )
-from harness.schema.settings import OnlineSettings
 
-META = OnlineRunInfo(
-    created="", command=[], settings=OnlineSettings(), versions=Versions(rosebench="0", python="3")
+META = RunInfo(
+    kind="online", created="", command=[], settings={}, versions=Versions(rosebench="0", python="3")
 )
 
 

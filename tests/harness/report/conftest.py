@@ -20,14 +20,13 @@ from harness.schema.results import (
     LaunchRecord,
     OfflineResult,
     OfflineResults,
-    OfflineRunInfo,
     OnlineResults,
-    OnlineRunInfo,
+    RunInfo,
     Skipped,
     TraceRecord,
     Versions,
 )
-from harness.schema.settings import OfflineSettings, OnlineSettings, Slo
+from harness.schema.settings import Slo
 
 
 @dataclass(frozen=True)
@@ -203,7 +202,7 @@ TRACE = TraceRecord(
 )
 
 
-def info(kind: Any, labels: Sequence[str], **settings: Any) -> Any:
+def info(kind: Any, labels: Sequence[str], **settings: Any) -> RunInfo:
     """What a run writes about itself."""
     command = ["bench", kind, "--engines", "roseinfer,roseinfer@no-mp-async-admit,vllm", "--seed", "0"]
     launches = [
@@ -217,13 +216,11 @@ def info(kind: Any, labels: Sequence[str], **settings: Any) -> Any:
         )
         for label in labels
     ]
-    given = {"model": "random:gpt2", "device": "cpu", "dtype": "bf16", "seed": 0, **settings}
-    made: Any = OnlineRunInfo if kind == "online" else OfflineRunInfo
-    typed = OnlineSettings if kind == "online" else OfflineSettings
-    return made(
+    return RunInfo(
+        kind=kind,
         created="2025-03-01T12:00:00Z",
         command=command,
-        settings=typed.model_validate(given),
+        settings={"model": "random:gpt2", "device": "cpu", "dtype": "bf16", "seed": 0, **settings},
         environment={
             "cpu": {
                 "model": "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",

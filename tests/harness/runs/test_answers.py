@@ -20,8 +20,8 @@ def run_quickly(url: str, folder: Path, **given: Any) -> tuple[Path, Any]:
     return run_online(OnlineSettings(base_url=url, out=folder, **(quick | given)), ["bench"], lambda _: None)
 
 
-def test_an_engine_that_answers_wrongly_wins_nothing(serve_golden: Any, tmp_path: Path) -> None:
-    folder, results = run_quickly(serve_golden().url, tmp_path, model="random:gpt2-tiny", engines="openai")
+def test_an_engine_that_answers_wrongly_wins_nothing(start_mock: Any, tmp_path: Path) -> None:
+    folder, results = run_quickly(start_mock().url, tmp_path, model="random:gpt2-tiny", engines="openai")
     assert results.answers is not None
     [check] = results.answers.checks
     assert check.verdict == "wrong" and results.answers.wrong == {"openai": check.reason}
@@ -41,9 +41,9 @@ def test_an_engine_that_answers_wrongly_wins_nothing(serve_golden: Any, tmp_path
 
 
 def test_a_server_whose_model_nobody_knows_is_judged_by_lengths_alone(
-    serve_golden: Any, tmp_path: Path
+    start_mock: Any, tmp_path: Path
 ) -> None:
-    folder, results = run_quickly(serve_golden().url, tmp_path / "right")
+    folder, results = run_quickly(start_mock().url, tmp_path / "right")
     [check] = results.answers.checks
     assert (check.verdict, check.reason) == ("unknown", "nothing to judge by")
     assert results.answers.reference is None
@@ -59,7 +59,7 @@ def test_a_server_whose_model_nobody_knows_is_judged_by_lengths_alone(
     [{"check_answers": False}, {"max_model_len": 16, "concurrency": 1, "input_len": 4, "output_len": 4}],
 )
 def test_a_check_that_is_not_wanted_or_does_not_fit_asks_nothing(
-    serve_golden: Any, tmp_path: Path, given: dict[str, Any]
+    start_mock: Any, tmp_path: Path, given: dict[str, Any]
 ) -> None:
-    folder, results = run_quickly(serve_golden().url, tmp_path, **given)
+    folder, results = run_quickly(start_mock().url, tmp_path, **given)
     assert results.answers is None and not (folder / ANSWERS).exists()

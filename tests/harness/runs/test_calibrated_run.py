@@ -44,10 +44,14 @@ def settings_for(url: str, folder: Path, **given: Any) -> OnlineSettings:
     ],
 )
 def test_a_client_near_its_limit_makes_a_cell_invalid(
-    serve_golden: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Calibration, reason: str | None
+    start_mock: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    found: Calibration,
+    reason: str | None,
 ) -> None:
     monkeypatch.setattr(resolve, "load_calibration", lambda: found)
-    folder, results = run_online(settings_for(serve_golden().url, tmp_path), ["bench"], lambda _: None)
+    folder, results = run_online(settings_for(start_mock().url, tmp_path), ["bench"], lambda _: None)
     assert json.loads((folder / "run.json").read_text())["environment"]["calibration"] == found.model_dump()
     said = [why for summary in results.summaries for why in summary.invalid_reasons if "above half" in why]
     if reason is None:
@@ -58,7 +62,7 @@ def test_a_client_near_its_limit_makes_a_cell_invalid(
 
 
 def test_a_machine_without_one_is_calibrated_first(
-    serve_golden: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_mock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measure(*, quick: bool, tell: Any) -> Calibration:
         tell("something")
@@ -67,7 +71,7 @@ def test_a_machine_without_one_is_calibrated_first(
     monkeypatch.setattr(resolve, "load_calibration", lambda: None)
     monkeypatch.setattr(resolve, "calibrate", measure)
     events: list[Event] = []
-    folder, _ = run_online(settings_for(serve_golden().url, tmp_path), ["bench"], events.append)
+    folder, _ = run_online(settings_for(start_mock().url, tmp_path), ["bench"], events.append)
     assert events[0] == Calibrating("something")
     kept = json.loads((folder / "run.json").read_text())["environment"]["calibration"]
     assert kept["ceilings"][0]["chunks_per_s"] == 1e9
@@ -75,14 +79,14 @@ def test_a_machine_without_one_is_calibrated_first(
 
 @pytest.mark.parametrize("switched_off", [True, False])
 def test_a_run_without_one_says_so(
-    serve_golden: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switched_off: bool
+    start_mock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switched_off: bool
 ) -> None:
     def fail(**_: object) -> Calibration:
         raise BenchError("too busy")
 
     monkeypatch.setattr(resolve, "load_calibration", lambda: None)
     monkeypatch.setattr(resolve, "calibrate", fail)
-    settings = settings_for(serve_golden().url, tmp_path, calibrate=not switched_off)
+    settings = settings_for(start_mock().url, tmp_path, calibrate=not switched_off)
     folder, results = run_online(settings, ["bench"], lambda _: None)
     assert json.loads((folder / "run.json").read_text())["environment"]["calibration"].startswith("none: ")
     assert not any("above half" in why for one in results.summaries for why in one.invalid_reasons)

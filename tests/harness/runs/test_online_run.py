@@ -26,8 +26,10 @@ from harness.runs.events import CellDone, EngineSkipped, EngineStarting, Event, 
 from harness.runs.online import resume_online, run_online
 from harness.runs.run import Run
 from harness.schema.load import ClosedLoop, TraceLoad, load_text
-from harness.schema.results import OnlineResults, OnlineRunInfo, Versions
+from harness.schema.results import OnlineResults, RunInfo, Versions
 from harness.schema.settings import OnlineSettings
+
+pytestmark = pytest.mark.integration
 
 Act = Callable[[], object]
 Make = Callable[..., OnlineSettings]
@@ -89,8 +91,8 @@ def edit(path: Path, change: Callable[[Any], None]) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_a_run_that_was_interrupted_is_finished(serve_golden: Any, settings_for: Make) -> None:
-    folder = interrupted(settings_for(serve_golden().url, repeats=2, warmup=1))
+def test_a_run_that_was_interrupted_is_finished(start_mock: Any, settings_for: Make) -> None:
+    folder = interrupted(settings_for(start_mock().url, repeats=2, warmup=1))
     before = (folder / "journal.jsonl").read_text()
     watch = Watcher()
     same, results = resume_online(folder, watch)
@@ -114,10 +116,10 @@ def in_flight(requests: pd.DataFrame) -> int:
     return max(int(((begun <= t) & (ended > t)).sum()) for t in begun)
 
 
-def test_a_sweep_interrupted_in_its_middle_is_finished(serve_golden: Any, settings_for: Make) -> None:
+def test_a_sweep_interrupted_in_its_middle_is_finished(start_mock: Any, settings_for: Make) -> None:
     """1, 2 and 4 requests in flight against one server, whichever order they are asked for in."""
     closed = {"concurrency": "4,1,2", "n": 5, "rounds": 3, "input_len": 9, "output_len": 4}
-    folder = interrupted(settings_for(serve_golden().url, scales=[1.0], **closed), cell=1)
+    folder = interrupted(settings_for(start_mock().url, scales=[1.0], **closed), cell=1)
     watch = Watcher()
     _, results = resume_online(folder, watch)
     assert watch.measured == [2]
@@ -135,10 +137,10 @@ def test_a_sweep_interrupted_in_its_middle_is_finished(serve_golden: Any, settin
     assert "Load grows to the right." in page and "<summary>4 in flight</summary>" in page
 
 
-def test_a_complete_run_is_only_written_again(serve_golden: Any, settings_for: Make) -> None:
-    golden = serve_golden()
-    folder, results = run_online(settings_for(golden.url, scales=[0.01]), ["bench"], Watcher())
-    golden.end()
+def test_a_complete_run_is_only_written_again(start_mock: Any, settings_for: Make) -> None:
+    server = start_mock()
+    folder, results = run_online(settings_for(server.url, scales=[0.01]), ["bench"], Watcher())
+    server.end()
     kept = {path: path.read_bytes() for path in folder.iterdir() if path.suffix in (".json", ".jsonl")}
     (folder / "online_results.json").unlink()
     watch = Watcher()
@@ -147,16 +149,16 @@ def test_a_complete_run_is_only_written_again(serve_golden: Any, settings_for: M
     assert {path: path.read_bytes() for path in kept} == kept
 
 
-def test_a_server_that_goes_costs_the_cells_that_are_left(serve_golden: Any, settings_for: Make) -> None:
-    golden = serve_golden()
-    watch = Watcher({1: golden.end})
-    folder, results = run_online(settings_for(golden.url, repeats=2), ["bench"], watch)
+def test_a_server_that_goes_costs_the_cells_that_are_left(start_mock: Any, settings_for: Make) -> None:
+    server = start_mock()
+    watch = Watcher({1: server.end})
+    folder, results = run_online(settings_for(server.url, repeats=2), ["bench"], watch)
     assert [(one.load and one.load.value, one.repeat) for one in results.skipped] == [(0.02, 1), (0.01, 1)]
     assert "no server answers" in results.skipped[0].reason and results.skipped[0].hint
     assert [event.skipped for event in watch.of(EngineSkipped)] == results.skipped
     assert {one.num_error for one in results.summaries} == {0}
 
-    serve_golden("--port", str(golden.port))
+    start_mock("--port", str(server.port))
     again = Watcher({2: press_ctrl_c})
     with pytest.raises(KeyboardInterrupt):
         resume_online(folder, again)
@@ -169,42 +171,42 @@ def test_a_server_that_goes_costs_the_cells_that_are_left(serve_golden: Any, set
 
 
 def test_a_fault_of_the_first_part_is_in_the_results_of_the_second(
-    serve_golden: Any, settings_for: Make
+    start_mock: Any, settings_for: Make
 ) -> None:
-    golden = serve_golden()
-    folder, _ = run_online(settings_for(golden.url), ["bench"], Watcher({0: golden.end}))
+    server = start_mock()
+    folder, _ = run_online(settings_for(server.url), ["bench"], Watcher({0: server.end}))
     _, results = resume_online(folder, Watcher())
     assert [(one.label, one.load) for one in results.skipped] == [("openai", TraceLoad(scale=0.01))]
     assert len(json.loads((folder / "skipped.json").read_text())) == 1
 
 
-def test_a_cell_that_its_server_did_not_outlive_is_none(serve_golden: Any, settings_for: Make) -> None:
-    golden = serve_golden()
+def test_a_cell_that_its_server_did_not_outlive_is_none(start_mock: Any, settings_for: Make) -> None:
+    server = start_mock()
 
     class EndsIt(Watcher):
         def __call__(self, event: Any) -> None:
             super().__call__(event)
             if len(self.of(EngineStarting)) == 1 and getattr(event, "progress", None):
-                golden.end()
+                server.end()
 
     with pytest.raises(BenchError, match="nothing could be measured: openai: no server answers") as raised:
-        run_online(settings_for(golden.url), ["bench"], EndsIt())
+        run_online(settings_for(server.url), ["bench"], EndsIt())
     assert raised.value.message.count("no server answers") == 1 and raised.value.exit_code == 3
 
 
-def test_nothing_listens(serve_golden: Any, settings_for: Make) -> None:
-    golden = serve_golden()
-    golden.end()
+def test_nothing_listens(start_mock: Any, settings_for: Make) -> None:
+    server = start_mock()
+    server.end()
     watch = Watcher()
-    with pytest.raises(BenchError, match=f"no server answers at 127.0.0.1:{golden.port}") as raised:
-        run_online(settings_for(golden.url), ["bench"], watch)
+    with pytest.raises(BenchError, match=f"no server answers at 127.0.0.1:{server.port}") as raised:
+        run_online(settings_for(server.url), ["bench"], watch)
     assert "start it" in raised.value.hint
     folder = watch.of(Started)[0].folder
-    serve_golden("--port", str(golden.port))
+    start_mock("--port", str(server.port))
     assert len(resume_online(folder, Watcher())[1].summaries) == 4
 
 
-def test_one_at_a_time(serve_golden: Any, settings_for: Make) -> None:
+def test_one_at_a_time(start_mock: Any, settings_for: Make) -> None:
     def meddle() -> None:
         with pytest.raises(UsageError, match="is still going on"):
             resume_online(watch.of(Started)[0].folder, Watcher())
@@ -212,7 +214,7 @@ def test_one_at_a_time(serve_golden: Any, settings_for: Make) -> None:
 
     told: list[bool] = []
     watch = Watcher({0: meddle})
-    run_online(settings_for(serve_golden().url, scales=[0.01]), ["bench"], watch)
+    run_online(settings_for(start_mock().url, scales=[0.01]), ["bench"], watch)
     assert told == [True]
 
 
@@ -231,10 +233,10 @@ def python_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
     return make
 
 
-def test_an_engine_that_is_not_there(serve_golden: Any, settings_for: Make, python_with: Any) -> None:
+def test_an_engine_that_is_not_there(start_mock: Any, settings_for: Make, python_with: Any) -> None:
     python_with("vllm", {})
-    golden = serve_golden()
-    settings = settings_for(golden.url, engines="vllm,openai", model="random:gpt2-tiny", scales=[0.01])
+    server = start_mock()
+    settings = settings_for(server.url, engines="vllm,openai", model="random:gpt2-tiny", scales=[0.01])
     watch = Watcher()
     folder, results = run_online(settings, ["bench"], watch)
     [skipped] = results.skipped
@@ -256,12 +258,12 @@ def test_none_is_there(settings_for: Make, python_with: Any, tmp_path: Path) -> 
 
 
 def test_what_has_changed_since_is_refused(
-    serve_golden: Any, settings_for: Make, python_with: Any, tmp_path: Path
+    start_mock: Any, settings_for: Make, python_with: Any, tmp_path: Path
 ) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,input_tokens,output_tokens\n0,5,5\n0.1,6,6\n")
     settings = settings_for(
-        serve_golden().url, engines="openai,roseinfer", model="random:gpt2-tiny", trace=str(trace)
+        start_mock().url, engines="openai,roseinfer", model="random:gpt2-tiny", trace=str(trace)
     )
     folder = interrupted(settings)
 
@@ -290,15 +292,14 @@ def test_what_has_changed_since_is_refused(
     [
         (None, r"holds no run: there is no run\.json"),
         ("{", r"run\.json is not as .*: Invalid JSON"),
-        ({"created": None}, r"run\.json is not as .*: online.created: Input should be"),
-        ({"settings": {"nn": 1}}, r"run\.json is not as .*: online.settings.nn: "),
-        ({"schema_version": 1}, r"run\.json is of schema 1"),
+        ('{"kind": "online"}', r"run\.json is not as .*: created: Field required"),
+        ({"settings": {"nn": 1}}, r"the settings of .*run\.json is not as .*: nn: "),
         ({"kind": "offline"}, "is an offline run, which cannot be resumed"),
     ],
 )
 def test_what_is_no_run(content: Any, message: str, tmp_path: Path) -> None:
     whole = {
-        "schema_version": 2, "kind": "online", "created": "now", "command": [], "settings": {},
+        "kind": "online", "created": "now", "command": [], "settings": {},
         "versions": {"rosebench": "1", "python": "3"},
     }  # fmt: skip
     if content is not None:
@@ -333,7 +334,7 @@ class Clinging(OpenAI):
 
 
 def test_nothing_is_measured_beside_what_was_left_behind(
-    serve_golden: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
+    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def get(name: Any, url: str | None, key: str | None) -> Engine:
         return Clinging(url, key)
@@ -341,7 +342,7 @@ def test_nothing_is_measured_beside_what_was_left_behind(
     monkeypatch.setattr(resolve, "get_engine", get)
     watch = Watcher()
     with pytest.raises(CleanupError):
-        run_online(settings_for(serve_golden().url, repeats=2), ["bench"], watch)
+        run_online(settings_for(start_mock().url, repeats=2), ["bench"], watch)
     assert watch.measured == [0, 1]
     monkeypatch.setattr(resolve, "get_engine", get_engine)
     assert resume_online(watch.of(Started)[0].folder, watch)[1].skipped == []
@@ -351,8 +352,8 @@ def test_nothing_is_measured_beside_what_was_left_behind(
 def test_engines_stand_in_the_order_asked_for(tmp_path: Path) -> None:
     """Whatever the order in which they were measured: this seed takes the second engine first."""
     settings = OnlineSettings(engines="vllm,roseinfer", repeats=2, seed=3)
-    info = OnlineRunInfo(
-        created="now", command=[], settings=settings,
+    info = RunInfo(
+        kind="online", created="now", command=[], settings=settings.model_dump(mode="json"),
         versions=Versions(rosebench="1", python="3"),
     )  # fmt: skip
     run = Run.create(tmp_path, info, [])

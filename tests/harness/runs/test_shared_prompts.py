@@ -18,6 +18,8 @@ from harness.report.tables.prefix_hits import prefix_table
 from harness.runs.online import run_online
 from harness.schema.settings import OnlineSettings
 
+pytestmark = pytest.mark.integration
+
 TRACE = """\
 # block_size: 32
 arrival_s,input_tokens,output_tokens,session,prefix_blocks
@@ -32,10 +34,10 @@ POSSIBLE = (32 + 64 + 80) / 296
 
 
 @pytest.fixture
-def settings(tmp_path: Path, serve_golden: Any) -> OnlineSettings:
+def settings(tmp_path: Path, start_mock: Any) -> OnlineSettings:
     (tmp_path / "trace.csv").write_text(TRACE)
     return OnlineSettings(
-        base_url=serve_golden("--ttft-ms", "60").url, trace=str(tmp_path / "trace.csv"), scales=[1.0],
+        base_url=start_mock("--ttft-ms", "60").url, trace=str(tmp_path / "trace.csv"), scales=[1.0],
         max_model_len=1024, warmup=0, calibrate=False, check_answers=False, out=tmp_path / "runs",
     )  # fmt: skip
 
@@ -48,12 +50,12 @@ def test_turns_and_what_could_be_cached(settings: OnlineSettings) -> None:
     assert hits.reported is None and hits.source.startswith("unknown")
     requests = pd.read_parquet(folder / "requests.parquet").set_index("request")
     assert requests["reusable_tokens"].tolist() == [0, 32, 64, 80]
-    assert requests["late_s"].isna().tolist() == [True, True, False, False]
-    assert requests["late_s"][2] > 0.05 and requests["late_s"][3] == 0
+    assert requests["held_s"].isna().tolist() == [True, True, False, False]
+    assert requests["held_s"][2] > 0.05 and requests["held_s"][3] == 0
     assert requests["t_sched"][2] == pytest.approx(requests["t_end"][0], abs=1e-6)
     assert requests["t_sent"][2] >= requests["t_end"][0]
     [summary, _] = results.summaries
-    assert (summary.later_turns, summary.late_turns) == (2, 1)
+    assert (summary.later_turns, summary.held_turns) == (2, 1)
     assert summary.offered_req_per_s == pytest.approx(3 / 0.5)
     table = prefix_table(results.prefixes)
     assert table is not None and table.lines[0][3:5] == [f"{POSSIBLE:.1%}", "–"]

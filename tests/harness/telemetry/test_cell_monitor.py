@@ -11,6 +11,8 @@ import pytest
 from harness.telemetry.cell_monitor import CellMonitor, Reading, summarize_readings
 from harness.telemetry.gpu_reader import GpuReading
 
+pytestmark = pytest.mark.integration
+
 BURN = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
 
 

@@ -16,6 +16,8 @@ from harness.errors import CleanupError, EngineError
 from harness.runs.versions import versions
 from harness.telemetry import gpu, machine, revision
 
+pytestmark = pytest.mark.integration
+
 
 def test_environment_is_strict_json():
     told = machine.environment()

@@ -17,6 +17,8 @@ import pytest
 from harness.errors import BenchError, UsageError
 from harness.traces import catalog, fetch, readers
 
+pytestmark = pytest.mark.integration
+
 CONTENT = b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n" + b"".join(
     b"2023-11-16 18:15:4%d.0000000,%d,1\r\n" % (row, row + 10) for row in range(8)
 )

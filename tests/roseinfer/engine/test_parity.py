@@ -160,7 +160,7 @@ WHOLE_TOKENS = 8
 
 
 @pytest.fixture(scope="module", params=["random:gpt2", "smollm2-135m"])
-def whole(request: pytest.FixtureRequest) -> Whole:
+def whole(request: pytest.FixtureRequest, integration: None) -> Whole:
     """GPT-2 at 124M, and a Llama with its real weights."""
     try:
         folder = rosemodels.folder(request.param)

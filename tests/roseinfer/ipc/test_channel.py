@@ -20,6 +20,8 @@ from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.request.params import Finished, FinishReason, SamplingParams
 from roseinfer.scheduler.scheduler import StepResult
 
+pytestmark = pytest.mark.integration
+
 TO_ENGINE = [
     Submit(3, b"\x01\x00\x00\x00", SamplingParams(5, temperature=0.5, seed=2**64 - 1), 7.25),
     Discard(3),

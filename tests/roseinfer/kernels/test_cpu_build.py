@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 SCRIPT = """
 from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM

@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 import numpy as np
+import pytest
 
 from roseinfer.ipc.engine_channel import EngineChannels
 from roseinfer.ipc.messages import Ready, Submit, ToEngine, Tokens, Told
@@ -15,6 +16,8 @@ from roseinfer.request.params import Finished, FinishReason, SamplingParams
 from roseinfer.server.engine_client import EngineClient
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.metrics.counters import Counters
+
+pytestmark = pytest.mark.integration
 
 
 class Kept:

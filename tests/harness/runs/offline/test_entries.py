@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from harness.engines.base import Contender
 from harness.engines.registry import LOCAL, contender
 from harness.engines.variants import Variant
 from harness.runs.offline.entries import Entry, make_entries, order
 from harness.schema.settings import EngineRef, OfflineSettings
+
+pytestmark = pytest.mark.integration
 
 
 def test_roseinfer_stands_twice():

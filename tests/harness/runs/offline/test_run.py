@@ -24,6 +24,8 @@ from harness.schema.settings import EngineRef, OfflineSettings
 from harness.telemetry import gpu
 from harness.workload import closed_loop
 
+pytestmark = pytest.mark.integration
+
 
 def small(out: Path, engines: str = "roseinfer") -> OfflineSettings:
     return OfflineSettings(

@@ -16,9 +16,13 @@ from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, RawRespons
 from harness.loadgen.run_load import run_load
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
 from harness.records.request import read_request
+from harness.schema.load import TraceLoad
 
-INPUT_TOKENS, OUTPUT_TOKENS = 7, 12
-IDENTITY = CellIdentity(3, "golden", None, "golden", 1.0, 0)
+from .conftest import INPUT_TOKENS, OUTPUT_TOKENS, make_plan
+
+pytestmark = pytest.mark.integration
+
+IDENTITY = CellIdentity(3, "mock", None, "mock", TraceLoad(scale=1.0), 0)
 
 SHAPES: list[dict[str, Any]] = [
     {},
@@ -75,10 +79,14 @@ def one_by_one(chunks: list[tuple[float, int]]) -> list[float]:
 
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize("concurrency", [None, 4])
-def test_what_is_measured_is_what_the_server_did(golden: Any, clients: int, concurrency: int | None) -> None:
+def test_what_is_measured_is_what_the_server_did(
+    mock_server: Any, clients: int, concurrency: int | None
+) -> None:
     behaviours = SHAPES * 4
-    result = run_load(golden.plan(behaviours, concurrency=concurrency), clients=clients, start_delay_s=0.1)
-    deeds = golden.deeds()
+    result = run_load(
+        make_plan(mock_server, behaviours, concurrency=concurrency), clients=clients, start_delay_s=0.1
+    )
+    deeds = {int(deed.user or -1): deed for deed in mock_server.deeds}
     assert [response.index for response in result.responses] == list(range(len(behaviours)))
     assert len(deeds) == len(behaviours)
     late = []
@@ -99,15 +107,15 @@ def test_what_is_measured_is_what_the_server_did(golden: Any, clients: int, conc
     assert records(result).requests["error"].isna().all()
 
 
-def test_the_schedule_is_kept_as_it_was_given(golden: Any) -> None:
-    plan = golden.plan([{}] * 30, every_s=0.003)
+def test_the_schedule_is_kept_as_it_was_given(mock_server: Any) -> None:
+    plan = make_plan(mock_server, [{}] * 30, every_s=0.003)
     result = run_load(plan, clients=2, start_delay_s=0.1)
     offsets = [response.t_sched - result.t0 for response in result.responses]
     assert offsets == pytest.approx([request.t_sched_s for request in plan.requests], abs=1e-6)
 
 
-def test_a_closed_loop_holds_its_concurrency(golden: Any) -> None:
-    result = run_load(golden.plan([{}] * 24, concurrency=3), clients=2, start_delay_s=0.1)
+def test_a_closed_loop_holds_its_concurrency(mock_server: Any) -> None:
+    result = run_load(make_plan(mock_server, [{}] * 24, concurrency=3), clients=2, start_delay_s=0.1)
     moments = sorted(
         event
         for response in result.responses
@@ -121,11 +129,13 @@ def test_a_closed_loop_holds_its_concurrency(golden: Any) -> None:
     assert sum(response.client == 0 for response in result.responses) == 16
 
 
-def test_every_fault_is_counted_under_its_kind_and_stops_nothing(golden: Any) -> None:
+def test_every_fault_is_counted_under_its_kind_and_stops_nothing(mock_server: Any) -> None:
     behaviours = [behaviour for fault, _ in FAULTS for behaviour in (fault, {})]
     kinds = [kind for _, fault in FAULTS for kind in (fault, None)]
     seen: list[Progress] = []
-    result = run_load(golden.plan(behaviours, timeout_s=5.0), progress=seen.append, start_delay_s=0.1)
+    result = run_load(
+        make_plan(mock_server, behaviours, timeout_s=5.0), progress=seen.append, start_delay_s=0.1
+    )
     frame = records(result).requests
     found = [None if pd.isna(kind) else kind for kind in frame["error"]]
     assert found == kinds
@@ -134,27 +144,29 @@ def test_every_fault_is_counted_under_its_kind_and_stops_nothing(golden: Any) ->
     assert seen[-1].failed == sum(response.error is not None for response in result.responses) > 0
 
 
-def test_a_response_that_only_sends_comments_ends_at_its_deadline(golden: Any) -> None:
-    plan = msgspec.structs.replace(golden.plan([{"comments": 3000}, {}]), deadline_s=1.0)
+def test_a_response_that_only_sends_comments_ends_at_its_deadline(mock_server: Any) -> None:
+    plan = msgspec.structs.replace(make_plan(mock_server, [{"comments": 3000}, {}]), deadline_s=1.0)
     talker, prompt = run_load(plan, start_delay_s=0.1).responses
     assert (talker.error, talker.detail) == ("timeout", "not complete after 1 s")
     assert prompt.error is None
 
 
-def test_queued_requests_wait_for_their_turn(start_golden: Callable[..., Any]) -> None:
-    golden = start_golden("--slots", "1")
-    result = run_load(golden.plan([{}] * 6, every_s=0.0), start_delay_s=0.1)
-    deeds = sorted(golden.deeds().items(), key=lambda item: item[1].t_started)
-    for (_, before), (index, after) in pairwise(deeds):
+def test_queued_requests_wait_for_their_turn(start_mock: Callable[..., Any]) -> None:
+    mock_server = start_mock("--slots", "1")
+    result = run_load(make_plan(mock_server, [{}] * 6, every_s=0.0), start_delay_s=0.1)
+    deeds = sorted(mock_server.deeds, key=lambda deed: deed.t_started)
+    for before, after in pairwise(deeds):
         assert after.t_started >= before.t_end
-        assert token_stamps(result.responses[index])[0][0] >= before.t_end
+        assert token_stamps(result.responses[int(after.user)])[0][0] >= before.t_end
     assert records(result).requests["error"].isna().all()
 
 
-def test_connections_are_kept_and_never_used_after_the_server_closed_them(golden: Any) -> None:
-    result = run_load(golden.plan([{}, {}, {"hang_up": True}, {}, {}], concurrency=1), start_delay_s=0.1)
+def test_connections_are_kept_and_never_used_after_the_server_closed_them(mock_server: Any) -> None:
+    result = run_load(
+        make_plan(mock_server, [{}, {}, {"hang_up": True}, {}, {}], concurrency=1), start_delay_s=0.1
+    )
     assert [response.reused for response in result.responses] == [False, True, True, False, True]
-    assert len(golden.log.read_bytes().splitlines()) == 5
+    assert len(mock_server.deeds) == 5
     assert records(result).requests["error"].isna().all()
 
 
