@@ -16,6 +16,8 @@ from harness.engines.adapters.gguf_file import write_gguf
 from harness.errors import EngineError
 from rosemodels import folder, gguf_llama
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:

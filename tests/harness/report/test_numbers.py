@@ -15,6 +15,8 @@ from harness.report.run import load_run
 
 from .conftest import ENGINES, SCALES, make_online
 
+pytestmark = pytest.mark.slow
+
 METRICS = {"TTFT (ms)": "ttft_ms", "TPOT (ms)": "tpot_ms", "ITL (ms)": "itl_ms", "E2E (ms)": "e2e_ms"}
 
 
@@ -117,8 +119,12 @@ def test_rates_and_failures(tables, folder):
         assert len(mine) in counts
 
 
-def test_the_data_of_every_plot(folder, raw):
-    drawn = figures(load_run(folder))
+@pytest.fixture(scope="module")
+def drawn(folder):
+    return figures(load_run(folder))
+
+
+def test_the_data_of_every_plot(drawn, raw):
     parsed = {plot.name: list(csv.DictReader(io.StringIO(plot.data.csv()))) for plot in drawn.every}
     assert len(parsed) == len(drawn.every) and all(parsed.values())
     bands = [row for name in ("overview", "ttft", "itl_p90", "e2e_p99") for row in parsed[name]]
@@ -139,16 +145,16 @@ def test_the_data_of_every_plot(folder, raw):
         assert float(row["ms"]) == pytest.approx(np.percentile(sample, 90), rel=1e-6)
 
 
-def test_the_data_of_single_cells(folder):
+def test_the_data_of_single_cells(folder, drawn):
     requests = pd.read_parquet(folder / "requests.parquet")
-    drawn = {plot.name: plot for plot in figures(load_run(folder)).every}
+    plots = {plot.name: plot for plot in drawn.every}
     first = requests[
         (requests.label == "SGLang") & (requests.load.map(scale_of) == 0.4) & (requests.repeat == 0)
     ]
-    shown = pd.read_csv(io.StringIO(drawn["requests_SGLang_scale_0.4"].data.csv()))
+    shown = pd.read_csv(io.StringIO(plots["requests_SGLang_scale_0.4"].data.csv()))
     for name in ("t_sched", "t_sent", "t_first", "t_last"):
         assert shown[name].to_numpy() == pytest.approx(first[name].head(100).to_numpy(), rel=1e-6, abs=1e-6)
-    line = pd.read_csv(io.StringIO(drawn["timeline_SGLang_scale_0.4"].data.csv()))
+    line = pd.read_csv(io.StringIO(plots["timeline_SGLang_scale_0.4"].data.csv()))
     ttft = line[line.series == "ttft_ms"]
     assert sorted(ttft.value) == pytest.approx(sorted(1e3 * (first.t_first - first.t_sent)), rel=1e-6)
     for t, count in line[line.series == "in_flight"][["s", "value"]].to_numpy()[1:-1:13]:

@@ -15,6 +15,8 @@ from harness.schema.results import OnlineResults, Skipped
 
 from .conftest import ENGINES, make_online
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'{{7*7}}"
 
 
@@ -68,8 +70,14 @@ def test_ids_are_unique_and_links_lead_somewhere(page):
     assert labelled <= set(page.ids)
 
 
-def test_the_first_screen_comes_in_order(small):
-    text = Page(write_run_outputs(small).read_text(encoding="utf-8")).text
+@pytest.fixture(scope="module")
+def written(small):
+    """The report of a run, written with all that comes with it."""
+    return write_run_outputs(small)
+
+
+def test_the_first_screen_comes_in_order(written):
+    text = Page(written.read_text(encoding="utf-8")).text
     order = [
         "vLLM at scale 0.5 is invalid.", "TensorRT-LLM was skipped:",
         "Machine", "azure-conv-2023", "At scale 1, ", "At a glance", "Latency by load", "How this was made",
@@ -147,9 +155,8 @@ def test_the_same_run_gives_the_same_bytes(small, tmp_path):
     assert write_report([small], tmp_path / "b.html").read_bytes() == first
 
 
-def test_the_files_of_a_run(small):
-    report = write_run_outputs(small)
-    assert report == small / "report.html"
+def test_the_files_of_a_run(small, written):
+    assert written == small / "report.html"
     figures = {path.name for path in (small / "figures").iterdir()}
     assert {"overview.svg", "ttft.svg", "itl_p99.svg", "ecdf_e2e_scale_0.5.svg"} <= figures
     assert (small / "summary.md").read_text(encoding="utf-8").startswith("# roseinfer vs vLLM")

@@ -14,6 +14,8 @@ from harness.schema.results import OnlineResults
 
 from .conftest import ENGINES, Engine, make_online
 
+pytestmark = pytest.mark.slow
+
 SLOWER = Engine("roseinfer", "roseinfer", 0.03, 0.006)
 
 

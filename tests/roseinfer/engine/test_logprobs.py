@@ -19,6 +19,8 @@ from roseinfer.engine.logprobs import collect, logprobs, tell, who_asks
 from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import SamplingParams
 
+pytestmark = pytest.mark.slow
+
 VOCAB = 5003
 
 

@@ -24,6 +24,8 @@ from roseinfer.request.params import SamplingParams
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.slow
+
 NEW_TOKENS = 24
 
 

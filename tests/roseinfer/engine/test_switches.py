@@ -11,6 +11,8 @@ from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
 
+pytestmark = pytest.mark.slow
+
 VOCAB = 5003
 
 

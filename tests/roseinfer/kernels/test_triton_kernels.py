@@ -14,6 +14,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from roseinfer.kernels.triton import argmax, embed, head, norm, paged_decode, products, resident, store_kv
 from roseinfer.kernels.triton.pipelined import PipelinedTile
 
+pytestmark = pytest.mark.slow
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EPS = 1e-5
 examples = settings(max_examples=15)
