@@ -63,7 +63,7 @@ def online(
                 error.hint = "; then ".join(filter(None, (error.hint, _finish(folder))))
             raise
         fault = None
-        tools = OnlineSettings.model_validate(results.meta.settings).profile
+        tools = results.meta.settings.profile
         if tools is not None and (engines := unprofiled(run, results, tools)):
             fault = profile_after(run, tools, display, engines)
     display.tables(results)

@@ -173,7 +173,7 @@ def _tables(results: OnlineResults | OfflineResults) -> list[Table]:
     found = [*(latency_table(pooled, metric) for metric in metrics), throughput_table(pooled)]
     if prefixes := prefix_table(results.prefixes):
         found.append(prefixes)
-    more = noise_tables if results.meta.settings.get("aa") else planning_tables
+    more = noise_tables if results.meta.settings.aa else planning_tables
     return found + more(results.comparisons)
 
 
@@ -186,9 +186,9 @@ def _summary(summary: OnlineSummary) -> str:
         parts.append(f"{summary.num_error} failed {summary.errors}")
     if summary.left_out:
         parts.append(f"{summary.left_out} requests outside the window are not counted")
-    if summary.held_turns:
+    if summary.late_turns:
         parts.append(
-            f"{summary.held_turns} of {summary.later_turns} later turns waited for the previous answer"
+            f"{summary.late_turns} of {summary.later_turns} later turns waited for the previous answer"
         )
     parts += [f"INVALID: {reason}" for reason in summary.invalid_reasons]
     return ", ".join(parts)

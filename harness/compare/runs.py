@@ -13,9 +13,8 @@ from harness.runs.answers import judged_answers
 from harness.runs.folder import read_info
 from harness.schema.calibration import client_ceiling
 from harness.schema.load import Load
-from harness.schema.results import RunInfo
+from harness.schema.results import OnlineRunInfo
 from harness.schema.settings import OnlineSettings
-from harness.schema.stored import checked
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class StoredRun:
     """
 
     path: Path
-    info: RunInfo
+    info: OnlineRunInfo
     settings: OnlineSettings
     cells: dict[str, dict[Load, list[Group]]]
     wrong: dict[str, str] = field(default_factory=dict)
@@ -40,9 +39,9 @@ class StoredRun:
         """
         hint = "name the folder of a finished run of bench online"
         info = read_info(path, hint)
-        if info.kind != "online":
+        if not isinstance(info, OnlineRunInfo):
             raise UsageError(f"{path} is an {info.kind} run; only online runs are compared", hint)
-        settings = checked(info.settings, OnlineSettings, f"the settings of {path / 'run.json'}")
+        settings = info.settings
         answers = judged_answers(path)
         if not (path / "requests.parquet").is_file():
             raise UsageError(f"the run in {path} is not finished", f"finish it: bench online --resume {path}")

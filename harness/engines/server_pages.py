@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from harness.engines.profiler import Route
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
-from harness.schema.fairness import ToldMean
+from harness.schema.fairness import ReportedMean
 
 METRICS = "/metrics"
 TIMEOUT_S = 10.0
@@ -102,12 +102,12 @@ def histograms(page: str | None, wanted: Mapping[str, str]) -> dict[str, Histogr
     return found
 
 
-def between(before: Mapping[str, Histogram], after: Mapping[str, Histogram]) -> dict[str, ToldMean]:
+def between(before: Mapping[str, Histogram], after: Mapping[str, Histogram]) -> dict[str, ReportedMean]:
     """Means of the observations between two moments; a histogram without observations is left out."""
     means = {}
     for metric, end in after.items():
         start = before.get(metric, Histogram())
         count = end.count - start.count
         if count > 0 and end.sum_s >= start.sum_s:
-            means[metric] = ToldMean(mean_ms=1e3 * (end.sum_s - start.sum_s) / count, n=int(count))
+            means[metric] = ReportedMean(mean_ms=1e3 * (end.sum_s - start.sum_s) / count, n=int(count))
     return means

@@ -55,10 +55,10 @@ class Client:
         self.submitted = 0
         self._sweep()
 
-    def submit(self, index: int, t_sched: float, held_s: float | None = None) -> None:
+    def submit(self, index: int, t_sched: float, late_s: float | None = None) -> None:
         """Send request `index` now; `t_sched` is when it should have been sent."""
         self.submitted += 1
-        response = RawResponse(index, t_sched, None, None, [], held_s=held_s)
+        response = RawResponse(index, t_sched, None, None, [], late_s=late_s)
         while self._idle:
             connection = self._idle.pop()
             if not connection.closed:

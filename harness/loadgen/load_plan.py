@@ -48,7 +48,7 @@ class LoadPlan(msgspec.Struct, frozen=True):
 
 class RawResponse(msgspec.Struct, array_like=True):
     """What was seen of one request. Times are CLOCK_MONOTONIC seconds; `segments` are reads from the socket,
-    the response head included, each with the time at which it was read. `held_s` is by how much `t_sched` is
+    the response head included, each with the time at which it was read. `late_s` is by how much `t_sched` is
     behind the request's own time, because the response before it had not ended; None where there is none."""
 
     index: int
@@ -60,7 +60,7 @@ class RawResponse(msgspec.Struct, array_like=True):
     detail: str = ""
     reused: bool = False
     client: int = 0
-    held_s: float | None = None
+    late_s: float | None = None
 
 
 class ClientUsage(msgspec.Struct, array_like=True):

@@ -85,6 +85,16 @@ def duration_s(requests: pd.DataFrame) -> float:
     return max(0.0, float(end - start)) if np.isfinite(end) and np.isfinite(start) else 0.0
 
 
+def peak_in_flight(requests: pd.DataFrame) -> int:
+    """The most requests of one cell that were sent and not ended at once: one that ends as another is sent
+    makes room for it."""
+    sent = requests["t_sent"].dropna()
+    ended = requests.loc[sent.index, "t_end"].dropna()
+    times = np.concatenate([sent.to_numpy(np.float64), ended.to_numpy(np.float64)])
+    change = np.repeat([1, -1], [len(sent), len(ended)])
+    return int(np.cumsum(change[np.lexsort((change, times))]).max(initial=0))
+
+
 def meets(group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
     """(U,) which successes meet every limit. `itl_ms` limits every token; no value is no breach."""
     good = np.ones(len(group.metrics), dtype=bool)

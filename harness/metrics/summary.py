@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
-from harness.metrics.rates import NO_TIME_S, Flow, flow, total
+from harness.metrics.rates import NO_TIME_S, Flow, flow, peak_in_flight, total
 from harness.metrics.samples import Group, by_load, split
-from harness.metrics.validity import discredit, invalid_reasons
-from harness.metrics.waterfall import Told, told_mean, waterfall
+from harness.metrics.validity import discredit, few_rounds, invalid_reasons
+from harness.metrics.waterfall import Reported, reported_mean, waterfall
 from harness.metrics.window import Cut, scheduled
 from harness.schema.calibration import ClientCeiling
 from harness.schema.metrics import LATENCIES, METRICS
@@ -26,7 +26,7 @@ def summarize(
     seed: int = 0,
     cut: Cut | None = None,
     ceiling: ClientCeiling | None = None,
-    told: Told | None = None,
+    reported: Reported | None = None,
     wrong: Mapping[str, str] | None = None,
 ) -> list[OnlineSummary]:
     """Summarize the two tables of records/schema.py.
@@ -38,7 +38,7 @@ def summarize(
         seed: Of the bootstrap. The same tables and seed give the same summaries.
         cut: The part of each cell that is measured; None: all.
         ceiling: What one client process sustains; None: not known, and not judged by.
-        told: What the engines' histograms say of each cell.
+        reported: What the engines' histograms say of each cell.
         wrong: Engines whose answers are wrong, by label, and why: their cells are invalid.
 
     Returns:
@@ -46,27 +46,27 @@ def summarize(
         (`repeat` None).
     """
     points = [measure(repeats, slo, seed) for repeats in by_load(split(requests, chunks, cut))]
-    return summarize_points(points, slo, ceiling, told, wrong)
+    return summarize_points(points, slo, ceiling, reported, wrong)
 
 
 def summarize_points(
     points: Sequence[Point],
     slo: Slo | None = None,
     ceiling: ClientCeiling | None = None,
-    told: Told | None = None,
+    reported: Reported | None = None,
     wrong: Mapping[str, str] | None = None,
 ) -> list[OnlineSummary]:
     """`summarize` of what is estimated already."""
     summaries = []
-    told = told or {}
+    reported = reported or {}
     for point in points:
         cells = zip(point.repeats, point.each, strict=True)
-        each = [_summary(group, [group], found, slo, ceiling, told) for group, found in cells]
+        each = [_summary(group, [group], found, slo, ceiling, reported) for group, found in cells]
         if len(each) == 1:
             pooled = each[0].model_copy(update={"repeat": None})
         else:
             reasons = [f"repeat {one.repeat}: {why}" for one in each for why in one.invalid_reasons]
-            pooled = _summary(point.pooled, point.repeats, point.found, slo, None, told)
+            pooled = _summary(point.pooled, point.repeats, point.found, slo, None, reported)
             pooled = pooled.model_copy(update={"valid": not reasons, "invalid_reasons": reasons})
         summaries += [*each, pooled]
     return [discredit(summary, (wrong or {}).get(summary.label)) for summary in summaries]
@@ -78,18 +78,15 @@ def _summary(
     found: Estimates,
     slo: Slo | None,
     ceiling: ClientCeiling | None,
-    told: Told,
+    reported: Reported,
 ) -> OnlineSummary:
     requests = group.requests
     good = requests[requests["error"].isna()]
     errors = requests["error"].dropna().astype(str).value_counts()
     passed = total([flow(one, slo) for one in repeats])
     latencies = {name: distribution(group.sample(name), of_metric(found, name)) for name in LATENCIES}
-    latencies |= {
-        name: _engine_told(good, name, told)
-        for name in LATENCIES
-        if METRICS[name].by_engine and not latencies[name].n
-    }
+    unknown = [name for name in LATENCIES if METRICS[name].by_engine and not latencies[name].n]
+    latencies |= {name: _engine_reported(good, name, reported) for name in unknown}
     reasons = invalid_reasons(group, ceiling)
     return OnlineSummary(
         engine=group.engine,
@@ -110,34 +107,36 @@ def _summary(
         prompt_tokens=passed.prompt_tokens,
         completion_tokens=passed.output_tokens,
         chunks=int(good["chunks"].sum()),
+        peak_in_flight=max(peak_in_flight((one.whole or one).requests) for one in repeats),
         valid=not reasons,
         invalid_reasons=reasons,
+        notices=[] if (short := few_rounds(repeats)) is None else [short],
         window_s=None if group.window is None else (group.window.start_s, group.window.end_s),
         left_out=sum(len((one.whole or one).requests) - len(one.requests) for one in repeats),
-        later_turns=int(requests["held_s"].notna().sum()),
-        held_turns=int((_held_s(requests) > 0).sum()),
-        waterfall=waterfall(good, told),
+        later_turns=int(requests["late_s"].notna().sum()),
+        late_turns=int((_late_s(requests) > 0).sum()),
+        waterfall=waterfall(good, reported),
         **latencies,
     )
 
 
-def _engine_told(good: pd.DataFrame, metric: str, told: Told) -> Distribution:
+def _engine_reported(good: pd.DataFrame, metric: str, reported: Reported) -> Distribution:
     """Only an engine knows its queue and its prefill: without each request's, the mean by its histograms."""
-    found = told_mean(good, told, metric)
+    found = reported_mean(good, reported, metric)
     if found is None:
         return Distribution(source="unknown")
     return Distribution(mean=found.mean_ms, n=found.n, source="inferred")
 
 
-def _held_s(requests: pd.DataFrame) -> pd.Series[float]:
+def _late_s(requests: pd.DataFrame) -> pd.Series[float]:
     """How long each request had to wait for the turn before it; 0 for those that follow none."""
-    return requests["held_s"].astype(np.float64).fillna(0.0)
+    return requests["late_s"].astype(np.float64).fillna(0.0)
 
 
 def _offered(repeats: Sequence[Group], passed: Flow) -> float:
     """Arrivals a second by the schedule: intervals over their length, or requests over duration. A turn that
     had to wait arrives at its own time."""
-    spans = [scheduled(group.requests) - _held_s(group.requests) for group in repeats if len(group.requests)]
+    spans = [scheduled(group.requests) - _late_s(group.requests) for group in repeats if len(group.requests)]
     length = float(sum(span.max() - span.min() for span in spans))
     if np.isfinite(length) and length > NO_TIME_S:
         return sum(len(span) - 1 for span in spans) / length

@@ -21,7 +21,7 @@ from harness.runs.folder import write_json
 from harness.runs.run import RESULTS
 from harness.schema.profile import Gap, ProfileFigures, ProfileManifest, ProfileRun, Profiles, Tool
 from harness.schema.results import OnlineResults
-from harness.schema.stored import read_stored
+from harness.schema.stored import read_of_run
 
 
 def analyse(run: Path) -> Profiles:
@@ -66,7 +66,7 @@ def find_gaps(run: Path, manifest: ProfileManifest, figures: Sequence[ProfileFig
     """
     if not (run / RESULTS).is_file():
         return []
-    results = read_stored(run / RESULTS, OnlineResults)
+    results = read_of_run(run, RESULTS, OnlineResults)
     records = read_records(run)
     return explain(results, manifest.runs, figures, measure_levels(records.requests, records.chunks))
 

@@ -25,7 +25,6 @@ from harness.runs.folder import write_json
 from harness.runs.resolve import make_contenders
 from harness.schema.profile import Level, ProfileManifest, ProfileRun, Tool, Tools
 from harness.schema.results import OnlineResults
-from harness.schema.settings import OnlineSettings
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def unprofiled(folder: Path, results: OnlineResults, tools: Tools) -> list[str]:
     manifest = read_manifest(folder)
     had = {(run.label, run.tool) for run in manifest.runs if run.error is None} if manifest else set()
     absent = {one.label for one in results.skipped if one.load is None}
-    contenders = make_contenders(OnlineSettings.model_validate(results.meta.settings))
+    contenders = make_contenders(results.meta.settings)
     there = [who for who in contenders if who.label not in absent]
     missing = [str(who.ref) for who in there if {(who.label, tool) for tool in _each(tools)} - had]
     return list(dict.fromkeys(missing))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from math import ceil
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,9 +23,8 @@ from harness.runs.resolve import Resolved, find_engines, make_contenders, resolv
 from harness.runs.versions import versions
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.profile import Level
-from harness.schema.results import RunInfo
-from harness.schema.settings import CommonSettings, OfflineSettings, OnlineSettings
-from harness.schema.stored import checked
+from harness.schema.results import RUN_INFO, OnlineRunInfo, RunInfo
+from harness.schema.settings import CommonSettings, OnlineSettings
 from harness.telemetry.machine import environment
 from harness.workload import PlannedRequest
 
@@ -89,14 +88,9 @@ def begin_run(settings: CommonSettings, kind: Literal["online", "offline"], comm
     contenders = make_contenders(settings)
     engines = {who.label: get_engine(who.ref.name) for who in contenders}
     found, _ = find_engines(contenders, engines)
-    info = RunInfo(
-        kind=kind,
-        created=now(),
-        command=command,
-        settings=settings.model_dump(mode="json"),
-        environment=environment(),
-        versions=versions(found),
-    )
+    about: dict[str, Any] = {"environment": environment(), "versions": versions(found)}
+    about |= {"kind": kind, "created": now(), "command": command, "settings": settings}
+    info = RUN_INFO.validate_python(about)
     folder = make_folder(settings.out, kind)
     write_json(folder / RUN, info)
     return folder
@@ -138,12 +132,11 @@ def open_subject(
 
 def _as_online(info: RunInfo) -> OnlineSettings:
     """Settings of the load; a fixed batch is profiled as so many requests held in flight."""
-    if info.kind == "online":
-        return checked(info.settings, OnlineSettings, "the settings of the run")
-    batch = checked(info.settings, OfflineSettings, "the settings of the run")
-    common = set(OnlineSettings.model_fields) & set(OfflineSettings.model_fields)
+    if isinstance(info, OnlineRunInfo):
+        return info.settings
+    batch = info.settings
     return OnlineSettings.model_validate(
-        {name: info.settings[name] for name in common if name in info.settings}
+        {name: getattr(batch, name) for name in CommonSettings.model_fields}
         | {
             "concurrency": min(batch.num_prompts, MAX_IN_FLIGHT),
             "n": batch.num_prompts,

@@ -101,7 +101,7 @@ def read_cell(
             "prefill_ms": record.prefill_ms,
             "client": raw.client,
             "connection_reused": raw.reused,
-            "held_s": raw.held_s,
+            "late_s": raw.late_s,
             "reusable_tokens": asked.reusable_tokens,
             "cached_tokens": record.cached_tokens,
         }

@@ -5,12 +5,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, ValidationError
 
 from harness.errors import UsageError
 from harness.files import sync_folder
 from harness.schema.base import Strict, first_fault
+from harness.schema.fairness import ReportedMean
 from harness.schema.load import Load
+from harness.schema.results import PrefixCount
+
+
+class ClientSpent(Strict):
+    """What one client process spent between the load's start and its end, in seconds."""
+
+    client: int
+    cpu_s: float
+    wall_s: float
 
 
 class JournalEntry(Strict):
@@ -25,8 +35,12 @@ class JournalEntry(Strict):
     finished: str = Field(description="ISO 8601, UTC")
     requests: int = 0
     failed: int = 0
-    detail: dict[str, JsonValue] = Field(
-        default_factory=dict, description="what else is to be kept of the cell"
+    clients: list[ClientSpent] = Field(default_factory=list, description="one a client process")
+    prefix_cache: PrefixCount | None = Field(
+        None, description="by the engine's counters; null where it does not report any"
+    )
+    reported: dict[str, ReportedMean] = Field(
+        default_factory=dict, description="means by the engine's own histograms, by metric"
     )
 
 

@@ -37,7 +37,7 @@ REQUESTS = pa.schema(
         ("connection_reused", pa.bool_()),
         # A later turn of a session: by how much t_sched is behind its time in the trace, as the answer before
         # it had not ended; 0 where it was in time, null for every other request.
-        ("held_s", pa.float64()),
+        ("late_s", pa.float64()),
         ("reusable_tokens", pa.int32()),  # leading prompt tokens in whole blocks that one sent before had too
         ("cached_tokens", pa.int32()),  # prompt tokens from the server's prefix cache by its usage, else null
     ]

@@ -120,7 +120,7 @@ class Chapter:
     @property
     def closed(self) -> bool:
         """Whether the loads are closed loops."""
-        return bool(self.meta.settings.get("concurrency"))
+        return isinstance(self.run, OnlineRun) and bool(self.run.meta.settings.concurrency)
 
     @property
     def headline(self) -> Table:
@@ -168,13 +168,13 @@ class Chapter:
     def noise(self) -> list[Table]:
         """Of a run that measures every engine as two."""
         assert isinstance(self.run, OnlineRun)
-        return noise_tables(self.run.results.comparisons) if self.meta.settings.get("aa") else []
+        return noise_tables(self.run.results.comparisons) if self.run.meta.settings.aa else []
 
     @property
     def planning(self) -> list[Table]:
         """Of a run with several engines and repeats; that of an A/A run is in its noise."""
         assert isinstance(self.run, OnlineRun)
-        return [] if self.meta.settings.get("aa") else planning_tables(self.run.results.comparisons)
+        return [] if self.run.meta.settings.aa else planning_tables(self.run.results.comparisons)
 
     @property
     def throughput(self) -> Table:

@@ -34,7 +34,7 @@ def summary(run: Run) -> str:
         parts += [table(shown), *([_STAR] if shown.marked else [])]
         parts += [table(latency_table(run.pooled, metric)) for metric in latencies("tables")]
         parts.append(table(throughput_table(run.pooled)))
-        found = noise_tables if run.meta.settings.get("aa") else planning_tables
+        found = noise_tables if run.meta.settings.aa else planning_tables
         parts += [table(one) for one in found(run.results.comparisons)]
         if waterfall := waterfall_table(run.pooled):
             parts.append(table(waterfall))

@@ -15,41 +15,27 @@ from harness.metrics.samples import Group, by_load, split
 from harness.metrics.summary import summarize_points
 from harness.schema.calibration import client_ceiling
 from harness.schema.results import Comparison, OnlineResults, OnlineSummary
-from harness.schema.settings import OnlineSettings
-from harness.schema.stored import checked
 
 #: Floating-point sums may differ this much between machines.
 _CLOSE = 1e-9
 
 
 def regroup(results: OnlineResults, requests: pd.DataFrame, chunks: pd.DataFrame) -> list[Group]:
-    """The raw tables as groups, engines in the order of the results, cut as the run's settings say.
-
-    Raises:
-        UsageError: The settings are not of this version.
-    """
+    """The raw tables as groups, engines in the order of the results, cut as the run's settings say."""
     known = list(dict.fromkeys(one.label for one in results.summaries))
     rank = {label: position for position, label in enumerate(known)}
     rows = requests.sort_values("label", key=lambda labels: labels.astype(object).map(rank), kind="stable")
-    return split(rows, chunks, _settings(results).cut)
+    return split(rows, chunks, results.meta.settings.cut)
 
 
 def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
-    """The results with summaries and comparisons made of the raw tables, under the run's own settings.
-
-    Raises:
-        UsageError: The settings are not of this version.
-    """
-    settings, ceiling = _settings(results), client_ceiling(results.meta)
+    """The results with summaries and comparisons made of the raw tables, under the run's own settings."""
+    settings, ceiling = results.meta.settings, client_ceiling(results.meta)
     wrong = results.answers.wrong if results.answers else None
     with ThreadPoolExecutor(2) as threads:
         points = list(threads.map(partial(measure, slo=settings.slo, seed=settings.seed), by_load(groups)))
-    summaries = summarize_points(points, settings.slo, ceiling, results.told, wrong)
+    summaries = summarize_points(points, settings.slo, ceiling, results.reported, wrong)
     return results.model_copy(update={"summaries": summaries, "comparisons": compare_points(points)})
-
-
-def _settings(results: OnlineResults) -> OnlineSettings:
-    return checked(results.meta.settings, OnlineSettings, "the settings of the run")
 
 
 def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:

@@ -14,8 +14,8 @@ from harness.errors import UsageError
 from harness.metrics.samples import Group
 from harness.records.schema import CHUNKS, REQUESTS
 from harness.report.recompute import disagreements, recompute, regroup
-from harness.schema.results import OfflineResults, OnlineResults, OnlineSummary, RunInfo
-from harness.schema.stored import read_stored
+from harness.schema.results import OfflineResults, OfflineRunInfo, OnlineResults, OnlineRunInfo, OnlineSummary
+from harness.schema.stored import read_of_run
 
 ONLINE, OFFLINE = "online_results.json", "offline_results.json"
 _NEEDED = {
@@ -41,7 +41,7 @@ class OnlineRun:
     disagreements: Sequence[str] = ()
 
     @property
-    def meta(self) -> RunInfo:
+    def meta(self) -> OnlineRunInfo:
         return self.results.meta
 
     @property
@@ -56,8 +56,9 @@ class OnlineRun:
 
     def _in_order(self, summaries: Iterable[OnlineSummary]) -> list[OnlineSummary]:
         """Cells are measured in a shuffled order: that of the settings is the reader's."""
-        asked = [(one.get("name"), one.get("variant")) for one in self.meta.settings.get("engines", [])]
-        rank = {engine: position for position, engine in enumerate(asked)}
+        asked = self.meta.settings.engines
+        rank: dict[tuple[str, str | None], int]
+        rank = {(one.name, one.variant): position for position, one in enumerate(asked)}
         return sorted(summaries, key=lambda one: rank.get((one.engine, one.variant), len(rank)))
 
 
@@ -69,7 +70,7 @@ class OfflineRun:
     results: OfflineResults
 
     @property
-    def meta(self) -> RunInfo:
+    def meta(self) -> OfflineRunInfo:
         return self.results.meta
 
 
@@ -88,7 +89,7 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder", "name the folder of a run, such as outputs/…/online_…")
     if (path / ONLINE).is_file():
-        stored = read_stored(path / ONLINE, OnlineResults)
+        stored = read_of_run(path, ONLINE, OnlineResults)
         requests = _table(path / "requests.parquet", REQUESTS)
         chunks = _table(path / "chunks.parquet", CHUNKS)
         groups = regroup(stored, requests, chunks)
@@ -97,7 +98,7 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
         computed = recompute(stored, groups)
         return OnlineRun(path, computed, requests, chunks, groups, disagreements(stored, computed))
     if (path / OFFLINE).is_file():
-        return OfflineRun(path, read_stored(path / OFFLINE, OfflineResults))
+        return OfflineRun(path, read_of_run(path, OFFLINE, OfflineResults))
     if (path / "journal.jsonl").is_file():
         raise UsageError(f"the run in {path} is not finished", f"finish it with bench online --resume {path}")
     raise UsageError(f"{path} holds neither {ONLINE} nor {OFFLINE}", "name the folder of a finished run")

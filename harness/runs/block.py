@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from pydantic import JsonValue
 
 from harness.engines.base import Encoder, Engine, RequestSettings, Server
 from harness.engines.server_pages import METRICS, Histogram, between, get, histograms, post
@@ -16,7 +15,7 @@ from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, WireReques
 from harness.loadgen.run_load import run_load
 from harness.metrics.summary import summarize
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
-from harness.records.journal import JournalEntry
+from harness.records.journal import ClientSpent, JournalEntry
 from harness.records.store import write_cell
 from harness.runs.answers import ask_engine
 from harness.runs.cell import Block, Cell
@@ -132,7 +131,7 @@ class _Measuring:
 
         self._flush(cell)
         progress(Progress(0, 0, 0))
-        before, held = self._counted(), self._held()
+        counters, histograms_before = self._read_counters(), self._read_histograms()
         in_flight = cell.load.concurrency if isinstance(cell.load, ClosedLoop) else None
         result = self._send(requests, in_flight, progress)
         self.server.check()
@@ -143,11 +142,9 @@ class _Measuring:
             cell=cell.index, engine=ref.name, variant=ref.variant, label=cell.contender.label,
             load=cell.load, repeat=cell.repeat,
             finished=now(), requests=len(requests), failed=int(records.requests["error"].notna().sum()),
-            detail={
-                "clients": [msgspec.structs.asdict(usage) for usage in result.usage],
-                "prefix_cache": self._risen(before),
-                "told": {name: mean.model_dump() for name, mean in between(held, self._held()).items()},
-            },
+            clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in result.usage],
+            prefix_cache=self._prefix_count(counters),
+            reported=between(histograms_before, self._read_histograms()),
         )  # fmt: skip
         self.run.finish(entry)
         settings = self.resolved.settings
@@ -156,22 +153,23 @@ class _Measuring:
         )
         self.notify(CellDone(cell, summary))
 
-    def _counted(self) -> tuple[float, float] | None:
+    def _read_counters(self) -> tuple[float, float] | None:
         """Hits and queries of the engine's prefix cache so far; None where it does not tell."""
         counters = self.engine.prefix_counters
         return None if counters is None else counters.read(self.server.target)
 
-    def _held(self) -> dict[str, Histogram]:
+    def _read_histograms(self) -> dict[str, Histogram]:
         """The engine's histograms so far; none where it has none."""
         wanted = self.engine.histograms
         return histograms(get(self.server.target, METRICS), wanted) if wanted else {}
 
-    def _risen(self, before: tuple[float, float] | None) -> JsonValue:
-        counters, after = self.engine.prefix_counters, self._counted()
+    def _prefix_count(self, before: tuple[float, float] | None) -> PrefixCount | None:
+        """What the counters rose by since `before`; None where the engine has none."""
+        counters, after = self.engine.prefix_counters, self._read_counters()
         if counters is None or before is None or after is None:
             return None
         hits, queries = after[0] - before[0], after[1] - before[1]
-        return PrefixCount(hits=hits, queries=queries, source=counters.source).model_dump()
+        return PrefixCount(hits=hits, queries=queries, source=counters.source)
 
     def _flush(self, cell: Cell) -> None:
         """Empty the prefix cache, so that no cell begins with what warm-up or another cell left in it."""

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from harness.errors import UsageError
 from harness.files import write_whole
-from harness.schema.results import RunInfo
-from harness.schema.stored import read_stored
+from harness.schema.results import RUN_INFO, RunInfo
+from harness.schema.stored import read_of_run
 
 RUN = "run.json"
 DEFAULT = Path("outputs/benchmarks/serving")
@@ -87,4 +87,4 @@ def read_info(folder: Path, hint: str) -> RunInfo:
     """
     if not (folder / RUN).is_file():
         raise UsageError(f"{folder} holds no run: there is no {RUN} in it", hint)
-    return read_stored(folder / RUN, RunInfo)
+    return read_of_run(folder, RUN, RUN_INFO)

@@ -23,10 +23,8 @@ from harness.runs.resolve import Resolved, make_contenders, resolve_online
 from harness.runs.run import JOURNAL, RESULTS, Run
 from harness.runs.versions import versions
 from harness.schema.calibration import Calibration
-from harness.schema.fairness import ToldMean
-from harness.schema.results import OnlineResults, PrefixCount, RunInfo
+from harness.schema.results import OnlineResults, OnlineRunInfo
 from harness.schema.settings import OnlineSettings
-from harness.schema.stored import checked
 from harness.telemetry.machine import environment
 
 
@@ -46,11 +44,10 @@ def run_online(settings: OnlineSettings, command: list[str], notify: Notify) -> 
     """
     resolved = resolve_online(settings, notify)
     folder = make_folder(settings.out, "online")
-    info = RunInfo(
-        kind="online",
+    info = OnlineRunInfo(
         created=now(),
         command=command,
-        settings=resolved.settings.model_dump(mode="json"),
+        settings=resolved.settings,
         environment=environment() | {"calibration": _as_json(resolved.calibration)},
         versions=versions(resolved.found),
         trace=resolved.workload.record,
@@ -123,13 +120,6 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
     return _write_results(run)
 
 
-def _kept(run: Run, name: str) -> dict[int, JsonValue]:
-    """What the journal keeps of each cell under that name, where it does."""
-    entries = read_journal(run.folder / JOURNAL)
-    kept = {entry.cell: entry.detail.get(name) for entry in entries}
-    return {cell: value for cell, value in kept.items() if value}
-
-
 def _write_results(run: Run) -> OnlineResults:
     """Everything in the results comes from the stored tables; engines stand in the order of the settings."""
     records = read_records(run.folder, run.done)
@@ -139,19 +129,20 @@ def _write_results(run: Run) -> OnlineResults:
     groups = by_load(split(requests, records.chunks, settings.cut))
     points = [measure(repeats, settings.slo, settings.seed) for repeats in groups]
     answers = judged_answers(run.folder)
-    told = checked(_kept(run, "told"), dict[int, dict[str, ToldMean]], f"told of {JOURNAL}")
-    counts = checked(_kept(run, "prefix_cache"), dict[int, PrefixCount], f"prefix_cache of {JOURNAL}")
+    entries = read_journal(run.folder / JOURNAL)
+    reported = {entry.cell: entry.reported for entry in entries if entry.reported}
+    counts = {entry.cell: entry.prefix_cache for entry in entries if entry.prefix_cache is not None}
     results = OnlineResults(
         meta=run.info,
         summaries=summarize_points(
-            points, settings.slo, run.ceiling, told, answers.wrong if answers else None
+            points, settings.slo, run.ceiling, reported, answers.wrong if answers else None
         ),
         comparisons=compare_points(points),
         skipped=run.left_out(),
         prefixes=prefix_hits(requests, counts),
         ledger=ledger(run.info.launches),
         answers=answers,
-        told=told,
+        reported=reported,
     )
     assemble(run.folder, run.done)
     write_json(run.folder / RESULTS, results)

@@ -16,9 +16,9 @@ from harness.runs.folder import RUN, read_info, write_json
 from harness.runs.resolve import make_contenders
 from harness.schema.calibration import ClientCeiling, client_ceiling
 from harness.schema.load import Load
-from harness.schema.results import LaunchRecord, RunInfo, Skipped
+from harness.schema.results import LaunchRecord, OnlineRunInfo, Skipped
 from harness.schema.settings import OnlineSettings
-from harness.schema.stored import checked, read_stored
+from harness.schema.stored import read_stored
 
 RESULTS, JOURNAL, SKIPPED = "online_results.json", "journal.jsonl", "skipped.json"
 
@@ -34,12 +34,12 @@ class Run:
     """
 
     folder: Path
-    info: RunInfo
+    info: OnlineRunInfo
     skipped: list[Skipped] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
 
     @classmethod
-    def create(cls, folder: Path, info: RunInfo, missing: list[Skipped]) -> Self:
+    def create(cls, folder: Path, info: OnlineRunInfo, missing: list[Skipped]) -> Self:
         """A run that begins in an empty folder."""
         run = cls(folder, info, list(missing))
         write_json(folder / RUN, info)
@@ -57,7 +57,6 @@ class Run:
         info = read_info(folder, hint)
         if info.kind != "online":
             raise UsageError(f"{folder} is an {info.kind} run, which cannot be resumed", hint)
-        checked(info.settings, OnlineSettings, f"the settings of {folder / RUN}")
         kept = folder / SKIPPED
         run = cls(folder, info, read_stored(kept, list[Skipped]) if kept.exists() else [])
         run._read_journal()
@@ -66,7 +65,7 @@ class Run:
     @property
     def settings(self) -> OnlineSettings:
         """As resolved when the run began."""
-        return OnlineSettings.model_validate(self.info.settings)
+        return self.info.settings
 
     @property
     def ceiling(self) -> ClientCeiling | None:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.schema.base import Strict
-from harness.schema.results import RunInfo
+from harness.schema.results import OnlineRunInfo
 from harness.schema.stored import checked
 
 
@@ -66,9 +66,9 @@ class Calibration(Strict):
         return max(fitting or self.ceilings, key=lambda one: one.processes)
 
 
-def client_ceiling(info: RunInfo) -> ClientCeiling | None:
+def client_ceiling(info: OnlineRunInfo) -> ClientCeiling | None:
     """What one client process of the run `info` sustains; None where that was not measured."""
-    found, clients = info.environment.get("calibration"), info.settings.get("clients")
+    found, clients = info.environment.get("calibration"), info.settings.clients
     if not isinstance(found, dict) or not isinstance(clients, int):
         return None
     return checked(found, Calibration, "the client's calibration in the run").ceiling(clients)

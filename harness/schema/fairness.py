@@ -122,7 +122,7 @@ class Waterfall(Strict):
     parts: list[WaterfallPart]
 
 
-class ToldMean(Strict):
+class ReportedMean(Strict):
     """What an engine's histogram says of a metric over one cell."""
 
     mean_ms: float

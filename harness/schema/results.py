@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, JsonValue, model_validator
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
 from harness.schema.base import Strict
 from harness.schema.built_in_metrics import BUILT_IN
-from harness.schema.fairness import AnswerChecks, Fact, Ledger, Source, ToldMean, Waterfall
+from harness.schema.fairness import AnswerChecks, Fact, Ledger, ReportedMean, Source, Waterfall
 from harness.schema.load import Load
 from harness.schema.metrics import LATENCIES, METRICS
+from harness.schema.notice import CellNotice
+from harness.schema.settings import OfflineSettings, OnlineSettings
 
 SCHEMA_VERSION: Literal[2] = 2
 
@@ -92,17 +94,23 @@ class OnlineSummary(WithLatencies):
     output_tok_per_s: float
     total_tok_per_s: float
     goodput_req_per_s: float | None = None
+    peak_in_flight: int | None = Field(
+        None, description="the most requests sent and not ended at once; null: the raw times are not known"
+    )
     prompt_tokens: int
     completion_tokens: int
     chunks: int
     valid: bool = True
     invalid_reasons: list[str] = Field(default_factory=list)
+    notices: list[CellNotice] = Field(
+        default_factory=list, description="what to know before believing the figures of a valid cell"
+    )
     window_s: tuple[float, float] | None = Field(
         None, description="the time measured, since the cell's start; null: all of it, or several repeats"
     )
     left_out: int = Field(0, description="requests sent outside the window; not among num_requests")
     later_turns: int = Field(0, description="requests that follow another of their session")
-    held_turns: int = Field(0, description="of these, sent late because the answer before had not ended")
+    late_turns: int = Field(0, description="of these, sent late because the answer before had not ended")
     waterfall: Waterfall | None = Field(None, description="null where no request succeeded")
 
 
@@ -197,17 +205,34 @@ class TraceRecord(Strict):
     output_tokens: int = 0
 
 
-class RunInfo(Strict):
-    """`run.json`, and `meta` of the results: everything needed to understand or repeat the run."""
+class _RunInfo(Strict):
+    """Everything needed to understand or repeat a run. Its settings are as resolved: nothing is auto."""
 
-    kind: Literal["online", "offline"]
+    schema_version: Literal[2] = SCHEMA_VERSION
     created: str = Field(description="ISO 8601, UTC")
     command: list[str]
-    settings: dict[str, Any] = Field(description="as resolved: nothing is auto any more")
     environment: dict[str, JsonValue] = Field(default_factory=dict)
     versions: Versions
     launches: list[LaunchRecord] = Field(default_factory=list)
     trace: TraceRecord | None = None
+
+
+class OnlineRunInfo(_RunInfo):
+    """`run.json` of `bench online`, and `meta` of its results."""
+
+    kind: Literal["online"] = "online"
+    settings: OnlineSettings
+
+
+class OfflineRunInfo(_RunInfo):
+    """`run.json` of `bench offline`, and `meta` of its results."""
+
+    kind: Literal["offline"] = "offline"
+    settings: OfflineSettings
+
+
+RunInfo = Annotated[OnlineRunInfo | OfflineRunInfo, Field(discriminator="kind")]
+RUN_INFO: TypeAdapter[RunInfo] = TypeAdapter(RunInfo)
 
 
 class PrefixCount(Strict):
@@ -239,14 +264,14 @@ class OnlineResults(Strict):
     """`online_results.json`."""
 
     schema_version: Literal[2] = SCHEMA_VERSION
-    meta: RunInfo
+    meta: OnlineRunInfo
     summaries: list[OnlineSummary]
     comparisons: list[Comparison] = Field(default_factory=list)
     skipped: list[Skipped] = Field(default_factory=list)
     prefixes: list[PrefixHits] = Field(default_factory=list, description="one a cell")
     ledger: Ledger | None = None
     answers: AnswerChecks | None = None
-    told: dict[int, dict[str, ToldMean]] = Field(
+    reported: dict[int, dict[str, ReportedMean]] = Field(
         default_factory=dict, description="means by the engines' own histograms, by cell and metric"
     )
 
@@ -271,6 +296,6 @@ class OfflineResults(Strict):
     """`offline_results.json`."""
 
     schema_version: Literal[2] = SCHEMA_VERSION
-    meta: RunInfo
+    meta: OfflineRunInfo
     results: list[OfflineResult]
     skipped: list[Skipped] = Field(default_factory=list)

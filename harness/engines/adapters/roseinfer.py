@@ -12,7 +12,7 @@ from harness.engines.selfreport import SelfReport, shortened, value_at
 from harness.schema.fairness import Fact
 
 _INFO = "/server_info"
-#: Where `GET /server_info` holds the settings of the ledger.
+#: Places of the ledger's settings on `GET /server_info`.
 _PLACES = {
     "device": "settings.device",
     "threads": "settings.threads",

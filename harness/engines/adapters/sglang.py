@@ -1,7 +1,7 @@
 """SGLang: `sglang.launch_server` and `sglang.Engine`.
 
-A chunk carries one token or several; `return_token_ids` says how many. Its own times are histograms only.
-"""
+A chunk has one token or several; `return_token_ids` says how many. It reports its own times as histograms
+only."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from harness.engines.selfreport import ENV, LOG, SelfReport, normalised
 from harness.engines.workers import folder
 from harness.schema.fairness import Fact
 
-#: Offline, and /health answers at once instead of generating a token each time, which takes it a second.
+#: Offline, and /health answers at once instead of generating a token each time, which takes a second.
 QUIET = {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
 THREADS = "OMP_NUM_THREADS"
 
 
 def environment(settings: EngineSettings) -> dict[str, str]:
-    """Quiet, offline, and told its threads on a CPU: its own choice is every core, and its processes then
+    """Offline, and on a CPU with a number of threads: by default it uses every core, and its processes then
     wait for each other."""
     if settings.device != "cpu":
         return QUIET
@@ -34,12 +34,12 @@ def environment(settings: EngineSettings) -> dict[str, str]:
 
 
 def options(settings: EngineSettings) -> dict[str, JsonValue]:
-    """What server and in-process API are both given, by the names of `sglang.Engine`.
+    """Settings of both server and in-process API, by the names of `sglang.Engine`.
 
-    On a CPU its kernels need AMX and are not published: attention is PyTorch's. On a GPU sampling is
-    PyTorch's: FlashInfer's sampler is compiled at first use, and greedily both take the largest logit.
-    """
-    given: dict[str, JsonValue] = {
+    On a CPU attention is PyTorch's, because SGLang's kernels need AMX and are not published. On a GPU
+    sampling is PyTorch's, because FlashInfer's sampler is compiled at first use; greedily both take the
+    largest logit."""
+    common: dict[str, JsonValue] = {
         "device": settings.device,
         "dtype": settings.torch_dtype,
         "context_length": settings.max_model_len,
@@ -47,15 +47,15 @@ def options(settings: EngineSettings) -> dict[str, JsonValue]:
         "disable_radix_cache": not settings.caches_prefixes,
     }
     if settings.device == "cuda":
-        return {**given, "sampling_backend": "pytorch"}
+        return {**common, "sampling_backend": "pytorch"}
     return {
-        **given,
+        **common,
         "attention_backend": "torch_native",
         "max_total_tokens": settings.full_contexts * settings.max_model_len,
     }
 
 
-#: Its resolved arguments are a page, whatever form its log gives them.
+#: The page of its resolved arguments.
 _INFO = "/server_info"
 _PLACES = {
     "device": "device",

@@ -88,7 +88,7 @@ class Transformers(LocalEngine):
         return encode
 
     def facts(self, report: SelfReport) -> dict[str, Fact]:
-        """It tells nothing of itself: what it was asked for, where it was asked."""
+        """It reports no settings: those of its command line."""
         facts = report.from_argv(_OPTIONS)
         if isinstance(blocks := facts.pop("blocks", Fact(value=None, source=ARGV)).value, int):
             facts["kv_tokens"] = Fact(value=blocks * CB_BLOCK, source=ARGV)

@@ -1,12 +1,11 @@
 """TensorRT-LLM: `trtllm-serve` and its `LLM`, as version 1.2 documents them.
 
-Its wheels come from the vendor's own index, and it was never run with this harness. What is sent and started
-follows its argument parser (`tensorrt_llm/commands/serve.py`) and its request model
-(`tensorrt_llm/serve/openai_protocol.py`), which refuses every field that it does not know: token counts come
-from `continuous_usage_stats`, as it has no `return_token_ids`. Its `/metrics` holds statistics of iterations
-instead of times, and no route tells its settings: these are in its log, read by the lines that users of 1.1
-and 1.2 have published.
-"""
+Its wheels are on the vendor's own index, and it has never been run with this harness. Command and requests
+follow its argument parser (`tensorrt_llm/commands/serve.py`) and its request model
+(`tensorrt_llm/serve/openai_protocol.py`). That model refuses unknown fields: token counts come from
+`continuous_usage_stats`, because there is no `return_token_ids`. Its `/metrics` has statistics of iterations
+instead of times, and no route reports its settings: they are read from its log, by lines that users of 1.1
+and 1.2 have published."""
 
 from __future__ import annotations
 
@@ -30,12 +29,12 @@ from harness.files import write_whole
 from harness.schema.fairness import Fact
 
 QUIET = {"HF_HUB_OFFLINE": "1", "TLLM_LOG_LEVEL": "INFO"}
-#: Step after which a profile begins: graphs and autotuning are behind it.
+#: Step after which a profile begins: graphs and autotuning are done by then.
 PROFILE_AFTER_STEPS = 100
 
 
-#: Lines of its log that tell a setting, of its PyTorch backend or (TRTGptModel) its TensorRT backend. The KV
-#: cache is allocated twice, first for an estimate.
+#: Log lines with a setting, of its PyTorch backend or (TRTGptModel) its TensorRT backend. The KV cache is
+#: allocated twice, first for an estimate.
 _LINES = {
     "kv_tokens": r"max tokens in paged KV cache \((\d+)\)",
     "block_size": r"Number of tokens per block: (\d+)",
@@ -52,14 +51,15 @@ _GRAPH = re.compile(r"generation.only CUDA graph warmup for batch size=(\d+)")
 
 
 def backend(model: Path) -> str:
-    """`tensorrt` for GPT-2, which its PyTorch backend does not have; `pytorch`, its default, for the rest."""
+    """`tensorrt` for GPT-2, which its PyTorch backend does not support; `pytorch`, its default, for the
+    rest."""
     config = model / "config.json"
     kind = json.loads(config.read_text()).get("model_type") if config.exists() else None
     return "tensorrt" if kind == "gpt2" else "pytorch"
 
 
 def options(settings: EngineSettings) -> dict[str, JsonValue]:
-    """What has no option of its own on the command line, in the words of its `LLM`."""
+    """Settings without a command-line option, by the names of its `LLM`."""
     return {
         "dtype": settings.torch_dtype,
         "kv_cache_config": {"enable_block_reuse": settings.caches_prefixes},
@@ -67,14 +67,14 @@ def options(settings: EngineSettings) -> dict[str, JsonValue]:
 
 
 def _options_file(settings: EngineSettings) -> tuple[Path, bytes]:
-    """The YAML file with `options`, in the project's cache under a name of its content, and that content."""
+    """The path of the YAML file with `options`, named by a hash of its content, and that content."""
     content = yaml.safe_dump(options(settings)).encode()
     return CACHE / "trtllm-options" / f"{hashlib.sha256(content).hexdigest()[:16]}.yaml", content
 
 
 def _check_device(settings: EngineSettings) -> None:
     if settings.device != "cuda":
-        raise EngineError("TensorRT-LLM runs on NVIDIA GPUs only", "use --device cuda, or leave it out")
+        raise EngineError("TensorRT-LLM runs on NVIDIA GPUs only", "use --device cuda, or leave out trtllm")
 
 
 class Trtllm(LocalEngine):
@@ -84,7 +84,7 @@ class Trtllm(LocalEngine):
     needs = ("torch",)
     install = "bench engines install trtllm, with PIP_EXTRA_INDEX_URL naming the vendor's package index"
     module = "tensorrt_llm.commands.serve"
-    caveat = "written from its documentation and never run with this harness"
+    caveat = "written from its documentation, never run with this harness"
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         _check_device(settings)
@@ -96,7 +96,7 @@ class Trtllm(LocalEngine):
             *("--max_seq_len", str(settings.max_model_len)),
             *("--extra_llm_api_options", str(_options_file(settings)[0])),
         ]
-        # It calls its one model by its folder, and takes any name in requests.
+        # It names its one model by its folder, and accepts any name in requests.
         return Launch(tuple(arguments), settings.served_name, QUIET)
 
     def prepare(self, settings: EngineSettings) -> None:
@@ -120,7 +120,7 @@ class Trtllm(LocalEngine):
         return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
-        """Its executor counts steps from its start and captures a range of them by itself."""
+        """Its executor counts steps from its start and captures a given range of them."""
         steps = f"{PROFILE_AFTER_STEPS}-{PROFILE_AFTER_STEPS + capture.steps}"
         env = {"TLLM_PROFILE_START_STOP": steps}
         if capture.tool == "torch":

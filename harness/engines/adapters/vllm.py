@@ -23,12 +23,12 @@ from harness.schema.fairness import Fact
 
 SHIM = SHIMS / "vllm_cli.py"
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-#: Adds the page that tells how every setting was resolved, and the route that empties the prefix cache.
+#: Adds the page with all resolved settings, and the route that empties the prefix cache.
 DEV_MODE = {"VLLM_SERVER_DEV_MODE": "1"}
 _PER_REQUEST = "--enable-per-request-metrics"
 
 _INFO = "/server_info?config_format=json"
-#: Where that page holds the settings of the ledger.
+#: Places of the ledger's settings on that page.
 _PLACES = {
     "device": "vllm_config.device_config.device",
     "dtype": "vllm_config.model_config.dtype",
@@ -43,7 +43,7 @@ _PLACES = {
     "graphs": "vllm_config.compilation_config.cudagraph_capture_sizes",
     "overlap": "vllm_config.scheduler_config.async_scheduling",
 }
-#: Lines of its log that tell what the page does not.
+#: Log lines with settings that are not on the page.
 _LINES = {
     "kv_tokens": r"KV cache size: ([\d,]+) tokens",
     "attention": r"Using (\w+) attention backend",
@@ -53,9 +53,9 @@ _CORES = re.compile(r"local_rank=0, core ids=\[([\d, ]*)\]")
 
 
 def environment(device: str) -> dict[str, str]:
-    """Quiet, offline, and on a CPU an explicit KV cache: a sixteenth of memory, 1 to 16 GiB.
+    """Offline, and on a CPU an explicit KV cache: a sixteenth of memory, 1 to 16 GiB.
 
-    Its threads on a CPU are its own choice (VLLM_CPU_OMP_THREADS_BIND unset): one core is kept free for its
+    On a CPU it chooses its threads itself (VLLM_CPU_OMP_THREADS_BIND is not set): one core stays free for its
     front end, each other core gets one thread.
     """
     if device != "cpu":
@@ -65,13 +65,13 @@ def environment(device: str) -> dict[str, str]:
 
 
 def _check_build(installation: Installation, settings: EngineSettings) -> None:
-    """A build of vLLM runs on one kind of device. Raises EngineError when it is not the one asked for."""
+    """A build of vLLM runs on one kind of device. Raises EngineError if that is not the wanted one."""
     built_for = "cpu" if "cpu" in installation.distribution + installation.version else "cuda"
     if built_for != settings.device:
         raise EngineError(
             f"{installation.distribution} {installation.version} is built for {built_for}, "
             f"not for {settings.device}",
-            f"use --device {built_for}, or name an environment with the other build",
+            f"use --device {built_for}, or an environment with the other build",
         )
 
 
@@ -126,7 +126,7 @@ class Vllm(LocalEngine):
         return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
-        """Its workers stop by themselves after the steps asked for; the route ends the front end's part."""
+        """Its workers stop by themselves after the wanted steps; the route ends the front end's part."""
         config: dict[str, JsonValue] = {"profiler": "cuda"}
         if capture.tool == "torch":
             config = {

@@ -1,4 +1,4 @@
-"""A server this harness started: on a port of its own, ready inside the `with`, gone after it."""
+"""A server that the harness starts: on its own port, ready inside the `with`, ended after it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from harness.schema.results import LaunchRecord
 
 POLL_S = 0.1
 PROBE_TIMEOUT_S = 2.0
-#: A port is found free and then handed over by number; another process can take it in between.
+#: A free port is found and then passed by number; another process can take it in between.
 PORT_ATTEMPTS = 4
 PORT_TAKEN = ("address already in use", "errno 98", "eaddrinuse")
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What to run for a server: `env` is set on top of the inherited environment.
+    """The command of a server; `env` is added to the inherited environment.
 
-    `served_name` is what requests call the model. The server is ready when `GET ready_path` answers 200.
+    `served_name` is the model's name in requests. The server is ready when `GET ready_path` answers 200.
     """
 
     argv: tuple[str, ...]
@@ -56,7 +56,7 @@ def free_port(host: str) -> int:
 
 
 def listens(pids: list[int], port: int) -> bool:
-    """Whether one of these processes is the one that listens on the port. True where that cannot be seen."""
+    """Whether one of these processes listens on the port. True if that cannot be determined."""
     for pid in pids:
         try:
             connections = psutil.Process(pid).net_connections("tcp")
@@ -74,10 +74,10 @@ class EngineServer:
 
     Args:
         launch: Makes the command for a port.
-        record: What is known before the start; argv, env, ready_s and facts are filled in.
-        cpus: Logical CPUs the engine is confined to.
-        pages: Paths on which the engine tells its settings.
-        facts: Reads its settings out of what it says of itself.
+        record: What is known before the start; argv, env, ready_s and facts are added.
+        cpus: Logical CPUs that the engine may use.
+        pages: Paths of pages with the engine's settings.
+        facts: Reads the settings from its self-report.
 
     Raises (on entering):
         EngineError: it died (with its last lines), was not ready in time, or found no free port.
@@ -117,8 +117,8 @@ class EngineServer:
             self._stop()
             raise
         raise EngineError(
-            f"{self._label}: {PORT_ATTEMPTS} free ports in a row were taken by others before it could",
-            f"see {self._log}",
+            f"{self._label}: other processes took {PORT_ATTEMPTS} free ports in a row before it could",
+            f"try again; its log is {self._log}",
         )
 
     def __exit__(
@@ -133,7 +133,7 @@ class EngineServer:
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the engine that live now."""
+        """PIDs of the engine's living processes."""
         return self._process.pids() if self._process else []
 
     def _stop(self) -> None:
@@ -141,7 +141,7 @@ class EngineServer:
             self._process.stop()
 
     def _try(self, port: int) -> bool:
-        """Starts on that port; False when another process took it. Raises EngineError for anything else."""
+        """Start on that port. False if another process took it; EngineError for any other failure."""
         launch = self._launch(port)
         begin = time.monotonic()
         process = Guarded(
@@ -171,23 +171,23 @@ class EngineServer:
                 "argv": list(launch.argv),
                 "env": dict(launch.env),
                 "ready_s": round(time.monotonic() - begin, 3),
-                "facts": self._told(process, launch),
+                "facts": self._reported_settings(process, launch),
             }
         )
         return True
 
-    def _told(self, process: Guarded, launch: Launch) -> dict[str, Fact]:
-        """The settings that the engine tells, and where it may run."""
+    def _reported_settings(self, process: Guarded, launch: Launch) -> dict[str, Fact]:
+        """The settings that the engine reports, and its CPUs."""
         log = self._log.read_bytes()[process.log_start :].decode(errors="replace")
         bodies = {path: body for path in self._pages if (body := get(self.target, path)) is not None}
         facts = self._facts(SelfReport(log, bodies, launch.argv, launch.env))
         if self._cpus is not None:
-            facts["cpus"] = Fact(value=list(self._cpus), source="set by this harness")
+            facts["cpus"] = Fact(value=list(self._cpus), source="set by bench")
         return facts
 
     def _late(self, process: Guarded, launch: Launch, status: int | None) -> EngineError:
         answers = "" if status is None else f" (GET {launch.ready_path} answers {status})"
-        missing = f"; is another ready_path right in its adapter than {launch.ready_path}?"
+        missing = f"; perhaps ready_path {launch.ready_path} in its adapter is wrong"
         return EngineError(
             f"{self._label} was not ready after {launch.ready_timeout_s:.0f} s{answers}; its last lines:\n"
             f"{process.tail()}",

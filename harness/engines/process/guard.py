@@ -1,13 +1,12 @@
 """The process between the harness and an engine: whatever happens to the harness, the engine ends.
 
-    python guard.py          stdin: one JSON line (see `Order`), then open until the engine shall end
+    python guard.py          stdin: one JSON line (see `Order`), then kept open until the engine must end
                              stdout: JSON lines {"pid": …} | {"error": …}, {"exit": …}, {"left": [pids]}
 
-The harness holds the other end of stdin. Closing it, or dying by any signal, is the order to stop: there is
-one path for both. The guard adopts orphans (PR_SET_CHILD_SUBREAPER), so daemons that an engine forks
-stay in its tree, and the engine's first process dies with the guard (PR_SET_PDEATHSIG).
-Standard library and psutil only.
-"""
+The harness has the other end of stdin. The engine is stopped when that end is closed, also when the harness
+dies by any signal: there is one path for both. The guard adopts orphans (PR_SET_CHILD_SUBREAPER), so daemons
+that an engine forks stay in its tree, and the engine's first process dies with the guard (PR_SET_PDEATHSIG).
+Standard library and psutil only."""
 
 from __future__ import annotations
 
@@ -28,19 +27,19 @@ import psutil
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-#: Seconds after SIGKILL until a process that still lives is reported as left behind.
+#: Seconds after SIGKILL until a process that still lives is reported.
 KILL_PATIENCE_S = 10.0
 #: By the guard: it ends when the harness does.
 IGNORED = (signal.SIGINT, signal.SIGHUP)
 
-#: Of an engine that shares its cores with the load generator: when a request is due, the client runs at once
-#: and not after the engine's time slice, which would be a late send and a late stamp.
+#: For an engine that shares its cores with the load generator: when a request is due, the client runs at once
+#: and not after the engine's time slice, which would make sends and stamps late.
 SHARING_NICENESS = 10
 AUTOGROUP = Path("/proc/self/autogroup")
 
 
 class Order(TypedDict):
-    """What to run. `cpus` confines it; `stop_signal` asks it to end, SIGKILL follows after `grace_s`."""
+    """What to run. `cpus` are the CPUs it may use; `stop_signal` ends it, SIGKILL follows after `grace_s`."""
 
     argv: list[str]
     env: dict[str, str]
@@ -54,14 +53,14 @@ def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def _say(**message: Any) -> None:
-    """Tells the harness, if it is still there."""
+def _send(**message: Any) -> None:
+    """Write a message to the harness, if it is still alive."""
     with suppress(BrokenPipeError):
         os.write(1, json.dumps(message).encode() + b"\n")
 
 
 def start(order: Order) -> subprocess.Popen[bytes]:
-    """The engine, leader of its own session, in the environment of `order` and nothing else."""
+    """Start the engine as the leader of its own session, with only the environment of `order`."""
 
     def prepare() -> None:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -69,8 +68,8 @@ def start(order: Order) -> subprocess.Popen[bytes]:
             signal.signal(ignored, signal.SIG_DFL)  # or the engine would inherit that it is ignored
         if order["cpus"] is None:
             os.nice(SHARING_NICENESS)
-            # The kernel shares CPU time between sessions before it does within them. It may have no such
-            # groups, and lets no user but root write this more than once in 100 ms.
+            # The kernel divides CPU time between sessions first, then inside them. Some kernels have no such
+            # groups, and users other than root may write this only once in 100 ms.
             with suppress(OSError):
                 AUTOGROUP.write_text(str(SHARING_NICENESS))
         else:
@@ -90,7 +89,7 @@ def start(order: Order) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def _exit_wakeup() -> Iterator[int]:
-    """A descriptor that becomes readable when a child ends."""
+    """A file descriptor that becomes readable when a child ends."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -99,7 +98,7 @@ def _exit_wakeup() -> Iterator[int]:
 
 
 def wait(engine: subprocess.Popen[bytes]) -> None:
-    """Returns when the engine has ended, stdin is closed, or SIGTERM has come."""
+    """Return when the engine has ended, stdin is closed, or SIGTERM has arrived."""
     stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stop.append(number))
     with _exit_wakeup() as woken, selectors.DefaultSelector() as selector:
@@ -112,10 +111,10 @@ def wait(engine: subprocess.Popen[bytes]) -> None:
 
 
 def family(root: int) -> list[psutil.Process]:
-    """Every process below that one which is not a zombie.
+    """Every descendant of that process that is not a zombie.
 
-    One whose first thread alone has ended is called a zombie by the kernel, too, and holds all that it held.
-    """
+    The kernel also calls a process a zombie if only its first thread has ended; it still has all its
+    resources."""
     alive = []
     with suppress(psutil.NoSuchProcess):
         for process in psutil.Process(root).children(recursive=True):
@@ -126,7 +125,7 @@ def family(root: int) -> list[psutil.Process]:
 
 
 def _reap(engine: subprocess.Popen[bytes], until: float) -> list[psutil.Process]:
-    """Waits for the family to be gone, at the latest until `until`; who is left."""
+    """Wait until all descendants have ended, at most until `until`. Returns those that are left."""
     while True:
         engine.poll()
         left = family(os.getpid())
@@ -136,7 +135,7 @@ def _reap(engine: subprocess.Popen[bytes], until: float) -> list[psutil.Process]
 
 
 def end(engine: subprocess.Popen[bytes], order: Order) -> list[int]:
-    """Asks the engine to end, then kills whatever lives below this process. PIDs that outlived that."""
+    """Ask the engine to end, then kill all descendants of this process. Returns the PIDs that survived."""
     if engine.poll() is None:
         os.killpg(engine.pid, order["stop_signal"])
         _reap(engine, time.monotonic() + order["grace_s"])
@@ -159,27 +158,27 @@ def main() -> int:
     try:
         engine = start(order)
     except (OSError, subprocess.SubprocessError) as error:
-        _say(error=str(error))
+        _send(error=str(error))
         return 1
-    _say(pid=engine.pid)
+    _send(pid=engine.pid)
     wait(engine)
     if engine.poll() is not None:
-        _say(exit=engine.returncode)
+        _send(exit=engine.returncode)
     left = end(engine, order)
     _collect()
-    _say(left=left)
+    _send(left=left)
     return 0
 
 
 def _collect() -> None:
-    """Takes the exit status of every adopted process: the first process of a container need not do so."""
+    """Reap every adopted process: the first process of a container may not do so."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def _read_line() -> bytes:
-    """The first line of stdin, read without taking more than there is of it."""
+    """The first line of stdin."""
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(0, 65536)

@@ -1,4 +1,4 @@
-"""A process tree that cannot be left running: started, watched and ended through its guard."""
+"""A process tree that is always ended: started, watched and stopped through its guard."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from harness.errors import CleanupError, EngineError
 #: Seconds allowed to the guard itself, beyond the engine's grace and the kill.
 GUARD_SLACK_S = 10.0
 TAIL_LINES = 15
-#: Environment variable by which the processes of a tree are known when their guard was killed.
+#: Environment variable that marks the processes of a tree, to find them if their guard was killed.
 MARK = "ROSEBENCH_TREE"
 
 
 def tail(log: Path, lines: int = TAIL_LINES, start: int = 0) -> str:
-    """The last lines that are not empty, of what was written after byte `start`."""
+    """The last lines that are not empty, after byte `start` of the file."""
     if not log.exists():
         return ""
     with log.open("rb") as file:
@@ -44,12 +44,12 @@ def describe_exit(code: int) -> str:
 
 
 class Guarded:
-    """A command with everything it starts. Its output is appended to `log`.
+    """A command and all its descendants. Its output is appended to `log`.
 
     Args:
-        label: What error messages call it.
-        env: The whole environment of the command.
-        cpus: Logical CPUs it is confined to, None for no confinement.
+        label: Its name in error messages.
+        env: The complete environment of the command.
+        cpus: Logical CPUs that it may use, None for all.
         stop_signal: Sent to its process group to end it; SIGKILL follows after `grace_s`.
 
     Raises:
@@ -110,11 +110,11 @@ class Guarded:
             if "pid" in message:
                 return int(message["pid"])
             if "error" in message:
-                raise EngineError(f"{self.label} cannot be started: {message['error']}", f"see {argv[0]}")
-        raise EngineError(f"the guard process of {self.label} did not start", "see the error above")
+                raise EngineError(f"{self.label} cannot be started: {message['error']}", f"check {argv[0]}")
+        raise EngineError(f"the guard process of {self.label} did not start", "see the error printed above")
 
     def _message(self, timeout_s: float) -> dict[str, Any] | None:
-        """The guard's next message; None when none comes in time or it has ended."""
+        """The guard's next message; None if none arrives in time or the guard has ended."""
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._unread:
             left = max(0.0, deadline - time.monotonic())
@@ -132,10 +132,10 @@ class Guarded:
         return message
 
     def wait(self, timeout_s: float) -> int | None:
-        """The exit code of the command (negative: a signal), waiting for it at most that long; None: running.
+        """Wait for the exit code of the command (negative: a signal), at most that long; None: still running.
 
         Raises:
-            EngineError: the guard was killed, so nothing is known.
+            EngineError: the guard was killed, so the exit code is unknown.
         """
         deadline = time.monotonic() + timeout_s
         while self._exit is None:
@@ -146,14 +146,14 @@ class Guarded:
         return self._exit
 
     def pids(self) -> list[int]:
-        """Every process of the tree that lives now, its guard left out."""
+        """PIDs of the living processes of the tree, without the guard."""
         return [process.pid for process in family(self._guard.pid)]
 
     def stop(self) -> None:
-        """Ends the whole tree and returns when it is gone. May be called again.
+        """End the whole tree and return when all its processes have ended. May be called again.
 
         Raises:
-            CleanupError: something could not be killed; the message names its PID.
+            CleanupError: a process could not be killed; the message names its PID.
         """
         self._pipe_in.close()
         deadline = time.monotonic() + self._grace_s + KILL_PATIENCE_S + GUARD_SLACK_S
@@ -163,12 +163,12 @@ class Guarded:
             self._left = self._sweep()
         if self._left:
             pids = ", ".join(map(str, self._left))
-            raise CleanupError(f"{self.label} could not be ended: PID {pids}", f"kill -9 {pids}")
+            raise CleanupError(f"{self.label} could not be ended: PID {pids}", f"run `kill -9 {pids}`")
 
     def _sweep(self) -> list[int]:
-        """Kills what carries the mark or is in the command's session, for when the guard cannot do it.
+        """Kill the processes with the mark or in the command's session, if the guard cannot.
 
-        Returns the PIDs that outlived that.
+        Returns the PIDs that survived.
         """
         self._guard.kill()
         self._guard.wait()

@@ -1,8 +1,8 @@
-"""What runs in an engine's own interpreter: one worker, and one file per engine whose API needs adapting."""
+"""Scripts that run in an engine's own interpreter: one worker, and one file for each engine's API."""
 
 from pathlib import Path
 
 
 def folder() -> Path:
-    """Where the files are that another interpreter runs."""
+    """The folder of the scripts that another interpreter runs."""
     return Path(__file__).parent

@@ -2,16 +2,15 @@
 
     python run_worker.py JOB.json RESULT.jsonl
 
-JOB.json: {"target", "arguments", "prompts", "warmup", "output_len", "ignore_eos"}.
-`target` is `module:callable` or `/path/to/file.py:callable`. Called with `arguments` it gives an object with
+JOB.json: {"target", "arguments", "prompts", "warmup", "output_len", "ignore_eos"}. `target` is
+`module:callable` or `/path/to/file.py:callable`. Called with `arguments` it returns an object with
 
     generate(prompts: list[list[int]], max_tokens: int, ignore_eos: bool) -> list[list[int]]
 
 which returns the generated token ids of each prompt, in order, when all are done. `warmup` are prompts that
-are generated first and not timed. RESULT.jsonl gets one line each, as it happens:
-{"event": "ready", "seconds"} and {"event": "result", "seconds", "output_tokens": [int of each prompt]}.
-The exit code is 0 when both were written. What the engine prints goes to stdout and stderr.
-"""
+are generated first and not timed. RESULT.jsonl gets one line for each event: {"event": "ready", "seconds"}
+and {"event": "result", "seconds", "output_tokens": [int of each prompt]}. The exit code is 0 if both were
+written. The engine's output goes to stdout and stderr."""
 
 import importlib
 import importlib.util
@@ -39,19 +38,19 @@ def main(job_path: str, result_path: str) -> None:
     length = {"max_tokens": job["output_len"], "ignore_eos": job["ignore_eos"]}
     with Path(result_path).open("w") as file:
 
-        def tell(event: str, seconds: float, **more: object) -> None:
+        def write_event(event: str, seconds: float, **more: object) -> None:
             file.write(json.dumps({"event": event, "seconds": seconds, **more}) + "\n")
             file.flush()
 
         begin = time.perf_counter()
         engine = load(job["target"])(**job["arguments"])
-        tell("ready", time.perf_counter() - begin)
+        write_event("ready", time.perf_counter() - begin)
         if job["warmup"]:
             engine.generate(job["warmup"], **length)
         begin = time.perf_counter()
         outputs = engine.generate(job["prompts"], **length)
         seconds = time.perf_counter() - begin
-        tell("result", seconds, output_tokens=[len(output) for output in outputs])
+        write_event("result", seconds, output_tokens=[len(output) for output in outputs])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""SGLang's `Engine` as the worker wants it."""
+"""SGLang's `Engine` with the interface that run_worker.py calls."""
 
 from typing import Any
 

@@ -1,11 +1,11 @@
-"""`generate` of transformers on the whole batch at once, as the worker wants it."""
+"""`generate` of transformers for a whole batch, with the interface that run_worker.py calls."""
 
 import torch
 from transformers import AutoModelForCausalLM
 
 
 class Transformers:
-    """Prompts must be of one length: nothing is padded."""
+    """All prompts must have the same length: nothing is padded."""
 
     def __init__(self, model: str, device: str, dtype: str) -> None:
         loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))

@@ -1,4 +1,4 @@
-"""TensorRT-LLM's `LLM` as the worker wants it."""
+"""TensorRT-LLM's `LLM` with the interface that run_worker.py calls."""
 
 from typing import Any
 

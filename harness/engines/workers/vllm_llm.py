@@ -1,4 +1,4 @@
-"""vLLM's `LLM` as the worker wants it."""
+"""vLLM's `LLM` with the interface that run_worker.py calls."""
 
 from typing import Any
 

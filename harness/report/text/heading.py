@@ -8,8 +8,9 @@ from typing import Any
 
 from harness.report.run import OnlineRun, Run
 from harness.report.text.load_words import load_number
-from harness.report.text.numbers import DASH, percent, plural, several
+from harness.report.text.numbers import percent, plural, several
 from harness.schema.results import RunInfo, TraceRecord
+from harness.schema.settings import OfflineSettings
 
 
 def title(run: Run) -> str:
@@ -20,14 +21,14 @@ def title(run: Run) -> str:
 
 def facts(run: Run) -> list[tuple[str, str]]:
     """Name and value of each line, those that the run knows."""
-    settings, trace = run.meta.settings, run.meta.trace
+    trace = run.meta.trace
     found = [
         ("Model", _model(run)),
         ("Machine", machine(run.meta)),
     ]
     if isinstance(run, OnlineRun):
-        if settings.get("concurrency"):
-            found.append(("Load", f"closed loop, {trace.origin if trace else settings['concurrency']}"))
+        if run.meta.settings.concurrency is not None:
+            found.append(("Load", f"closed loop, {trace.origin}" if trace else ""))
         else:
             found.append(
                 ("Trace", f"{trace.name}{f' ({trace.note})' if trace.note else ''}" if trace else "")
@@ -43,7 +44,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
 def machine(run: RunInfo) -> str:
     """GPUs by name and count, unless the run was on the CPU; the CPU, its usable cores and the memory."""
     environment: Mapping[str, Any] = run.environment
-    on_cpu = run.settings.get("device") == "cpu"
+    on_cpu = run.settings.device == "cpu"
     gpus = [] if on_cpu else [str(gpu.get("name", "GPU")) for gpu in environment.get("gpus") or []]
     parts = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
     cpu = environment.get("cpu") or {}
@@ -53,11 +54,12 @@ def machine(run: RunInfo) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def batch(settings: Mapping[str, Any]) -> str:
+def batch(settings: OfflineSettings) -> str:
     """The offline batch in words."""
-    names = ("num_prompts", "input_len", "output_len")
-    prompts, inputs, outputs = (settings.get(name, DASH) for name in names)
-    return f"{prompts} prompts of {inputs} tokens, {outputs} tokens generated for each"
+    return (
+        f"{settings.num_prompts} prompts of {settings.input_len} tokens, "
+        f"{settings.output_len} tokens generated for each"
+    )
 
 
 def fitted(trace: TraceRecord) -> str:
@@ -78,7 +80,7 @@ def _model(run: Run) -> str:
     settings, told = run.meta.settings, [launch.settings for launch in run.meta.launches]
     if told and all("base_url" in one for one in told):
         return several(f"{one['model']} at {one['base_url']}" for one in told)
-    return ", ".join(str(settings[key]) for key in ("model", "dtype", "device") if settings.get(key))
+    return f"{settings.model}, {settings.dtype}, {settings.device}"
 
 
 def _scales(run: OnlineRun) -> str:

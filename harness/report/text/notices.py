@@ -74,7 +74,7 @@ def _unfair(run: OnlineRun) -> list[Notice]:
 
 def _noise(run: OnlineRun) -> list[Notice]:
     """An engine that differs from itself."""
-    if not run.meta.settings.get("aa"):
+    if not run.meta.settings.aa:
         return []
     wrong = {
         one.a.removesuffix(" (A)")
@@ -137,7 +137,7 @@ def _window(run: OnlineRun) -> list[Notice]:
     cut = [summary for summary in run.repeats if summary.window_s is not None]
     if not cut:
         return []
-    kind = "the steady state" if run.meta.settings.get("steady_state") else "a window"
+    kind = "the steady state" if run.meta.settings.steady_state else "a window"
     sent, left_out = sum(one.num_requests for one in cut), sum(one.left_out for one in cut)
     share = f"{left_out:,} of {sent + left_out:,} requests ({percent(left_out, sent + left_out)})"
     detail = f"{share} were sent before or after it and are not in the latencies."

@@ -19,7 +19,7 @@ from harness.runs.offline.through_server import through_server
 from harness.runs.offline.worker import Batch, through_worker
 from harness.runs.resolve import resolve_model
 from harness.runs.versions import versions
-from harness.schema.results import OfflineResult, OfflineResults, RunInfo, Skipped
+from harness.schema.results import OfflineResult, OfflineResults, OfflineRunInfo, Skipped
 from harness.schema.settings import OfflineSettings
 from harness.telemetry.machine import environment
 from harness.workload import closed_loop, warmup
@@ -76,11 +76,10 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
     for entry, launch in launches.items():
         if entry.served:
             entry.engine.server(entry.engine.installed(), launch, port=0)
-    info = RunInfo(
-        kind="offline",
+    info = OfflineRunInfo(
         created=now(),
         command=command,
-        settings=settings.model_dump(mode="json"),
+        settings=settings,
         environment=environment(),
         versions=versions(entry.engine.installed() for entry in entries),
     )

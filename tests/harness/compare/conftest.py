@@ -13,7 +13,7 @@ import pytest
 
 from harness.records.schema import CHUNKS, REQUESTS
 from harness.schema.load import ClosedLoop, Load, TraceLoad, load_text
-from harness.schema.results import RunInfo, TraceRecord, Versions
+from harness.schema.results import OnlineRunInfo, TraceRecord, Versions
 from harness.schema.settings import OnlineSettings
 
 LABELS = {"roseinfer": "roseinfer", "vllm": "vLLM"}
@@ -85,11 +85,10 @@ def make(tmp_path: Path) -> Make:
         given = {"model": "random:gpt2", "device": "cpu", "dtype": "bf16", "engines": list(engines)}
         given |= {"scales": list(scales), "repeats": repeats, "max_model_len": 1024, "clients": 1, "n": n}
         record = {"name": "made-up", "origin": "here", "requests": n, "fit": "drop"}
-        info = RunInfo(
-            kind="online",
+        info = OnlineRunInfo(
             created="2025-01-01T00:00:00+00:00",
             command=["bench", "online"],
-            settings=OnlineSettings.model_validate(given | settings).model_dump(mode="json"),
+            settings=OnlineSettings.model_validate(given | settings),
             environment=environment or {"cpu": {"model": "a CPU", "usable_cores": 2}},
             versions=Versions(rosebench="0", python="3.12"),
             trace=TraceRecord.model_validate(record | (trace or {})),

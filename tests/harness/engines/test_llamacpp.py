@@ -102,7 +102,7 @@ def test_its_file_is_made_of_the_folders_weights_where_it_has_none(program: Path
     (model / "own.gguf").touch()
     assert model_file(full) == model_file(half) == model / "own.gguf"
     (model / "other.gguf").touch()
-    with pytest.raises(EngineError, match="holds 2 GGUF files"):
+    with pytest.raises(EngineError, match="has 2 GGUF files"):
         ENGINE.server(ENGINE.installed(), full, 8000)
 
 

@@ -36,21 +36,21 @@ def test_turns_wait_for_the_answer_before_them(mock_server: Any, clients: int) -
         own_time = result.t0 + (request.t_sched_s or 0.0)
         assert response.t_sent is not None and response.t_sent >= response.t_sched
         if request.after is None:
-            assert response.held_s is None and response.t_sched == pytest.approx(own_time, abs=1e-6)
+            assert response.late_s is None and response.t_sched == pytest.approx(own_time, abs=1e-6)
             continue
         before = responses[request.after]
         assert before.t_end is not None and before.t_end <= response.t_sent
-        assert response.held_s is not None
-        assert response.held_s == pytest.approx(max(0.0, before.t_end - own_time), abs=1e-6)
-        assert response.t_sched == pytest.approx(own_time + response.held_s, abs=1e-6)
+        assert response.late_s is not None
+        assert response.late_s == pytest.approx(max(0.0, before.t_end - own_time), abs=1e-6)
+        assert response.t_sched == pytest.approx(own_time + response.late_s, abs=1e-6)
         assert response.client == before.client
-    held = {index: responses[index].held_s or 0.0 for index in (7, 8)}
+    held = {index: responses[index].late_s or 0.0 for index in (7, 8)}
     assert held[7] > 0.13 and held[8] > 0.04  # as long as the answers take; more on a busy machine
 
 
 def test_turns_that_are_in_time_are_not_moved(mock_server: Any) -> None:
     plan = in_sessions(make_plan(mock_server, [{"tokens": 1}] * 6, every_s=0.5), sessions=2)
     result = run_load(plan, start_delay_s=0.1)
-    assert [response.held_s for response in result.responses] == [None, None, 0, 0, 0, 0]
+    assert [response.late_s for response in result.responses] == [None, None, 0, 0, 0, 0]
     offsets = [response.t_sched - result.t0 for response in result.responses]
     assert offsets == pytest.approx([request.t_sched_s for request in plan.requests], abs=1e-6)

@@ -17,13 +17,14 @@ from harness.schema.results import (
     Comparison,
     Distribution,
     OnlineResults,
+    OnlineRunInfo,
     OnlineSummary,
-    RunInfo,
     Versions,
 )
+from harness.schema.settings import OnlineSettings
 
-META = RunInfo(
-    kind="online", created="", command=[], settings={}, versions=Versions(rosebench="0", python="3")
+META = OnlineRunInfo(
+    created="", command=[], settings=OnlineSettings(), versions=Versions(rosebench="0", python="3")
 )
 
 

@@ -10,8 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
-from harness.records.journal import JournalEntry, append_journal, read_journal
+from harness.records.journal import ClientSpent, JournalEntry, append_journal, read_journal
+from harness.schema.fairness import ReportedMean
 from harness.schema.load import TraceLoad
+from harness.schema.results import PrefixCount
+
+SECONDS = st.floats(0, 1e6)
 
 entries = st.builds(
     JournalEntry,
@@ -22,7 +26,9 @@ entries = st.builds(
     load=st.builds(TraceLoad, scale=st.floats(0.1, 10)),
     repeat=st.integers(0, 3),
     finished=st.just("2030-01-01T00:00:00Z"),
-    detail=st.dictionaries(st.text(), st.integers() | st.text() | st.none(), max_size=3),
+    clients=st.lists(st.builds(ClientSpent, client=st.integers(0, 9), cpu_s=SECONDS, wall_s=SECONDS)),
+    prefix_cache=st.none() | st.builds(PrefixCount, hits=SECONDS, queries=SECONDS, source=st.text()),
+    reported=st.dictionaries(st.text(), st.builds(ReportedMean, mean_ms=SECONDS, n=st.integers(1, 9))),
 )
 
 

@@ -20,13 +20,14 @@ from harness.schema.results import (
     LaunchRecord,
     OfflineResult,
     OfflineResults,
+    OfflineRunInfo,
     OnlineResults,
-    RunInfo,
+    OnlineRunInfo,
     Skipped,
     TraceRecord,
     Versions,
 )
-from harness.schema.settings import Slo
+from harness.schema.settings import OfflineSettings, OnlineSettings, Slo
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ TRACE = TraceRecord(
 )
 
 
-def info(kind: Any, labels: Sequence[str], **settings: Any) -> RunInfo:
+def info(kind: Any, labels: Sequence[str], **settings: Any) -> Any:
     """What a run writes about itself."""
     command = ["bench", kind, "--engines", "roseinfer,roseinfer@no-mp-async-admit,vllm", "--seed", "0"]
     launches = [
@@ -216,11 +217,13 @@ def info(kind: Any, labels: Sequence[str], **settings: Any) -> RunInfo:
         )
         for label in labels
     ]
-    return RunInfo(
-        kind=kind,
+    given = {"model": "random:gpt2", "device": "cpu", "dtype": "bf16", "seed": 0, **settings}
+    made: Any = OnlineRunInfo if kind == "online" else OfflineRunInfo
+    typed = OnlineSettings if kind == "online" else OfflineSettings
+    return made(
         created="2025-03-01T12:00:00Z",
         command=command,
-        settings={"model": "random:gpt2", "device": "cpu", "dtype": "bf16", "seed": 0, **settings},
+        settings=typed.model_validate(given),
         environment={
             "cpu": {
                 "model": "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",

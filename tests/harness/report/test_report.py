@@ -118,7 +118,9 @@ def test_a_hostile_run_stays_text(small, tmp_path):
         update={
             "command": ["bench", HOSTILE],
             "created": HOSTILE,
-            "settings": {"model": HOSTILE, "trace": HOSTILE, "max_model_len": 64},
+            "settings": results.meta.settings.model_copy(
+                update={"model": HOSTILE, "trace": HOSTILE, "max_model_len": 64}
+            ),
             "environment": {"cpu": {"model": HOSTILE}, HOSTILE: HOSTILE},
             "launches": launches,
             "trace": results.meta.trace.model_copy(update=trace),

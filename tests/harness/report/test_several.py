@@ -1,5 +1,6 @@
 """Several runs in one report, stored results that are not those of the raw times, and the index."""
 
+import json
 import shutil
 
 import pytest
@@ -90,9 +91,9 @@ def test_stored_results_that_the_raw_times_do_not_give(before, tmp_path):
 def test_settings_of_another_version_are_refused(before, tmp_path):
     folder = shutil.copytree(before, tmp_path / "run")
     path = folder / "online_results.json"
-    results = OnlineResults.model_validate_json(path.read_bytes())
-    meta = results.meta.model_copy(update={"settings": {"no such": 1}})
-    path.write_text(results.model_copy(update={"meta": meta}).model_dump_json())
+    results = json.loads(path.read_bytes())
+    results["meta"]["settings"]["no such"] = 1
+    path.write_text(json.dumps(results))
     with pytest.raises(UsageError, match="not as this version of bench writes it"):
         load_run(folder)
 

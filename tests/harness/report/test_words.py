@@ -157,7 +157,10 @@ def test_the_machine_is_that_of_the_run(run):
     gpus = [{"name": "NVIDIA H200"}, {"name": "NVIDIA H200"}]
     for device, ahead in (("cuda", "2 × NVIDIA H200, "), ("cpu", "")):
         meta = run.meta.model_copy(
-            update={"environment": run.meta.environment | {"gpus": gpus}, "settings": {"device": device}}
+            update={
+                "environment": run.meta.environment | {"gpus": gpus},
+                "settings": run.meta.settings.model_copy(update={"device": device}),
+            }
         )
         assert machine(meta) == f"{ahead}Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz, 2 cores, 8 GiB"
 

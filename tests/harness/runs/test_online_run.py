@@ -26,7 +26,7 @@ from harness.runs.events import CellDone, EngineSkipped, EngineStarting, Event, 
 from harness.runs.online import resume_online, run_online
 from harness.runs.run import Run
 from harness.schema.load import ClosedLoop, TraceLoad, load_text
-from harness.schema.results import OnlineResults, RunInfo, Versions
+from harness.schema.results import OnlineResults, OnlineRunInfo, Versions
 from harness.schema.settings import OnlineSettings
 
 pytestmark = pytest.mark.integration
@@ -292,14 +292,15 @@ def test_what_has_changed_since_is_refused(
     [
         (None, r"holds no run: there is no run\.json"),
         ("{", r"run\.json is not as .*: Invalid JSON"),
-        ('{"kind": "online"}', r"run\.json is not as .*: created: Field required"),
-        ({"settings": {"nn": 1}}, r"the settings of .*run\.json is not as .*: nn: "),
+        ({"created": None}, r"run\.json is not as .*: online.created: Input should be"),
+        ({"settings": {"nn": 1}}, r"run\.json is not as .*: online.settings.nn: "),
+        ({"schema_version": 1}, r"run\.json is of schema 1"),
         ({"kind": "offline"}, "is an offline run, which cannot be resumed"),
     ],
 )
 def test_what_is_no_run(content: Any, message: str, tmp_path: Path) -> None:
     whole = {
-        "kind": "online", "created": "now", "command": [], "settings": {},
+        "schema_version": 2, "kind": "online", "created": "now", "command": [], "settings": {},
         "versions": {"rosebench": "1", "python": "3"},
     }  # fmt: skip
     if content is not None:
@@ -352,8 +353,8 @@ def test_nothing_is_measured_beside_what_was_left_behind(
 def test_engines_stand_in_the_order_asked_for(tmp_path: Path) -> None:
     """Whatever the order in which they were measured: this seed takes the second engine first."""
     settings = OnlineSettings(engines="vllm,roseinfer", repeats=2, seed=3)
-    info = RunInfo(
-        kind="online", created="now", command=[], settings=settings.model_dump(mode="json"),
+    info = OnlineRunInfo(
+        created="now", command=[], settings=settings,
         versions=Versions(rosebench="1", python="3"),
     )  # fmt: skip
     run = Run.create(tmp_path, info, [])

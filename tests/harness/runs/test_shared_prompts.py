@@ -50,12 +50,12 @@ def test_turns_and_what_could_be_cached(settings: OnlineSettings) -> None:
     assert hits.reported is None and hits.source.startswith("unknown")
     requests = pd.read_parquet(folder / "requests.parquet").set_index("request")
     assert requests["reusable_tokens"].tolist() == [0, 32, 64, 80]
-    assert requests["held_s"].isna().tolist() == [True, True, False, False]
-    assert requests["held_s"][2] > 0.05 and requests["held_s"][3] == 0
+    assert requests["late_s"].isna().tolist() == [True, True, False, False]
+    assert requests["late_s"][2] > 0.05 and requests["late_s"][3] == 0
     assert requests["t_sched"][2] == pytest.approx(requests["t_end"][0], abs=1e-6)
     assert requests["t_sent"][2] >= requests["t_end"][0]
     [summary, _] = results.summaries
-    assert (summary.later_turns, summary.held_turns) == (2, 1)
+    assert (summary.later_turns, summary.late_turns) == (2, 1)
     assert summary.offered_req_per_s == pytest.approx(3 / 0.5)
     table = prefix_table(results.prefixes)
     assert table is not None and table.lines[0][3:5] == [f"{POSSIBLE:.1%}", "–"]
