@@ -12,7 +12,7 @@ from harness.cli.profile import profile_after, profile_only
 from harness.cli.progress import make_display
 from harness.errors import BenchError, EngineError, InterruptedRunError
 from harness.report.render import write_run_outputs
-from harness.runs.offline.run import Begun, Event, run_offline
+from harness.runs.offline import Begun, Event, run_offline
 from harness.schema.results import OfflineResult
 from harness.schema.settings import OfflineSettings
 

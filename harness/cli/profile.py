@@ -14,14 +14,14 @@ from rich.console import Console
 from harness.cli.progress import PLAIN_WIDTH, Display, make_display, rich_table
 from harness.errors import BenchError, EngineError, InterruptedRunError, UsageError
 from harness.profiling.analysis import analyse
+from harness.profiling.profile_files import MANIFEST, read_profiles
 from harness.profiling.stage import Captured, ProfileOptions, Profiling, profile_run
-from harness.profiling.store import MANIFEST, read_profiles
 from harness.profiling.subject import begin_run, open_subject
 from harness.report.render import write_run_outputs
-from harness.report.run import OFFLINE, ONLINE
 from harness.report.tables import profiles as profile_tables
 from harness.report.tables.gaps import gap_table
 from harness.report.tables.table import Table
+from harness.runs.reader import OFFLINE, ONLINE
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.profile import ProfileFigures, Profiles, Tools
 from harness.schema.settings import CommonSettings, split

@@ -38,8 +38,8 @@ from harness.runs.events import (
     Reporting,
     Started,
 )
-from harness.runs.offline.run import Begun, Measuring
-from harness.runs.offline.run import Event as OfflineEvent
+from harness.runs.offline import Begun, Measuring
+from harness.runs.offline import Event as OfflineEvent
 from harness.schema.results import (
     Distribution,
     OfflineResult,

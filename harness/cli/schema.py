@@ -9,7 +9,7 @@ import typer
 from pydantic import TypeAdapter
 
 from harness.errors import UsageError
-from harness.records.journal import JournalEntry
+from harness.runs.journal import JournalEntry
 from harness.schema.calibration import Calibration
 from harness.schema.compare import CompareResults
 from harness.schema.profile import ProfileManifest, Profiles

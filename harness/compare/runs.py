@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.errors import UsageError
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.validity import invalid_reasons
-from harness.records.store import read_records
+from harness.records.parquet import read_records
 from harness.runs.answers import judged_answers
 from harness.runs.folder import read_info
 from harness.schema.calibration import client_ceiling

@@ -25,7 +25,7 @@ def compare(
     """Compare engines pairwise at each load, all repeats pooled.
 
     Args:
-        requests: One row a request (records/schema.py).
+        requests: One row a request (records/columns.py).
         chunks: One row a token-carrying chunk.
         baseline: The label to divide by; only pairs with it are made. Without it every pair is made once,
             the engine that appears first being `a`.

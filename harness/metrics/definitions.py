@@ -1,6 +1,6 @@
 """What each metric is: from raw times to milliseconds, one row a request or one row a gap between chunks.
 
-The times are those of `harness/records/schema.py`, the formulas those of the registry.
+The times are those of `harness/records/columns.py`, the formulas those of the registry.
 """
 
 from __future__ import annotations

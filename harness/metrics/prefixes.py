@@ -17,7 +17,7 @@ def prefix_hits(requests: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> l
     """One entry a cell, in the order in which cells first appear, over all requests that were sent.
 
     Args:
-        requests: One row a request (records/schema.py).
+        requests: One row a request (records/columns.py).
         counted: By cell, what the engine's counters said; the usage of the answers goes before it.
     """
     return [_hits(cell, counted) for _, cell in requests.groupby("cell", sort=False)]

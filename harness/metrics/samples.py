@@ -70,7 +70,7 @@ class Group:
     """The requests of one engine at one load: one repeat, or several pooled (`repeat` is None).
 
     Attributes:
-        requests: every request, failures included (columns of records/schema.py).
+        requests: every request, failures included (columns of records/columns.py).
         metrics: per-request metrics of the U successes, in their order in `requests`.
         repeat_of: (U,) repeat of each success.
         gaps: of the successes, `request` below U.

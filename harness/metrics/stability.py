@@ -94,7 +94,7 @@ def drift(requests: pd.DataFrame, metrics: dict[str, pd.Series[float]]) -> list[
     """A notice for each metric that changed within the cell.
 
     Args:
-        requests: the successes of one cell that count, without a ramp-up (columns of records/schema.py).
+        requests: the successes of one cell that count, without a ramp-up (columns of records/columns.py).
         metrics: by name, values in ms of the same requests, NaN where there is none.
     """
     order = np.argsort(requests["t_sent"].to_numpy(np.float64), kind="stable")
@@ -120,7 +120,7 @@ def fell_behind(requests: pd.DataFrame) -> CellNotice | None:
     Arrivals and ends are counted from when the first answers could be there to the last arrival.
 
     Args:
-        requests: all of one cell, failures included (columns of records/schema.py).
+        requests: all of one cell, failures included (columns of records/columns.py).
     """
     arrivals = np.sort(scheduled(requests).to_numpy(np.float64))
     good = requests[requests["error"].isna()].sort_values("t_sched")

@@ -29,7 +29,7 @@ def summarize(
     reported: Reported | None = None,
     wrong: Mapping[str, str] | None = None,
 ) -> list[OnlineSummary]:
-    """Summarize the two tables of records/schema.py.
+    """Summarize the two tables of records/columns.py.
 
     Args:
         requests: One row a request, of any number of cells.

@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def waterfall(good: pd.DataFrame, reported: Reported) -> Waterfall | None:
-    """The mean request of `good`, U successes of any cells (columns of records/schema.py); None for U = 0.
+    """The mean request of `good`, U successes of any cells (columns of records/columns.py); None for U = 0.
 
     A request's HTTP part ends with the head of the response. Some servers send the head when the request is
     with the engine already; what the engine says then bounds it: it was over before the queue began, so it is

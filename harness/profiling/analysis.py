@@ -10,15 +10,15 @@ from harness.errors import UsageError
 from harness.profiling.agreement import Sorts, agreement, sorts
 from harness.profiling.explain import explain
 from harness.profiling.level import measure_levels
+from harness.profiling.profile_files import FIGURES, MANIFEST, read_manifest
 from harness.profiling.reading.errors import TraceError
 from harness.profiling.reading.figures import figures
 from harness.profiling.reading.nsys_file import read_nsys
 from harness.profiling.reading.timeline import Timeline
 from harness.profiling.reading.torch_trace import read_torch_trace
-from harness.profiling.store import FIGURES, MANIFEST, read_manifest
-from harness.records.store import read_records
+from harness.records.parquet import read_records
 from harness.runs.folder import write_json
-from harness.runs.run import RESULTS
+from harness.runs.run_state import RESULTS
 from harness.schema.profile import Gap, ProfileFigures, ProfileManifest, ProfileRun, Profiles, Tool
 from harness.schema.results import OnlineResults
 from harness.schema.stored import read_of_run

@@ -26,7 +26,7 @@ def measure_level(requests: pd.DataFrame, chunks: pd.DataFrame) -> Level | None:
     """Requests in flight and running when tokens came, a mean over all tokens but each request's first.
 
     Args:
-        requests: of one engine at one load, any repeats (columns of records/schema.py).
+        requests: of one engine at one load, any repeats (columns of records/columns.py).
         chunks: of any cells.
 
     Returns:

@@ -15,12 +15,12 @@ from harness.engines.base import Contender
 from harness.engines.registry import get_engine
 from harness.errors import UsageError
 from harness.profiling.level import measure_levels
-from harness.records.store import read_records
+from harness.records.parquet import read_records
 from harness.runs.events import Notify
 from harness.runs.folder import RUN, make_folder, now, read_info, write_json
-from harness.runs.load import Workload
-from harness.runs.resolve import Resolved, find_engines, make_contenders, resolve_online
-from harness.runs.versions import versions
+from harness.runs.info import versions
+from harness.runs.resolved import Resolved, find_engines, make_contenders, resolve_online
+from harness.runs.workload import Workload
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.profile import Level
 from harness.schema.results import RUN_INFO, OnlineRunInfo, RunInfo

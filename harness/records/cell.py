@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow as pa
 
 from harness.loadgen.load_plan import LoadResult
+from harness.records.columns import CHUNKS, REQUESTS
 from harness.records.request import read_request
-from harness.records.schema import CHUNKS, REQUESTS
 from harness.schema.load import Load, load_text
 
 
@@ -37,7 +37,7 @@ class CellIdentity:
 
 @dataclass(frozen=True)
 class CellRecords:
-    """The tables of `records/schema.py`, of one cell or of many."""
+    """The tables of `records/columns.py`, of one cell or of many."""
 
     requests: pd.DataFrame
     chunks: pd.DataFrame

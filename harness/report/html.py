@@ -21,7 +21,6 @@ from harness.report.figures.svg import Plot, css_color
 from harness.report.figures.waterfall import COLORS
 from harness.report.page import environment, text_of
 from harness.report.profile_section import ProfileSection, profile_section
-from harness.report.run import OfflineRun, OnlineRun, Run
 from harness.report.several import Change, overview
 from harness.report.tables.answers import answers_table
 from harness.report.tables.latency import headline_table, latency_split_table
@@ -38,6 +37,7 @@ from harness.report.text import provenance
 from harness.report.text.heading import facts, machine, title
 from harness.report.text.notices import Notice, notices
 from harness.report.text.verdict import verdict
+from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.fairness import Ledger
 from harness.schema.metric import Metric
 from harness.schema.metrics import LATENCIES, METRICS, latencies, rates

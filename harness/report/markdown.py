@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from harness.report.best import best_labels
 from harness.report.figures.svg import plain
-from harness.report.run import OnlineRun, Run
 from harness.report.tables.answers import answers_table
 from harness.report.tables.latency import headline_table, latency_table
 from harness.report.tables.ledger import ledger_table
@@ -17,6 +16,7 @@ from harness.report.tables.waterfall import waterfall_table
 from harness.report.text.heading import facts, title
 from harness.report.text.notices import notices
 from harness.report.text.verdict import verdict
+from harness.runs.reader import OnlineRun, Run
 from harness.schema.metrics import latencies
 
 _STAR = "\\* better than every other valid engine, at 5 % for all comparisons of a pair together.\n"

@@ -10,8 +10,8 @@ from harness.report.figures.run_figures import figures
 from harness.report.html import render
 from harness.report.markdown import summary
 from harness.report.results_csv import results_csv
-from harness.report.run import load_run, load_runs
 from harness.report.several import changes
+from harness.runs.reader import load_run, load_runs
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.report.figures.svg import Data
-from harness.report.run import OfflineRun, Run
+from harness.runs.reader import OfflineRun, Run
 from harness.schema.metrics import METRICS, STATISTICS
 from harness.schema.results import OfflineResult, OnlineSummary
 

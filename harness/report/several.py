@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.compare.compare import compare_runs
-from harness.report.run import OnlineRun, Run
 from harness.report.tables.differences import caveats, difference_tables
 from harness.report.tables.repeats import all_runs_table
 from harness.report.tables.table import Table
+from harness.runs.reader import OnlineRun, Run
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from harness.fairness.answer_check import Replies, ask, check
 from harness.fairness.check_prompts import OUTPUT_TOKENS, check_prompts
 from harness.fairness.reference import Reference, ask_reference, interpreter
 from harness.runs.folder import write_json
-from harness.runs.resolve import Resolved
-from harness.runs.run import Run
+from harness.runs.resolved import Resolved
+from harness.runs.run_state import Run
 from harness.schema.fairness import AnswerChecks
 from harness.schema.stored import read_stored
 

@@ -15,10 +15,8 @@ from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, WireReques
 from harness.loadgen.run_load import run_load
 from harness.metrics.summary import summarize
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
-from harness.records.journal import ClientSpent, JournalEntry
-from harness.records.store import write_cell
+from harness.records.parquet import write_cell
 from harness.runs.answers import ask_engine
-from harness.runs.cell import Block, Cell
 from harness.runs.events import (
     CellDone,
     CellProgress,
@@ -28,8 +26,10 @@ from harness.runs.events import (
     Notify,
 )
 from harness.runs.folder import now
-from harness.runs.resolve import Resolved
-from harness.runs.run import Run
+from harness.runs.journal import ClientSpent, JournalEntry
+from harness.runs.resolved import Resolved
+from harness.runs.run_state import Run
+from harness.runs.schedule import Block, Cell
 from harness.schema.load import ClosedLoop
 from harness.schema.results import PrefixCount, Skipped
 from harness.workload import PlannedRequest

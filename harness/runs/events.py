@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.loadgen.load_plan import Progress
-from harness.runs.cell import Cell
+from harness.runs.schedule import Cell
 from harness.schema.results import OnlineSummary, Skipped, TraceRecord
 
 

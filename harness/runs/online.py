@@ -13,15 +13,15 @@ from harness.metrics.estimates import measure
 from harness.metrics.prefixes import prefix_hits
 from harness.metrics.samples import by_load, split
 from harness.metrics.summary import summarize_points
-from harness.records.journal import read_journal
-from harness.records.store import assemble, read_records
+from harness.records.parquet import assemble, read_records
 from harness.runs.answers import judge_answers, judged_answers, unjudged
 from harness.runs.block import measure_block
 from harness.runs.events import EngineSkipped, Notify, Reporting, Started
 from harness.runs.folder import alone, make_folder, now, write_json
-from harness.runs.resolve import Resolved, make_contenders, resolve_online
-from harness.runs.run import JOURNAL, RESULTS, Run
-from harness.runs.versions import versions
+from harness.runs.info import versions
+from harness.runs.journal import read_journal
+from harness.runs.resolved import Resolved, make_contenders, resolve_online
+from harness.runs.run_state import JOURNAL, RESULTS, Run
 from harness.schema.calibration import Calibration
 from harness.schema.results import OnlineResults, OnlineRunInfo
 from harness.schema.settings import OnlineSettings

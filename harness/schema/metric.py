@@ -33,7 +33,7 @@ Use = Literal["headline", "tables", "overview", "compared", "gated", "slo", "off
 class Times(Protocol):
     """Raw times of U successful requests with S gaps between chunks; NaN where a time is unknown.
 
-    Times are in s on the cell's clock (columns of records/schema.py). A gap is the time from one
+    Times are in s on the cell's clock (columns of records/columns.py). A gap is the time from one
     token-carrying chunk of a request to its next.
     """
 

@@ -16,8 +16,8 @@ from harness.report.figures.style import MATPLOTLIB, Look, looks
 from harness.report.figures.svg import Plot
 from harness.report.figures.tradeoff import tradeoff
 from harness.report.figures.waterfall import waterfall
-from harness.report.run import OfflineRun, OnlineRun, Run
 from harness.report.tables.waterfall import with_waterfall
+from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import Load, heaviest
 from harness.schema.metrics import latencies
 from harness.schema.results import OnlineSummary

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from harness.report.run import OnlineRun, Run
 from harness.report.text.load_words import load_number
 from harness.report.text.numbers import percent, plural, several
+from harness.runs.reader import OnlineRun, Run
 from harness.schema.results import RunInfo, TraceRecord
 from harness.schema.settings import OfflineSettings
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.report.best import differs
-from harness.report.run import OnlineRun, Run
 from harness.report.text.heading import fitted
 from harness.report.text.load_words import where
 from harness.report.text.numbers import percent, plural, several
 from harness.report.text.provenance import say
+from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.results import OnlineSummary
 from harness.schema.settings import MIN_ROUNDS

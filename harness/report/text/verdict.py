@@ -7,10 +7,10 @@ from itertools import takewhile
 
 from harness.metrics.percentiles import missing
 from harness.report.best import differs
-from harness.report.run import OfflineRun, OnlineRun, Run
 from harness.report.text.load_words import where
 from harness.report.text.numbers import decimals, number, several
 from harness.report.text.provenance import assumed
+from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy, heaviest
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineSummary

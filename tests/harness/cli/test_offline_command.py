@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from harness.errors import CleanupError
+from harness.runs.batch.measured import Measured
 from harness.runs.folder import write_json
-from harness.runs.offline.measured import Measured
 from harness.schema.profile import ProfileManifest
 from harness.schema.results import LaunchRecord, OfflineResults
 
@@ -99,8 +99,8 @@ def test_a_run_that_ends_early_names_what_it_has(
             return answers.pop()
         raise end
 
-    monkeypatch.setattr("harness.runs.offline.run.through_server", measure)
-    monkeypatch.setattr("harness.runs.offline.run.through_worker", measure)
+    monkeypatch.setattr("harness.runs.batch.through_server", measure)
+    monkeypatch.setattr("harness.runs.offline.through_worker", measure)
     done = bench(*QUICK, "--engines", "roseinfer", "--repeats", "2", "--out", str(tmp_path))
     [folder] = tmp_path.iterdir()
     assert (done.code, done.out) == (code, "")
@@ -119,15 +119,15 @@ def test_an_engine_that_fails(bench: Any, tmp_path: Path, monkeypatch: pytest.Mo
     def gives(*tokens: int) -> Callable[..., tuple[Measured, LaunchRecord]]:
         return lambda *_: (Measured(1.0, tokens), LaunchRecord(engine="roseinfer", label="roseinfer"))
 
-    monkeypatch.setattr("harness.runs.offline.run.through_server", gives(3, 3))
-    monkeypatch.setattr("harness.runs.offline.run.through_worker", gives(3, 2))
+    monkeypatch.setattr("harness.runs.batch.through_server", gives(3, 3))
+    monkeypatch.setattr("harness.runs.offline.through_worker", gives(3, 2))
     done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "one"), "--json")
     assert done.code == 3
     results = json.loads(done.out)
     assert [one["label"] for one in results["results"]] == ["roseinfer"]
     assert [(one["label"], one["repeat"]) for one in results["skipped"]] == [("roseinfer (in-process)", 0)]
 
-    monkeypatch.setattr("harness.runs.offline.run.through_server", gives(2, 3))
+    monkeypatch.setattr("harness.runs.batch.through_server", gives(2, 3))
     done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "all"))
     assert (done.code, done.out) == (3, "")
     assert done.err.splitlines()[-2].startswith("bench: nothing could be measured")

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.records.schema import CHUNKS, REQUESTS
+from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.results import OnlineResults, OnlineRunInfo
 
 FILES = {

@@ -15,7 +15,6 @@ from harness.engines.variants import Variant
 from harness.loadgen.load_plan import Progress
 from harness.metrics.estimates import distribution
 from harness.metrics.samples import Sample
-from harness.runs.cell import Cell
 from harness.runs.events import (
     CellDone,
     CellProgress,
@@ -26,7 +25,8 @@ from harness.runs.events import (
     Reporting,
     Started,
 )
-from harness.runs.offline.run import Measuring
+from harness.runs.offline import Measuring
+from harness.runs.schedule import Cell
 from harness.schema.load import TraceLoad
 from harness.schema.metrics import LATENCIES
 from harness.schema.results import OfflineResult, OnlineSummary, Skipped

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.records.schema import CHUNKS, REQUESTS
+from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.load import ClosedLoop, Load, TraceLoad, load_text
 from harness.schema.results import OnlineRunInfo, TraceRecord, Versions
 from harness.schema.settings import OnlineSettings

@@ -1,4 +1,4 @@
-"""Small tables with the columns of records/schema.py, built request by request in plain Python."""
+"""Small tables with the columns of records/columns.py, built request by request in plain Python."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.records.schema import CHUNKS, REQUESTS
+from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.load import TraceLoad, load_text
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]

@@ -18,8 +18,8 @@ from harness.engines.variants import Variant
 from harness.errors import UsageError
 from harness.profiling.analysis import analyse
 from harness.profiling.explain import OUTSIDE
+from harness.profiling.profile_files import read_profiles
 from harness.profiling.stage import Captured, ProfileOptions, Profiling, profile_run
-from harness.profiling.store import read_profiles
 from harness.profiling.subject import Subject, begin_run, open_subject
 from harness.report.render import write_report, write_run_outputs
 from harness.runs.online import run_online

@@ -14,7 +14,7 @@ import pytest
 
 from harness.metrics.comparison import compare
 from harness.metrics.summary import summarize
-from harness.records.schema import CHUNKS, REQUESTS
+from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.load import ClosedLoop, TraceLoad, load_text
 from harness.schema.results import (
     LaunchRecord,

@@ -9,10 +9,10 @@ from urllib.parse import unquote
 import pytest
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from harness.profiling.store import FIGURES, MANIFEST
+from harness.profiling.profile_files import FIGURES, MANIFEST
 from harness.report.render import write_run_outputs
-from harness.report.run import load_run
 from harness.runs.folder import write_json
+from harness.runs.reader import load_run
 from harness.schema.load import TraceLoad
 from harness.schema.profile import (
     Artifact,

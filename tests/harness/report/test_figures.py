@@ -16,7 +16,7 @@ from harness.report.figures.run_figures import offline_figures, online_figures
 from harness.report.figures.style import MATPLOTLIB, looks, on_dark
 from harness.report.figures.svg import plain
 from harness.report.render import write_run_outputs
-from harness.report.run import load_run
+from harness.runs.reader import load_run
 from harness.schema.load import TraceLoad
 
 from .conftest import ENGINES, make_online

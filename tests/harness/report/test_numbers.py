@@ -11,7 +11,7 @@ import pytest
 
 from harness.report.figures.run_figures import figures
 from harness.report.render import write_report
-from harness.report.run import load_run
+from harness.runs.reader import load_run
 
 from .conftest import ENGINES, SCALES, make_online
 

@@ -9,7 +9,7 @@ import pytest
 from harness.errors import UsageError
 from harness.metrics.summary import summarize
 from harness.report.render import write_report, write_run_outputs
-from harness.report.run import load_run
+from harness.runs.reader import load_run
 from harness.schema.metrics import METRICS
 from harness.schema.results import OnlineResults, Skipped
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import UsageError
-from harness.report.run import OfflineRun, OnlineRun, load_run, load_runs
+from harness.runs.reader import OfflineRun, OnlineRun, load_run, load_runs
 
 
 @pytest.fixture

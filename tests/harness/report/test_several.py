@@ -8,9 +8,9 @@ import pytest
 from harness.errors import UsageError
 from harness.report.index import write_index
 from harness.report.render import write_report
-from harness.report.run import load_run, load_runs
 from harness.report.several import changes, overview
 from harness.report.text.notices import notices
+from harness.runs.reader import load_run, load_runs
 from harness.schema.results import OnlineResults
 
 from .conftest import ENGINES, Engine, make_online

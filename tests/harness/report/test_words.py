@@ -6,7 +6,6 @@ import pytest
 
 from harness.report.best import best_labels
 from harness.report.markdown import summary, table
-from harness.report.run import load_run
 from harness.report.tables.latency import SHOWN, headline_table, latency_split_table, latency_table
 from harness.report.tables.offline import offline_table
 from harness.report.tables.ratios import ratios
@@ -16,6 +15,7 @@ from harness.report.text.heading import machine
 from harness.report.text.notices import notices
 from harness.report.text.numbers import DASH, percent
 from harness.report.text.verdict import verdict
+from harness.runs.reader import load_run
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.results import Comparison
 

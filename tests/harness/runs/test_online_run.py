@@ -17,14 +17,14 @@ from harness.engines.base import Engine, EngineSettings, Server
 from harness.engines.registry import get_engine
 from harness.errors import BenchError, CleanupError, UsageError
 from harness.records.cell import CellRecords
-from harness.records.journal import JournalEntry
-from harness.records.schema import REQUESTS
-from harness.records.store import write_cell
+from harness.records.columns import REQUESTS
+from harness.records.parquet import write_cell
 from harness.report.render import write_run_outputs
 from harness.runs import resolve
 from harness.runs.events import CellDone, EngineSkipped, EngineStarting, Event, Started
+from harness.runs.journal import JournalEntry
 from harness.runs.online import resume_online, run_online
-from harness.runs.run import Run
+from harness.runs.run_state import Run
 from harness.schema.load import ClosedLoop, TraceLoad, load_text
 from harness.schema.results import OnlineResults, OnlineRunInfo, Versions
 from harness.schema.settings import OnlineSettings

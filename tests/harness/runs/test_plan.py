@@ -14,8 +14,8 @@ from harness.engines.base import Contender
 from harness.engines.registry import contender
 from harness.engines.variants import Variant
 from harness.errors import UsageError
-from harness.runs.cell import Cell, plan
-from harness.runs.resolve import make_contenders
+from harness.runs.resolved import make_contenders
+from harness.runs.schedule import Cell, plan
 from harness.schema.load import Load
 from harness.schema.settings import EngineRef, OnlineSettings
 

@@ -13,7 +13,7 @@ import pytest
 from harness.engines.auto_settings import resolve_dtype
 from harness.engines.base import Installation
 from harness.errors import CleanupError, EngineError
-from harness.runs.versions import versions
+from harness.runs.info import versions
 from harness.telemetry import gpu, machine, revision
 
 pytestmark = pytest.mark.integration

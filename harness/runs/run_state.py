@@ -10,10 +10,10 @@ from pydantic import TypeAdapter
 
 from harness.errors import UsageError
 from harness.files import write_whole
-from harness.records.journal import JournalEntry, append_journal, read_journal
-from harness.runs.cell import Block, plan
 from harness.runs.folder import RUN, read_info, write_json
-from harness.runs.resolve import make_contenders
+from harness.runs.journal import JournalEntry, append_journal, read_journal
+from harness.runs.resolved import make_contenders
+from harness.runs.schedule import Block, plan
 from harness.schema.calibration import ClientCeiling, client_ceiling
 from harness.schema.load import Load
 from harness.schema.results import LaunchRecord, OnlineRunInfo, Skipped

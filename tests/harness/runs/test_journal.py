@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
-from harness.records.journal import ClientSpent, JournalEntry, append_journal, read_journal
+from harness.runs.journal import ClientSpent, JournalEntry, append_journal, read_journal
 from harness.schema.fairness import ReportedMean
 from harness.schema.load import TraceLoad
 from harness.schema.results import PrefixCount

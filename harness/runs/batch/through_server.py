@@ -11,8 +11,8 @@ from harness.errors import EngineError
 from harness.loadgen.load_plan import LoadPlan, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.records.cell import CellIdentity, Expected, read_cell
-from harness.runs.offline.measured import Measured
-from harness.runs.offline.worker import Batch
+from harness.runs.batch.measured import Measured
+from harness.runs.batch.through_worker import Batch
 from harness.schema.load import ClosedLoop
 from harness.schema.results import LaunchRecord
 from harness.workload import PlannedRequest

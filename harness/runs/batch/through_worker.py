@@ -17,7 +17,7 @@ from harness.engines.local import LocalEngine
 from harness.engines.process.tree import Guarded, describe_exit
 from harness.engines.workers import folder
 from harness.errors import EngineError
-from harness.runs.offline.measured import Measured
+from harness.runs.batch.measured import Measured
 from harness.schema.results import LaunchRecord
 from harness.telemetry.gpu import memory_restored
 from harness.workload import PlannedRequest

@@ -9,7 +9,7 @@ import pytest
 from harness.engines.base import Contender
 from harness.engines.registry import LOCAL, contender
 from harness.engines.variants import Variant
-from harness.runs.offline.entries import Entry, make_entries, order
+from harness.runs.batch.entries import Entry, make_entries, order
 from harness.schema.settings import EngineRef, OfflineSettings
 
 pytestmark = pytest.mark.integration

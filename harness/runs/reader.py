@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from harness.errors import UsageError
 from harness.metrics.samples import Group
-from harness.records.schema import CHUNKS, REQUESTS
-from harness.report.recompute import disagreements, recompute, regroup
+from harness.records.columns import CHUNKS, REQUESTS
+from harness.runs.recompute import disagreements, recompute, regroup
 from harness.schema.results import OfflineResults, OfflineRunInfo, OnlineResults, OnlineRunInfo, OnlineSummary
 from harness.schema.stored import read_of_run
 

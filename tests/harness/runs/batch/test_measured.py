@@ -6,7 +6,7 @@ import pytest
 
 from harness.engines.registry import contender
 from harness.errors import EngineError
-from harness.runs.offline.measured import Measured, result
+from harness.runs.batch.measured import Measured, result
 from harness.schema.settings import EngineRef, OfflineSettings
 
 WHO = contender(EngineRef(name="vllm"))

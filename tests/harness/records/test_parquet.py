@@ -12,8 +12,8 @@ import pytest
 from harness.errors import UsageError
 from harness.loadgen.load_plan import LoadResult, RawResponse
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
-from harness.records.schema import CHUNKS, REQUESTS
-from harness.records.store import assemble, read_records, write_cell
+from harness.records.columns import CHUNKS, REQUESTS
+from harness.records.parquet import assemble, read_records, write_cell
 from harness.schema.load import TraceLoad
 
 EVENT = b'data: {"choices":[{"text":"a","token_ids":[1,2],"finish_reason":"length"}]}\n\ndata: [DONE]\n\n'

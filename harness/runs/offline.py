@@ -12,13 +12,13 @@ from harness.engines.base import EngineSettings
 from harness.engines.registry import contender
 from harness.errors import BenchError, CleanupError, UsageError
 from harness.models import ModelFolder
+from harness.runs.batch.entries import Entry, make_entries, order
+from harness.runs.batch.measured import result
+from harness.runs.batch.through_server import through_server
+from harness.runs.batch.through_worker import Batch, through_worker
 from harness.runs.folder import make_folder, now, write_json
-from harness.runs.offline.entries import Entry, make_entries, order
-from harness.runs.offline.measured import result
-from harness.runs.offline.through_server import through_server
-from harness.runs.offline.worker import Batch, through_worker
-from harness.runs.resolve import resolve_model
-from harness.runs.versions import versions
+from harness.runs.info import versions
+from harness.runs.resolved import resolve_model
 from harness.schema.results import OfflineResult, OfflineResults, OfflineRunInfo, Skipped
 from harness.schema.settings import OfflineSettings
 from harness.telemetry.machine import environment

@@ -17,8 +17,8 @@ from harness.engines.registry import LOCAL
 from harness.engines.variants import Variant
 from harness.errors import CleanupError, EngineError, UsageError
 from harness.models import resolve
-from harness.runs.offline.run import Measuring, run_offline
-from harness.runs.offline.worker import Batch, through_worker
+from harness.runs.batch.through_worker import Batch, through_worker
+from harness.runs.offline import Measuring, run_offline
 from harness.schema.results import OfflineResults
 from harness.schema.settings import EngineRef, OfflineSettings
 from harness.telemetry import gpu

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from harness.errors import UsageError
 from harness.files import write_whole
 from harness.records.cell import CellRecords
-from harness.records.schema import CHUNKS, REQUESTS
+from harness.records.columns import CHUNKS, REQUESTS
 
 _TABLES = {"requests": REQUESTS, "chunks": CHUNKS}
 _RAW = "raw"

@@ -17,7 +17,7 @@ from harness.engines.registry import contender, get_engine
 from harness.errors import BenchError, EngineError, UsageError
 from harness.models.model_folder import ModelFolder, resolve
 from harness.runs.events import Calibrating, Notify
-from harness.runs.load import Workload, model_context
+from harness.runs.workload import Workload, model_context
 from harness.schema.calibration import Calibration
 from harness.schema.results import Skipped
 from harness.schema.settings import CommonSettings, OnlineSettings
