@@ -19,8 +19,8 @@ NO_COPIES: Ints = np.empty((2, 0), dtype=np.int64)
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive tokens of one request in a batch: rows `start` to `start + count`, which stand behind
-    `context` tokens whose keys and values are already cached in `blocks`. `request` is its running row."""
+    """Consecutive tokens of one request in a batch: rows `start` to `start + count`, after `context`
+    tokens whose keys and values are already cached in `blocks`. `request` is its running row."""
 
     start: int
     count: int

@@ -30,7 +30,7 @@ def serve_command(engine: EngineConfig, server: ServerConfig) -> None:
 @with_settings(EngineConfig)
 def generate_command(
     engine: EngineConfig,
-    prompt: Annotated[str, typer.Option(help="the text to go on from")],
+    prompt: Annotated[str, typer.Option(help="the text to continue")],
     max_tokens: Annotated[int, typer.Option(min=1, help="tokens to generate")] = 64,
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy")] = 0.0,
     top_p: Annotated[float, typer.Option(help="smallest set of tokens with this mass")] = 1.0,

@@ -20,7 +20,7 @@ from roseinfer.tensors import to_device
 @dataclass(frozen=True)
 class Prompts:
     """The prompt rows of a step: `slots` `[T]`, where their keys and values go (−1: nowhere); `cached`, the
-    slots of all keys where some stand in the cache already, else None."""
+    slots of all keys where some are in the cache already, else None."""
 
     slots: Tensor
     spans: Spans

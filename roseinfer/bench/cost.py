@@ -55,7 +55,7 @@ def fit(steps: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> StepCos
 
 
 #: GPT-2 124M in fp16 on an H200 with this engine's kernels and graphs: fitted to decode steps of 1 to 256
-#: requests of 288 tokens (173 to 1,133 us; a row stands for its context too) and to prompts of 16 to 8,192
+#: requests of 288 tokens (173 to 1,133 us; a row's cost includes its context) and to prompts of 16 to 8,192
 #: tokens (316 to 3,364 us). Within 21 %, but for 1 and 2 requests, with other kernels (36, 23 % too much).
 GPT2_ON_H200 = StepCost(
     prompts=328e-6, prompt_token=0.371e-6, prompt_pair=0, decode=231e-6, decode_row=4.07e-6, decode_context=0

@@ -1,4 +1,4 @@
-"""The real scheduler and loop in virtual time: a cost function stands where the device was."""
+"""The real scheduler and loop in virtual time: a cost function takes the place of the device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from roseinfer.scheduler.scheduler import Scheduler, StepResult
 
 
 class VirtualClock(Clock):
-    """Stands still until somebody waits."""
+    """A clock that moves only when a wait moves it."""
 
     def __init__(self) -> None:
         self._now = 1.0

@@ -1,4 +1,4 @@
-"""A runner that notes what each step held and how long it took."""
+"""A runner that notes what each step contained and how long it took."""
 
 from __future__ import annotations
 

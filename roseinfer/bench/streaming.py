@@ -136,7 +136,7 @@ class StreamingBench:
     ) -> None:
         engine, coming = self.engine, True
         texts: dict[int, Detokenizer] = {}
-        held = dict.fromkeys(range(self._load.num_requests), 0)
+        pending = dict.fromkeys(range(self._load.num_requests), 0)
         while coming or engine.has_work:
             while coming and (not engine.has_work or not arrived.empty()):
                 got = arrived.get()
@@ -156,10 +156,10 @@ class StreamingBench:
             for index, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True):
                 with span("roseinfer.detokenize"):
                     texts[index].push(token)
-                held[index] += 1
+                pending[index] += 1
                 shown, end = timelines[index].shown, ended.get(index)
-                if not shown or held[index] >= self._load.stream_interval or end is not None:
-                    shown += [time.monotonic()] * held[index]
-                    held[index] = 0
+                if not shown or pending[index] >= self._load.stream_interval or end is not None:
+                    shown += [time.monotonic()] * pending[index]
+                    pending[index] = 0
                 if end is not None:
                     timelines[index].queue_wait, timelines[index].prefill = end.queue_wait, end.prefill

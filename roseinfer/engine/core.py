@@ -121,7 +121,7 @@ class Engine:
 
     @property
     def kv_usage(self) -> float:
-        """Share of the cache's blocks that are held."""
+        """Share of the cache's blocks that are in use."""
         return 1 - self._allocator.num_free / self._allocator.num_blocks
 
     @property
@@ -139,7 +139,7 @@ class Engine:
         self._loop.runner = watcher(self._loop.runner)
 
     def flush_cache(self) -> None:
-        """Forget all prefixes. Running requests go on."""
+        """Forget all prefixes. Running requests are not affected."""
         self._prefixes.flush()
 
     def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None:
@@ -164,7 +164,7 @@ class Engine:
     def check_idle(self) -> None:
         """Raise AssertionError unless there is no work and every block is free."""
         if self.has_work:
-            raise AssertionError("requests are under way")
+            raise AssertionError("requests are in flight")
         self._allocator.check()
         self._prefixes.check()
         if self._allocator.num_free != self._allocator.num_blocks:

@@ -17,7 +17,7 @@ from roseinfer.attention.prefill import Spans
 from roseinfer.batch import Batch
 from roseinfer.engine.fetched import Fetched
 from roseinfer.engine.graphs import MAX_PROMPTS, PROMPT_TOKENS, Captured, capture, decode_sizes
-from roseinfer.engine.logprobs import Logprobs, tell
+from roseinfer.engine.logprobs import Logprobs, asked_logprobs
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, part, sample
 from roseinfer.engine.staging import SLOTS, Inbox, Lines, Outbox
@@ -31,7 +31,7 @@ class CudaRunner(Runner):
     """`capacity` running rows with at most `max_blocks` blocks each, `max_batch` of them in a step; `parts`
     as in Model.decode_parts.
 
-    Row `capacity` belongs to nobody: what pads a batch reads and writes there.
+    Row `capacity` is no request's: what pads a batch reads and writes there.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class CudaRunner(Runner):
         parts: Mapping[int, int],
     ) -> None:
         self._model, self._attention, self._pool = model, attention, pool
-        self._nobody, device = capacity, pool.device
+        self._padding_row, device = capacity, pool.device
         self._longest = max_blocks * pool.block_size
         self._last = torch.zeros(capacity + 1, dtype=torch.int64, device=device)
         self._table = torch.zeros(capacity + 1, max_blocks, dtype=torch.int32, device=device)
@@ -96,7 +96,7 @@ class CudaRunner(Runner):
             self._pool.copy_blocks(*batch.copies)
         self._lines.change(batch.changed)
         parts: list[Tensor] = []
-        told: list[Logprobs] = []
+        logprobs: list[Logprobs] = []
         prompts, asked = len(batch.prefill_requests), sampling.asked
         if batch.segments:
             with named_range("roseinfer.prefill_batch.model_forward"):
@@ -104,14 +104,14 @@ class CudaRunner(Runner):
             if prompts:
                 first = self._first[:prompts]
                 parts.append(self._chosen(logits, first, given, batch, sampling, 0))
-                told += tell(logits, first, asked)
+                logprobs += asked_logprobs(logits, first, asked)
         if count := len(batch.decode_lengths):
             with named_range("roseinfer.model.forward.cuda_graph_replay"):
                 logits, given = self._launch_decode(batch)
             decoded = self._decoded[:count]
             parts.append(self._chosen(logits, decoded, given, batch, sampling, prompts))
-            told += tell(logits, decoded, asked, prompts)
-        return Fetched(parts, asked, told, ended)
+            logprobs += asked_logprobs(logits, decoded, asked, prompts)
+        return Fetched(parts, asked, logprobs, ended)
 
     def _launch_decode(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the logits, and where the tokens will be."""
@@ -119,7 +119,7 @@ class CudaRunner(Runner):
         size = next(size for size in self.decode_sizes if size >= count)
         array = self._decode_in.array()
         array[:count] = batch.decode_requests
-        array[count:size] = self._nobody
+        array[count:size] = self._padding_row
         array[most : most + count] = batch.decode_lengths
         array[most + count : most + size] = 0
         self._decode_in.send(2 * most + self._lines.put(batch.block_table, array[2 * most :]))
@@ -168,7 +168,7 @@ class CudaRunner(Runner):
         return logits, self._first_out.next()
 
     def _send_prompts(self, batch: Batch, size: int, room: int) -> None:
-        """Fill the inbox for `size` tokens of `room` prompts; those that `batch` has not are nobody's."""
+        """Fill the inbox for `size` tokens of `room` prompts; those that `batch` has not are padding."""
         count, prompts, ends = batch.decode_start, len(batch.segments), len(batch.prefill_requests)
         array = self._prompt_in.array()
         sources = (batch.tokens, 0), (batch.positions, 0), (batch.cache_slots, -1)
@@ -182,13 +182,13 @@ class CudaRunner(Runner):
         last[:ends] = batch.last_rows[:ends]
         last[ends:] = 0
         rows[:ends] = batch.prefill_requests
-        rows[ends:] = self._nobody
+        rows[ends:] = self._padding_row
         self._prompt_in.send(3 * size + 3 * room + 1)
 
     def _prompt_step(self, size: int, room: int = MAX_PROMPTS, prompts: Prompts | None = None) -> Tensor:
         """From what is in the inbox to tokens in `_last`, `_first` and the outbox. Returns the logits.
 
-        `prompts`: what attention is to know of them; None: the inbox tells it, and none has cached tokens.
+        `prompts`: for attention; None: they are in the inbox, and none has cached tokens.
         """
         arrays = self._prompt[: 3 * size + 3 * room + 1]
         self._prompt_in.take(arrays)
@@ -228,7 +228,7 @@ A = TypeVar("A", Tensor, NDArray[np.int32])
 
 
 def _prompt_arrays(array: A, size: int, room: int) -> tuple[A, A, A]:
-    """Where prompts begin and end `[room + 1]`, their last rows and their running rows, both `[room]`, behind
+    """Where prompts begin and end `[room + 1]`, their last rows and their running rows, both `[room]`, after
     the three arrays of `size` tokens."""
     first = 3 * size
     last = first + room + 1

@@ -28,8 +28,8 @@ class Asked:
 
 
 def who_asks(wanted: Ints, ids: Ints) -> Asked | None:
-    """None when nobody asks. `wanted` `[R]` is how many of the likeliest tokens each of the requests `ids`
-    `[R]` is told, -1 where it does not ask."""
+    """None when no request asks. `wanted` `[R]` is how many of the likeliest tokens each of the requests
+    `ids` `[R]` gets, -1 where it does not ask."""
     rows = np.flatnonzero(wanted >= 0)
     return Asked(rows, ids[rows], int(wanted.max())) if len(rows) else None
 
@@ -56,7 +56,9 @@ def logprobs(logits: Tensor, taken: Tensor, k: int) -> Logprobs:
     return Logprobs(torch.cat((taken, top.indices), -1), values)
 
 
-def tell(logits: Tensor, taken: Tensor, asked: Asked | None, start: int = 0) -> tuple[Logprobs, ...]:
+def asked_logprobs(
+    logits: Tensor, taken: Tensor, asked: Asked | None, start: int = 0
+) -> tuple[Logprobs, ...]:
     """Of the rows that ask among those from `start` on of a step, which took the tokens `[R]`; the first rows
     of `logits` `[≥ R, vocab]` are theirs. Empty when none of them asks."""
     if asked is None:
@@ -69,6 +71,6 @@ def tell(logits: Tensor, taken: Tensor, asked: Asked | None, start: int = 0) -> 
 
 
 def collect(asked: Asked, parts: Sequence[Logprobs]) -> StepLogprobs:
-    """What was told in `parts` of a step, in the order of its rows; waits for the device."""
+    """The logprobs in `parts` of a step, in the order of its rows; waits for the device."""
     tokens, values = torch.cat([p.tokens for p in parts]), torch.cat([p.values for p in parts])
     return StepLogprobs(asked.ids, tokens.int().cpu().numpy(), values.cpu().numpy())

@@ -33,10 +33,10 @@ class Loop:
             return None
         self._in_flight = self._launch() if self._overlap else None
         batch, pending = in_flight
-        result, told = self._scheduler.process(batch, pending.tokens()), pending.logprobs()
-        if told is None:
+        result, logprobs = self._scheduler.process(batch, pending.tokens()), pending.logprobs()
+        if logprobs is None:
             return result
-        return replace(result, logprobs=told.where(np.isin(told.ids, result.ids)))
+        return replace(result, logprobs=logprobs.where(np.isin(logprobs.ids, result.ids)))
 
     def _launch(self) -> tuple[Batch, Pending] | None:
         with named_range("roseinfer.scheduler.admit"):

@@ -18,7 +18,7 @@ class Pending(ABC):
 
     @abstractmethod
     def logprobs(self) -> StepLogprobs | None:
-        """Wait for the device; the logprobs of `sampling.asked`, None where nobody asked."""
+        """Wait for the device; the logprobs of `sampling.asked`, None where no request asked."""
 
 
 class Runner(ABC):

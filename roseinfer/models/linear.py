@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-#: oneDNN's product with packed weights and an operation behind it, as torch.compile's CPU backend uses it.
+#: oneDNN's product with packed weights and an operation after it, as torch.compile's CPU backend uses it.
 _pointwise = torch.ops.mkldnn._linear_pointwise
 
 
 class Linear:
-    """`x Wᵀ + b` for x `[tokens, in]`, W `[out, in]`; also with GELU(tanh) or a residual behind it.
+    """`x Wᵀ + b` for x `[tokens, in]`, W `[out, in]`; also with GELU(tanh) or a residual after it.
 
     The reference, on any device. Subclasses have the same results within rounding.
     """

@@ -102,7 +102,7 @@ class App:
         return Response(200, msgspec.json.encode({"object": "list", "data": [card]}))
 
     async def _server_info(self, request: HttpRequest, connection: Connection) -> Response:
-        """What the engine runs with, and what it holds now."""
+        """What the engine runs with, and its load now."""
         load = await self._backend.engine.load()
         info = {
             "version": __version__,
@@ -118,12 +118,12 @@ class App:
         return Response(200, exposition(self._counters, load), CONTENT_TYPE)
 
     async def _flush_cache(self, request: HttpRequest, connection: Connection) -> Response:
-        """Forget the prefix cache. Answers under way go on."""
+        """Forget the prefix cache. Answers in flight are not affected."""
         await self._backend.engine.load(flush=True)
         return Response(200)
 
     async def _integrity(self, request: HttpRequest, connection: Connection) -> Response:
-        """Whether every block of the cache is free, and each once; 409 also while requests are under way."""
+        """Whether every block of the cache is free, and each once; 409 also while requests are in flight."""
         done = await self._backend.engine.order(CheckBlocks())
         if done.error is not None:
             raise HttpError(409, done.error)
@@ -145,7 +145,7 @@ class App:
         return Response(200)
 
     async def _completions(self, request: HttpRequest, connection: Connection) -> None:
-        """Go on from texts or token ids."""
+        """Continue texts or token ids."""
         body = parse(request.body, CompletionRequest)
         self._check_model(body)
         generation = from_completion(body, self._backend.engine.info.limits.max_model_len)

@@ -26,13 +26,13 @@ from roseinfer.ipc.messages import (
     FromEngine,
     Load,
     Order,
+    PackedLogprobs,
     Query,
     Ready,
     Record,
     Recorded,
     Submit,
     Tokens,
-    Told,
 )
 from roseinfer.request.logprobs import StepLogprobs, TokenLogprobs
 from roseinfer.request.params import Finished, SamplingParams
@@ -107,7 +107,7 @@ class EngineClient:
         self.alive = False
 
     async def load(self, *, flush: bool = False) -> Load:
-        """What the engine holds now, after forgetting its prefix cache if told to. Raises EngineDeadError."""
+        """The engine's load now, after forgetting its prefix cache where `flush`. Raises EngineDeadError."""
         if not self.alive:
             raise EngineDeadError
         answer: asyncio.Future[Load] = asyncio.get_running_loop().create_future()
@@ -166,17 +166,17 @@ class EngineClient:
     def _on_message(self, message: FromEngine) -> None:
         match message:
             case Tokens(ids, tokens, finished, begun):
-                for one in begun:
-                    if one.id in self._receivers:
-                        self._receivers[one.id].begin(one)
+                for times in begun:
+                    if times.id in self._receivers:
+                        self._receivers[times.id].begin(times)
                 self._spinner.touch()
-                took = np.frombuffer(ids, np.int64)
+                receivers = np.frombuffer(ids, np.int64)
                 made: list[int] = np.frombuffer(tokens, np.int64).tolist()
                 with span("roseinfer.detokenize"):
-                    self._take(took.tolist(), made, {end.id: end for end in finished})
-                self._observer.step(took, finished)
-            case Told():
-                self._tell(message.logprobs)
+                    self._push(receivers.tolist(), made, {end.id: end for end in finished})
+                self._observer.step(receivers, finished)
+            case PackedLogprobs():
+                self._add_logprobs(message.logprobs)
             case Load():
                 answer = self._queries.popleft()
                 if not answer.done():
@@ -194,7 +194,7 @@ class EngineClient:
                 if not self._ready.done():
                     self._ready.set_result(message)
 
-    def _tell(self, step: StepLogprobs) -> None:
+    def _add_logprobs(self, step: StepLogprobs) -> None:
         for id, logprobs in step.by_request().items():
             receiver = self._receivers.get(id)
             if receiver is not None:
@@ -203,7 +203,7 @@ class EngineClient:
                 except Exception:
                     _broken(receiver)
 
-    def _take(self, ids: list[int], tokens: list[int], ends: dict[int, Finished]) -> None:
+    def _push(self, ids: list[int], tokens: list[int], ends: dict[int, Finished]) -> None:
         find, ended = self._receivers.get, ends.get
         for id, token in zip(ids, tokens, strict=True):
             receiver = find(id)
@@ -233,5 +233,5 @@ class EngineClient:
 
 def _broken(receiver: TokenReceiver) -> None:
     """End the one answer whose receiver has raised."""
-    log.exception("an answer cannot go on")
+    log.exception("an answer failed")
     receiver.fail(InternalError())

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as FastTokenizer
 
 
 class Vocabulary(dict[int, "bytes | None"]):
-    """For tokens that are bytes: each one's text as it stands in a JSON string, made when first needed.
+    """For tokens that are bytes: each one's text as it is in a JSON string, made when first needed.
 
     None for a token that is not whole characters by itself; ids outside the vocabulary have no text.
     """

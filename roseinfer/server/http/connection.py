@@ -154,7 +154,8 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _continue(self) -> None:
-        """The client waits to be told to send a body: it is told when the answers before are written."""
+        """The client asks whether to send a body (`expect: 100-continue`): it may when the answers before are
+        written."""
         self._continuing = self._request is not None
         if not self._continuing:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")

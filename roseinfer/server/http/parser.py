@@ -28,11 +28,11 @@ class HttpRequest:
 
 
 class RequestParser:
-    """Parses what one connection receives. `take` is called with each request, `on_expect` when a client asks
-    whether it may send the body."""
+    """Parses what one connection receives. `on_request` is called with each request, `on_expect` when a
+    client asks whether it may send the body."""
 
-    def __init__(self, take: Callable[[HttpRequest], None], on_expect: Callable[[], None]) -> None:
-        self._take, self._on_expect = take, on_expect
+    def __init__(self, on_request: Callable[[HttpRequest], None], on_expect: Callable[[], None]) -> None:
+        self._on_request, self._on_expect = on_request, on_expect
         self._parser = httptools.HttpRequestParser(self)
         self._head_bytes = 0
         self._url = b""
@@ -114,4 +114,4 @@ class RequestParser:
             received=time.monotonic(),
         )
         self._url = b""
-        self._take(request)
+        self._on_request(request)

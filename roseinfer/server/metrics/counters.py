@@ -34,7 +34,7 @@ _WIDTH = _FIRST_HISTOGRAM + len(HISTOGRAMS) * (_BUCKETS + 1)
 
 
 class Counters:
-    """Shared memory behind the descriptor `fd`."""
+    """Shared memory with the descriptor `fd`."""
 
     def __init__(self, fd: int, front_ends: int, own: int) -> None:
         self.fd = fd
@@ -53,7 +53,7 @@ class Counters:
 
     @property
     def inflight(self) -> int:
-        """Answers under way, in all front ends."""
+        """Answers in flight, in all front ends."""
         return int(self._table[:, _INFLIGHT].sum())
 
     def closed(self) -> list[int]:

@@ -32,9 +32,9 @@ class _Metrics(Collector):
         for name, about, value in (
             ("running", "Requests that run.", load.running),
             ("waiting", "Requests that wait to be admitted.", load.waiting),
-            ("kv_usage", "Share of the KV cache's blocks that are held.", load.kv_usage),
+            ("kv_usage", "Share of the KV cache's blocks that are in use.", load.kv_usage),
             ("prefix_hit_rate", "Share of prompt tokens that were in the prefix cache.", load.hit_rate),
-            ("inflight", "Answers under way in the front ends.", counters.inflight),
+            ("inflight", "Answers in flight in the front ends.", counters.inflight),
         ):
             yield GaugeMetricFamily(f"roseinfer_{name}", about, value)
         about = "Requests that lost their blocks and were computed again."

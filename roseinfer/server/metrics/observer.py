@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from roseinfer.request.params import Finished
 from roseinfer.server.metrics.counters import Counters
 
-#: Answers that are told apart by the last bits of their ids; there are never more at once.
+#: Answers are identified by the last bits of their ids; there are never more at once.
 _SLOTS = 1 << 16
 
 

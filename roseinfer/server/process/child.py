@@ -12,7 +12,7 @@ STOP_TIMEOUT = 2.0
 
 
 class Child:
-    """Started with `sockets`, which are closed here, and the descriptors `shared`, which are not.
+    """Started with `sockets`, which are closed in this process, and the descriptors `shared`, which are not.
 
     It has a process group of its own, so that Ctrl-C in a terminal reaches only its parent.
     """
@@ -36,7 +36,7 @@ class Child:
             sock.close()
 
     def wait_or_kill(self) -> None:
-        """Wait until it has ended as it was told to; kill it if it does not."""
+        """Wait until it has ended by itself; kill it if it does not."""
         try:
             self._process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:

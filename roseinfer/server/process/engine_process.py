@@ -1,4 +1,4 @@
-"""The engine process as its parent holds it."""
+"""The engine process, started and ended by its parent."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 from roseinfer.tracing.spans import span
 
-#: Seconds that answers under way get when the server is told to stop.
+#: Seconds that answers in flight get when the server stops.
 GRACE = 1.0
 #: Seconds between looks for connections that take too long.
 SWEEP = 1.0
@@ -102,7 +102,7 @@ class FrontEnd:
         asyncio.get_running_loop().call_later(SWEEP, self._sweep)
 
     async def stop(self) -> None:
-        """Let answers under way end, for a moment, then close every connection."""
+        """Let answers in flight end, for a moment, then close every connection."""
         self._connections.stop()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._connections.none_left.wait(), GRACE)
@@ -115,8 +115,8 @@ async def _serve(front_end: FrontEnd, handover: socket.socket, ended: asyncio.Ev
     def receive() -> None:
         with contextlib.suppress(BlockingIOError):
             while True:
-                told, descriptors, _, _ = socket.recv_fds(handover, 1, 1)
-                if not told:
+                data, descriptors, _, _ = socket.recv_fds(handover, 1, 1)
+                if not data:
                     ended.set()
                     return
                 front_end.adopt(socket.socket(fileno=descriptors[0]))

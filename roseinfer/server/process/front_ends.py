@@ -1,4 +1,4 @@
-"""The other front ends as their parent holds them, and who serves which connection."""
+"""The other front ends as processes of their parent, and which of them serves which connection."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class FrontEnds:
         self.stop()
 
     def stop(self) -> None:
-        """Tell all to end, wait until they have, and kill those that do not."""
-        self.tell()
+        """Ask all to end, wait until they have, and kill those that do not."""
+        self.ask_to_stop()
         for child in self.children:
             child.wait_or_kill()
 
-    def tell(self) -> None:
-        """Have all end, when answers under way have had their moment."""
+    def ask_to_stop(self) -> None:
+        """Have each end once its answers in flight have, or after a moment."""
         for handover in self.handovers:
             handover.close()
 

@@ -14,7 +14,7 @@ from roseinfer.server.process.listen import bind
 
 
 def launch(engine: EngineConfig, server: ServerConfig, module: str = "roseinfer.engine.process") -> int:
-    """Serve until told to stop. Returns the process's exit code. Raises ConfigError before serving."""
+    """Serve until a signal to stop. Returns the process's exit code. Raises ConfigError before serving."""
     model_folder(engine.model)  # no process is started for a model that is not there
     front_ends = server.num_front_ends
     _allow_many_connections()

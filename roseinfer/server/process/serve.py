@@ -30,9 +30,9 @@ def serve(
     counters: Counters,
     settings: Settings,
 ) -> int:
-    """Answer requests on `listener` until told to stop, or until a process ends that must not.
+    """Answer requests on `listener` until a signal to stop, or until a process ends that must not.
 
-    Returns the process's exit code: 0 when told to stop, 1 when the engine or a front end has died.
+    Returns the process's exit code: 0 after a signal to stop, 1 when the engine or a front end has died.
     Raises ConfigError before serving.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -73,7 +73,7 @@ async def _serve(
     if dead is not None:
         log.error("%s has ended (%s); stopping the server", dead[0], dead[1].how_it_ended())
     dispatcher.stop()
-    others.tell()
+    others.ask_to_stop()
     await front_end.stop()
     return 0 if dead is None else 1
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
-from roseinfer.engine.logprobs import collect, logprobs, tell, who_asks
+from roseinfer.engine.logprobs import asked_logprobs, collect, logprobs, who_asks
 from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import SamplingParams
 
@@ -53,23 +53,23 @@ def test_a_step_told_in_parts(wanted: list[int], data: st.DataObject) -> None:
     taken = torch.arange(len(wanted))
     padded = [torch.cat((part, torch.full((2, 23), 99.0))) for part in (logits[:cut], logits[cut:])]
     asked = who_asks(np.array(wanted), ids)
-    parts = tell(padded[0], taken[:cut], asked) + tell(padded[1], taken[cut:], asked, cut)
+    parts = asked_logprobs(padded[0], taken[:cut], asked) + asked_logprobs(padded[1], taken[cut:], asked, cut)
     if asked is None:
         assert max(wanted) == -1 and not parts
         return
-    apart, together = collect(asked, parts), collect(asked, tell(logits, taken, asked))
+    apart, together = collect(asked, parts), collect(asked, asked_logprobs(logits, taken, asked))
     asking = [row for row, k in enumerate(wanted) if k >= 0]
     assert apart.ids.tolist() == [70 + row for row in asking]
     assert apart.tokens[:, 0].tolist() == asking and apart.tokens.shape[1] == 1 + max(wanted)
     assert np.array_equal(apart.tokens, together.tokens) and np.allclose(apart.values, together.values)
 
 
-Told = tuple[list[int], list[TokenLogprobs]]
+Answer = tuple[list[int], list[TokenLogprobs]]
 
 
-def run(engine: Engine, requests: Sequence[tuple[list[int], SamplingParams]]) -> list[Told]:
+def run(engine: Engine, requests: Sequence[tuple[list[int], SamplingParams]]) -> list[Answer]:
     """Tokens of each request, and what is told of them."""
-    answers: list[Told] = [([], []) for _ in requests]
+    answers: list[Answer] = [([], []) for _ in requests]
     for id, (prompt, params) in enumerate(requests):
         engine.add(id, np.array(prompt, dtype=np.int32), params)
     while (step := engine.step()) is not None:

@@ -71,7 +71,7 @@ class CacheModel(Runner):
             zip((batch.cache_slots // BLOCK).tolist(), self._running.ids[rows].tolist(), strict=True)
         )
         running = self._running
-        held = Counter(block for row in running.order for block in running.held_blocks(row).tolist())
+        held = Counter(block for row in running.order for block in running.blocks_of(row).tolist())
         assert all(held[block] == 1 for block in owners), "a block that is written is shared"
         for _, _, others in self._in_flight:
             for block in owners.keys() & others.keys():

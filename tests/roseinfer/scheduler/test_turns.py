@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from roseinfer.batch import NO_INTS, Ints
-from roseinfer.scheduler.policies import MOST_IN_A_ROW, Alternate, Chunk, Work
+from roseinfer.scheduler.policies import MOST_IN_A_ROW, Alternate, Chunk, StepParts
 
 
 class Queue:
@@ -27,7 +27,7 @@ class Queue:
         """P for a step of prompts, D for one that decodes."""
         made = ""
         for _ in range(count):
-            chunks, rows = self.turns(Work(self.prompts, self.decode, self.waiting))
+            chunks, rows = self.turns(StepParts(self.prompts, self.decode, self.waiting))
             assert bool(chunks) != bool(len(rows))
             made += "P" if chunks else "D"
         return made
@@ -58,4 +58,4 @@ def test_parts_of_long_prompts_take_turns_with_decoding() -> None:
 def test_prompts_that_find_no_room_let_others_decode() -> None:
     queue = Queue(5, 0)
     assert queue.steps(3) == "DDD"
-    assert queue.turns(Work(queue.prompts, lambda: NO_INTS, 5)) == ([], NO_INTS)
+    assert queue.turns(StepParts(queue.prompts, lambda: NO_INTS, 5)) == ([], NO_INTS)

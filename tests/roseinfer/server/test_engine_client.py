@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from roseinfer.ipc.engine_channel import EngineChannels
-from roseinfer.ipc.messages import Ready, Submit, ToEngine, Tokens, Told
+from roseinfer.ipc.messages import PackedLogprobs, Ready, Submit, ToEngine, Tokens
 from roseinfer.request.logprobs import StepLogprobs, TokenLogprobs
 from roseinfer.request.params import Finished, FinishReason, SamplingParams
 from roseinfer.server.engine_client import EngineClient
@@ -61,7 +61,7 @@ def test_an_error_in_one_answer_ends_that_answer_alone(text_model: Any) -> None:
         last = Finished(int(ids[2]), FinishReason.LENGTH, 0, 0, 0)
         for finished in ((), (last,)):
             logprobs = StepLogprobs(ids, np.zeros((3, 1), np.int32), np.zeros((3, 1), np.float32))
-            engine.send(0, Told.of(logprobs))
+            engine.send(0, PackedLogprobs.of(logprobs))
             engine.send(0, Tokens(ids.tobytes(), np.array([5, 6, 7]).tobytes(), finished))
         await ended.wait()
         assert whole.tokens == [7, 7] and whole.error is None
