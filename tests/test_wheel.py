@@ -23,7 +23,7 @@ LEFT_OUT = shutil.ignore_patterns(
     ".*", "__pycache__", "benchmarks", "build", "dist", "docs", "outputs", "reports", "tests", "*.egg-info"
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 
 def contents(wheel: Path) -> dict[str, bytes]:
@@ -51,26 +51,27 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return by_sdist, direct
 
 
-class Installed:
-    """A virtual environment with the wheel, used from an empty folder.
+class Environment:
+    """A virtual environment, with the wheel or without, used from an empty folder.
 
     What the wheel depends on is imported from the environment of the tests, whose .pth files, and so the
     checkout, are not read.
     """
 
-    def __init__(self, folder: Path, wheel: Path) -> None:
+    def __init__(self, folder: Path, wheel: Path | None = None) -> None:
         environment = folder / "environment"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
         self.bin = environment / "bin"
-        pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "--quiet"]
-        subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True)
+        if wheel is not None:
+            pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "--quiet"]
+            subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True)
         [self.packages] = environment.glob("lib/python3*/site-packages")
         (self.packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
         self.user = folder / "user"
         self.cwd = folder / "empty"
         self.cwd.mkdir()
 
-    def run(self, program: str, *words: str, code: int = 0) -> str:
+    def run(self, program: str, *words: str, code: int = 0, **env: str) -> str:
         """What the program prints; its exit status has to be `code`."""
         ours = ("BENCH_", "PYTHON", "ROSEINFER_")
         kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
@@ -78,7 +79,7 @@ class Installed:
         done = subprocess.run(
             [self.bin / program, *words],
             cwd=self.cwd,
-            env=kept | folders | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+            env=kept | folders | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | env,
             capture_output=True,
             text=True,
             timeout=300,
@@ -88,8 +89,8 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(wheels: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return Installed(tmp_path_factory.mktemp("installed"), wheels[0])
+def installed(wheels: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment(tmp_path_factory.mktemp("installed"), wheels[0])
 
 
 def test_the_wheel_is_the_same_by_way_of_the_sdist(wheels: tuple[Path, Path]) -> None:
@@ -98,7 +99,7 @@ def test_the_wheel_is_the_same_by_way_of_the_sdist(wheels: tuple[Path, Path]) ->
     assert by_sdist["harness/data/traces/catalog.yaml"] == (CHECKOUT / "traces/catalog.yaml").read_bytes()
 
 
-def test_every_file_of_the_packages_is_installed_and_the_checkout_is_not_used(installed: Installed) -> None:
+def test_every_file_of_the_packages_is_installed_and_the_checkout_is_not_used(installed: Environment) -> None:
     code = (
         "import harness, roseinfer, rosemodels, harness.telemetry.revision as r, importlib.metadata as m;"
         "print(harness.__file__, roseinfer.__file__, rosemodels.__file__);"
@@ -110,7 +111,7 @@ def test_every_file_of_the_packages_is_installed_and_the_checkout_is_not_used(in
     assert harness.__version__ == roseinfer.__version__
 
 
-def test_what_comes_with_it_is_listed(installed: Installed) -> None:
+def test_what_comes_with_it_is_listed(installed: Environment) -> None:
     assert "azure-2023-conv" in installed.run("bench", "traces", "list")
     assert "Splitwise" in installed.run("bench", "traces", "info", "builtin")
     listed = installed.run("bench", "engines", "list")
@@ -119,8 +120,12 @@ def test_what_comes_with_it_is_listed(installed: Installed) -> None:
     assert "bench engines install vllm" in shown
 
 
-def test_the_main_job_runs_from_an_empty_folder(installed: Installed) -> None:
+def test_the_main_job_runs_from_any_folder(installed: Environment) -> None:
+    """From one that holds nothing but files named as modules are."""
     before = snapshot(installed.packages)
+    traps = {installed.cwd / name for name in ("harness.py", "random.py", "roseinfer.py", "torch.py")}
+    for trap in traps:
+        trap.write_text("raise SystemExit('a file of the current folder was imported')\n")
     load = ["--n", "6", "--scales", "0.02", "--fit", "clip", "--max-output-len", "4", "--warmup", "1"]
     report = installed.run(
         "bench", "online", "--engines", "roseinfer", *SMALL, *load, "--no-calibrate", "--quiet"
@@ -132,5 +137,14 @@ def test_the_main_job_runs_from_an_empty_folder(installed: Installed) -> None:
     installed.run("roseinfer", "generate", *SMALL, "--prompt", "The meaning of life is", "--max-tokens", "4")
     assert (installed.user / "cache" / "rosebench" / "models").is_dir()
     assert list((installed.user / "cache" / "roseinfer").glob("cpu-*.so"))
-    assert {path.name for path in installed.cwd.iterdir()} == {"outputs", "reports"}
+    assert {*installed.cwd.iterdir()} == {*traps, installed.cwd / "outputs", installed.cwd / "reports"}
     assert snapshot(installed.packages) == before
+
+
+def test_a_checkout_on_the_path_is_enough(tmp_path: Path) -> None:
+    plain = Environment(tmp_path)
+    path = {"PYTHONPATH": str(CHECKOUT)}
+    assert "azure-2023-conv" in plain.run("python", "-m", "harness.cli.app", "traces", "list", **path)
+    listed = plain.run("python", "-m", "harness.cli.app", "engines", "list", **path)
+    assert "no-mp-async-admit" in listed and harness.__version__ in listed
+    plain.run("python", "-c", "import harness", code=1)

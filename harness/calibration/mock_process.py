@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import msgspec
 from harness.errors import BenchError
 from harness.loadgen.load_plan import Target, WireRequest
 from harness.mock_server.behaviour import Deed
+from harness.modules import module_command
 
 PROMPT_TOKENS = 128
 
@@ -47,7 +47,7 @@ def mock_server(*options: str, cpus: Sequence[int] | None = None) -> Iterator[Mo
         log = Path(folder) / "deeds.jsonl"
         log.touch()
         process = subprocess.Popen(
-            [sys.executable, "-m", "harness.mock_server", "--with-stdin", "--log", str(log), *options],
+            [*module_command("harness.mock_server"), "--with-stdin", "--log", str(log), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

@@ -22,6 +22,7 @@ from harness import paths
 from harness.engines.base import Installation, Missing
 from harness.engines.configured import user_engine, user_file
 from harness.errors import UsageError
+from harness.modules import ELSEWHERE
 from harness.schema.settings import EngineName
 
 CACHE = paths.CACHE / "engines"
@@ -29,7 +30,7 @@ CACHE = paths.CACHE / "engines"
 REPORTED = ("torch", "transformers")
 
 _PROBE = """
-import importlib.metadata as metadata, json, sys
+import importlib.metadata as metadata, json
 found = {"python": sys.version.split()[0]}
 for name in sys.argv[1:]:
     try:
@@ -81,7 +82,7 @@ def probe(where: Place, distributions: Sequence[str]) -> dict[str, str]:
     """
     try:
         done = subprocess.run(
-            [str(where.python), "-c", _PROBE, *distributions],
+            [str(where.python), "-c", ELSEWHERE + _PROBE, *distributions],
             env=os.environ | where.env,
             capture_output=True,
             text=True,

@@ -21,6 +21,7 @@ from harness.engines.process.engine_server import EngineServer, Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
 from harness.engines.selfreport import SelfReport
 from harness.errors import EngineError, UsageError
+from harness.modules import ELSEWHERE
 from harness.schema.fairness import Fact
 from harness.schema.results import LaunchRecord
 from harness.telemetry.gpu import memory_restored
@@ -151,7 +152,7 @@ class LocalEngine(Engine):
 
     def proof(self, installation: Installation) -> list[str]:
         """A short command that succeeds if the installed engine runs."""
-        return [str(installation.python), "-c", f"import {self.module}"]
+        return [str(installation.python), "-c", f"{ELSEWHERE}import {self.module}"]
 
     def trouble(self, installation: Installation) -> str | None:
         """Why the installed engine does not run; None if it does."""

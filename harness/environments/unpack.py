@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 
 _VERSIONS = """
 import sys
+sys.path[:] = filter(None, sys.path)  # not the current folder
 try:
     import torch
 except ImportError as error:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import IO
 
@@ -15,6 +14,7 @@ import msgspec
 from harness.errors import BenchError
 from harness.loadgen.client_main import WorkerPlan, WorkerResult
 from harness.loadgen.load_plan import Progress
+from harness.modules import module_command
 
 _STDERR_LINES = 20
 
@@ -39,7 +39,7 @@ class ClientProcess:
         files = (str(self._plan_file), str(self._out_file))
         with self._error_file.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "harness.loadgen.client_main", *files],
+                [*module_command("harness.loadgen.client_main"), *files],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

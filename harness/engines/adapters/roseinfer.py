@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 from pydantic import JsonValue
 
-from harness.engines.base import EngineSettings, Installation, RequestSettings
+from harness import __version__
+from harness.engines.base import EngineSettings, Installation, Missing, RequestSettings
+from harness.engines.find import REPORTED, place, probe
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
 from harness.engines.selfreport import SelfReport, shortened, value_at
+from harness.modules import module_command
 from harness.schema.fairness import Fact
 
 _INFO = "/server_info"
@@ -33,10 +39,20 @@ class Roseinfer(LocalEngine):
     name = "roseinfer"
     display = "roseinfer"
     distributions = ("rosebench",)
-    install = "pip install -e . in this project"
+    install = "pip install rosebench's wheel, or pip install -e . in its checkout"
     module = "roseinfer"
     pages = (_INFO,)
     flush = Route("/flush_cache")
+
+    def find(self) -> Installation | Missing:
+        """In this environment it is the one that came with the harness, installed or not."""
+        where = place(self.name)
+        if where.python != Path(sys.executable):
+            return super().find()
+        versions = probe(where, REPORTED)
+        return Installation(
+            self.name, __version__, self.distributions[0], where.python, where.how, where.env, versions
+        )
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         arguments = [
@@ -58,7 +74,7 @@ class Roseinfer(LocalEngine):
         return [*self._cli(installation), "serve", "--help"]
 
     def _cli(self, installation: Installation) -> list[str]:
-        return [str(installation.python), "-m", "roseinfer.cli"]
+        return module_command("roseinfer.cli", installation.python)
 
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
         return {"return_token_ids": True, "return_metrics": True}

@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ import psutil
 
 from harness.engines.process.guard import KILL_PATIENCE_S, Order, family
 from harness.errors import CleanupError, EngineError
+from harness.modules import module_command
 
 #: Seconds allowed to the guard itself, beyond the engine's grace and the kill.
 GUARD_SLACK_S = 10.0
@@ -84,7 +84,7 @@ class Guarded:
         )
         log.parent.mkdir(parents=True, exist_ok=True)
         self._guard = subprocess.Popen(
-            [sys.executable, "-m", "harness.engines.process.guard"],
+            module_command("harness.engines.process.guard"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

@@ -5,28 +5,34 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 #: Seconds that a process gets to end by itself.
 STOP_TIMEOUT = 2.0
 
 
 class Child:
-    """Started with `sockets`, which are closed in this process, and the descriptors `shared`, which are not.
+    """A module, started with `sockets`, which are closed in this process, and the descriptors `shared`, which
+    are not.
 
+    Like this process, it looks for modules in the current folder only where it was started as `python -m …`.
     It has a process group of its own, so that Ctrl-C in a terminal reaches only its parent.
     """
 
     def __init__(
         self,
-        command: Sequence[str],
+        module: str,
+        arguments: Sequence[str],
         sockets: Sequence[socket.socket],
         *,
         shared: Sequence[int] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        here = [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]
         self._process = subprocess.Popen(
-            command,
+            [sys.executable, *here, "-m", module, *arguments],
             pass_fds=[*shared, *(sock.fileno() for sock in sockets)],
             process_group=0,
             env=environment,

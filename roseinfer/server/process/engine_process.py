@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import sys
 from collections.abc import Mapping
 from types import TracebackType
 
@@ -48,9 +47,8 @@ class EngineProcess:
         pairs = [socket.socketpair() for _ in range(front_ends)]
         self.sockets = [ours for ours, _ in pairs]
         theirs = [end for _, end in pairs]
-        command = [sys.executable, "-m", module, msgspec.json.encode(config).decode()]
-        command += [str(end.fileno()) for end in theirs]
-        self.child = Child(command, theirs, environment=environment(os.environ))
+        arguments = [msgspec.json.encode(config).decode(), *(str(end.fileno()) for end in theirs)]
+        self.child = Child(module, arguments, theirs, environment=environment(os.environ))
 
     def __enter__(self) -> EngineProcess:
         return self

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import sys
 from collections.abc import Callable
 from types import TracebackType
 
@@ -27,9 +26,10 @@ class FrontEnds:
         for index, channel in enumerate(channels, 1):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             numbers = (index, channel.fileno(), theirs.fileno(), counters.fd)
-            command = [sys.executable, "-m", "roseinfer.server.process.front_end", *map(str, numbers)]
+            arguments = [*map(str, numbers), settings.decode()]
             sockets = [channel, theirs]
-            self.children.append(Child([*command, settings.decode()], sockets, shared=[counters.fd]))
+            module = "roseinfer.server.process.front_end"
+            self.children.append(Child(module, arguments, sockets, shared=[counters.fd]))
             self.handovers.append(ours)
 
     def __enter__(self) -> FrontEnds:
