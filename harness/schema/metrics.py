@@ -5,8 +5,9 @@ It holds this project's (`built_in_metrics.py`) and those that installed package
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
+
 from harness.errors import UsageError
-from harness.plugins import describe, find_plugins, load_plugin
 from harness.schema.built_in_metrics import BUILT_IN
 from harness.schema.metric import Metric, Use
 
@@ -26,7 +27,7 @@ def add(known: dict[str, Metric], metric: object, origin: str) -> None:
     Raises:
         UsageError: it is no latency with a function over raw times, or its name is taken.
     """
-    hint = "correct or uninstall its package"
+    hint = f"correct or uninstall {origin}"
     if not isinstance(metric, Metric):
         raise UsageError(f"{origin} is not a harness.schema.metric.Metric", hint)
     if metric.name in known:
@@ -39,8 +40,15 @@ def add(known: dict[str, Metric], metric: object, origin: str) -> None:
 
 def _metrics() -> dict[str, Metric]:
     known = {metric.name: metric for metric in BUILT_IN}
-    for point in find_plugins(GROUP, {}).values():
-        add(known, load_plugin(point), describe(point))
+    for point in sorted(entry_points(group=GROUP)):
+        origin = f"the metric {point.name} ({point.value})"
+        try:
+            found = point.load()
+        except Exception as error:  # what somebody else's module may raise
+            raise UsageError(
+                f"{origin} cannot be loaded: {error}", f"correct or uninstall {origin}"
+            ) from error
+        add(known, found, origin)
     return known
 
 

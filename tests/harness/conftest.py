@@ -46,7 +46,9 @@ class MockServer:
     def end(self) -> None:
         """Kill it; its port answers no more."""
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 @pytest.fixture

@@ -40,12 +40,7 @@ def test_show_prints_the_command():
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [
-        ("vlllm", "did you mean vllm"),
-        ("a b", "not an engine"),
-        ("vllm@nosuch", "no variant"),
-        ("openai", "not started by bench"),
-    ],
+    [("nosuch", "not an engine"), ("vllm@nosuch", "no variant"), ("openai", "not started by bench")],
 )
 def test_show_of_what_is_not_there(name, message):
     with pytest.raises(UsageError, match=message):

@@ -12,7 +12,7 @@ import pytest
 from harness.calibration.calibration_file import this_machine
 from harness.engines.cores import CpuSplit
 from harness.errors import BenchError
-from harness.runs import resolve
+from harness.runs import resolved
 from harness.runs.events import Calibrating, Event
 from harness.runs.online import run_online
 from harness.schema.calibration import Calibration, ClientCeiling
@@ -50,7 +50,7 @@ def test_a_client_near_its_limit_makes_a_cell_invalid(
     found: Calibration,
     reason: str | None,
 ) -> None:
-    monkeypatch.setattr(resolve, "load_calibration", lambda: found)
+    monkeypatch.setattr(resolved, "load_calibration", lambda: found)
     folder, results = run_online(settings_for(start_mock().url, tmp_path), ["bench"], lambda _: None)
     assert json.loads((folder / "run.json").read_text())["environment"]["calibration"] == found.model_dump()
     said = [why for summary in results.summaries for why in summary.invalid_reasons if "above half" in why]
@@ -68,8 +68,8 @@ def test_a_machine_without_one_is_calibrated_first(
         tell("something")
         return calibration(1e9 if quick else 1.0)
 
-    monkeypatch.setattr(resolve, "load_calibration", lambda: None)
-    monkeypatch.setattr(resolve, "calibrate", measure)
+    monkeypatch.setattr(resolved, "load_calibration", lambda: None)
+    monkeypatch.setattr(resolved, "calibrate", measure)
     events: list[Event] = []
     folder, _ = run_online(settings_for(start_mock().url, tmp_path), ["bench"], events.append)
     assert events[0] == Calibrating("something")
@@ -84,8 +84,8 @@ def test_a_run_without_one_says_so(
     def fail(**_: object) -> Calibration:
         raise BenchError("too busy")
 
-    monkeypatch.setattr(resolve, "load_calibration", lambda: None)
-    monkeypatch.setattr(resolve, "calibrate", fail)
+    monkeypatch.setattr(resolved, "load_calibration", lambda: None)
+    monkeypatch.setattr(resolved, "calibrate", fail)
     settings = settings_for(start_mock().url, tmp_path, calibrate=not switched_off)
     folder, results = run_online(settings, ["bench"], lambda _: None)
     assert json.loads((folder / "run.json").read_text())["environment"]["calibration"].startswith("none: ")
@@ -107,5 +107,5 @@ def test_clients_follow_the_load(
 ) -> None:
     load: Any = SimpleNamespace(tokens_per_s=lambda: tokens_per_s, concurrency=lambda: 150)
     cpus = CpuSplit(tuple(range(cores)) if cores else None, None)
-    assert resolve._clients(OnlineSettings(), load, cpus, found) == clients
-    assert resolve._clients(OnlineSettings(clients=5), load, cpus, found) == 5
+    assert resolved._clients(OnlineSettings(), load, cpus, found) == clients
+    assert resolved._clients(OnlineSettings(clients=5), load, cpus, found) == 5

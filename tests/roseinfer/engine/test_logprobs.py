@@ -1,4 +1,4 @@
-"""DeviceLogprobs against their definition and against transformers, whatever else runs beside the request."""
+"""Logprobs against their definition and against transformers, whatever else runs beside the request."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from roseinfer.engine.trace import add_ranges
 from roseinfer.ipc.messages import Recorded
-from roseinfer.tracing.spans import SpanRecorder
+from roseinfer.tracing.spans import Spans
 
 
 def record() -> Recorded:
     """One range of this thread, and one of another."""
-    spans = SpanRecorder()
+    spans = Spans()
     with spans("before"):
         pass
     spans.record()

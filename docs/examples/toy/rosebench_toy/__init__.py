@@ -1,1 +1,0 @@
-"""What docs/tutorial.md adds to rosebench from outside: an engine, a metric, a trace format."""
