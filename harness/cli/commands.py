@@ -9,7 +9,8 @@ import typer
 
 import harness
 
-#: What `bench --help` says of each command. Its module, `harness.cli.NAME`, is imported when it is called.
+#: What `bench --help` says of each command. Its module, `harness.cli.NAME`, with underscores for hyphens, is
+#: imported when it is called.
 COMMANDS = {
     "online": "Measure each engine's server under load: a trace, or a fixed number of requests in flight.",
     "offline": "Measure the throughput of a fixed batch of prompts through each engine's in-process API.",
@@ -19,6 +20,7 @@ COMMANDS = {
     "schema": "Print the JSON Schema of a settings or results file.",
     "engines": "List, check, show and install engines.",
     "profile": "Profile the engines of a run (`bench profile RUN`), or compare two profiles (`… diff A B`).",
+    "convert-run": "Bring runs that version 0.1 stored over to this version's schema.",
     "traces": "List, describe, download and convert traces.",
 }
 
@@ -33,11 +35,12 @@ class _OnDemand(typer.core.TyperGroup):
 
 def load_command(name: str) -> Any:
     """The command of `harness.cli.NAME`: its `app` of several commands, or its function NAME."""
-    module, alone = import_module(f"harness.cli.{name}"), typer.Typer()
+    function = name.replace("-", "_")
+    module, alone = import_module(f"harness.cli.{function}"), typer.Typer()
     if hasattr(module, "app"):
         alone.add_typer(module.app, name=name)
     else:
-        alone.command(name)(getattr(module, name))
+        alone.command(name)(getattr(module, function))
     return typer.main.get_group(alone).commands[name]
 
 

@@ -17,7 +17,8 @@ from harness.engines.base import EngineSettings, Installation, Missing
 from harness.engines.configured import load_variants
 from harness.engines.find import CACHE, place
 from harness.engines.local import LocalEngine
-from harness.engines.registry import LOCAL, contender, get_engine
+from harness.engines.names import check_name
+from harness.engines.registry import BROKEN, ENGINES, LOCAL, contender, get_engine
 from harness.environments.bundle import find_bundle, make_bundle, read_size
 from harness.environments.install import install as install_engine
 from harness.environments.install import unfinished
@@ -35,12 +36,14 @@ console = Console(soft_wrap=True, highlight=False)
 def list_engines() -> None:
     """List engines, where they are installed, and their variants."""
     table = Table("engine", "version", "where", "variants", box=None, header_style="bold")
-    for engine in [*LOCAL.values(), get_engine("openai")]:
+    for engine in ENGINES.values():
         found = engine.find()
         version, where = (
             (found.version, found.how) if isinstance(found, Installation) else ("-", found.reason)
         )
-        table.add_row(engine.name, version, where, ", ".join(sorted(load_variants(engine.name))) or "-")
+        table.add_row(engine.name, version, where, ", ".join(sorted(load_variants(engine))) or "-")
+    for name, error in BROKEN.items():
+        table.add_row(name, "-", error.message, "-")
     console.print(table)
 
 
@@ -79,17 +82,19 @@ def show(
 
 def _reference(name: str) -> EngineRef:
     try:
-        return EngineRef.model_validate(name)
+        ref = EngineRef.model_validate(name)
     except ValidationError:
-        known = ", ".join([*LOCAL, "openai"])
+        known = ", ".join(ENGINES)
         raise UsageError(
             f"{name!r} is not an engine", f"give NAME or NAME@VARIANT; engines are {known}"
         ) from None
+    check_name(ref.name)
+    return ref
 
 
 def _local(ref: EngineRef) -> LocalEngine:
-    engine = LOCAL.get(ref.name)
-    if engine is None:
+    engine = get_engine(ref.name)
+    if not isinstance(engine, LocalEngine):
         raise UsageError(f"{ref.name} is not started by bench", f"choose one of {', '.join(LOCAL)}")
     return engine
 
@@ -123,14 +128,14 @@ def bundle(
     ] = None,
 ) -> None:
     """Pack an engine for a GPU host without a network. `unpack.py` in the bundle installs it there."""
-    ref = _reference(name)
+    engine = _local(_reference(name))
     size = read_size(part_size)
-    version, recipe = find_bundle(ref.name, version)
-    manifest = make_bundle(ref.name, version, recipe, out, size)
+    version, recipe = find_bundle(engine, version)
+    manifest = make_bundle(engine, version, recipe, out, size)
     parts = sorted(out.glob("part-*"))
     total = sum(part.stat().st_size for part in parts) / 2**20
     console.print(
-        f"{manifest.parent}: {ref.name} {version}, {len(parts)} parts, {total:.0f} MiB", markup=False
+        f"{manifest.parent}: {engine.name} {version}, {len(parts)} parts, {total:.0f} MiB", markup=False
     )
 
 
@@ -167,6 +172,9 @@ def doctor() -> None:
             console.print(f"  note: {engine.caveat}", markup=False)
         for folder in unfinished(engine.name):
             console.print(f"  {folder.name} is only partly installed\n  hint: {engine.install}", markup=False)
+    for error in BROKEN.values():
+        broken = True
+        console.print(f"{error.message}\n  hint: {error.hint}", markup=False)
     names = [f"{device['name']} (driver {device['driver']})" for device in gpu.describe()]
     console.print(f"GPU: {', '.join(names) or 'none'}", markup=False)
     raise typer.Exit(3 if broken else 0)

@@ -12,6 +12,7 @@ import typer
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from harness.engines.names import check_name
 from harness.engines.registry import installed_engines
 from harness.errors import UsageError
 from harness.schema.loader import build
@@ -43,6 +44,8 @@ def with_settings(
             given = {name: text for name, text in texts.items() if text is not None}
             if instead is None or values[instead] is None:
                 settings = build(kind, config, given)
+                for engine in settings.engines:
+                    check_name(engine.name)
                 if "engines" not in settings.model_fields_set:
                     settings = settings.model_copy(update={"engines": installed_engines()})
                 command(settings, **values)

@@ -18,7 +18,7 @@ import msgspec
 from harness.engines.prefix_counters import PrefixCounters
 from harness.engines.profiler import Route
 from harness.engines.text_prompts import TextPrompts
-from harness.engines.variants import Variant
+from harness.engines.variants import CONFIGS, Variant
 from harness.loadgen.load_plan import Target
 from harness.schema.results import LaunchRecord
 from harness.schema.settings import EngineName, EngineRef
@@ -140,6 +140,12 @@ class Engine(ABC):
 
     name: ClassVar[EngineName]
     display: ClassVar[str]
+    #: As figures draw it: `#rrggbb` and one of matplotlib's markers, told apart from other engines'. Empty:
+    #: the next of a palette.
+    color: ClassVar[str] = ""
+    marker: ClassVar[str] = ""
+    #: Its file of variants and environments (`harness.engines.variants.EngineFile`), where it brings one.
+    config: ClassVar[Path | None] = None
     #: Its Prometheus histograms of seconds for metrics that are not in its streams (`queue_wait_ms`,
     #: `prefill_ms`): a name, with labels where they choose a series, such as `sglang:queue_time_seconds`.
     histograms: ClassVar[Mapping[str, str]] = {}
@@ -148,6 +154,11 @@ class Engine(ABC):
     flush: ClassVar[Route | None] = None
     #: Its counters of prompt tokens found in the prefix cache.
     prefix_counters: ClassVar[PrefixCounters | None] = None
+
+    @property
+    def config_file(self) -> Path:
+        """Its file of variants and environments, which need not be there."""
+        return self.config or CONFIGS / f"{self.name}.yaml"
 
     @abstractmethod
     def find(self) -> Installation | Missing:

@@ -111,7 +111,7 @@ class LocalEngine(Engine):
             raise UsageError(
                 f"{settings.contender.ref}: {self.display} {installation.version} has no option "
                 f"{', '.join(unknown)}",
-                f"change configs/engines/{self.name}.yaml, or install a version that has it",
+                f"change {self.config_file.name}, or install a version that has it",
             )
 
     def flags(self, installation: Installation) -> frozenset[str]:

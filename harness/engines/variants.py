@@ -1,4 +1,4 @@
-"""What an engine's `configs/engines/NAME.yaml` holds: variants, and how its environments are made."""
+"""What an engine's file (`configs/engines/NAME.yaml`) holds: variants, and how its environments are made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from harness import paths
 from harness.engines.recipe import Build, BundleRecipe, Recipe
 from harness.errors import UsageError
 from harness.schema.base import Strict, first_fault
-from harness.schema.settings import EngineName
 
 CONFIGS = paths.DATA / "configs" / "engines"
 
@@ -40,13 +39,12 @@ class EngineFile(Strict):
     )
 
 
-def load_file(engine: EngineName, folder: Path = CONFIGS) -> EngineFile:
-    """The engine's file; an empty one when it has none.
+def load_file(path: Path) -> EngineFile:
+    """An engine's file; an empty one where there is none.
 
     Raises:
         UsageError: the file is not YAML, or has a key that is not known.
     """
-    path = folder / f"{engine}.yaml"
     if not path.exists():
         return EngineFile()
     try:

@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from harness.engines.base import Engine
 from harness.engines.find import CACHE
 from harness.engines.recipe import BundleRecipe
 from harness.engines.variants import CONFIGS, load_file
@@ -28,7 +29,6 @@ from harness.environments.fatbin import slim
 from harness.environments.pip import pip
 from harness.errors import UsageError
 from harness.files import write_whole
-from harness.schema.settings import EngineName
 
 MANYLINUX = [f"manylinux_2_{minor}_x86_64" for minor in (5, 17, 24, 26, 27, 28, 31, 34, 35, 39)]
 PLATFORMS = [
@@ -47,18 +47,18 @@ def read_size(text: str) -> int:
     return int(match[1]) * UNITS.get(match[2], 1)
 
 
-def find_bundle(engine: EngineName, version: str | None) -> tuple[str, BundleRecipe]:
+def find_bundle(engine: Engine, version: str | None) -> tuple[str, BundleRecipe]:
     """That version's recipe; without one the first. Raises UsageError when there is none."""
-    known = load_file(engine).bundles
+    known = load_file(engine.config_file).bundles
     if not known:
-        raise UsageError(f"nobody has written down how {engine} is bundled", f"see {CONFIGS / 'vllm.yaml'}")
+        raise UsageError(f"there is no bundle of {engine.name}", f"see {CONFIGS / 'vllm.yaml'}")
     version = version or next(iter(known))
     if version not in known:
-        raise UsageError(f"{engine} {version} cannot be bundled", f"there is {', '.join(known)}")
+        raise UsageError(f"{engine.name} {version} cannot be bundled", f"there is {', '.join(known)}")
     return version, known[version]
 
 
-def make_bundle(engine: EngineName, version: str, recipe: BundleRecipe, out: Path, part_size: int) -> Path:
+def make_bundle(engine: Engine, version: str, recipe: BundleRecipe, out: Path, part_size: int) -> Path:
     """Write the bundle into the folder `out`, in place of one that is there. Returns its manifest's path.
 
     Wheels stay in the project's cache, so a second attempt only fetches what is missing.
@@ -66,22 +66,27 @@ def make_bundle(engine: EngineName, version: str, recipe: BundleRecipe, out: Pat
     Raises:
         EngineError: a wheel cannot be had.
     """
-    wheels = CACHE / "wheels" / f"{engine}-{version}"
-    log = CACHE / f"{engine}-{version}.bundle.log"
+    wheels = CACHE / "wheels" / f"{engine.name}-{version}"
+    log = CACHE / f"{engine.name}-{version}.bundle.log"
     target = [
         *("--no-deps", "--only-binary=:all:", "--implementation", "cp", "--python-version", recipe.python),
         *(word for abi in (f"cp{recipe.python.replace('.', '')}", "abi3", "none") for word in ("--abi", abi)),
         *(word for platform in PLATFORMS for word in ("--platform", platform)),
     ]
-    pinned = str(CONFIGS / recipe.wheels)
+    pinned = str(engine.config_file.parent / recipe.wheels)
     python = Path(sys.executable)
-    pip(f"fetching {engine} {version}", python, ["download", *target, "-d", str(wheels), "-r", pinned], log)
+    pip(
+        f"fetching {engine.name} {version}",
+        python,
+        ["download", *target, "-d", str(wheels), "-r", pinned],
+        log,
+    )
     with TemporaryDirectory(prefix="rosebench-bundle-", dir=CACHE) as scratch:
         site = Path(scratch, "site")
         local = ["--no-index", "--find-links", str(wheels), "--no-compile", "--target", str(site)]
-        pip(f"unpacking {engine} {version}", python, ["install", *target, *local, "-r", pinned], log)
+        pip(f"unpacking {engine.name} {version}", python, ["install", *target, *local, "-r", pinned], log)
         _thin(site, recipe)
-        return _pack(site, out, part_size, {"engine": engine, "version": version}, recipe)
+        return _pack(site, out, part_size, {"engine": engine.name, "version": version}, recipe)
 
 
 def _thin(site: Path, recipe: BundleRecipe) -> None:

@@ -22,7 +22,7 @@ from harness.engines.base import Installation
 from harness.engines.find import CACHE, Place, inspect
 from harness.engines.local import LocalEngine
 from harness.engines.recipe import SHIMS, Build, Recipe
-from harness.engines.variants import CONFIGS, load_file
+from harness.engines.variants import load_file
 from harness.environments.pip import pip, run
 from harness.environments.unpack import UnpackError, point
 from harness.errors import EngineError, UsageError
@@ -39,7 +39,7 @@ for line in sorted({f"{one.name}=={one.version}" for one in importlib.metadata.d
 
 def find_recipe(engine: LocalEngine, build: Build) -> Recipe:
     """How the engine is installed for that kind of device. Raises UsageError when it cannot be."""
-    recipes = load_file(engine.name).environments
+    recipes = load_file(engine.config_file).environments
     if build not in recipes:
         known = ", ".join(f"--{known}" for known in recipes)
         hint = f"there is {known}" if known else f"it is there already, or: {engine.install}"
@@ -93,7 +93,7 @@ def _fill(engine: LocalEngine, recipe: Recipe, version: str, folder: Path, pytho
         run(what, [sys.executable, "-m", "venv", str(folder)], log)
     wanted = [package.format(version=version) for package in recipe.packages]
     if recipe.requirements is not None:
-        wanted += ["-r", str(CONFIGS / recipe.requirements)]
+        wanted += ["-r", str(engine.config_file.parent / recipe.requirements)]
     pip(what, python, ["install", *wanted], log, recipe.env)
     if recipe.alone:
         pip(

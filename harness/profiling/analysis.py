@@ -10,7 +10,7 @@ from harness.errors import UsageError
 from harness.profiling.agreement import Sorts, agreement, sorts
 from harness.profiling.explain import explain
 from harness.profiling.level import measure_levels
-from harness.profiling.profile_files import FIGURES, MANIFEST, read_manifest
+from harness.profiling.profile_files import FIGURES, MANIFEST, read_manifest, read_profiles
 from harness.profiling.reading.errors import TraceError
 from harness.profiling.reading.figures import figures
 from harness.profiling.reading.nsys_file import read_nsys
@@ -56,6 +56,19 @@ def analyse(run: Path) -> Profiles:
     profiles = Profiles(figures=found, gaps=gaps, agreements=agreements, unread=unread)
     write_json(run / FIGURES, profiles)
     return profiles
+
+
+def renew_gaps(run: Path) -> None:
+    """Find the gaps of a profiled run again by its figures, where it has the raw tables for that.
+
+    Raises:
+        UsageError: the manifest, the figures or the results cannot be read.
+    """
+    manifest, profiles = read_manifest(run), read_profiles(run)
+    if manifest is None or profiles is None or not (run / "requests.parquet").is_file():
+        return
+    gaps = find_gaps(run, manifest, profiles.figures)
+    write_json(run / FIGURES, profiles.model_copy(update={"gaps": gaps}))
 
 
 def find_gaps(run: Path, manifest: ProfileManifest, figures: Sequence[ProfileFigures]) -> list[Gap]:

@@ -27,7 +27,7 @@ def write_cell(run: Path, cell: int, records: CellRecords) -> None:
     """Keep the records of one cell; a cell written before is replaced."""
     for name, frame in (("requests", records.requests), ("chunks", records.chunks)):
         table = pa.Table.from_pandas(frame, schema=_TABLES[name], preserve_index=False)
-        _write(_part(run, cell, name), table)
+        write_table(_part(run, cell, name), table)
 
 
 def read_records(run: Path, cells: set[int] | None = None) -> CellRecords:
@@ -46,7 +46,7 @@ def read_records(run: Path, cells: set[int] | None = None) -> CellRecords:
 def assemble(run: Path, cells: set[int] | None = None) -> None:
     """Make the two tables of the run of its parts, then remove the parts."""
     for name in _TABLES:
-        _write(run / f"{name}.parquet", _read(run, name, cells))
+        write_table(run / f"{name}.parquet", _read(run, name, cells))
     shutil.rmtree(run / _RAW, ignore_errors=True)
 
 
@@ -75,7 +75,8 @@ def _among(table: pa.Table, cells: set[int]) -> pa.Array:
     return pc.is_in(table["cell"], value_set=pa.array(sorted(cells), pa.int32()))
 
 
-def _write(path: Path, table: pa.Table) -> None:
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a table as parquet, whole or not at all."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     write_whole(path, memoryview(sink.getvalue()))

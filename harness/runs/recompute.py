@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -14,6 +14,7 @@ from harness.metrics.estimates import measure
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.summary import summarize_points
 from harness.schema.calibration import client_ceiling
+from harness.schema.metrics import LATENCIES
 from harness.schema.results import Comparison, OnlineResults, OnlineSummary
 
 #: Floating-point sums may differ this much between machines.
@@ -39,12 +40,17 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
 
 
 def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:
-    """Where two results of one run differ, a line a value; floating-point dust does not count."""
+    """Where two results of one run differ, a line a value; floating-point dust does not count.
+
+    Metrics that are not installed here are left out, and where there are such the comparisons too: these were
+    corrected for other metrics.
+    """
     absent = {_name(one) for one in computed.summaries} - {_name(one) for one in stored.summaries}
+    foreign = {name for one in stored.summaries for name in one.model_extra or {}} - {*LATENCIES}
     return [
         *(f"{name}: not stored" for name in sorted(absent)),
-        *_between(_named(stored.summaries), _named(computed.summaries)),
-        *_between(_paired(stored.comparisons), _paired(computed.comparisons)),
+        *_between(_named(stored.summaries, foreign), _named(computed.summaries)),
+        *(() if foreign else _between(_paired(stored.comparisons), _paired(computed.comparisons))),
     ]
 
 
@@ -55,10 +61,10 @@ def _between(stored: dict[str, object], computed: dict[str, object]) -> Iterator
             yield f"{place}: stored {_say(a)}, computed {_say(b)}"
 
 
-def _named(summaries: list[OnlineSummary]) -> dict[str, object]:
+def _named(summaries: list[OnlineSummary], without: Set[str] = frozenset()) -> dict[str, object]:
     found: dict[str, object] = {}
     for one in summaries:
-        found |= _leaves(_name(one), one.model_dump())
+        found |= _leaves(_name(one), one.model_dump(exclude=set(without)))
     return found
 
 

@@ -5,9 +5,8 @@ It holds this project's (`built_in_metrics.py`) and those that installed package
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-
 from harness.errors import UsageError
+from harness.plugins import describe, find_plugins, load_plugin
 from harness.schema.built_in_metrics import BUILT_IN
 from harness.schema.metric import Metric, Use
 
@@ -27,7 +26,7 @@ def add(known: dict[str, Metric], metric: object, origin: str) -> None:
     Raises:
         UsageError: it is no latency with a function over raw times, or its name is taken.
     """
-    hint = f"correct or uninstall {origin}"
+    hint = "correct or uninstall its package"
     if not isinstance(metric, Metric):
         raise UsageError(f"{origin} is not a harness.schema.metric.Metric", hint)
     if metric.name in known:
@@ -40,15 +39,8 @@ def add(known: dict[str, Metric], metric: object, origin: str) -> None:
 
 def _metrics() -> dict[str, Metric]:
     known = {metric.name: metric for metric in BUILT_IN}
-    for point in sorted(entry_points(group=GROUP)):
-        origin = f"the metric {point.name} ({point.value})"
-        try:
-            found = point.load()
-        except Exception as error:  # what somebody else's module may raise
-            raise UsageError(
-                f"{origin} cannot be loaded: {error}", f"correct or uninstall {origin}"
-            ) from error
-        add(known, found, origin)
+    for point in find_plugins(GROUP, {}).values():
+        add(known, load_plugin(point), describe(point))
     return known
 
 

@@ -12,7 +12,8 @@ from harness.schema.base import Strict
 from harness.schema.load import ClosedLoop, Load, TraceLoad, from_light_to_heavy
 from harness.schema.metrics import METRICS, latencies
 
-EngineName = Literal["roseinfer", "vllm", "sglang", "trtllm", "transformers", "llamacpp", "openai"]
+#: Which names there are is for the registry to say: installed packages add engines.
+EngineName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]
 Device = Literal["auto", "cuda", "cpu"]
 Dtype = Literal["auto", "fp16", "bf16", "fp32"]
 Fit = Literal["drop", "clip", "scale"]
@@ -20,7 +21,7 @@ Fit = Literal["drop", "clip", "scale"]
 #: Requests of a closed loop for each one in flight, below which little but its beginning and end is measured.
 MIN_ROUNDS = 3
 
-_REFERENCE = re.compile(r"^(?P<name>[a-z]+)(@(?P<variant>[A-Za-z0-9][A-Za-z0-9._-]*))?$")
+_REFERENCE = re.compile(r"^(?P<name>[a-z][a-z0-9_-]*)(@(?P<variant>[A-Za-z0-9][A-Za-z0-9._-]*))?$")
 #: Where nobody asks what is installed, and where nothing else is.
 DEFAULT_ENGINES: tuple[EngineName, ...] = ("roseinfer", "vllm")
 

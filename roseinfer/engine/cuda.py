@@ -17,7 +17,7 @@ from roseinfer.attention.prefill import Spans
 from roseinfer.batch import Batch
 from roseinfer.engine.fetched import Fetched
 from roseinfer.engine.graphs import MAX_PROMPTS, PROMPT_TOKENS, Captured, capture, decode_sizes
-from roseinfer.engine.logprobs import Logprobs, asked_logprobs
+from roseinfer.engine.logprobs import DeviceLogprobs, asked_logprobs
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, part, sample
 from roseinfer.engine.staging import SLOTS, Inbox, Lines, Outbox
@@ -96,7 +96,7 @@ class CudaRunner(Runner):
             self._pool.copy_blocks(*batch.copies)
         self._lines.change(batch.changed)
         parts: list[Tensor] = []
-        logprobs: list[Logprobs] = []
+        logprobs: list[DeviceLogprobs] = []
         prompts, asked = len(batch.prefill_requests), sampling.asked
         if batch.segments:
             with named_range("roseinfer.prefill_batch.model_forward"):

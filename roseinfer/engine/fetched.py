@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.batch import NO_INTS, Ints
-from roseinfer.engine.logprobs import Asked, Logprobs, collect
+from roseinfer.engine.logprobs import Asked, DeviceLogprobs, collect
 from roseinfer.engine.runner import Pending
 from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.tensors import fetch
@@ -26,11 +26,11 @@ class Fetched(Pending):
         self,
         tokens: Sequence[Tensor],
         asked: Asked | None,
-        logprobs: Sequence[Logprobs],
+        logprobs: Sequence[DeviceLogprobs],
         event: torch.cuda.Event | None,
     ) -> None:
         self._tokens, self._asked, self._event = [fetch(part) for part in tokens], asked, event
-        self._logprobs = [Logprobs(fetch(part.tokens), fetch(part.values)) for part in logprobs]
+        self._logprobs = [DeviceLogprobs(fetch(part.tokens), fetch(part.values)) for part in logprobs]
         if event is not None:
             event.record()
 

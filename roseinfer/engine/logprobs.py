@@ -35,14 +35,14 @@ def who_asks(wanted: Ints, ids: Ints) -> Asked | None:
 
 
 @dataclass(frozen=True)
-class Logprobs:
+class DeviceLogprobs:
     """As StepLogprobs, of some of the rows that ask: both `[l, 1 + k]`, int64 and float32."""
 
     tokens: Tensor
     values: Tensor
 
 
-def logprobs(logits: Tensor, taken: Tensor, k: int) -> Logprobs:
+def logprobs(logits: Tensor, taken: Tensor, k: int) -> DeviceLogprobs:
     """Of tokens `[l]` that were taken, and of the `k` likeliest ones, for logits `[l, vocab]`.
 
     Of tokens with equal logits, the one that was taken comes first: it counts as the next larger number.
@@ -53,12 +53,12 @@ def logprobs(logits: Tensor, taken: Tensor, k: int) -> Logprobs:
     own = torch.nextafter(own, torch.full_like(own, math.inf))
     top = wide.scatter_(-1, taken, own).topk(min(k, wide.shape[-1]), dim=-1)
     values = torch.cat((own, top.values), -1) - wide.logsumexp(-1, keepdim=True)
-    return Logprobs(torch.cat((taken, top.indices), -1), values)
+    return DeviceLogprobs(torch.cat((taken, top.indices), -1), values)
 
 
 def asked_logprobs(
     logits: Tensor, taken: Tensor, asked: Asked | None, start: int = 0
-) -> tuple[Logprobs, ...]:
+) -> tuple[DeviceLogprobs, ...]:
     """Of the rows that ask among those from `start` on of a step, which took the tokens `[R]`; the first rows
     of `logits` `[≥ R, vocab]` are theirs. Empty when none of them asks."""
     if asked is None:
@@ -70,7 +70,7 @@ def asked_logprobs(
     return (logprobs(logits[where], taken[where], asked.most),)
 
 
-def collect(asked: Asked, parts: Sequence[Logprobs]) -> StepLogprobs:
+def collect(asked: Asked, parts: Sequence[DeviceLogprobs]) -> StepLogprobs:
     """The logprobs in `parts` of a step, in the order of its rows; waits for the device."""
     tokens, values = torch.cat([p.tokens for p in parts]), torch.cat([p.values for p in parts])
     return StepLogprobs(asked.ids, tokens.int().cpu().numpy(), values.cpu().numpy())

@@ -21,7 +21,6 @@ class CpuLinear(Linear):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._packed = products.pack(weight, bias)
-        self.out_features = self._packed.outputs
         self.weight, self.bias = self._packed.weight, self._packed.bias
 
     @staticmethod

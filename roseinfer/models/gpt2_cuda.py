@@ -24,10 +24,12 @@ from roseinfer.kernels.triton.resident import ResidentTile
 from roseinfer.models.gpt2 import GPT2
 from roseinfer.models.linear import Linear
 
-#: cuBLAS takes its fast kernels where an output's row is a multiple of this.
+#: cuBLAS has its fast kernels where an output's row is a multiple of this: a step of 64 requests took 530
+#: instead of 634 us (H200, 2026-11-21, docs/notes/h200.md).
 _ALIGNED = 64
 #: Tiles of a layer's products of up to so many rows; cuBLAS makes those that are not here. What is added to
-#: the residual stream has few outputs, so inputs are split.
+#: the residual stream has few outputs, so inputs are split. The fastest of those tried with GPT-2 124M in
+#: fp16 on an H200, 2026-11-22: see docs/notes/h200.md.
 TILES: dict[int, dict[str, Tile]] = {
     MAX_RESIDENT_ROWS: {
         "qkv": ResidentTile(),
@@ -65,6 +67,7 @@ class CudaGPT2(GPT2):
     """The same weights and, within rounding, the same results as GPT2; hidden states are normed already."""
 
     fused: ClassVar[bool] = True
+    #: Measured with GPT-2 124M in fp16 on an H200, 2026-11-22: see docs/notes/h200.md.
     decode_parts: ClassVar[Mapping[int, int]] = {8: 2, 24: 2, 32: 2, 40: 3, 48: 3}
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:

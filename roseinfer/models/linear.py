@@ -19,7 +19,6 @@ class Linear:
     name = "torch"
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.out_features = weight.shape[0]
         self.weight, self.bias = weight.contiguous(), bias
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -44,7 +43,6 @@ class OneDnnLinear(Linear):
     name = "onednn"
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.out_features = weight.shape[0]
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1)
         self.bias = bias
 

@@ -84,13 +84,8 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._waiting) or len(self._running) > 0 or self._launched > self._processed
 
-    @property
-    def capacity_tokens(self) -> int:
-        """The longest request, prompt and answer, that can ever be served."""
-        return self._allocator.num_blocks * self._running.block_size
-
     def add(self, request: Request) -> None:
-        """Queue a request. It must fit the cache alone: see `capacity_tokens`."""
+        """Queue a request, whose prompt and answer the whole cache must hold: see Limits."""
         self._prefixes.hash(request.hashes, request.tokens)
         self._waiting[request.id] = request
 

@@ -43,7 +43,7 @@ class _Recording:
         self._spans.append(Span(self._name, self._start, time.time_ns(), threading.get_native_id()))
 
 
-class Spans:
+class SpanRecorder:
     """The ranges of one process: they are recorded, become NVTX ranges, or cost 0.2 us."""
 
     def __init__(self) -> None:
@@ -75,4 +75,4 @@ class Spans:
 
 
 #: Of this process.
-span = Spans()
+span = SpanRecorder()

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness.runs.offline.run import run_offline
 
 from harness.engines.base import EngineSettings, Missing, RequestSettings
 from harness.engines.registry import LOCAL, contender
@@ -20,6 +19,7 @@ from harness.loadgen.load_plan import LoadPlan, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.models import resolve
 from harness.records.cell import CellIdentity, Expected, read_cell
+from harness.runs.offline import run_offline
 from harness.schema.load import ClosedLoop
 from harness.schema.settings import EngineRef, OfflineSettings
 from harness.workload import closed_loop

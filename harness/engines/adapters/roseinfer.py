@@ -38,6 +38,7 @@ _PLACES = {
 class Roseinfer(LocalEngine):
     name = "roseinfer"
     display = "roseinfer"
+    color, marker = "#0072b2", "o"
     distributions = ("rosebench",)
     install = "pip install rosebench's wheel, or pip install -e . in its checkout"
     module = "roseinfer"

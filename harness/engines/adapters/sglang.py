@@ -83,6 +83,7 @@ _NO_CHUNKS = r"max_prefill_tokens=(\d+)"
 class Sglang(LocalEngine):
     name = "sglang"
     display = "SGLang"
+    color, marker = "#009e73", "^"
     distributions = ("sglang",)
     install = "bench engines install sglang"
     needs = ("torch",)

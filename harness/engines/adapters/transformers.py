@@ -31,6 +31,7 @@ _OPTIONS = {
 class Transformers(LocalEngine):
     name = "transformers"
     display = "transformers"
+    color, marker = "#b8609a", "D"
     distributions = ("transformers",)
     install = "bench engines install transformers"
     needs = ("torch", "fastapi", "uvicorn", "openai")

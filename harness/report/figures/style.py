@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import cycle
 
 from matplotlib.colors import to_hex, to_rgb
+
+from harness.engines.registry import ENGINES
 
 #: The colours of paper and ink. The report swaps them for its own in dark mode, so nothing else may use them.
 INK, MUTED, RULE, PAPER = "#1c2024", "#60666d", "#e3e6ea", "#fffffe"
 DARK_PAPER = "#181b1f"
 
-#: Blue, green and purple are Okabe and Ito's; each has at least 3:1 contrast on white and on near-black.
-_ENGINES = {
-    "roseinfer": ("#0072b2", "o"),
-    "vllm": ("#dd6b00", "s"),
-    "sglang": ("#009e73", "^"),
-    "trtllm": ("#5a5f66", "h"),
-    "transformers": ("#b8609a", "D"),
-    "llamacpp": ("#8f6b3f", "v"),
-    "openai": ("#7b68c8", "P"),
+#: For engines that say no look of their own, in turn. Like theirs, each colour has at least 3:1 contrast on
+#: white and on near-black.
+_PALETTE = (("#4f8fa8", "X"), ("#c2476a", "p"), ("#6a8f2f", "<"), ("#a67c00", ">"), ("#5b7fc7", "d"))
+_GLYPHS = {
+    "o": "●",
+    "s": "■",
+    "^": "▲",
+    "h": "⬢",
+    "D": "◆",
+    "v": "▼",
+    "P": "✚",
+    "X": "✖",
+    "p": "⬟",
+    "<": "◀",
+    ">": "▶",
+    "d": "♦",
 }
-_OTHER = ("#4f8fa8", "X")
-_GLYPHS = {"o": "●", "s": "■", "^": "▲", "h": "⬢", "D": "◆", "v": "▼", "P": "✚", "X": "✖"}
 _MIXES = ((0.0, "-"), (-0.4, "--"), (0.35, ":"), (-0.65, "-."))
 
 MATPLOTLIB = {
@@ -82,15 +91,27 @@ class Look:
 def looks(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
     """A look for each (engine, label) in order. Further labels of an engine keep its hue and marker."""
     seen: Counter[str] = Counter()
+    palette = cycle(_PALETTE)
+    colors: dict[str, tuple[str, str]] = {}
     found: dict[str, Look] = {}
     for engine, label in labels:
         if label in found:
             continue
-        color, marker = _ENGINES.get(engine, _OTHER)
+        if engine not in colors:
+            colors[engine] = _own_look(engine) or next(palette)
+        color, marker = colors[engine]
         mix, line = _MIXES[seen[engine] % len(_MIXES)]
         found[label] = Look(_mixed(color, mix), marker, line)
         seen[engine] += 1
     return found
+
+
+def _own_look(engine: str) -> tuple[str, str] | None:
+    """Colour and marker as the engine's adapter has them; None where it is unknown or has none."""
+    known = ENGINES.get(engine)
+    if known is None or not re.fullmatch("#[0-9a-f]{6}", known.color) or known.marker not in _GLYPHS:
+        return None
+    return known.color, known.marker
 
 
 def _mixed(color: str, share: float) -> str:

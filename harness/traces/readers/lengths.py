@@ -9,6 +9,7 @@ import numpy as np
 
 from harness.traces import sampling
 from harness.traces.csv_table import Table
+from harness.traces.format import Format
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
@@ -25,3 +26,6 @@ def read(source: Source) -> Trace:
         table.counts("num_decode_tokens"),
         note="the file has no times: arrivals are generated, Poisson, 1 request/s",
     )
+
+
+FORMAT = Format("lengths", "csv", FIELDS, read)

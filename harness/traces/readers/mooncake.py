@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from harness.traces import json_lines
+from harness.traces.format import Format
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
@@ -31,3 +32,6 @@ def read(source: Source) -> Trace:
         blocks=tuple(row.hash_ids for row in rows),
         block_size=BLOCK_SIZE,
     )
+
+
+FORMAT = Format("mooncake", "jsonl", FIELDS, read)

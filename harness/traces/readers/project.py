@@ -14,6 +14,7 @@ from pathlib import Path
 from harness.errors import UsageError
 from harness.files import write_whole
 from harness.traces.csv_table import Table
+from harness.traces.format import Format
 from harness.traces.source import Source
 from harness.traces.trace import Blocks, Trace
 
@@ -81,3 +82,6 @@ def _blocks(table: Table) -> Blocks:
             line = table.source.first_line + 1 + row
             raise table.source.error(line, f"prefix_blocks is {text!r}, not whole numbers") from None
     return tuple(blocks)
+
+
+FORMAT = Format("rosebench", "csv", FIELDS, read)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from harness.traces import json_lines
+from harness.traces.format import Format
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
@@ -51,3 +52,6 @@ def _sessions(rows: list[Row]) -> list[str]:
     for row in rows:
         first[row.chat_id] = first.get(row.parent_chat_id, row.chat_id)
     return [str(first[row.chat_id]) for row in rows]
+
+
+FORMAT = Format("qwen", "jsonl", FIELDS, read)

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from harness.traces import json_lines
+from harness.traces.format import Format
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
@@ -36,3 +37,6 @@ def read(source: Source) -> Trace:
         session=[row.session_id for row in rows],
         note="shared prompt components (passages, history) are not reproduced: every prompt is distinct",
     )
+
+
+FORMAT = Format("ragpulse", "jsonl", FIELDS, read)

@@ -14,7 +14,7 @@ from torch import Tensor
 from roseinfer.kernels.triton.launch import early, pdl_wait
 from roseinfer.kernels.triton.products import Tile, gelu_of
 
-#: More rows than this are left to `pipelined`.
+#: More rows than this are left to `pipelined`, which is slower below (H200, 2026-11-22, docs/notes/h200.md).
 MAX_ROWS = 32
 
 

@@ -40,7 +40,12 @@ def test_show_prints_the_command():
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("nosuch", "not an engine"), ("vllm@nosuch", "no variant"), ("openai", "not started by bench")],
+    [
+        ("vlllm", "did you mean vllm"),
+        ("a b", "not an engine"),
+        ("vllm@nosuch", "no variant"),
+        ("openai", "not started by bench"),
+    ],
 )
 def test_show_of_what_is_not_there(name, message):
     with pytest.raises(UsageError, match=message):

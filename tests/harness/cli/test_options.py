@@ -175,7 +175,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         (["--concurrency", "1,0"], "--concurrency: '0' should be greater than or equal to 1"),
         (["--concurrency", "1.5"], "--concurrency: '1.5' should be a valid integer"),
         (["--concurrency", "8,8"], "a number of requests in flight is given twice"),
-        (["--engines", "vlm"], "--engines: 'vlm' should be 'roseinfer', 'vllm', "),
+        (["--engines", "vlm"], "there is no engine 'vlm'"),
         (["--engines", "a b"], "--engines: 'a b' is not NAME or NAME@VARIANT"),
         (["--engines", "vllm,vllm"], "--engines: named twice: vllm"),
         (["--engines", "auto,vllm"], "--engines: auto stands alone: it means roseinfer and every other "),

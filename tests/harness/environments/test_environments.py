@@ -69,7 +69,7 @@ def cache(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def engine(monkeypatch: pytest.MonkeyPatch):
     """SGLang, installed from the wheel alone."""
     recipe = Recipe(version="9.1", packages=["sglang=={version}"], shims=["torchvision_ops.py"])
-    monkeypatch.setattr(install, "load_file", lambda name: EngineFile(environments={"cpu": recipe}))
+    monkeypatch.setattr(install, "load_file", lambda path: EngineFile(environments={"cpu": recipe}))
     monkeypatch.setattr(type(LOCAL["sglang"]), "needs", ())
     return LOCAL["sglang"]
 
@@ -132,7 +132,7 @@ def test_a_bundle_is_laid_out_whole_or_not_at_all(tmp_path: Path, cache: Path):
     pinned = tmp_path / "pinned.txt"
     pinned.write_text("sglang==9.1\n")
     recipe = BundleRecipe(python=PYTHON, torch=TORCH, wheels=str(pinned), drop=["sglang/unused.so"])
-    packed = bundle.make_bundle("sglang", "9.1", recipe, tmp_path / "out", 300).parent
+    packed = bundle.make_bundle(LOCAL["sglang"], "9.1", recipe, tmp_path / "out", 300).parent
     text = (packed / "bundle.json").read_text()
     manifest = json.loads(text)
     sizes = [part["bytes"] for part in manifest["parts"]]
@@ -179,18 +179,18 @@ def test_what_is_no_size(text: str):
 
 
 def test_bundles_that_are_known():
-    assert bundle.find_bundle("vllm", None)[0] == "0.26.0"
+    assert bundle.find_bundle(LOCAL["vllm"], None)[0] == "0.26.0"
     with pytest.raises(UsageError, match=r"vllm 9 cannot be bundled"):
-        bundle.find_bundle("vllm", "9")
-    with pytest.raises(UsageError, match="how roseinfer is bundled"):
-        bundle.find_bundle("roseinfer", None)
+        bundle.find_bundle(LOCAL["vllm"], "9")
+    with pytest.raises(UsageError, match="no bundle of roseinfer"):
+        bundle.find_bundle(LOCAL["roseinfer"], None)
 
 
 @pytest.mark.parametrize("name", list(LOCAL))
 def test_every_file_that_a_recipe_names_is_there(name):
-    file = load_file(name)
+    file = load_file(LOCAL[name].config_file)
     lists = [one.requirements for one in file.environments.values() if one.requirements]
     lists += [one.wheels for one in file.bundles.values()]
-    assert all((install.CONFIGS / one).is_file() for one in lists)
+    assert all((LOCAL[name].config_file.parent / one).is_file() for one in lists)
     shims = [shim for one in file.environments.values() for shim in one.shims]
     assert all((install.SHIMS / shim).is_file() for shim in shims)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from harness.cli.commands import app
 from harness.engines import registry
+from harness.engines.base import Engine
 from harness.engines.variants import Variant
 from harness.errors import UsageError
 from harness.profiling.analysis import analyse
@@ -26,7 +27,7 @@ from harness.runs.online import run_online
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.profile import Gap, ProfileManifest
 from harness.schema.results import OnlineResults
-from harness.schema.settings import EngineName, OnlineSettings
+from harness.schema.settings import OnlineSettings
 
 SLOWED = Path(__file__).parent / "slowed"
 PATH = os.pathsep.join(filter(None, [str(SLOWED), os.environ.get("PYTHONPATH")]))
@@ -40,7 +41,7 @@ VARIANTS = {
 
 @pytest.fixture(autouse=True)
 def variants(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(engine: EngineName, name: str | None) -> Variant:
+    def find(engine: Engine, name: str | None) -> Variant:
         return VARIANTS[name] if name else Variant()
 
     monkeypatch.setattr(registry, "find_variant", find)

@@ -129,7 +129,7 @@ def test_a_variant_that_the_installed_version_does_not_know(
     settings_for: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "roseinfer.yaml").write_text("variants: {x: {label: x, args: [--no-such-option]}}")
-    monkeypatch.setattr("harness.engines.configured.find_variant.__defaults__", (tmp_path,))
+    monkeypatch.setattr("harness.engines.base.CONFIGS", tmp_path)
     settings = OnlineSettings(engines="roseinfer@x", model="random:gpt2-tiny", out=tmp_path / "runs")
     with pytest.raises(UsageError, match="has no option --no-such-option"):
         run_online(settings, ["bench"], Watcher())

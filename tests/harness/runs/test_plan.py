@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.engines import configured
 from harness.engines.base import Contender
 from harness.engines.registry import contender
 from harness.engines.variants import Variant
@@ -118,7 +117,7 @@ def test_one_repeat_keeps_the_order_asked_for() -> None:
 
 def test_two_that_would_be_drawn_alike_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     (tmp_path / "roseinfer.yaml").write_text("variants: {a: {label: x}, b: {label: x}, plain: {}}")
-    monkeypatch.setattr(configured.find_variant, "__defaults__", (tmp_path,))
+    monkeypatch.setattr("harness.engines.base.CONFIGS", tmp_path)
     assert contender(EngineRef.model_validate("roseinfer@a")).label == "roseinfer (x)"
     for pair in ("roseinfer@a,roseinfer@b", "roseinfer,roseinfer@plain"):
         with pytest.raises(UsageError, match="are both drawn as") as raised:

@@ -57,7 +57,7 @@ def put(path: Path, content: bytes = CONTENT) -> Path:
 
 def test_the_real_catalog_is_sound() -> None:
     real = catalog.entries()
-    formats = {it.name for it in readers.FORMATS}
+    formats = {it.name for it in readers.formats()}
     assert len({it.file for it in real.values()}) == len(real)
     for it in real.values():
         assert it.format in formats and it.licence and it.citation

@@ -82,7 +82,7 @@ def test_detected_from_content(tmp_path: Path, name: str) -> None:
 
 
 def test_every_format_is_tried_here() -> None:
-    assert {it.name for it in readers.FORMATS} == set(FORMATS)
+    assert {it.name for it in readers.formats()} == set(FORMATS)
 
 
 def test_azure_2023(tmp_path: Path) -> None:

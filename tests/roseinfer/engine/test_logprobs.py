@@ -1,4 +1,4 @@
-"""Logprobs against their definition and against transformers, whatever else runs beside the request."""
+"""DeviceLogprobs against their definition and against transformers, whatever else runs beside the request."""
 
 from __future__ import annotations
 

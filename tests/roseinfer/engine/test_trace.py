@@ -13,12 +13,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from roseinfer.engine.trace import add_ranges
 from roseinfer.ipc.messages import Recorded
-from roseinfer.tracing.spans import Spans
+from roseinfer.tracing.spans import SpanRecorder
 
 
 def record() -> Recorded:
     """One range of this thread, and one of another."""
-    spans = Spans()
+    spans = SpanRecorder()
     with spans("before"):
         pass
     spans.record()

@@ -1,6 +1,6 @@
 """An OpenAI-compatible server that stands for yours in the tutorial.
 
-It has no model: an answer is the prompt's first tokens, one each 5 ms, after 20 ms.
+It has no model: an answer is the prompt's first tokens, one after each pause, after 20 ms.
 """
 
 import argparse
@@ -32,7 +32,7 @@ async def completions(request: Request) -> StreamingResponse:
             choice = {"index": 0, "text": " word", "finish_reason": "length" if last else None}
             choice["token_ids"] = [prompt[position % len(prompt)]]
             yield f"data: {json.dumps({'choices': [choice]})}\n\n"
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(request.app.state.pause_s)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": count}
         yield f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n"
         yield "data: [DONE]\n\n"
@@ -44,6 +44,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--pause", type=float, default=0.005, help="seconds from token to token")
     arguments = parser.parse_args()
     routes = [Route("/v1/models", models), Route("/v1/completions", completions, methods=["POST"])]
-    uvicorn.run(Starlette(routes=routes), host=arguments.host, port=arguments.port, log_level="warning")
+    app = Starlette(routes=routes)
+    app.state.pause_s = arguments.pause
+    uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")
