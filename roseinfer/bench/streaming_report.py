@@ -60,10 +60,10 @@ def lines(values: dict[str, Value]) -> list[str]:
 
 def write(path: Path, shown: dict[str, dict[str, Value]]) -> None:
     """The same as JSON; the file appears whole. Raises ConfigError when it cannot be written."""
-    beside = path.with_name(f".{path.name}.part")
+    partial = path.with_name(f".{path.name}.part")
     try:
-        beside.write_text(json.dumps(shown, indent=2, allow_nan=False) + "\n")
-        beside.replace(path)
+        partial.write_text(json.dumps(shown, indent=2, allow_nan=False) + "\n")
+        partial.replace(path)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 

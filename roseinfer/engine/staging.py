@@ -1,7 +1,7 @@
 """Host arrays on their way to the GPU and tokens on their way back, through pinned memory.
 
-Every box has SLOTS slots, one for each of the steps that may be under way: whoever launches a step waits
-until the one SLOTS ahead of it has ended, and tokens are read before their slot comes again.
+Every box has SLOTS slots, one for each of the steps that may be in flight: before a step is launched, the one
+SLOTS before it has ended, and tokens are read before their slot is used again.
 """
 
 from __future__ import annotations

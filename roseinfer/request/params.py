@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-#: How many of the likeliest tokens a request may ask for beside each of its own.
+#: How many of the likeliest tokens a request may ask for with each of its own.
 MAX_LOGPROBS = 20
 MAX_TEMPERATURE = 100
 #: Of a request that has no limit of its own.

@@ -1,4 +1,4 @@
-"""Named ranges of the engine's thread, for profilers. What runs beside it uses spans.py."""
+"""Named ranges of the engine's thread, for profilers. Other threads and processes use spans.py."""
 
 from __future__ import annotations
 

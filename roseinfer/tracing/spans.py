@@ -1,4 +1,4 @@
-"""Named ranges of what runs beside the engine's own thread: in front ends, and in threads that tokenize.
+"""Named ranges outside the engine's own thread: in front ends, and in threads that tokenize.
 
 None of it needs torch, which front ends do not load. Ranges of the engine's thread are in ranges.py.
 """

@@ -93,7 +93,7 @@ def test_answers_do_not_depend_on_the_schedule(
 
 
 class NeverWaits(Runner):
-    """Launches with PyTorch told to refuse whatever waits for the GPU."""
+    """Launches with PyTorch set to refuse whatever waits for the GPU."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner

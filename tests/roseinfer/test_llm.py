@@ -31,7 +31,7 @@ def test_answers_stand_in_the_order_of_prompts(llm: LLM) -> None:
     llm.engine.check_idle()
 
 
-def test_what_does_nothing_here_is_told_to_be_off(llm: LLM) -> None:
+def test_what_does_nothing_here_is_reported_as_off(llm: LLM) -> None:
     config, info = EngineConfig(), llm.engine.info
     assert config.fused_ops and config.pinned_staging and config.decode_parts and config.cuda_graph
     assert "cuda_graph=() fused_ops=False pinned_staging=False decode_parts=()" in info.describe()
@@ -59,7 +59,7 @@ def test_a_request_waits_since_it_was_submitted(llm: LLM) -> None:
     ("prompt", "max_tokens"),
     [([], 1), ([1] * 1000, 100), ([1] * 400, 200), ([5003], 1), ([-1], 1)],  # the third fits no cache
 )
-def test_a_refused_prompt_leaves_nothing_behind(llm: LLM, prompt: list[int], max_tokens: int) -> None:
+def test_a_refused_prompt_leaves_nothing(llm: LLM, prompt: list[int], max_tokens: int) -> None:
     with pytest.raises(RequestError):
         llm.generate([PROMPTS[0], prompt], [SamplingParams(5), SamplingParams(max_tokens)])
     assert not llm.engine.has_work

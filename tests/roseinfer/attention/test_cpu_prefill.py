@@ -97,9 +97,9 @@ def check(case: Case, *, kernel: bool) -> None:
     )  # fmt: skip
     out = made.attention.attend(1, q, k, v).double()
     for i, (context, _) in enumerate(parts):
-        own, held = slice(int(starts[i]), int(starts[i + 1])), torch.from_numpy(slots[i])
-        assert torch.equal(keys[held][context:], k[own]) and torch.equal(values[held][context:], v[own])
-        wanted = expected(q[own], keys[held], values[held], context)
+        own, cached = slice(int(starts[i]), int(starts[i + 1])), torch.from_numpy(slots[i])
+        assert torch.equal(keys[cached][context:], k[own]) and torch.equal(values[cached][context:], v[own])
+        wanted = expected(q[own], keys[cached], values[cached], context)
         assert (out[own] - wanted).abs().max() <= TOLERANCE * wanted.abs().max()
 
 
@@ -117,7 +117,7 @@ def test_pytorch(case: Case) -> None:
 
 
 @needs_the_dot_product
-def test_a_long_prompt_behind_a_long_context() -> None:
+def test_a_long_prompt_after_a_long_context() -> None:
     check(Case([(2100, 1000)], [], 2, 2, 64, 16, 1), kernel=True)
 
 

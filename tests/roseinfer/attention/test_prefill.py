@@ -28,7 +28,7 @@ TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
 class Step:
-    """`prompts`: how many new tokens each has, behind how many cached ones; `padding` rows come last."""
+    """`prompts`: how many new tokens each has, after how many cached ones; `padding` rows come last."""
 
     def __init__(
         self,

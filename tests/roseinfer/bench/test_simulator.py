@@ -69,7 +69,7 @@ CONFIGS = st.builds(
 
 @settings(max_examples=15)
 @given(config=CONFIGS, seed=st.integers(0, 99), rate=st.floats(0.2, 50))
-def test_nobody_starves(config: EngineConfig, seed: int, rate: float) -> None:
+def test_no_request_starves(config: EngineConfig, seed: int, rate: float) -> None:
     """Under any settings each of fifty requests ends."""
     rng = np.random.default_rng(seed)
     due = np.cumsum(rng.exponential(1 / rate, 50))

@@ -31,14 +31,14 @@ def test_definition(rows: int, k: int, seed: int, half: bool) -> None:
     logits = (torch.randn(rows, 23, generator=generator) * 9).to(torch.bfloat16 if half else torch.float32)
     given = logits.clone()
     taken = torch.randint(0, 23, (rows,), generator=generator)
-    told = logprobs(logits, taken, k)
+    reported = logprobs(logits, taken, k)
     assert torch.equal(logits, given), "the sampler's logits are left as they are"
     wide = logits.double().numpy()
     expected = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
-    assert np.allclose(np.take_along_axis(expected, told.tokens.numpy(), -1), told.values, atol=1e-5)
-    assert told.tokens[:, 0].tolist() == taken.tolist()
-    likeliest = told.tokens[:, 1:].tolist()
-    assert np.allclose(told.values[:, 1:], -np.sort(-expected)[:, :k], atol=1e-5)
+    assert np.allclose(np.take_along_axis(expected, reported.tokens.numpy(), -1), reported.values, atol=1e-5)
+    assert reported.tokens[:, 0].tolist() == taken.tolist()
+    likeliest = reported.tokens[:, 1:].tolist()
+    assert np.allclose(reported.values[:, 1:], -np.sort(-expected)[:, :k], atol=1e-5)
     assert all(len({*row}) == min(k, 23) for row in likeliest)
     if k:
         for row, (token, others) in enumerate(zip(taken.tolist(), likeliest, strict=True)):
@@ -46,8 +46,8 @@ def test_definition(rows: int, k: int, seed: int, half: bool) -> None:
 
 
 @given(wanted=st.lists(st.integers(-1, 3), min_size=1, max_size=8), data=st.data())
-def test_a_step_told_in_parts(wanted: list[int], data: st.DataObject) -> None:
-    """Prompts and decode rows launched apart, with padding behind either, say the same as together."""
+def test_logprobs_of_a_step_in_parts(wanted: list[int], data: st.DataObject) -> None:
+    """Prompts and decode rows launched apart, with padding after either, give the same as together."""
     ids, cut = np.arange(len(wanted)) + 70, data.draw(st.integers(0, len(wanted)))
     logits = torch.randn(len(wanted), 23, generator=torch.Generator().manual_seed(cut))
     taken = torch.arange(len(wanted))
@@ -68,16 +68,16 @@ Answer = tuple[list[int], list[TokenLogprobs]]
 
 
 def run(engine: Engine, requests: Sequence[tuple[list[int], SamplingParams]]) -> list[Answer]:
-    """Tokens of each request, and what is told of them."""
+    """Tokens of each request, and their logprobs."""
     answers: list[Answer] = [([], []) for _ in requests]
     for id, (prompt, params) in enumerate(requests):
         engine.add(id, np.array(prompt, dtype=np.int32), params)
     while (step := engine.step()) is not None:
         for id, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True):
             answers[id][0].append(token)
-        for id, told in (step.logprobs.by_request() if step.logprobs is not None else {}).items():
-            assert told.tokens[0] == answers[id][0][-1]
-            answers[id][1].append(told)
+        for id, reported in (step.logprobs.by_request() if step.logprobs is not None else {}).items():
+            assert reported.tokens[0] == answers[id][0][-1]
+            answers[id][1].append(reported)
     engine.check_idle()
     return answers
 
@@ -120,16 +120,16 @@ def test_against_transformers(gpt2_folder: Path, switches: dict[str, object]) ->
     engine, requests = load(gpt2_folder, **switches), traffic(0)
     answers = run(engine, requests)
     assert (engine.preemptions > 0) == ("kv_tokens" in switches)
-    for (prompt, params), (tokens, told) in zip(requests, answers, strict=True):
+    for (prompt, params), (tokens, reported) in zip(requests, answers, strict=True):
         if params.logprobs is None:
-            assert not told
+            assert not reported
             continue
-        assert len(told) == params.max_tokens
+        assert len(reported) == params.max_tokens
         with torch.inference_mode():
             logits = reference(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
         expected = torch.log_softmax(logits.double(), -1)
-        at = torch.tensor([one.tokens[: 1 + params.logprobs] for one in told])
-        values = torch.tensor([one.values[: 1 + params.logprobs] for one in told], dtype=torch.float64)
+        at = torch.tensor([one.tokens[: 1 + params.logprobs] for one in reported])
+        values = torch.tensor([one.values[: 1 + params.logprobs] for one in reported], dtype=torch.float64)
         assert (values - expected.gather(-1, at)).abs().max() < 1e-4
         if params.logprobs:
             assert (values[:, 1:] - expected.topk(params.logprobs).values).abs().max() < 1e-4
@@ -143,7 +143,7 @@ def engine(gpt2_folder: Path) -> Engine:
 
 @pytest.fixture(scope="module")
 def silent(engine: Engine) -> list[list[int]]:
-    """The tokens when nobody asks."""
+    """The tokens when no request asks."""
     requests = [(prompt, msgspec.structs.replace(params, logprobs=None)) for prompt, params in traffic(1)]
     return [tokens for tokens, _ in run(engine, requests)]
 
@@ -157,6 +157,6 @@ def test_who_asks_changes_no_token(engine: Engine, silent: list[list[int]], aski
     ]
     answers = run(engine, requests)
     assert [tokens for tokens, _ in answers] == silent
-    for k, (tokens, told) in zip(asking, answers, strict=True):
-        assert len(told) == (0 if k is None else len(tokens))
-        assert all(len(one.tokens) > k for one in told if k is not None)
+    for k, (tokens, reported) in zip(asking, answers, strict=True):
+        assert len(reported) == (0 if k is None else len(tokens))
+        assert all(len(one.tokens) > k for one in reported if k is not None)

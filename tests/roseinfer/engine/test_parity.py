@@ -88,7 +88,7 @@ def test_greedy_tokens_equal_transformers(
 
 
 def prompt_logits(folder: Path, dtype: torch.dtype) -> Callable[[list[int]], torch.Tensor]:
-    """Logits behind the last token of a prompt, through the engine's own model and attention."""
+    """Logits after the last token of a prompt, through the engine's own model and attention."""
     model = load(str(folder), torch.device("cpu"), dtype)
     pool = KVPool(model.config.kv_shape(dtype), 64, 16, torch.device("cpu"))
     attention = make_attention(pool, cpu_kernels=True).attention

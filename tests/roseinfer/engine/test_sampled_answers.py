@@ -21,7 +21,7 @@ DRAWS, BINS = 700, 20
 
 
 def distribution(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
-    """Probabilities `[vocab]` behind logits `[1, vocab]`."""
+    """Probabilities `[vocab]` of logits `[1, vocab]`."""
     ids = torch.tensor([PROMPT])
     warped = TemperatureLogitsWarper(temperature)(ids, logits)
     if top_k:

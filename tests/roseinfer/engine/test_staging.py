@@ -52,7 +52,7 @@ def test_every_step_takes_its_own_arrays(
             assert table.tolist() == wanted.tolist()
 
 
-def test_lines_that_nobody_takes_take_no_more_room() -> None:
+def test_lines_that_are_not_read_take_no_more_space() -> None:
     lines = Lines(ROWS, WIDTH)
     size = len(pickle.dumps(lines))
     for _ in range(100):

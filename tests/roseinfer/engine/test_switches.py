@@ -72,7 +72,7 @@ def test_the_same_tokens(gpt2_folder: Path, plain: list[list[int]], settings: di
     assert (engine.preemptions > 0) == ("kv_tokens" in settings)
 
 
-def test_a_flush_forgets_prefixes_and_what_runs_goes_on(gpt2_folder: Path, plain: list[list[int]]) -> None:
+def test_a_flush_forgets_prefixes_and_ends_no_request(gpt2_folder: Path, plain: list[list[int]]) -> None:
     llm = load(gpt2_folder, prefix_cache=True)
     prompts, params = traffic()
     engine = llm.engine

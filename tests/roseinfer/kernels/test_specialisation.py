@@ -23,8 +23,8 @@ def test_what_changes_between_steps_is_not_specialised() -> None:
             if not decorators or not changing:
                 continue
             seen.add(node.name)
-            told = {c.value for c in ast.walk(decorators[0]) if isinstance(c, ast.Constant)}
-            assert changing <= told, f"{path.name}: {node.name} specialises {changing - told}"
+            excluded = {c.value for c in ast.walk(decorators[0]) if isinstance(c, ast.Constant)}
+            assert changing <= excluded, f"{path.name}: {node.name} specialises {changing - excluded}"
     assert seen >= {
         "_norm",
         "_linear",

@@ -13,16 +13,16 @@ from roseinfer.kvcache.blocks import BlockAllocator, OutOfBlocksError
 @given(st.lists(st.integers(1, 9), max_size=40), st.randoms())
 def test_allocator_hands_out_each_block_once(sizes: list[int], random) -> None:  # type: ignore[no-untyped-def]
     allocator = BlockAllocator(50)
-    held: list[np.ndarray] = []
+    allocated: list[np.ndarray] = []
     for size in sizes:
         if size <= allocator.num_free:
-            held.append(allocator.allocate(size))
+            allocated.append(allocator.allocate(size))
         else:
             with pytest.raises(OutOfBlocksError):
                 allocator.allocate(size)
-            allocator.release(held.pop(random.randrange(len(held))))
+            allocator.release(allocated.pop(random.randrange(len(allocated))))
         allocator.check()
-        everything = [block for blocks in held for block in blocks]
+        everything = [block for blocks in allocated for block in blocks]
         assert len(set(everything)) == len(everything) == 50 - allocator.num_free
 
 

@@ -58,13 +58,13 @@ def test_what_is_evicted_or_flushed_is_not_found() -> None:
     keys, blocks = hashes(cache, np.arange(12, dtype=np.int32)), allocator.allocate(3)
     cache.insert(keys, blocks)
     allocator.release(blocks)
-    held = allocator.allocate(1)
+    other = allocator.allocate(1)
     assert [reuse.tokens for reuse in cache.find(keys, 12)] == [8], "the end of the chain goes first"
     cache.check()
     cache.flush()
     assert [reuse.tokens for reuse in cache.find(keys, 12)] == [0]
     assert allocator.num_evictable == 0
-    allocator.release(held)
+    allocator.release(other)
     allocator.check()
 
 

@@ -68,8 +68,8 @@ class CacheModel(Runner):
             zip((batch.cache_slots // BLOCK).tolist(), self._running.ids[rows].tolist(), strict=True)
         )
         running = self._running
-        held = Counter(block for row in running.order for block in running.blocks_of(row).tolist())
-        assert all(held[block] == 1 for block in owners), "a block that is written is shared"
+        references = Counter(block for row in running.order for block in running.blocks_of(row).tolist())
+        assert all(references[block] == 1 for block in owners), "a block that is written is shared"
         for _, _, others in self._in_flight:
             for block in owners.keys() & others.keys():
                 assert owners[block] == others[block], "a launched step still writes to that block"
@@ -97,7 +97,7 @@ class CacheModel(Runner):
         return sampled
 
     def _check(self, batch: Batch) -> None:
-        """Budgets hold, and nobody shares a place that is written."""
+        """Budgets are kept, and no place that is written is shared."""
         policies = self._policies
         counts = [segment.count for segment in batch.segments]
         chunked = isinstance(policies.chunking, ChunkedPrompts)

@@ -75,7 +75,7 @@ def test_a_prompt_that_is_cached_whole_computes_one_token_in_a_copied_block() ->
 
 
 def test_decoding_requests_take_turns() -> None:
-    """With room for two of six in a step, none is ever more than a turn behind."""
+    """With room for two of six in a step, none is ever late by more than a turn."""
     asks = [Ask(0, 0, 1, 12, 0, True, 0, None)] * 6
     house = House(40, 6, Policies(2, 6, 64), prefix_cache=False, overlap=False)
     made: Counter[int] = Counter()
@@ -92,7 +92,7 @@ def test_decoding_requests_take_turns() -> None:
     rows=st.integers(2, 8),
     overlap=st.booleans(),
 )
-def test_who_decodes_goes_on_whoever_comes(
+def test_decoding_continues_whatever_arrives(
     short: list[tuple[int, int]], prompts: int, rows: int, overlap: bool
 ) -> None:
     """Prompts that keep the turn, of answers so short that they never fill the rows."""
@@ -129,7 +129,7 @@ class NextTurn(Ask):
 @given(own=st.integers(1, 8), max_tokens=st.integers(1, 12), overlap=st.booleans())
 @settings(max_examples=40)
 def test_the_next_turn_of_a_conversation_finds_the_answer(own: int, max_tokens: int, overlap: bool) -> None:
-    """All but the answer's last token, whose keys and values nobody computed, as far as it fills blocks."""
+    """All but the answer's last token, whose keys and values are not computed, as far as it fills blocks."""
     first = Ask(0, 8, own, max_tokens, 0, False, 0, None)
     turns = [first, NextTurn(0, 8, own, max_tokens, 0, False, 30, None)]
     life = live(House(20, 2, Policies(2, 2, 64), prefix_cache=True, overlap=overlap), turns)

@@ -74,7 +74,7 @@ class Serving:
             return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
 
     def complete(self, prompt: Any, **settings: Any) -> Reply:
-        """Greedy unless told otherwise."""
+        """Greedy unless `settings` say otherwise."""
         return self.request("/v1/completions", {"prompt": prompt, "temperature": 0} | settings)
 
     def load(self) -> dict[str, Any]:

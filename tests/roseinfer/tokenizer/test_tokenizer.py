@@ -138,7 +138,7 @@ def test_byte_fallback_is_one_decoding_of_all_bytes(ids: list[int], strip: bool)
 
 @given(ids=PIECE_IDS)
 def test_a_decoder_of_any_kind_shows_all_and_never_fails(ids: list[int]) -> None:
-    """Also where a token changes the text before it; what is held back comes at the end."""
+    """Also where a token changes the text before it; what is kept comes at the end."""
     fast = sentencepiece(decoders.ByteFallback(), decoders.Metaspace())
     tokenizer = Tokenizer(fast)
     assert tokenizer.vocabulary is None

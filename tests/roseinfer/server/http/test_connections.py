@@ -153,7 +153,7 @@ def test_a_client_that_reads_late_gets_everything(serving: Any) -> None:
     assert set(made.values()) == {200}
 
 
-def test_nobody_waits_for_half_a_request(serving: Any) -> None:
+def test_half_a_request_delays_no_other(serving: Any) -> None:
     halves = [connect(serving) for _ in range(50)]
     for half in halves:
         half.sendall(post(BODY)[:-5])

@@ -162,7 +162,7 @@ def test_who_does_not_read_a_stream_is_dropped() -> None:
 
 
 def test_who_reads_slowly_is_not_dropped() -> None:
-    """Neither while a stream waits for it, nor behind a whole answer that is too large for the buffers."""
+    """Neither while a stream waits for it, nor after a whole answer that is too large for the buffers."""
 
     async def read(served: Served, client: socket.socket) -> None:
         for turn in range(1, 5):
@@ -193,7 +193,7 @@ def test_who_reads_slowly_is_not_dropped() -> None:
 
 
 def test_trailers_have_an_end() -> None:
-    """They come behind a chunked body, whose own limit does not hold for them."""
+    """They come after a chunked body, whose limit does not count them."""
 
     async def test(served: Served) -> None:
         client = await served.connect()

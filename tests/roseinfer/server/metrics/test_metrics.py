@@ -29,7 +29,7 @@ def test_what_is_counted(serve: Any, text_model: Any) -> None:
         assert reply.status == 200
     seen, end = scrape(server), time.monotonic() + 60
     while seen["roseinfer_time_per_output_token_seconds_count"] < ANSWERS and time.monotonic() < end:
-        seen = scrape(server)  # an answer is counted behind its last token
+        seen = scrape(server)  # an answer is counted after its last token
     assert seen["roseinfer_requests_total"] == ANSWERS
     assert seen["roseinfer_prompt_tokens_total"] == 40 * ANSWERS
     assert seen["roseinfer_generation_tokens_total"] == TOKENS * ANSWERS
@@ -48,7 +48,7 @@ def test_what_is_counted(serve: Any, text_model: Any) -> None:
 
 
 def test_tokenize_time_of_texts(serving: Any) -> None:
-    """A request with texts counts once; both its answers tell the same time; token ids are not counted."""
+    """A request with texts counts once; both its answers report the same time; token ids are not counted."""
     before = scrape(serving)
     texts = ["A text", "and another"]
     reply = serving.complete(texts, max_tokens=2, return_metrics=True)

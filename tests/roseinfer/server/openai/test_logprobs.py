@@ -22,22 +22,22 @@ NEW = 12
 TOKENIZER = load_tokenizer("random:gpt2-tiny")
 
 
-def told_by_engine(model: Any, prompt: list[int], k: int) -> list[TokenLogprobs]:
-    """What the engine of this process tells of a greedy answer."""
-    engine, told = model.llm.engine, []
+def engine_logprobs(model: Any, prompt: list[int], k: int) -> list[TokenLogprobs]:
+    """What the engine of this process reports for a greedy answer."""
+    engine, listed = model.llm.engine, []
     params = SamplingParams(NEW, ignore_eos=True, logprobs=k)
     engine.add(0, np.array(prompt, dtype=np.int32), params)
     while (step := engine.step()) is not None:
-        told.append(step.logprobs.by_request()[0])
-    return told
+        listed.append(step.logprobs.by_request()[0])
+    return listed
 
 
 def expected_of(model: Any, prompt: list[int], k: int, form: type[Logprobs]) -> Any:
     logprobs = ChoiceLogprobs(form, k, model.llm.tokenizer.names)
     detokenizer = model.llm.tokenizer.detokenizer()
-    for told in told_by_engine(model, prompt, k):
-        logprobs.add(told)
-        logprobs.extend(detokenizer.push(told.tokens[0]))
+    for listed in engine_logprobs(model, prompt, k):
+        logprobs.add(listed)
+        logprobs.extend(detokenizer.push(listed.tokens[0]))
     return msgspec.to_builtins(logprobs.take())
 
 
@@ -72,17 +72,19 @@ def test_completions(serving: Any, text_model: Any, stream: bool, k: int) -> Non
     assert all(choice["logprobs"] is None for choice in silent)
     for index in range(4):
         mine = [choice for choice in asked if choice["index"] == index]
-        told = joined([choice["logprobs"] for choice in mine])
-        assert close(told, expected_of(text_model, prompts[index // 2], k, CompletionLogprobs))
-        assert told["token_logprobs"] == [max(top.values()) for top in told["top_logprobs"]], "it is greedy"
-        assert all(len(top) == max(k, 1) for top in told["top_logprobs"])
+        listed = joined([choice["logprobs"] for choice in mine])
+        assert close(listed, expected_of(text_model, prompts[index // 2], k, CompletionLogprobs))
+        assert listed["token_logprobs"] == [max(top.values()) for top in listed["top_logprobs"]], (
+            "it is greedy"
+        )
+        assert all(len(top) == max(k, 1) for top in listed["top_logprobs"])
         for choice in mine:
             assert len(choice["logprobs"]["tokens"]) == len(choice["token_ids"])
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_stop_string_is_told_too(serving: Any, text_model: Any, stream: bool) -> None:
-    """Every token that counts as used is told; those of the stop string begin at or behind the text's end."""
+def test_a_stop_string_is_listed_too(serving: Any, text_model: Any, stream: bool) -> None:
+    """Every used token is listed; those of the stop string begin at or after the text's end."""
     whole = text_model.text(text_model.answer)
     stop = whole[len(whole) // 2 :][:3]
     reply = serving.complete(
@@ -90,13 +92,13 @@ def test_a_stop_string_is_told_too(serving: Any, text_model: Any, stream: bool) 
         return_token_ids=True,
     )  # fmt: skip
     choices = [choice for body in (reply.events if stream else [reply.json]) for choice in body["choices"]]
-    told = joined([choice["logprobs"] for choice in choices])
+    listed = joined([choice["logprobs"] for choice in choices])
     text = "".join(choice["text"] for choice in choices)
     ids = [id for choice in choices for id in choice["token_ids"]]
     assert text == whole[: whole.index(stop)]
-    assert len(told["tokens"]) == len(ids) == len(told["text_offset"])
-    assert told["text_offset"][-1] < len(text) + len(stop)
-    assert told["text_offset"] == sorted(told["text_offset"])
+    assert len(listed["tokens"]) == len(ids) == len(listed["text_offset"])
+    assert listed["text_offset"][-1] < len(text) + len(stop)
+    assert listed["text_offset"] == sorted(listed["text_offset"])
 
 
 def answer_logprobs(tokens: list[int], form: type[Logprobs]) -> tuple[Any, str]:
@@ -114,12 +116,12 @@ def answer_logprobs(tokens: list[int], form: type[Logprobs]) -> tuple[Any, str]:
 
 @given(text=st.text(max_size=30))
 def test_offsets_are_where_characters_begin(text: str) -> None:
-    """Also of a token that goes on in the middle of one; the tokens' names tell them apart."""
+    """Also of a token that begins within a character; the tokens' names distinguish them."""
     assert TOKENIZER is not None and TOKENIZER.vocabulary is not None
     ids = TOKENIZER.encode(text, False).tolist()
-    told, shown = answer_logprobs(ids, CompletionLogprobs)
+    listed, shown = answer_logprobs(ids, CompletionLogprobs)
     start, raw = 0, shown.encode()
-    for id, token, offset in zip(ids, told.tokens, told.text_offset, strict=True):
+    for id, token, offset in zip(ids, listed.tokens, listed.text_offset, strict=True):
         piece = TOKENIZER.vocabulary.token_bytes[id]
         assert offset == len(raw[:start].decode(errors="ignore"))
         assert raw[start:].startswith(piece)
@@ -132,9 +134,9 @@ def test_offsets_are_where_characters_begin(text: str) -> None:
 @given(tokens=st.lists(st.integers(0, 50300), max_size=40))
 def test_bytes_of_a_chat_are_its_text(tokens: list[int]) -> None:
     """Any tokens, malformed UTF-8 too; a special token and ids outside the vocabulary have no bytes."""
-    told, text = answer_logprobs(tokens, ChatLogprobs)
-    assert bytes(byte for one in told.content for byte in one.bytes or ()).decode(errors="replace") == text
-    for token, one in zip(tokens, told.content, strict=True):
+    listed, text = answer_logprobs(tokens, ChatLogprobs)
+    assert bytes(byte for one in listed.content for byte in one.bytes or ()).decode(errors="replace") == text
+    for token, one in zip(tokens, listed.content, strict=True):
         first, *others = one.top_logprobs
         assert (first.token, first.logprob, first.bytes) == (one.token, one.logprob, one.bytes)
         assert [other.token for other in others] == [","] and one.logprob == -0.5

@@ -30,7 +30,7 @@ ROUTES = [
 def test_every_route_is_described(serving: Any) -> None:
     document = serving.request("/openapi.json").json
     found = [(method.upper(), path) for path, methods in document["paths"].items() for method in methods]
-    # /start_profile writes files where it is told to
+    # /start_profile writes files into any folder that is named
     assert sorted(found) == sorted([*ROUTES, ("POST", "/start_profile")])
     assert all(next(iter(methods.values()))["summary"] for methods in document["paths"].values())
     body = document["components"]["schemas"]["CompletionRequest"]

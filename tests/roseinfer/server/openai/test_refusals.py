@@ -1,4 +1,4 @@
-"""What a server does not answer: status, OpenAI's error object, and a server that goes on."""
+"""What a server does not answer: status, OpenAI's error object, and a server that still serves."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_what_comes_while_the_client_does_not_read_leaves_together(
 
 
 @given(tokens=TOKENS, interval=st.integers(1, 5), data=st.data())
-def test_every_chunk_tells_of_its_own_tokens(tokens: list[int], interval: int, data: st.DataObject) -> None:
+def test_every_chunk_lists_its_own_tokens(tokens: list[int], interval: int, data: st.DataObject) -> None:
     """Also in groups, and of those that waited for the client."""
     completion, connection = stream(interval, True, False, "m", logprobs=True)
     choice = completion._streamed[0]

@@ -1,4 +1,4 @@
-"""Clients that leave, and ends of processes: nothing is held, nothing is left."""
+"""Clients that leave, and ends of processes: nothing is kept, nothing is left running."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_connections_are_shared_evenly(serve: Any) -> None:
     server = serve("--frontend-processes", "3")
     processes = [psutil.Process(server.process.pid), *server.front_ends]
 
-    def held() -> list[int]:
+    def open_connections() -> list[int]:
         return [
             sum(one.status == "ESTABLISHED" for one in process.net_connections("tcp"))
             for process in processes
@@ -110,20 +110,20 @@ def test_connections_are_shared_evenly(serve: Any) -> None:
     clients = [connect(server, index) for index in range(9)]
     for client in clients:
         first_chunk(client)
-    assert held() == [3, 3, 3]
+    assert open_connections() == [3, 3, 3]
     for client in clients[:3]:
         client.close()
     end = time.monotonic() + 60
-    while sum(held()) > 6 and time.monotonic() < end:
+    while sum(open_connections()) > 6 and time.monotonic() < end:
         pass
     clients += [connect(server, index) for index in range(3)]
     for client in clients[9:]:
         first_chunk(client)
-    assert held() == [3, 3, 3]
+    assert open_connections() == [3, 3, 3]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_stop(serve: Any, number: signal.Signals) -> None:
+def test_a_signal_to_stop(serve: Any, number: signal.Signals) -> None:
     """With answers under way; the engine, which Ctrl-C does not reach, ends too."""
     server = serve()
     clients = [connect(server, index) for index in range(4)]
