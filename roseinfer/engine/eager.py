@@ -18,7 +18,7 @@ from roseinfer.tracing.ranges import named_range
 
 
 class EagerRunner(Runner):
-    """The model, its attention and the sampler; `capacity` is the number of running rows."""
+    """The model, its attention and the sampler, for at most `capacity` running rows."""
 
     def __init__(self, model: Model, attention: Attention, pool: KVPool, capacity: int) -> None:
         self._model, self._attention, self._pool = model, attention, pool

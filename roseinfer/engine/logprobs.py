@@ -59,8 +59,13 @@ def logprobs(logits: Tensor, taken: Tensor, k: int) -> DeviceLogprobs:
 def asked_logprobs(
     logits: Tensor, taken: Tensor, asked: Asked | None, start: int = 0
 ) -> tuple[DeviceLogprobs, ...]:
-    """Of the rows that ask among those from `start` on of a step, which took the tokens `[R]`; the first rows
-    of `logits` `[≥ R, vocab]` are theirs. Empty when none of them asks."""
+    """The logprobs of a part of a step, for those of its rows that ask; empty when none does.
+
+    Args:
+        logits: `[≥ R, vocab]`, first those of the part's rows.
+        taken: `[R]`, the tokens of the part's rows.
+        start: which row of the step the part's first is.
+    """
     if asked is None:
         return ()
     rows = asked.rows[(asked.rows >= start) & (asked.rows < start + len(taken))] - start

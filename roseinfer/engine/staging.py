@@ -29,14 +29,14 @@ class _Box:
         return self._turn
 
     def reset(self) -> None:
-        """Forget what the device has done with it, as capturing does."""
+        """Start again at the first slot, on both sides: capturing a graph has used some."""
         self._turn = -1
         self._ticket.zero_()
 
 
 class Inbox(_Box):
-    """Up to `size` int32 a step. Every `array` is followed by one `send` on the host and one `take`, which a
-    graph may hold, on the device.
+    """Up to `size` int32 a step. Every `array` is followed by one `send` on the host and one `take` on the
+    device, which a graph may contain.
 
     Not `pinned`: `send` copies, and the device takes from its own memory.
     """
@@ -97,7 +97,7 @@ class Outbox(_Box):
         self._hosts = torch.zeros(SLOTS, size, dtype=torch.int64, pin_memory=True)
 
     def give(self, tokens: Tensor) -> None:
-        """Send `tokens` `[n]`; a graph may hold this."""
+        """Send `tokens` `[n]`; a graph may contain this."""
         host_memory.write_slot(tokens, self._hosts, self._ticket)
 
     def next(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""The vocabulary's product of a few rows, and the best of what every program saw: no kernel reads the logits.
+"""The LM head for a few rows. Every program keeps its best logit, so that no kernel reads all of them again.
 
 Reference: `F.linear`, then `argmax`.
 """

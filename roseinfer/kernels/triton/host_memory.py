@@ -1,6 +1,6 @@
 """A step's arrays from host memory and its results back, by kernels: no copy engine delays the next step.
 
-Both sides count the steps, and with them go around the same slots; a kernel finds its slot by a ticket.
+Host and device both count the steps and use the slots in turn. On the device the count is a ticket.
 """
 
 from __future__ import annotations
