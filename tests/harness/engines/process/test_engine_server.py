@@ -78,7 +78,7 @@ def test_one_whose_health_is_elsewhere_says_what_it_answers(fake):
         EngineServer(fake.launch("elsewhere", timeout_s=5.0), RECORD, fake.log),
     ):
         pass
-    assert "another ready_path" in str(caught.value.hint)
+    assert "perhaps ready_path /health" in str(caught.value.hint)
 
 
 def test_a_command_that_does_not_exist(fake):
