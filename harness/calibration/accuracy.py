@@ -1,4 +1,4 @@
-"""How well the client times: what it measured beside what the mock server did."""
+"""The client's timing error: what it measured minus what the mock server did."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ UNPINNED = CpuSplit(None, None)
 
 @dataclass
 class Times:
-    """Metrics of all requests, in ms: TTFT, TPOT and E2E one a request, ITL one a token after the first."""
+    """Metrics of all requests, in ms: TTFT, TPOT and E2E for each request, ITL for each token after the
+    first."""
 
     ttft: list[float] = field(default_factory=list)
     tpot: list[float] = field(default_factory=list)
@@ -31,7 +32,7 @@ class Times:
     e2e: list[float] = field(default_factory=list)
 
     def add(self, begin: float, chunks: list[tuple[float, int]]) -> None:
-        """A request that began at `begin` and whose chunks are (time, tokens)."""
+        """Add a request that began at `begin`, with chunks (time, tokens)."""
         first, last = chunks[0][0], chunks[-1][0]
         self.ttft.append((first - begin) * 1e3)
         self.e2e.append((last - begin) * 1e3)
@@ -42,7 +43,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A load as measured and as it was: the samples of both stand in the same order."""
+    """A load as measured and as it truly was; the samples of both are in the same order."""
 
     measured: Times
     true: Times
@@ -69,7 +70,7 @@ def measure_accuracy(
     behaviour: Mapping[str, object] = BEHAVIOUR,
     cpus: CpuSplit = UNPINNED,
 ) -> Accuracy:
-    """Hold `concurrency` requests in flight and compare the clocks of both sides.
+    """Keep `concurrency` requests in flight and compare the times of both sides.
 
     Raises:
         BenchError: A request failed.

@@ -1,4 +1,4 @@
-"""The whole calibration: ceilings and timing errors, for one client process and for several."""
+"""The calibration: highest rates and timing errors, for one client process and for several."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from harness.engines.cores import CpuSplit, physical_cores, split
 from harness.schema.calibration import Calibration, ClientCeiling, TimingError
 
 FIRST_CHUNKS_PER_S, FIRST_REQUESTS_PER_S = 40_000.0, 1_000.0
-#: Client processes of the second measurement where the client has no cores of its own.
+#: Client processes of the second measurement if the client has no cores of its own.
 SEVERAL = 2
 
-Tell = Callable[[str], None]
+ReportStatus = Callable[[str], None]
 
 
-def calibrate(*, quick: bool, tell: Tell) -> Calibration:
-    """Measure the client on this machine and store what was found.
+def calibrate(*, quick: bool, report_status: ReportStatus) -> Calibration:
+    """Measure the client on this machine and store the result.
 
     Args:
         quick: One client process and short trials: about 15 s instead of about 50.
-        tell: Is told what is being measured.
+        report_status: Called with what is being measured.
 
     Raises:
         BenchError: The machine is too busy, or the client failed.
@@ -34,10 +34,10 @@ def calibrate(*, quick: bool, tell: Tell) -> Calibration:
     ceilings: list[ClientCeiling] = []
     errors: list[TimingError] = []
     for processes in counts:
-        tell(f"ceiling of {processes} client {'process' if processes == 1 else 'processes'}")
+        report_status(f"ceiling of {processes} client {'process' if processes == 1 else 'processes'}")
         ceilings.append(_ceiling(processes, quick, cpus, ceilings))
         for concurrency in [8] if quick else [8, 32]:
-            tell(f"timing error of {processes}, {concurrency} requests in flight")
+            report_status(f"timing error of {processes}, {concurrency} requests in flight")
             errors.append(_error(processes, concurrency, quick, cpus))
     found = Calibration(
         machine=this_machine(),
@@ -50,9 +50,9 @@ def calibrate(*, quick: bool, tell: Tell) -> Calibration:
     return found
 
 
-def of_this_machine(tell: Tell) -> Calibration:
+def of_this_machine(report_status: ReportStatus) -> Calibration:
     """The stored calibration of this machine, or a quick one made now."""
-    return load() or calibrate(quick=True, tell=tell)
+    return load() or calibrate(quick=True, report_status=report_status)
 
 
 def _ceiling(processes: int, quick: bool, cpus: CpuSplit, before: list[ClientCeiling]) -> ClientCeiling:

@@ -1,4 +1,4 @@
-"""The calibration of this machine on disk: one, replaced when the machine or its software changes."""
+"""The stored calibration of this machine; replaced when the machine or its software changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def this_machine() -> MachineKey:
 
 
 def load(path: Path = PATH) -> Calibration | None:
-    """The stored calibration, if there is one and it is of this machine."""
+    """The stored calibration, if there is one for this machine."""
     try:
         found = Calibration.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
@@ -38,5 +38,5 @@ def load(path: Path = PATH) -> Calibration | None:
 
 
 def save(calibration: Calibration, path: Path = PATH) -> None:
-    """Keep `calibration` instead of any stored before."""
+    """Store `calibration`, replacing an older one."""
     write_whole(path, calibration.model_dump_json(indent=2).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""A mock server in a process of its own, and what is asked of it."""
+"""A mock server in its own process, and requests to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROMPT_TOKENS = 128
 
 
 class MockServerProcess:
-    """A running mock server. `deeds` can be read once the answers are over."""
+    """A running mock server. Read `deeds` after the answers have ended."""
 
     def __init__(self, port: int, log: Path) -> None:
         self.port = port
@@ -38,7 +38,7 @@ class MockServerProcess:
 
 @contextmanager
 def mock_server(*options: str, cpus: Sequence[int] | None = None) -> Iterator[MockServerProcess]:
-    """Run `python -m harness.mock_server` with `options` on `cpus`; it ends no later than this process.
+    """Run `python -m harness.mock_server` with `options` on `cpus`; it ends with this process at the latest.
 
     Raises:
         BenchError: It did not start.
@@ -66,7 +66,7 @@ def mock_server(*options: str, cpus: Sequence[int] | None = None) -> Iterator[Mo
 
 
 def ask(index: int, tokens: int, behaviour: Mapping[str, object], t_sched_s: float | None) -> WireRequest:
-    """A request for `tokens` tokens, answered as `behaviour` says."""
+    """A request for `tokens` tokens, answered as described by `behaviour`."""
     body = {
         "prompt": [1] * PROMPT_TOKENS,
         "max_tokens": tokens,

@@ -1,4 +1,4 @@
-"""One rate tried on the client, and whether it held."""
+"""Trials of one rate: does the client keep up with it?"""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from harness.mock_server.behaviour import Deed
 
 Limit = Literal["client", "server"]
 
-#: Gap between the chunks of a stream. A chunk that is not read within it is read together with the next.
+#: Gap between the chunks of a stream. A chunk that is not read in this time is read together with the next.
 CHUNK_GAP_MS = 8.0
-#: Share of chunks that may be read together with another before the client counts as too slow.
+#: The client counts as too slow if more than this share of chunks is read together with another.
 MOST_MERGED = 0.02
-#: Share of the offered rate below which the server counts as too slow.
+#: The server counts as too slow below this share of the offered rate.
 LEAST_REACHED = 0.95
 
 REQUEST_TOKENS = 8
 REQUEST_TTFT_MS = 100.0
 REQUEST_GAP_MS = 2.0
-#: The rule for a cell's submit lag (metrics/summary.py) at this TTFT.
+#: The limit of a cell's submit lag (metrics/summary.py) at this TTFT.
 MOST_LAG_S = 0.05 * REQUEST_TTFT_MS / 1e3
-#: Within it connections are opened, at most a thousand or two.
+#: Time to open connections, at most one or two thousand.
 START_DELAY_S = 0.3
-#: Factor on the time an answer should take above which the server counts as too slow.
+#: The server counts as too slow if an answer takes longer than it should by more than this factor.
 MOST_STRETCH = 1.5
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of a rate. All rates are for one client process; `busy` is the share of its time that a
-    process spent on the CPU; `gave_way` is None where the rate held."""
+    """The result of a rate. All rates are for one client process; `busy` is the share of time that a process
+    spent on the CPU; `limited_by` is None if client and server kept up."""
 
     offered: float
     reached: float
     busy: float
-    gave_way: Limit | None
+    limited_by: Limit | None
 
 
 def try_chunks(rate: float, seconds: float, processes: int, cpus: CpuSplit) -> Trial:
-    """`processes` clients, each reading `rate` chunks a second from a mock server of its own.
+    """Run `processes` clients, each reading `rate` chunks a second from its own mock server.
 
-    The streams of a client begin spread over the gap between two chunks, so that chunks come evenly.
+    The starts of a client's streams are spread over the gap between two chunks, so that chunks arrive evenly.
     """
     streams = max(1, round(rate * CHUNK_GAP_MS / 1e3))
     tokens = max(2, round(seconds * 1e3 / CHUNK_GAP_MS))
@@ -86,7 +86,8 @@ def try_chunks(rate: float, seconds: float, processes: int, cpus: CpuSplit) -> T
 
 
 def try_requests(rate: float, seconds: float, processes: int, cpus: CpuSplit) -> Trial:
-    """`processes` clients, each sending `rate` requests a second by schedule, REQUEST_TOKENS tokens each."""
+    """Run `processes` clients, each sending `rate` requests a second by schedule, REQUEST_TOKENS tokens
+    each."""
     count = max(2, round(rate * seconds))
     behaviour = {"ttft_ms": REQUEST_TTFT_MS, "itl_ms": REQUEST_GAP_MS}
     answer_s = (REQUEST_TTFT_MS + REQUEST_GAP_MS * (REQUEST_TOKENS - 1)) / 1e3
@@ -119,7 +120,7 @@ def _attempt(
     reached: Callable[[LoadResult, dict[int, Deed]], tuple[float, Limit | None]],
     *options: str,
 ) -> Trial:
-    """Run one client and one mock server for each of `processes`, all at once; the slowest counts."""
+    """Run one client and one mock server for each of `processes`, all at once; the slowest one counts."""
     with ExitStack() as stack:
         servers = [stack.enter_context(mock_server(*options, cpus=cpus.engine)) for _ in range(processes)]
 
@@ -138,6 +139,6 @@ def _attempt(
     return Trial(
         offered=rate,
         reached=min(speed for speed, _ in found),
-        busy=max(one.cpu_s / one.wall_s for one in usage),
-        gave_way=("client" if "client" in faults else "server") if faults else None,
+        busy=max(client.cpu_s / client.wall_s for client in usage),
+        limited_by=("client" if "client" in faults else "server") if faults else None,
     )

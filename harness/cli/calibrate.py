@@ -24,7 +24,7 @@ def calibrate(
     """
     progress = Console(stderr=True, highlight=False)
     with progress.status("starting") as status:
-        found = measure(quick=quick, tell=lambda what: status.update(what))
+        found = measure(quick=quick, report_status=lambda what: status.update(what))
     _show(found, Console(highlight=False))
     print(PATH)
 

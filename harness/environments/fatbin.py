@@ -1,6 +1,6 @@
-"""GPU code inside a shared library: what a device never loads becomes zeros, which compress to nothing.
+"""GPU code inside a shared library: code that a device never loads becomes zeros, which compress to nothing.
 
-A library holds regions of GPU code (magic 0xBA55ED50). A region is a header of 16 bytes and a row of entries,
+A library has regions of GPU code (magic 0xBA55ED50). A region is a header of 16 bytes and a row of entries,
 each a header and a payload: PTX, which the driver compiles for the device or a later one, or a cubin, which
 runs on its own compute capability or a later one of the same major version.
 The layout is that of `__cudaFatCudaBinary` as `cuobjdump` reads it; file size and headers stay as they are.
@@ -55,7 +55,8 @@ def _entries(data: mmap.mmap | bytes, at: int, end: int) -> Iterator[Entry]:
 
 
 def loaded(entries: list[Entry], arch: int) -> list[Entry]:
-    """What a device of that capability may load: its own cubins, else what can be made to run on it."""
+    """The entries that a device of that capability may load: its own cubins, else those that can run on
+    it."""
     own = [e for e in entries if e.kind == CUBIN and e.arch == arch]
     return own or [
         e
@@ -65,13 +66,13 @@ def loaded(entries: list[Entry], arch: int) -> list[Entry]:
 
 
 def slim(path: Path, arch: int) -> int:
-    """Zero every payload that a device of capability `arch` never loads. Returns how many bytes that were."""
+    """Zero every payload that a device of capability `arch` never loads. Returns the number of bytes."""
     zeroed = 0
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
         for entries in regions(data):
-            kept = loaded(entries, arch)
+            needed = loaded(entries, arch)
             for entry in entries:
-                if entry not in kept:
+                if entry not in needed:
                     data[entry.start : entry.start + entry.size] = bytes(entry.size)
                     zeroed += entry.size
     return zeroed

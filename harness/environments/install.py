@@ -4,7 +4,7 @@
     engines/NAME-VERSION-cpu/          the environment
     engines/NAME-VERSION-cpu/lock.txt  every distribution in it with its version, as pip reads it
 
-What was interrupted has no lock file and no link; the next attempt goes on with it.
+An interrupted installation has no lock file and no link; the next attempt continues it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from harness.schema.settings import EngineName
 LOCK = "lock.txt"
 _LIST = """
 import importlib.metadata
-for line in sorted({f"{one.name}=={one.version}" for one in importlib.metadata.distributions()}):
+for line in sorted({f"{d.name}=={d.version}" for d in importlib.metadata.distributions()}):
     print(line)
 """
 
@@ -42,7 +42,7 @@ def find_recipe(engine: LocalEngine, build: Build) -> Recipe:
     recipes = load_file(engine.config_file).environments
     if build not in recipes:
         known = ", ".join(f"--{known}" for known in recipes)
-        hint = f"there is {known}" if known else f"it is there already, or: {engine.install}"
+        hint = f"choose {known}" if known else f"install it yourself: {engine.install}"
         raise UsageError(f"{engine.name} cannot be installed for {build}", hint)
     return recipes[build]
 
@@ -57,25 +57,25 @@ def install(engine: LocalEngine, build: Build, version: str | None = None) -> In
     """Make the environment, unless it is there, and let `engines/NAME` in the cache be it.
 
     Raises:
-        UsageError: there is no recipe, or somebody else is at it.
-        EngineError: no package index can be reached, pip failed, or what came does not run.
+        UsageError: there is no recipe, or another process is installing it.
+        EngineError: no package index can be reached, pip failed, or the installed engine does not run.
     """
     recipe = find_recipe(engine, build)
     version = version or recipe.version
     folder = CACHE / f"{engine.name}-{version}-{build}"
     python = folder / "bin" / "python"
-    with _alone(folder):
+    with _locked(folder):
         if fresh := not (folder / LOCK).exists():
             _fill(engine, recipe, version, folder, python)
         where = Place(python, f"engines/{folder.name} in the cache")
-        again = f"remove {folder} and try again, perhaps with another --version"
+        again = f"remove {folder} and try again, with another --version if that fails too"
         made = inspect(engine.name, where, engine.distributions, again, engine.needs)
         if not isinstance(made, Installation):
             raise EngineError(made.reason, made.hint)
         if trouble := engine.trouble(made):
-            raise EngineError(f"{engine.display} {version} is installed and does not run: {trouble}", again)
+            raise EngineError(f"{engine.display} {version} is installed but does not run: {trouble}", again)
         if fresh:
-            # -I: of that environment alone, not of the folder that this runs in
+            # -I: only that environment, not the current folder
             listed = subprocess.run([python, "-I", "-c", _LIST], capture_output=True, check=True).stdout
             write_whole(folder / LOCK, f"# {engine.name} {version} for {build}\n".encode() + listed)
         try:
@@ -86,7 +86,7 @@ def install(engine: LocalEngine, build: Build, version: str | None = None) -> In
 
 
 def _fill(engine: LocalEngine, recipe: Recipe, version: str, folder: Path, python: Path) -> None:
-    """Everything between an empty folder and one that can be tried."""
+    """Create the environment and install the packages."""
     what = f"installing {engine.name} {version}"
     log = CACHE / f"{folder.name}.install.log"
     if not (folder / "bin" / "pip").exists():
@@ -99,7 +99,7 @@ def _fill(engine: LocalEngine, recipe: Recipe, version: str, folder: Path, pytho
         pip(
             what,
             python,
-            ["install", "--no-deps", *(one.format(version=version) for one in recipe.alone)],
+            ["install", "--no-deps", *(package.format(version=version) for package in recipe.alone)],
             log,
         )
     if recipe.remove:
@@ -110,14 +110,14 @@ def _fill(engine: LocalEngine, recipe: Recipe, version: str, folder: Path, pytho
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Nobody else fills the folder inside. Raises UsageError when somebody does."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock the folder. Raises UsageError if another process has locked it."""
     folder.mkdir(parents=True, exist_ok=True)
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise UsageError(f"{folder} is being installed by another process", "wait for its end") from None
+        raise UsageError(f"another process is installing {folder}", "wait until it has ended") from None
     finally:
-        os.close(held)
+        os.close(fd)

@@ -1,4 +1,4 @@
-"""Runs pip as a guarded process, and says in one sentence why it failed."""
+"""Runs pip as a guarded process. An error says in one sentence why it failed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from harness.engines.process.tree import Guarded, tail
 from harness.errors import EngineError
 
-#: What pip prints where no package index answers.
+#: What pip prints if no package index answers.
 NO_NETWORK = (
     "NewConnectionError",
     "NameResolutionError",
@@ -25,7 +25,7 @@ QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRES
 
 
 def run(what: str, argv: Sequence[str], log: Path, env: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Run a command of setting up to its end, with `env` added; its output is appended to `log`.
+    """Run a setup command to its end, with `env` added; its output is appended to `log`.
 
     Raises:
         EngineError: it failed. Without a network the hint says what to do.
@@ -38,14 +38,14 @@ def run(what: str, argv: Sequence[str], log: Path, env: Mapping[str, str] = Mapp
         process.stop()
     if code == 0:
         return
-    said = tail(log, lines=200, start=process.log_start)
-    if any(sign in said for sign in NO_NETWORK):
+    output = tail(log, lines=200, start=process.log_start)
+    if any(sign in output for sign in NO_NETWORK):
         raise EngineError(
             f"{what}: no package index can be reached ({log})",
-            "connect, or name an index in PIP_INDEX_URL, and try again: it goes on where it stopped; "
-            "or pack it elsewhere with `bench engines bundle`",
+            "connect to a network or set PIP_INDEX_URL, and run the command again to continue; "
+            "or pack the engine on another machine with `bench engines bundle`",
         )
-    errors = [line for line in said.splitlines() if line.startswith("ERROR")] or said.splitlines()[-3:]
+    errors = [line for line in output.splitlines() if line.startswith("ERROR")] or output.splitlines()[-3:]
     raise EngineError(f"{what} failed: {' '.join(errors[:3])}", f"see {log}")
 
 
@@ -56,5 +56,5 @@ def pip(
     log: Path,
     env: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Run pip of that interpreter. Raises EngineError like `run`."""
+    """Run pip of that interpreter. Raises EngineError, as `run` does."""
     run(what, [str(python), "-m", "pip", *arguments, "--retries", "2"], log, env)

@@ -1,10 +1,10 @@
-"""Lays out a bundle on a host without a network. Standard library only: every bundle carries a copy.
+"""Installs a bundle on a host without a network. Standard library only: every bundle has a copy.
 
     python3 unpack.py [--bundle FOLDER] --to FOLDER [--python PYTHON]
 
-The bundle's folder holds `bundle.json`, {"engine", "version", "python", "torch", "parts": [{"name", "bytes",
+The bundle's folder has `bundle.json`, {"engine", "version", "python", "torch", "parts": [{"name", "bytes",
 "sha256"}]}, and the parts: a tar.xz cut into pieces. FOLDER/NAME-VERSION gets `site`, the packages, and
-`bin/python`, which runs PYTHON with them; FOLDER/NAME becomes a link to it, all of it or nothing.
+`bin/python`, which runs PYTHON with them. FOLDER/NAME becomes a link to it only when all is done.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ print("%d.%d" % sys.version_info[:2], torch.__version__ if torch else "none")
 
 
 class UnpackError(Exception):
-    """The bundle cannot be laid out; the message says why and what to do."""
+    """The bundle cannot be installed; the message says why and what to do."""
 
 
 class _Joined:
-    """The parts as one file to read from."""
+    """The parts as one readable file."""
 
     def __init__(self, parts: list[Path]) -> None:
         self._left = list(parts)
@@ -55,13 +55,13 @@ class _Joined:
 
 
 def read_manifest(bundle: Path) -> dict[str, Any]:
-    """`bundle.json`. Raises UnpackError when it is not there or not whole."""
+    """Read `bundle.json`. Raises UnpackError if it is missing or incomplete."""
     try:
         manifest: dict[str, Any] = json.loads((bundle / "bundle.json").read_text())
     except FileNotFoundError:
-        raise UnpackError(f"{bundle} has no bundle.json; copy it as well, if this is a bundle") from None
+        raise UnpackError(f"{bundle} has no bundle.json; copy the whole bundle") from None
     except (OSError, ValueError) as error:
-        raise UnpackError(f"{bundle / 'bundle.json'} is not whole: {error}; copy it again") from None
+        raise UnpackError(f"{bundle / 'bundle.json'} is incomplete: {error}; copy it again") from None
     return manifest
 
 
@@ -82,36 +82,36 @@ def check_parts(bundle: Path, manifest: dict[str, Any]) -> list[Path]:
 
 
 def check_host(python: str, manifest: dict[str, Any]) -> None:
-    """Raises UnpackError when that interpreter is not the one the bundle was packed for."""
+    """Raises UnpackError if the bundle was packed for another version of Python or torch."""
     try:
-        told = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=True).stdout
+        output = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        raise UnpackError(f"{python} does not run: {error}; name another with --python") from None
-    version, torch = told.split()
+        raise UnpackError(f"{python} does not run: {error}; choose another with --python") from None
+    version, torch = output.split()
     if version != manifest["python"] or not f"{torch}.".startswith(manifest["torch"] + "."):
         raise UnpackError(
             f"the bundle is for Python {manifest['python']} with torch {manifest['torch']}, "
-            f"{python} is {version} with torch {torch}; name another with --python"
+            f"{python} is {version} with torch {torch}; choose another with --python"
         )
 
 
 def point(link: Path, folder: Path) -> None:
-    """Make `link` a link to its neighbour `folder`, in one step.
+    """Make `link` a symbolic link to `folder`, which is next to it, atomically.
 
-    Raises UnpackError when there is something else under that name.
+    Raises UnpackError if that name exists and is not a link.
     """
     if link.exists() and not link.is_symlink():
-        raise UnpackError(f"{link} is not one of ours; move it away")
+        raise UnpackError(f"{link} exists and is not a link of ours; move it away")
     fresh = link.with_name(f".{link.name}.{os.getpid()}")
     fresh.symlink_to(folder.name)
     fresh.replace(link)
 
 
 def unpack(bundle: Path, to: Path, python: str) -> Path:
-    """Lay out `bundle` under `to` for the interpreter `python`; the folder `to/NAME-VERSION`.
+    """Install `bundle` under `to` for the interpreter `python`. Returns the folder `to/NAME-VERSION`.
 
     Raises:
-        UnpackError: parts are missing or damaged, or the interpreter is not the one it was packed for.
+        UnpackError: parts are missing or damaged, or the interpreter does not match.
     """
     manifest = read_manifest(bundle)
     parts = check_parts(bundle, manifest)
@@ -138,10 +138,10 @@ def main() -> int:
     parser.add_argument(
         "--to", type=Path, required=True, help="folder of all engines, e.g. ~/.cache/rosebench/engines"
     )
-    parser.add_argument("--python", default=sys.executable, help="the interpreter that has torch")
-    given = parser.parse_args()
+    parser.add_argument("--python", default=sys.executable, help="Python interpreter with torch")
+    options = parser.parse_args()
     try:
-        folder = unpack(given.bundle, given.to, given.python)
+        folder = unpack(options.bundle, options.to, options.python)
     except UnpackError as error:
         sys.stderr.write(f"{error}\n")
         return 2

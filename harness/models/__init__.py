@@ -1,4 +1,4 @@
-"""Makes a model a local folder that every engine can open."""
+"""Provides a model as a local folder that every engine can open."""
 
 from harness.models.model_folder import ModelFolder, resolve
 

@@ -1,4 +1,4 @@
-"""Makes a model a local folder in Hugging Face layout that every engine can open."""
+"""Provides a model as a local folder in Hugging Face layout that every engine can open."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A model on this machine. `name` is what the user asked for, `served_name` what servers call it.
+    """A model on this machine. `name` is what the user gave, `served_name` its name in requests.
 
-    `vocab_size` and `max_model_len` are in tokens, from config.json; `tokenizer` is whether one is there.
+    `vocab_size` and `max_model_len` are in tokens, from config.json; `tokenizer`: whether the folder has one.
     """
 
     path: Path
@@ -28,9 +28,9 @@ class ModelFolder:
 
 
 def resolve(model: str, cache: Path = rosemodels.CACHE) -> ModelFolder:
-    """The folder of a model: a name of rosemodels (made once in `cache`), a local folder, or a hub id.
+    """The folder of a model: a name of rosemodels (created once in `cache`), a local folder, or a hub id.
 
-    Raises UsageError when there is no such model, or its config is not one of a decoder.
+    Raises UsageError if there is no such model, or its config is not that of a decoder.
     """
     try:
         named = rosemodels.folder(model, cache)
@@ -53,10 +53,10 @@ def _download(model: str) -> Path:
 
     try:
         return Path(snapshot_download(model, allow_patterns=_HUB_FILES))
-    except Exception as error:  # the client raises a dozen unrelated kinds; the user needs one sentence
+    except Exception as error:  # the client raises a dozen unrelated types; the user needs one sentence
         reason = str(error).partition("\n")[0]
         raise UsageError(
-            f"{model!r} is neither a named model nor a local folder, and the hub does not give it: {reason}",
+            f"{model!r} is neither a named model nor a local folder, and cannot be downloaded: {reason}",
             "check the id and the network, or give a local folder in Hugging Face layout",
         ) from error
 
@@ -69,11 +69,11 @@ def _describe(path: Path, name: str, served_name: str) -> ModelFolder:
         vocab_size, max_model_len = int(config["vocab_size"]), int(length)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"{path / 'config.json'} cannot be read: {error}", "give a whole model folder"
+            f"{path / 'config.json'} cannot be read: {error}", "give a complete model folder"
         ) from None
     except KeyError as error:
         raise UsageError(
-            f"{path / 'config.json'} does not give {error.args[0]}", "give a folder of a decoder model"
+            f"{path / 'config.json'} has no {error.args[0]}", "give the folder of a decoder model"
         ) from None
     tokenizer = (path / "tokenizer.json").is_file() or (path / "tokenizer.model").is_file()
     tokenizer = tokenizer or all((path / file).is_file() for file in ("vocab.json", "merges.txt"))

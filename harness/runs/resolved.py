@@ -171,7 +171,7 @@ def _calibration(settings: OnlineSettings, notify: Notify) -> Calibration | None
     if stored is not None or not settings.calibrate:
         return stored
     with suppress(BenchError):
-        return calibrate(quick=True, tell=lambda what: notify(Calibrating(what)))
+        return calibrate(quick=True, report_status=lambda what: notify(Calibrating(what)))
     return None
 
 

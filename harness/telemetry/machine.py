@@ -1,4 +1,4 @@
-"""What machine this is, as `environment` of run.json."""
+"""The machine, as `environment` in run.json."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OS_RELEASE = Path("/etc/os-release")
 def environment() -> dict[str, JsonValue]:
     """CPU, memory (bytes), kernel, OS, Python, GPUs, git state and the load average, now.
 
-    A value that the system does not tell is null.
+    A value that the system does not report is null.
     """
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -48,7 +48,7 @@ def environment() -> dict[str, JsonValue]:
 
 
 def cpu() -> dict[str, JsonValue]:
-    """Model, physical and logical cores of the machine, logical cores this process may use, vector units."""
+    """CPU model, physical and logical cores, logical cores that this process may use, vector instructions."""
     fields = _cpuinfo()
     return {
         "model": fields.get("model name") or platform.processor() or None,
@@ -61,7 +61,7 @@ def cpu() -> dict[str, JsonValue]:
 
 
 def cpu_flags() -> list[str]:
-    """Those of VECTOR_FLAGS that the CPU has."""
+    """The VECTOR_FLAGS that the CPU has."""
     fields = _cpuinfo()
     flags = (fields.get("flags") or fields.get("Features") or "").split()
     return [flag for flag in VECTOR_FLAGS if flag in flags]

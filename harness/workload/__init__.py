@@ -1,4 +1,4 @@
-"""What is sent, and when: prompts of token ids and their schedule."""
+"""What is sent and when: prompts of token ids and their schedule."""
 
 from harness.workload.planned_requests import PlannedRequest, closed_loop, open_loop, warmup
 

@@ -1,4 +1,4 @@
-"""What is sent, and when: a trace at a scale, a closed loop, and the requests that warm a server up."""
+"""The requests of a load: of a trace at a scale, of a closed loop, and for the warm-up."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from harness.workload.prompts import PromptSource
 class PlannedRequest:
     """A request: token ids in (int32, one dimension), `output_tokens` out.
 
-    `t_sched_s` is when to send it, in seconds since the start of the load; None in a closed loop. It waits
-    for the end of the answer to request `after`, the turn before it of the same session.
+    `t_sched_s` is when to send it, in seconds since the start of the load; None in a closed loop. It is not
+    sent before the answer to request `after`, the previous turn of its session, has ended.
     """
 
     index: int
@@ -28,11 +28,10 @@ class PlannedRequest:
 
 
 def open_loop(trace: Trace, scale: float, vocab_size: int, seed: int) -> list[PlannedRequest]:
-    """A trace whose times between arrivals are multiplied by `scale`; smaller is heavier.
+    """The requests of a trace with all times between arrivals multiplied by `scale`: smaller is heavier.
 
-    Prompts do not depend on the scale. Requests that share block hashes share those tokens. A request of a
-    session follows the one before it in the trace.
-    """
+    Prompts do not depend on the scale. Requests that share block hashes share those tokens. A turn of a
+    session follows the previous turn in the trace."""
     source = PromptSource(vocab_size, seed, "trace")
     lengths = trace.input_tokens.tolist()
     if trace.blocks is None or trace.block_size is None:
@@ -51,7 +50,7 @@ def open_loop(trace: Trace, scale: float, vocab_size: int, seed: int) -> list[Pl
 
 
 def _turns_before(trace: Trace) -> list[int | None]:
-    """For each request the one before it of its session; None for the first, and without sessions."""
+    """For each request the index of the previous turn; None for the first turn, and without sessions."""
     if trace.session is None:
         return [None] * len(trace)
     last: dict[str, int] = {}
@@ -64,12 +63,12 @@ def _turns_before(trace: Trace) -> list[int | None]:
 
 
 def closed_loop(n: int, input_len: int, output_len: int, vocab_size: int, seed: int) -> list[PlannedRequest]:
-    """`n` requests of one shape with distinct prompts, each sent as soon as there is room for it."""
+    """`n` requests of equal lengths with distinct prompts, each sent when another one ends."""
     return _batch("closed loop", [(input_len, output_len)] * n, vocab_size, seed)
 
 
 def warmup(lengths: Sequence[tuple[int, int]], vocab_size: int, seed: int) -> list[PlannedRequest]:
-    """One request for each pair of input and output tokens. No prompt begins like one that is measured."""
+    """One request for each pair of input and output tokens. No prompt shares a prefix with a measured one."""
     return _batch("warm-up", lengths, vocab_size, seed)
 
 

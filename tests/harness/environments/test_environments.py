@@ -125,7 +125,7 @@ def test_what_cannot_be_installed():
         install.find_recipe(LOCAL["roseinfer"], "cpu")
     with pytest.raises(UsageError, match="trtllm cannot be installed for cpu") as raised:
         install.find_recipe(LOCAL["trtllm"], "cpu")
-    assert raised.value.hint == "there is --cuda"
+    assert raised.value.hint == "choose --cuda"
 
 
 def test_a_bundle_is_laid_out_whole_or_not_at_all(tmp_path: Path, cache: Path):
@@ -182,7 +182,7 @@ def test_bundles_that_are_known():
     assert bundle.find_bundle(LOCAL["vllm"], None)[0] == "0.26.0"
     with pytest.raises(UsageError, match=r"vllm 9 cannot be bundled"):
         bundle.find_bundle(LOCAL["vllm"], "9")
-    with pytest.raises(UsageError, match="no bundle of roseinfer"):
+    with pytest.raises(UsageError, match="roseinfer has no bundle recipe"):
         bundle.find_bundle(LOCAL["roseinfer"], None)
 
 

@@ -120,7 +120,7 @@ def test_a_worker_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.Monk
     )
     settings = EngineSettings(who, resolve("random:gpt2-tiny").path, "m", "cuda", "fp32", 64)
     batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
-    with pytest.raises(CleanupError, match=r"(?s)ended with exit code 1.*GPU 0 still held .*PIDs 42"):
+    with pytest.raises(CleanupError, match=r"(?s)ended with exit code 1.*GPU 0 still uses .*PIDs 42"):
         through_worker(LOCAL["roseinfer"], settings, "roseinfer", batch, tmp_path / "x.log")
 
 

@@ -136,7 +136,7 @@ def test_memory_that_does_not_come_back_names_its_holder(monkeypatch):
     monkeypatch.setattr(gpu, "_memory", lambda: next(readings))
     monkeypatch.setattr(gpu, "PATIENCE_S", 0)
     with (
-        pytest.raises(EngineError, match=r"after vLLM had ended, GPU 0 still held .* \(PIDs 42\)"),
+        pytest.raises(EngineError, match=r"after vLLM had ended, GPU 0 still uses .* \(PIDs 42\)"),
         gpu.memory_restored("vLLM"),
     ):
         pass
@@ -157,9 +157,9 @@ def test_an_engine_that_crashes_gives_its_memory_back_too(monkeypatch):
     with pytest.raises(CleanupError) as found, gpu.memory_restored("vLLM"):
         raise crash
     assert found.value.message.startswith(
-        "vLLM ended with exit code 1; after vLLM had ended, GPU 0 still held"
+        "vLLM ended with exit code 1; after vLLM had ended, GPU 0 still uses"
     )
-    assert found.value.hint == "see its log; end the processes named"
+    assert found.value.hint == "see its log; end these processes"
 
 
 def test_memory_within_one_percent_is_back(monkeypatch):
