@@ -50,7 +50,7 @@ def integration() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Every test is marked integration or unit."""
+    """Every test is marked integration or unit; slow ones come first, so that workers end together."""
     for item in items:
         kinds = {name for name in ("unit", "integration") if item.get_closest_marker(name)}
         if len(kinds) == 2:
@@ -58,6 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
         if not kinds:
             outside = any(map(item.get_closest_marker, ("peer", "gpu", "browser")))
             item.add_marker("integration" if outside or "integration" in item.fixturenames else "unit")
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -20,7 +20,7 @@ from harness.engines import names
 from harness.errors import UsageError
 from harness.traces import readers
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "docs" / "examples" / "toy"

@@ -29,6 +29,8 @@ from harness.schema.profile import Gap, ProfileManifest
 from harness.schema.results import OnlineResults
 from harness.schema.settings import OnlineSettings
 
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
 SLOWED = Path(__file__).parent / "slowed"
 PATH = os.pathsep.join(filter(None, [str(SLOWED), os.environ.get("PYTHONPATH")]))
 #: Made-up slowdowns: two by patches that `slowed/sitecustomize.py` makes, one by a real setting.
