@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from harness.calibration.accuracy import measure_accuracy
-from harness.calibration.calibration_file import load, save, this_machine
+from harness.calibration.calibration_file import save, this_machine
 from harness.calibration.ceiling import measure_ceiling
 from harness.engines.cores import CpuSplit, physical_cores, split
 from harness.schema.calibration import Calibration, ClientCeiling, TimingError
@@ -48,11 +48,6 @@ def calibrate(*, quick: bool, report_status: ReportStatus) -> Calibration:
     )
     save(found)
     return found
-
-
-def of_this_machine(report_status: ReportStatus) -> Calibration:
-    """The stored calibration of this machine, or a quick one made now."""
-    return load() or calibrate(quick=True, report_status=report_status)
 
 
 def _ceiling(processes: int, quick: bool, cpus: CpuSplit, before: list[ClientCeiling]) -> ClientCeiling:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from scipy import special
+from scipy import stats
 
+from harness.metrics.bootstrap import CONFIDENCE
 from harness.metrics.contrast import Contrast
-from harness.metrics.intervals import LEVEL, Ends, level
+from harness.metrics.intervals import Ends, level
 from harness.metrics.power import repeats_to_find
 from harness.metrics.samples import Group
 from harness.schema.compare import Gated, Outcome
@@ -51,16 +52,11 @@ def judge_errors(term: GateTerm, engines: tuple[str, str], load: Load, repeats: 
     """A gate on run B's share of failed requests, with the exact interval (Clopper and Pearson, 1934)."""
     every = [(group.whole or group).requests["error"] for group in repeats]
     failed, count = sum(int(one.notna().sum()) for one in every), sum(len(one) for one in every)
-    gated = _gated(term, engines, load, failed / count, _share(failed, count), term.limit)
+    exact = stats.binomtest(failed, count).proportion_ci(CONFIDENCE, "exact")
+    ends = float(exact.low), float(exact.high)
+    gated = _gated(term, engines, load, failed / count, ends, term.limit)
     reason = f"{failed} of {count} requests failed, which does not decide it: measure more requests"
     return gated.model_copy(update={"reason": reason}) if gated.outcome == "inconclusive" else gated
-
-
-def _share(part: int, whole: int) -> Ends:
-    """The 95 % interval of a share, by the quantiles of the beta distribution."""
-    low = float(special.betaincinv(part, whole - part + 1, LEVEL / 2)) if part else 0.0
-    high = float(special.betaincinv(part + 1, whole - part, 1 - LEVEL / 2)) if part < whole else 1.0
-    return low, high
 
 
 def _gated(

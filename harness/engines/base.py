@@ -15,8 +15,8 @@ from typing import ClassVar, Literal, Protocol
 
 import msgspec
 
-from harness.engines.prefix_counters import PrefixCounters
 from harness.engines.profiler import Route
+from harness.engines.prometheus import PrefixCounters
 from harness.engines.text_prompts import TextPrompts
 from harness.engines.variants import CONFIGS, Variant
 from harness.loadgen.load_plan import Target

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from harness.engines.base import Encoder, Engine, RequestSettings, Server
-from harness.engines.server_pages import METRICS, Histogram, between, get, histograms, post
+from harness.engines.prometheus import Samples, histograms, mean_between, read_samples
+from harness.engines.server_pages import post
 from harness.errors import BenchError, CleanupError, EngineError
 from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, WireRequest
 from harness.loadgen.run_load import run_load
@@ -31,7 +32,7 @@ from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
 from harness.runs.schedule import Block, Cell
 from harness.schema.load import ClosedLoop
-from harness.schema.results import PrefixCount, Skipped
+from harness.schema.results import Skipped
 from harness.workload import PlannedRequest
 from harness.workload.prefix_reuse import reusable_tokens
 
@@ -131,20 +132,21 @@ class _Measuring:
 
         self._flush(cell)
         progress(Progress(0, 0, 0))
-        counters, histograms_before = self._read_counters(), self._read_histograms()
+        before = self._samples()
         in_flight = cell.load.concurrency if isinstance(cell.load, ClosedLoop) else None
         result = self._send(requests, in_flight, progress)
         self.server.check()
         records = self._read(result, requests, cell)
         write_cell(self.run.folder, cell.index, records)
-        ref = cell.contender.ref
+        after, ref = self._samples(), cell.contender.ref
+        counters, wanted = self.engine.prefix_counters, self.engine.histograms
         entry = JournalEntry(
             cell=cell.index, engine=ref.name, variant=ref.variant, label=cell.contender.label,
             load=cell.load, repeat=cell.repeat,
             finished=now(), requests=len(requests), failed=int(records.requests["error"].notna().sum()),
             clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in result.usage],
-            prefix_cache=self._prefix_count(counters),
-            reported=between(histograms_before, self._read_histograms()),
+            prefix_cache=None if counters is None else counters.count(before, after),
+            reported=mean_between(histograms(before, wanted), histograms(after, wanted)),
         )  # fmt: skip
         self.run.finish(entry)
         settings = self.resolved.settings
@@ -153,23 +155,10 @@ class _Measuring:
         )
         self.notify(CellDone(cell, summary))
 
-    def _read_counters(self) -> tuple[float, float] | None:
-        """Hits and queries of the engine's prefix cache so far; None where it does not tell."""
-        counters = self.engine.prefix_counters
-        return None if counters is None else counters.read(self.server.target)
-
-    def _read_histograms(self) -> dict[str, Histogram]:
-        """The engine's histograms so far; none where it has none."""
-        wanted = self.engine.histograms
-        return histograms(get(self.server.target, METRICS), wanted) if wanted else {}
-
-    def _prefix_count(self, before: tuple[float, float] | None) -> PrefixCount | None:
-        """What the counters rose by since `before`; None where the engine has none."""
-        counters, after = self.engine.prefix_counters, self._read_counters()
-        if counters is None or before is None or after is None:
-            return None
-        hits, queries = after[0] - before[0], after[1] - before[1]
-        return PrefixCount(hits=hits, queries=queries, source=counters.source)
+    def _samples(self) -> Samples:
+        """What the server counts, where its engine's counters or histograms are wanted."""
+        wanted = self.engine.prefix_counters is not None or self.engine.histograms
+        return read_samples(self.server.target) if wanted else []
 
     def _flush(self, cell: Cell) -> None:
         """Empty the prefix cache, so that no cell begins with what warm-up or another cell left in it."""

@@ -20,11 +20,10 @@ from harness.engines.base import (
     RequestSettings,
     Server,
 )
+from harness.engines.server_pages import request
 from harness.errors import EngineError, UsageError
 from harness.loadgen.load_plan import Target
 from harness.schema.results import LaunchRecord
-
-TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -114,16 +113,12 @@ def _models(target: Target) -> list[str]:
     """
     where = f"{target.host}:{target.port}"
     path = target.path.removesuffix("/completions") + "/models"
-    kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
-    connection = kind(target.host, target.port, timeout=TIMEOUT_S)
     try:
-        connection.request("GET", path, headers=target.headers)
-        response = connection.getresponse()
-        content = response.read()
-        if response.status in (401, 403):
-            raise EngineError(f"{where} refuses the API key ({response.status})", "check --api-key-env")
-        if response.status != 200:
-            raise EngineError(f"GET {path} of {where} answers {response.status}", "check --base-url")
+        status, content = request(target, "GET", path)
+        if status in (401, 403):
+            raise EngineError(f"{where} refuses the API key ({status})", "check --api-key-env")
+        if status != 200:
+            raise EngineError(f"GET {path} of {where} answers {status}", "check --base-url")
         names = [str(model["id"]) for model in json.loads(content)["data"]]
     except (OSError, http.client.HTTPException) as error:
         raise EngineError(f"no server answers at {where}: {error}", "start it, or check --base-url") from None
@@ -131,8 +126,6 @@ def _models(target: Target) -> list[str]:
         raise EngineError(
             f"GET {path} of {where} is not a list of models", "the server must speak OpenAI's API"
         ) from None
-    finally:
-        connection.close()
     if not names:
         raise EngineError(f"{where} serves no model", "load a model into that server")
     return names

@@ -12,9 +12,9 @@ from pydantic import JsonValue
 
 from harness.engines.base import EngineSettings, Installation, RequestSettings
 from harness.engines.local import LocalEngine, OfflineFactory
-from harness.engines.prefix_counters import PrefixCounters
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
+from harness.engines.prometheus import PrefixCounters
 from harness.engines.recipe import SHIMS
 from harness.engines.selfreport import LOG, SelfReport
 from harness.engines.workers import folder

@@ -1,60 +1,62 @@
-"""Histograms of real pages: what was observed between two moments."""
+"""Requests beside the API go where every other request goes, with its headers."""
 
 from __future__ import annotations
 
+import http.server
+import threading
+from collections.abc import Iterator
+from typing import ClassVar
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from harness.engines.server_pages import Histogram, between, histograms
+from harness.engines.profiler import Route
+from harness.engines.server_pages import get, post
+from harness.errors import EngineError
+from harness.loadgen.load_plan import Target
 
-# SGLang 0.5.23, shortened.
-PAGE = """\
-# HELP sglang:queue_time_seconds Histogram of queueing time in seconds.
-# TYPE sglang:queue_time_seconds histogram
-sglang:queue_time_seconds_sum{engine_type="unified",model_name="m",tp_rank="0"} 0.25
-sglang:queue_time_seconds_bucket{engine_type="unified",le="0.0",model_name="m",tp_rank="0"} 0.0
-sglang:queue_time_seconds_bucket{engine_type="unified",le="+Inf",model_name="m",tp_rank="0"} 10.0
-sglang:queue_time_seconds_count{engine_type="unified",model_name="m",tp_rank="0"} 10.0
-# HELP sglang:per_stage_req_latency_seconds The latency of each stage of requests.
-# TYPE sglang:per_stage_req_latency_seconds histogram
-sglang:per_stage_req_latency_seconds_sum{model_name="m",stage="prefill_forward"} 1.5
-sglang:per_stage_req_latency_seconds_bucket{le="+Inf",model_name="m",stage="prefill_forward"} 6.0
-sglang:per_stage_req_latency_seconds_count{model_name="m",stage="prefill_forward"} 6.0
-sglang:per_stage_req_latency_seconds_sum{model_name="m",stage="request_process"} 9.0
-sglang:per_stage_req_latency_seconds_bucket{le="+Inf",model_name="m",stage="request_process"} 6.0
-sglang:per_stage_req_latency_seconds_count{model_name="m",stage="request_process"} 6.0
-"""
-WANTED = {
-    "queue_wait_ms": "sglang:queue_time_seconds",
-    "prefill_ms": 'sglang:per_stage_req_latency_seconds{stage="prefill_forward"}',
-}
-held = st.builds(Histogram, sum_s=st.floats(0, 100), count=st.integers(0, 100).map(float))
+pytestmark = pytest.mark.integration
 
 
-def test_series_are_chosen_by_their_labels() -> None:
-    assert histograms(PAGE, WANTED) == {"queue_wait_ms": Histogram(0.25, 10), "prefill_ms": Histogram(1.5, 6)}
-    assert histograms(PAGE, {"prefill_ms": "sglang:per_stage_req_latency_seconds"}) == {
-        "prefill_ms": Histogram(10.5, 12)
-    }
-    assert histograms(PAGE, {"prefill_ms": "vllm:request_prefill_time_seconds"}) == {}
+class Guarded(http.server.BaseHTTPRequestHandler):
+    """Answers whoever has the key, and only what it knows."""
+
+    bodies: ClassVar[list[bytes]] = []
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        Guarded.bodies.append(self.rfile.read(int(self.headers["Content-Length"] or 0)))
+        self._answer()
+
+    def _answer(self) -> None:
+        allowed = self.headers["Authorization"] == "Bearer secret"
+        self.send_response(401 if not allowed else 200 if self.path == "/known" else 404)
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+        self.wfile.write(b"said")
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
 
 
-@pytest.mark.parametrize("page", [None, "", "<html>not found</html>"])
-def test_a_page_without_histograms_tells_nothing(page: str | None) -> None:
-    assert histograms(page, WANTED) == {}
+@pytest.fixture
+def target() -> Iterator[Target]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Guarded) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield Target("127.0.0.1", server.server_port, "/v1", {"Authorization": "Bearer secret"})
+        server.shutdown()
+        thread.join()
 
 
-@given(before=held, more=held)
-def test_the_mean_is_of_what_came_in_between(before: Histogram, more: Histogram) -> None:
-    after = Histogram(before.sum_s + more.sum_s, before.count + more.count)
-    found = between({"queue_wait_ms": before}, {"queue_wait_ms": after})
-    if not more.count:
-        assert found == {}
-        return
-    assert found["queue_wait_ms"].n == more.count
-    assert found["queue_wait_ms"].mean_ms * more.count == pytest.approx(1e3 * more.sum_s, abs=1e-6)
+def test_the_key_is_sent_with_every_request(target: Target) -> None:
+    assert get(target, "/known") == "said"
+    post(target, Route("/known", {"steps": 2}))
+    assert Guarded.bodies[-1] == b'{"steps": 2}'
+    assert get(Target(target.host, target.port, "/v1"), "/known") is None
 
 
-def test_a_histogram_that_appears_with_its_first_request_counts_from_nothing() -> None:
-    assert between({}, histograms(PAGE, WANTED))["queue_wait_ms"].mean_ms == pytest.approx(25)
+def test_what_a_route_answers_is_told(target: Target) -> None:
+    with pytest.raises(EngineError, match=r"POST /unknown answered 404: said"):
+        post(target, Route("/unknown"))

@@ -6,8 +6,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from harness.metrics.comparison import compare_points
+from harness.metrics.estimates import measure
+from harness.metrics.samples import by_load, split
+from harness.metrics.window import Cut
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.load import TraceLoad, load_text
+from harness.schema.results import Comparison
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
 
@@ -41,3 +46,11 @@ def build(rows: Sequence[dict[str, Any]]) -> Tables:
 @pytest.fixture
 def tables() -> Callable[[Sequence[dict[str, Any]]], Tables]:
     return build
+
+
+def compare(
+    requests: pd.DataFrame, chunks: pd.DataFrame, seed: int = 0, cut: Cut | None = None
+) -> list[Comparison]:
+    """The engines of two tables, pair by pair."""
+    groups = by_load(split(requests, chunks, cut))
+    return compare_points([measure(repeats, seed=seed) for repeats in groups])

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.metrics.comparison import compare
+from harness.metrics.comparison import compare_points
+from harness.metrics.estimates import measure
+from harness.metrics.samples import by_load, split
 from harness.metrics.summary import summarize
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.load import ClosedLoop, TraceLoad, load_text
@@ -152,7 +154,7 @@ def make_online(
             update={"trace": TRACE.model_copy(update={"name": trace, "requests": n, "changed": n * 3 // 8})}
         ),
         summaries=summarize(*raw, slo=Slo(ttft_ms=200, tpot_ms=12)),
-        comparisons=compare(*raw),
+        comparisons=compare_points([measure(repeats) for repeats in by_load(split(*raw))]),
         skipped=[skipped] if faults else [],
     )
     (folder / "online_results.json").write_text(results.model_dump_json(indent=1))

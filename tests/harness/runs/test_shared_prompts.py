@@ -12,9 +12,10 @@ import pandas as pd
 import pytest
 
 from harness.engines.adapters.openai import OpenAI
-from harness.engines.prefix_counters import PrefixCounters
+from harness.engines.prometheus import PrefixCounters, read_samples
 from harness.loadgen.load_plan import Target
 from harness.report.tables.prefix_hits import prefix_table
+from harness.runs import block
 from harness.runs.online import run_online
 from harness.schema.settings import OnlineSettings
 
@@ -101,20 +102,27 @@ COUNTERS = PrefixCounters("vllm:prefix_cache_hits_total", "vllm:prefix_cache_que
 def test_what_the_engine_counts_stands_beside(
     settings: OnlineSettings, page: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Elsewhere(PrefixCounters):
-        """Counters of a server that the requests do not go to."""
-
-        def read(self, target: Target) -> tuple[float, float] | None:
-            return super().read(page)
-
-    monkeypatch.setattr(OpenAI, "prefix_counters", Elsewhere(COUNTERS.hits, COUNTERS.queries))
+    monkeypatch.setattr(OpenAI, "prefix_counters", COUNTERS)
+    monkeypatch.setattr(block, "read_samples", lambda target: read_samples(page))  # another server's
     _, results = run_online(settings, ["bench"], lambda event: None)
     [hits] = results.prefixes
     assert hits.possible == pytest.approx(POSSIBLE) and hits.reported == pytest.approx(0.32)
     assert hits.source == "GET /metrics: vllm:prefix_cache_hits_total, vllm:prefix_cache_queries_total"
 
 
+def test_the_page_is_read_once_before_a_cell_and_once_after(
+    settings: OnlineSettings, page: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OpenAI, "prefix_counters", COUNTERS)
+    monkeypatch.setattr(OpenAI, "histograms", {"queue_wait_ms": "vllm:request_queue_time_seconds"})
+    monkeypatch.setattr(block, "read_samples", lambda target: read_samples(page))
+    run_online(settings, ["bench"], lambda event: None)
+    assert Page.looks == 2
+
+
 def test_counters_that_are_not_there(page: Target) -> None:
-    assert COUNTERS.read(page) == (32, 100)
-    assert PrefixCounters("vllm:prefix_cache_hits", COUNTERS.queries).read(page) is None
-    assert COUNTERS.read(Target("127.0.0.1", 1, "/")) is None
+    before, after = read_samples(page), read_samples(page)
+    found = COUNTERS.count(before, after)
+    assert found is not None and (found.hits, found.queries) == (32, 100)
+    assert PrefixCounters("vllm:prefix_cache_hits", COUNTERS.queries).count(before, after) is None
+    assert COUNTERS.count(before, read_samples(Target("127.0.0.1", 1, "/"))) is None
