@@ -1,11 +1,15 @@
-"""Atomic files: a reader sees the whole file or none."""
+"""Atomic files: a reader sees the whole file or none. One lock on a folder, one present moment."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
+
+from pydantic import BaseModel
 
 
 def write_whole(path: Path, data: bytes | memoryview) -> None:
@@ -41,3 +45,32 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def write_json(path: Path, content: BaseModel) -> None:
+    """Strict JSON, whole or not at all."""
+    write_whole(path, content.model_dump_json(indent=2).encode() + b"\n")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """No other process is inside `locked` for the same folder.
+
+    flock(2) on the folder itself: nothing is left in it, and the lock goes with the process, however it ends.
+    filelock keeps a file of its own beside what it locks, which every copy of a run would carry.
+
+    Raises:
+        BlockingIOError: Another process is.
+        OSError: There is no such folder.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def now() -> str:
+    """The present moment as result files have it: ISO 8601, UTC, whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from harness.calibration.accuracy import measure_accuracy
 from harness.calibration.calibration_file import save, this_machine
 from harness.calibration.ceiling import measure_ceiling
 from harness.engines.cores import CpuSplit, physical_cores, split
+from harness.files import now
 from harness.schema.calibration import Calibration, ClientCeiling, TimingError
 
 FIRST_CHUNKS_PER_S, FIRST_REQUESTS_PER_S = 40_000.0, 1_000.0
@@ -41,7 +41,7 @@ def calibrate(*, quick: bool, report_status: ReportStatus) -> Calibration:
             errors.append(_error(processes, concurrency, quick, cpus))
     found = Calibration(
         machine=this_machine(),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now(),
         quick=quick,
         ceilings=ceilings,
         errors=errors,

@@ -10,7 +10,7 @@ import uvloop
 from pydantic import ValidationError
 
 from harness import paths
-from harness.files import write_whole
+from harness.files import write_json
 from harness.schema.calibration import Calibration, MachineKey
 from harness.telemetry.machine import cpu
 
@@ -39,4 +39,4 @@ def load(path: Path = PATH) -> Calibration | None:
 
 def save(calibration: Calibration, path: Path = PATH) -> None:
     """Store `calibration`, replacing an older one."""
-    write_whole(path, calibration.model_dump_json(indent=2).encode() + b"\n")
+    write_json(path, calibration)

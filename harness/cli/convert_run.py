@@ -11,7 +11,7 @@ from harness.errors import UsageError
 from harness.profiling.analysis import renew_gaps
 from harness.report.render import write_run_outputs
 from harness.runs.convert import convert_run as convert
-from harness.runs.reader import OFFLINE
+from harness.runs.folder import OFFLINE_RESULTS
 
 
 def convert_run(
@@ -31,7 +31,7 @@ def convert_run(
         converted = convert(run, None if in_place else target)
         renew_gaps(converted)
         if (converted / "report.html").is_file() and (
-            (converted / "requests.parquet").is_file() or (converted / OFFLINE).is_file()
+            (converted / "requests.parquet").is_file() or (converted / OFFLINE_RESULTS).is_file()
         ):
             write_run_outputs(converted)
         print(converted)

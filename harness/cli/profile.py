@@ -14,14 +14,14 @@ from rich.console import Console
 from harness.cli.progress import PLAIN_WIDTH, Display, make_display, rich_table
 from harness.errors import BenchError, EngineError, InterruptedRunError, UsageError
 from harness.profiling.analysis import analyse
-from harness.profiling.profile_files import MANIFEST, read_profiles
+from harness.profiling.profile_files import read_profiles
 from harness.profiling.stage import Captured, ProfileOptions, Profiling, profile_run
 from harness.profiling.subject import begin_run, open_subject
 from harness.report.render import write_run_outputs
 from harness.report.tables import profiles as profile_tables
 from harness.report.tables.gaps import gap_table
 from harness.report.tables.table import Table
-from harness.runs.reader import OFFLINE, ONLINE
+from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.profile import ProfileFigures, Profiles, Tools
 from harness.schema.settings import CommonSettings, split
@@ -117,7 +117,7 @@ def profile_folder(
 
     profile_run(open_subject(folder, load, display.show, engines), options, show)
     profiles = analyse(folder)
-    if (folder / ONLINE).is_file() or (folder / OFFLINE).is_file():
+    if (folder / ONLINE_RESULTS).is_file() or (folder / OFFLINE_RESULTS).is_file():
         write_run_outputs(folder)
     display.print_tables(_tables(profiles))
     for path, reason in profiles.unread.items():

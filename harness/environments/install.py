@@ -9,13 +9,11 @@ An interrupted installation has no lock file and no link; the next attempt conti
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from harness.engines.base import Installation
@@ -26,7 +24,7 @@ from harness.engines.variants import load_file
 from harness.environments.pip import pip, run
 from harness.environments.unpack import UnpackError, point
 from harness.errors import EngineError, UsageError
-from harness.files import write_whole
+from harness.files import locked, write_whole
 from harness.schema.settings import EngineName
 
 LOCK = "lock.txt"
@@ -113,11 +111,9 @@ def _fill(engine: LocalEngine, recipe: Recipe, version: str, folder: Path, pytho
 def _locked(folder: Path) -> Iterator[None]:
     """Lock the folder. Raises UsageError if another process has locked it."""
     folder.mkdir(parents=True, exist_ok=True)
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder))
+        except BlockingIOError:
+            raise UsageError(f"another process is installing {folder}", "wait until it has ended") from None
         yield
-    except BlockingIOError:
-        raise UsageError(f"another process is installing {folder}", "wait until it has ended") from None
-    finally:
-        os.close(fd)

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.errors import UsageError
+from harness.files import write_json
 from harness.profiling.agreement import Sorts, agreement, sorts
 from harness.profiling.explain import explain
 from harness.profiling.level import measure_levels
-from harness.profiling.profile_files import FIGURES, MANIFEST, read_manifest, read_profiles
+from harness.profiling.profile_files import read_manifest, read_profiles
 from harness.profiling.reading.errors import TraceError
 from harness.profiling.reading.figures import figures
 from harness.profiling.reading.nsys_file import read_nsys
 from harness.profiling.reading.timeline import Timeline
 from harness.profiling.reading.torch_trace import read_torch_trace
 from harness.records.parquet import read_records
-from harness.runs.folder import write_json
-from harness.runs.run_state import RESULTS
+from harness.runs.folder import FIGURES, MANIFEST, ONLINE_RESULTS
 from harness.schema.profile import Gap, ProfileFigures, ProfileManifest, ProfileRun, Profiles, Tool
 from harness.schema.results import OnlineResults
 from harness.schema.stored import read_of_run
@@ -77,9 +77,9 @@ def find_gaps(run: Path, manifest: ProfileManifest, figures: Sequence[ProfileFig
     Raises:
         UsageError: its results or raw tables cannot be read.
     """
-    if not (run / RESULTS).is_file():
+    if not (run / ONLINE_RESULTS).is_file():
         return []
-    results = read_of_run(run, RESULTS, OnlineResults)
+    results = read_of_run(run, ONLINE_RESULTS, OnlineResults)
     records = read_records(run)
     return explain(results, manifest.runs, figures, measure_levels(records.requests, records.chunks))
 

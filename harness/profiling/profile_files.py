@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness.runs.folder import FIGURES, MANIFEST
 from harness.schema.profile import ProfileManifest, Profiles
 from harness.schema.stored import Model, read_of_run
-
-MANIFEST = "profile_manifest.json"
-FIGURES = "profiles/figures.json"
 
 
 def read_manifest(run: Path) -> ProfileManifest | None:

@@ -14,14 +14,15 @@ from harness.engines.local import LocalEngine
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
 from harness.errors import BenchError, CleanupError, EngineError
+from harness.files import write_json
 from harness.loadgen.load_plan import LoadPlan, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.profiling.artifacts import collect, files, name_torch_traces, remove_oversized
 from harness.profiling.capture import RouteWindow, Window, capture, settle
 from harness.profiling.nsys import NsysSession, find_nsys
-from harness.profiling.profile_files import MANIFEST, read_manifest
+from harness.profiling.profile_files import read_manifest
 from harness.profiling.subject import Subject
-from harness.runs.folder import write_json
+from harness.runs.folder import MANIFEST
 from harness.runs.resolved import make_contenders
 from harness.schema.profile import Level, ProfileManifest, ProfileRun, Tool, Tools
 from harness.schema.results import OnlineResults

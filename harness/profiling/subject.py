@@ -14,10 +14,11 @@ import numpy as np
 from harness.engines.base import Contender
 from harness.engines.registry import get_engine
 from harness.errors import UsageError
+from harness.files import now, write_json
 from harness.profiling.level import measure_levels
 from harness.records.parquet import read_records
 from harness.runs.events import Notify
-from harness.runs.folder import RUN, make_folder, now, read_info, write_json
+from harness.runs.folder import RUN, make_folder, read_info
 from harness.runs.info import versions
 from harness.runs.resolved import Resolved, find_engines, make_contenders, resolve_online
 from harness.runs.workload import Workload

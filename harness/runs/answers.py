@@ -8,13 +8,12 @@ from harness.engines.base import Contender, Encoder, Server
 from harness.fairness.answer_check import Replies, ask, check
 from harness.fairness.check_prompts import OUTPUT_TOKENS, check_prompts
 from harness.fairness.reference import Reference, ask_reference, interpreter
-from harness.runs.folder import write_json
+from harness.files import write_json
+from harness.runs.folder import ANSWERS
 from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
 from harness.schema.fairness import AnswerChecks
 from harness.schema.stored import read_stored
-
-ANSWERS = "answers.json"
 
 
 def ask_engine(run: Run, resolved: Resolved, who: Contender, server: Server, encode: Encoder) -> None:

@@ -12,6 +12,7 @@ from harness.engines.base import Encoder, Engine, RequestSettings, Server
 from harness.engines.prometheus import Samples, histograms, mean_between, read_samples
 from harness.engines.server_pages import post
 from harness.errors import BenchError, CleanupError, EngineError
+from harness.files import now
 from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.metrics.summary import summarize
@@ -26,7 +27,7 @@ from harness.runs.events import (
     EngineWarming,
     Notify,
 )
-from harness.runs.folder import now
+from harness.runs.folder import log_file
 from harness.runs.journal import ClientSpent, JournalEntry
 from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
@@ -61,7 +62,7 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
         return
     who = block.contender
     engine = resolved.engines[who.label]
-    log = run.folder / "logs" / f"{str(who.ref).replace('@', '.')}.server.log"
+    log = log_file(run.folder, who.ref, "server")
     notify(EngineStarting(who.label, log))
     try:
         with engine.open(resolved.engine_settings(who), log) as server:

@@ -19,13 +19,12 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
 from harness.errors import UsageError
-from harness.files import write_whole
+from harness.files import write_json, write_whole
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.records.parquet import write_table
-from harness.runs.folder import RUN, write_json
+from harness.runs.folder import FIGURES, JOURNAL, MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS, RUN, SKIPPED
 from harness.runs.journal import JournalEntry
-from harness.runs.reader import OFFLINE, ONLINE, load_run
-from harness.runs.run_state import JOURNAL, SKIPPED
+from harness.runs.reader import load_run
 from harness.schema.load import ClosedLoop, Load, TraceLoad, load_text
 from harness.schema.profile import ProfileManifest, Profiles
 from harness.schema.results import RUN_INFO, SCHEMA_VERSION, OfflineResults, OnlineResults
@@ -33,7 +32,6 @@ from harness.schema.results import Skipped as SkippedRecord
 from harness.schema.stored import checked, read_json
 
 Record = dict[str, Any]
-_MANIFEST, _FIGURES = "profile_manifest.json", "profiles/figures.json"
 
 
 def convert_run(source: Path, target: Path | None) -> Path:
@@ -92,16 +90,16 @@ def _convert(run: Path, in_flight: object) -> None:
         write_whole(run / SKIPPED, dumped + b"\n")
     files: dict[str, tuple[Any, Callable[[Record, int | None], Record]]] = {
         RUN: (RUN_INFO, lambda info, _: _versioned(info)),
-        ONLINE: (OnlineResults, _online),
-        OFFLINE: (OfflineResults, _offline),
-        _MANIFEST: (ProfileManifest, _manifest),
-        _FIGURES: (Profiles, _profiles),
+        ONLINE_RESULTS: (OnlineResults, _online),
+        OFFLINE_RESULTS: (OfflineResults, _offline),
+        MANIFEST: (ProfileManifest, _manifest),
+        FIGURES: (Profiles, _profiles),
     }
     for name, (kind, convert) in files.items():
         if (run / name).is_file():
             write_json(run / name, checked(convert(_read(run / name), only), kind, str(run / name)))
-    if (run / ONLINE).is_file() and (run / "requests.parquet").is_file():
-        write_json(run / ONLINE, load_run(run).results)
+    if (run / ONLINE_RESULTS).is_file() and (run / "requests.parquet").is_file():
+        write_json(run / ONLINE_RESULTS, load_run(run).results)
 
 
 def _read(path: Path) -> Any:

@@ -1,29 +1,27 @@
-"""The folder of a run."""
+"""The folder of a run: where it is, what its files are called, who may work on it."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel
-
 from harness.errors import UsageError
-from harness.files import write_whole
+from harness.files import locked
 from harness.schema.results import RUN_INFO, RunInfo
+from harness.schema.settings import EngineRef
 from harness.schema.stored import read_of_run
 
-RUN = "run.json"
+RUN, JOURNAL, SKIPPED, ANSWERS = "run.json", "journal.jsonl", "skipped.json", "answers.json"
+ONLINE_RESULTS, OFFLINE_RESULTS = "online_results.json", "offline_results.json"
+REQUESTS_TABLE, CHUNKS_TABLE = "requests.parquet", "chunks.parquet"
+MANIFEST, FIGURES = "profile_manifest.json", "profiles/figures.json"
+
+#: Where runs go without `--out`: below the folder in which the command is given.
 DEFAULT = Path("outputs/benchmarks/serving")
-
-
-def now() -> str:
-    """The present moment as it stands in result files."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def make_folder(parent: Path | None, kind: Literal["online", "offline"]) -> Path:
@@ -52,31 +50,20 @@ def make_folder(parent: Path | None, kind: Literal["online", "offline"]) -> Path
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Nobody else may go on with the run in `folder` inside.
+    """No other process works on the run in `folder` inside.
 
     Raises:
-        UsageError: Somebody does, or there is no such folder.
+        UsageError: Another process does, or there is no such folder.
     """
-    try:
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise UsageError(
-            f"{folder} holds no run: {os.strerror(error.errno or 0)}", "name the folder of a run"
-        ) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise UsageError(f"the run in {folder} is still going on", "wait for its end") from None
-    try:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder))
+        except BlockingIOError:
+            raise UsageError(f"the run in {folder} is still going on", "wait for its end") from None
+        except OSError as error:
+            why = os.strerror(error.errno or 0)
+            raise UsageError(f"{folder} holds no run: {why}", "name the folder of a run") from None
         yield
-    finally:
-        os.close(lock)
-
-
-def write_json(path: Path, content: BaseModel) -> None:
-    """Strict JSON, whole or not at all."""
-    write_whole(path, content.model_dump_json(indent=2).encode() + b"\n")
 
 
 def read_info(folder: Path, hint: str) -> RunInfo:
@@ -88,3 +75,8 @@ def read_info(folder: Path, hint: str) -> RunInfo:
     if not (folder / RUN).is_file():
         raise UsageError(f"{folder} holds no run: there is no {RUN} in it", hint)
     return read_of_run(folder, RUN, RUN_INFO)
+
+
+def log_file(run: Path, engine: EngineRef, what: str) -> Path:
+    """Where an engine's output goes: `what` is `server`, `offline` or a profiler."""
+    return run / "logs" / f"{str(engine).replace('@', '.')}.{what}.log"

@@ -11,12 +11,13 @@ from harness.engines.auto_settings import resolve_device, resolve_dtype
 from harness.engines.base import EngineSettings
 from harness.engines.registry import contender
 from harness.errors import BenchError, CleanupError, UsageError
+from harness.files import now, write_json
 from harness.models import ModelFolder
 from harness.runs.batch.entries import Entry, make_entries, order
 from harness.runs.batch.measured import result
 from harness.runs.batch.through_server import through_server
 from harness.runs.batch.through_worker import Batch, through_worker
-from harness.runs.folder import make_folder, now, write_json
+from harness.runs.folder import OFFLINE_RESULTS, RUN, log_file, make_folder
 from harness.runs.info import versions
 from harness.runs.resolved import resolve_model
 from harness.schema.results import OfflineResult, OfflineResults, OfflineRunInfo, Skipped
@@ -91,8 +92,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
     for skip in skipped:
         notify(skip)
     for index, (entry, repeat) in enumerate(turns):
-        name = str(entry.contender.ref).replace("@", ".")
-        log = out / "logs" / f"{name}.{'server' if entry.served else 'offline'}.log"
+        log = log_file(out, entry.contender.ref, "server" if entry.served else "offline")
         notify(Measuring(entry.label, repeat, index, len(turns), log))
         try:
             batch, launch = _batch(settings, repeat), launches[entry]
@@ -186,6 +186,6 @@ def _save(results: OfflineResults, out: Path, ahead: Sequence[tuple[Entry, int]]
         _left_out(entry, repeat, "the run ended before its measurement", "run the command again")
         for entry, repeat in ahead
     ]
-    write_json(out / "run.json", results.meta)
+    write_json(out / RUN, results.meta)
     stored = results.model_copy(update={"skipped": [*results.skipped, *pending]})
-    write_json(out / "offline_results.json", stored)
+    write_json(out / OFFLINE_RESULTS, stored)

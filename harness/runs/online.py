@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from harness.errors import BenchError, UsageError
 from harness.fairness.ledger import ledger
+from harness.files import now, write_json
 from harness.metrics.comparison import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.prefixes import prefix_hits
@@ -17,11 +18,11 @@ from harness.records.parquet import assemble, read_records
 from harness.runs.answers import judge_answers, judged_answers, unjudged
 from harness.runs.block import measure_block
 from harness.runs.events import EngineSkipped, Notify, Reporting, Started
-from harness.runs.folder import alone, make_folder, now, write_json
+from harness.runs.folder import JOURNAL, ONLINE_RESULTS, alone, make_folder
 from harness.runs.info import versions
 from harness.runs.journal import read_journal
 from harness.runs.resolved import Resolved, make_contenders, resolve_online
-from harness.runs.run_state import JOURNAL, RESULTS, Run
+from harness.runs.run_state import Run
 from harness.schema.calibration import Calibration
 from harness.schema.results import OnlineResults, OnlineRunInfo
 from harness.schema.settings import OnlineSettings
@@ -145,5 +146,5 @@ def _write_results(run: Run) -> OnlineResults:
         reported=reported,
     )
     assemble(run.folder, run.done)
-    write_json(run.folder / RESULTS, results)
+    write_json(run.folder / ONLINE_RESULTS, results)
     return results

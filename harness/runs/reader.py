@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from harness.errors import UsageError
 from harness.metrics.samples import Group
 from harness.records.columns import CHUNKS, REQUESTS
+from harness.runs.folder import JOURNAL, OFFLINE_RESULTS, ONLINE_RESULTS
 from harness.runs.recompute import disagreements, recompute, regroup
 from harness.schema.results import OfflineResults, OfflineRunInfo, OnlineResults, OnlineRunInfo, OnlineSummary
 from harness.schema.stored import read_of_run
 
-ONLINE, OFFLINE = "online_results.json", "offline_results.json"
 _NEEDED = {
     *("cell", "engine", "label", "load", "repeat", "request", "output_tokens", "input_tokens", "error"),
     *("t_sched", "t_sent", "t_first", "t_last", "t_end", "completion_tokens", "chunks", "t", "tokens"),
@@ -88,8 +88,8 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
     """
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder", "name the folder of a run, such as outputs/…/online_…")
-    if (path / ONLINE).is_file():
-        stored = read_of_run(path, ONLINE, OnlineResults)
+    if (path / ONLINE_RESULTS).is_file():
+        stored = read_of_run(path, ONLINE_RESULTS, OnlineResults)
         requests = _table(path / "requests.parquet", REQUESTS)
         chunks = _table(path / "chunks.parquet", CHUNKS)
         groups = regroup(stored, requests, chunks)
@@ -97,11 +97,13 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
             return OnlineRun(path, stored, requests, chunks, groups)
         computed = recompute(stored, groups)
         return OnlineRun(path, computed, requests, chunks, groups, disagreements(stored, computed))
-    if (path / OFFLINE).is_file():
-        return OfflineRun(path, read_of_run(path, OFFLINE, OfflineResults))
-    if (path / "journal.jsonl").is_file():
+    if (path / OFFLINE_RESULTS).is_file():
+        return OfflineRun(path, read_of_run(path, OFFLINE_RESULTS, OfflineResults))
+    if (path / JOURNAL).is_file():
         raise UsageError(f"the run in {path} is not finished", f"finish it with bench online --resume {path}")
-    raise UsageError(f"{path} holds neither {ONLINE} nor {OFFLINE}", "name the folder of a finished run")
+    raise UsageError(
+        f"{path} holds neither {ONLINE_RESULTS} nor {OFFLINE_RESULTS}", "name the folder of a finished run"
+    )
 
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:

@@ -9,8 +9,8 @@ from typing import Self
 from pydantic import TypeAdapter
 
 from harness.errors import UsageError
-from harness.files import write_whole
-from harness.runs.folder import RUN, read_info, write_json
+from harness.files import write_json, write_whole
+from harness.runs.folder import JOURNAL, RUN, SKIPPED, read_info
 from harness.runs.journal import JournalEntry, append_journal, read_journal
 from harness.runs.resolved import make_contenders
 from harness.runs.schedule import Block, plan
@@ -19,8 +19,6 @@ from harness.schema.load import Load
 from harness.schema.results import LaunchRecord, OnlineRunInfo, Skipped
 from harness.schema.settings import OnlineSettings
 from harness.schema.stored import read_stored
-
-RESULTS, JOURNAL, SKIPPED = "online_results.json", "journal.jsonl", "skipped.json"
 
 _SKIPPED = TypeAdapter(list[Skipped])
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 from pydantic import JsonValue
 
+from harness.files import now
 from harness.telemetry import gpu, revision
 
 #: Instruction sets that decide how fast matrix products are on a CPU.
@@ -34,7 +34,7 @@ def environment() -> dict[str, JsonValue]:
     A value that the system does not report is null.
     """
     return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": now(),
         "cpu": cpu(),
         "memory_total": psutil.virtual_memory().total,
         "memory_available": psutil.virtual_memory().available,

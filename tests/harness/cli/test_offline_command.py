@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from harness.errors import CleanupError
+from harness.files import write_json
 from harness.runs.batch.measured import Measured
-from harness.runs.folder import write_json
 from harness.schema.profile import ProfileManifest
 from harness.schema.results import LaunchRecord, OfflineResults
 

@@ -11,7 +11,7 @@ from harness.cli.commands import app
 from harness.compare.compare import compare_runs
 from harness.errors import UsageError
 from harness.fairness.answer_check import Replies
-from harness.runs.answers import ANSWERS
+from harness.runs.folder import ANSWERS
 from harness.schema.compare import CompareResults
 from harness.schema.fairness import AnswerCheck, AnswerChecks
 from harness.schema.gates import parse_gate

@@ -9,9 +9,9 @@ from urllib.parse import unquote
 import pytest
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from harness.profiling.profile_files import FIGURES, MANIFEST
+from harness.files import write_json
 from harness.report.render import write_run_outputs
-from harness.runs.folder import write_json
+from harness.runs.folder import FIGURES, MANIFEST
 from harness.runs.reader import load_run
 from harness.schema.load import TraceLoad
 from harness.schema.profile import (

@@ -10,7 +10,7 @@ import pytest
 
 from harness.compare.runs import StoredRun
 from harness.fairness.check_prompts import LENGTHS
-from harness.runs.answers import ANSWERS
+from harness.runs.folder import ANSWERS
 from harness.runs.online import resume_online, run_online
 from harness.schema.settings import OnlineSettings
 
