@@ -71,15 +71,15 @@ class Environment:
         self.cwd = folder / "empty"
         self.cwd.mkdir()
 
-    def run(self, program: str, *words: str, code: int = 0, **env: str) -> str:
-        """What the program prints; its exit status has to be `code`."""
+    def run(self, program: str, *words: str, code: int = 0, path: str = "") -> str:
+        """What the program prints; its exit status has to be `code`. `path` is PYTHONPATH."""
         ours = ("BENCH_", "PYTHON", "ROSEINFER_")
         kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
         folders = {f"XDG_{kind}_HOME": str(self.user / kind.lower()) for kind in ("CACHE", "CONFIG")}
         done = subprocess.run(
             [self.bin / program, *words],
             cwd=self.cwd,
-            env=kept | folders | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | env,
+            env=kept | folders | {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": path},
             capture_output=True,
             text=True,
             timeout=300,
@@ -143,8 +143,8 @@ def test_the_main_job_runs_from_any_folder(installed: Environment) -> None:
 
 def test_a_checkout_on_the_path_is_enough(tmp_path: Path) -> None:
     plain = Environment(tmp_path)
-    path = {"PYTHONPATH": str(CHECKOUT)}
-    assert "azure-2023-conv" in plain.run("python", "-m", "harness.cli.app", "traces", "list", **path)
-    listed = plain.run("python", "-m", "harness.cli.app", "engines", "list", **path)
+    path = str(CHECKOUT)
+    assert "azure-2023-conv" in plain.run("python", "-m", "harness.cli.app", "traces", "list", path=path)
+    listed = plain.run("python", "-m", "harness.cli.app", "engines", "list", path=path)
     assert "no-mp-async-admit" in listed and harness.__version__ in listed
     plain.run("python", "-c", "import harness", code=1)

@@ -58,7 +58,7 @@ def cases(folder: Path) -> list[Case]:
 def test_answers_do_not_depend_on_the_schedule(
     folder: Path, cases: list[Case], settings: dict[str, Any]
 ) -> None:
-    config = {"dtype": "fp16", "max_active_requests": 96} | settings
+    config: dict[str, Any] = {"dtype": "fp16", "max_active_requests": 96} | settings
     engine = Engine(EngineConfig(str(folder), device="cuda", **config))
     fused, parts = settings.get("fused_ops", True), settings.get("decode_parts", True)
     assert engine.info.model.fused_ops == fused and bool(engine.info.runner.decode_parts) == (fused and parts)

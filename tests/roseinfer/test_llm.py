@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -89,6 +90,6 @@ def test_parameters_out_of_range(params: dict[str, float]) -> None:
         {"max_active_requests": 0}, {"prefill_max_tokens": 0},
     ],
 )  # fmt: skip
-def test_settings_that_cannot_work(gpt2_folder: Path, settings: dict[str, int]) -> None:
+def test_settings_that_cannot_work(gpt2_folder: Path, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", warmup=False, **settings))

@@ -87,14 +87,15 @@ def start_bench(integration: None) -> Iterator[Callable[..., Bench]]:
     started: list[Bench] = []
 
     def start(*arguments: str | os.PathLike[str]) -> Bench:
-        started.append(Bench(*map(os.fspath, arguments)))
+        started.append(Bench(*(os.fspath(argument) for argument in arguments)))
         return started[-1]
 
     yield start
     for one in started:
-        for process in (*one.offspring.values(), one.process):
+        for process in one.offspring.values():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+        one.process.kill()
         one.process.wait()
         for pipe in (one.process.stdout, one.process.stderr):
             if pipe is not None:

@@ -74,7 +74,11 @@ def check_summaries(folder: Path, results: dict[str, Any]) -> None:
 
 def check_summary(found: dict[str, Any], mine: pd.DataFrame, chunks: pd.DataFrame) -> None:
     good = mine[mine.error.isna()]
-    counts = {"num_requests": len(mine), "num_success": len(good), "num_error": len(mine) - len(good)}
+    counts: dict[str, float] = {
+        "num_requests": len(mine),
+        "num_success": len(good),
+        "num_error": len(mine) - len(good),
+    }
     counts |= {"completion_tokens": good.completion_tokens.sum(), "chunks": good.chunks.sum()}
     counts |= {"prompt_tokens": good.prompt_tokens.fillna(good.input_tokens).sum()}
     assert counts == {name: found[name] for name in counts}

@@ -82,7 +82,12 @@ def make(tmp_path: Path) -> Make:
         for schema, position, file in ((REQUESTS, 0, "requests"), (CHUNKS, 1, "chunks")):
             table = pa.concat_tables(pa.table(both[position], schema=schema) for both in tables)
             pq.write_table(table, folder / f"{file}.parquet")
-        given = {"model": "random:gpt2", "device": "cpu", "dtype": "bf16", "engines": list(engines)}
+        given: dict[str, Any] = {
+            "model": "random:gpt2",
+            "device": "cpu",
+            "dtype": "bf16",
+            "engines": list(engines),
+        }
         given |= {"scales": list(scales), "repeats": repeats, "max_model_len": 1024, "clients": 1, "n": n}
         record = {"name": "made-up", "origin": "here", "requests": n, "fit": "drop"}
         info = OnlineRunInfo(

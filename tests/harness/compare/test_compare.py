@@ -176,7 +176,8 @@ def test_a_closed_loop_is_compared_at_the_levels_of_both(make):
     )
     results = compare_runs(a, b, parse_gate("ttft_p50<=+20%,error_rate<=5%"), allowed=["concurrency"])
     assert results.outcome == "pass" and len(results.gates) == 2
-    assert {one.load for one in (*results.differences, *results.gates)} == {ClosedLoop(concurrency=8)}
+    assert {one.load for one in results.differences} == {ClosedLoop(concurrency=8)}
+    assert {one.load for one in results.gates} == {ClosedLoop(concurrency=8)}
     shown = bench(a, b, "--allow-different", "concurrency").stdout
     assert "vLLM, 8 in flight" in shown and "scale" not in shown
 

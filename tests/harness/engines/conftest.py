@@ -74,7 +74,7 @@ class FakeEngine:
 
     def launch(self, mode: str = "serves", timeout_s: float = 30.0) -> Callable[[int], Launch]:
         def at(port: int) -> Launch:
-            argv = (sys.executable, str(self.program), str(port), str(self.pid_file), mode)
+            argv: tuple[str, ...] = (sys.executable, str(self.program), str(port), str(self.pid_file), mode)
             if mode == "deaf":  # said at once, however long Python takes to start
                 argv = ("/bin/sh", "-c", 'echo "loading, for ever"; exec "$@"', "sh", *argv)
             return Launch(argv, "model", ready_timeout_s=timeout_s, grace_s=0.5)

@@ -18,7 +18,7 @@ from harness.errors import BenchError
 from harness.runs.events import CellProgress, Event
 from harness.runs.online import run_online
 from harness.schema.results import OnlineResults
-from harness.schema.settings import OnlineSettings
+from harness.schema.settings import EngineName, OnlineSettings
 
 
 @dataclass
@@ -79,7 +79,8 @@ def test_engines_that_do_not_serve(
     """One never gets ready; one answers nothing but its health and ignores SIGINT. Both leave daemons."""
     (tmp_path / "second").mkdir()
     fakes = {"vllm": fake, "sglang": type(fake)(tmp_path / "second")}
-    for name, mode in {"vllm": "deaf", "sglang": "stubborn"}.items():
+    modes: dict[EngineName, str] = {"vllm": "deaf", "sglang": "stubborn"}
+    for name, mode in modes.items():
         there = Installation(name, "1", name, Path("/v/bin/python"), "here")
         launch = fakes[name].launch(mode, timeout_s=3.0 if mode == "deaf" else 60.0)
         monkeypatch.setattr(type(LOCAL[name]), "find", lambda self, there=there: there)

@@ -15,7 +15,7 @@ import torch
 
 from harness.engines import find
 from harness.engines.base import Installation
-from harness.engines.recipe import BundleRecipe, Recipe
+from harness.engines.recipe import SHIMS, BundleRecipe, Recipe
 from harness.engines.registry import LOCAL
 from harness.engines.variants import EngineFile, load_file
 from harness.environments import bundle, install, unpack
@@ -193,4 +193,4 @@ def test_every_file_that_a_recipe_names_is_there(name):
     lists += [one.wheels for one in file.bundles.values()]
     assert all((LOCAL[name].config_file.parent / one).is_file() for one in lists)
     shims = [shim for one in file.environments.values() for shim in one.shims]
-    assert all((install.SHIMS / shim).is_file() for shim in shims)
+    assert all((SHIMS / shim).is_file() for shim in shims)

@@ -157,7 +157,8 @@ def test_goodput_counts_requests_within_every_limit(tables):
     rows[0]["chunks"] = [(0.3, 1), (0.35, 1)]
     rows[1]["chunks"] = [(0.6, 1), (0.9, 1)]
     rows[2]["chunks"] = [(1.1, 1)]
-    summary = summarize(*tables(rows), slo=Slo(ttft_ms=200, itl_ms=60, tpot_ms=60))[0]
+    requests, chunks = tables(rows)
+    summary = summarize(requests, chunks, slo=Slo(ttft_ms=200, itl_ms=60, tpot_ms=60))[0]
     assert summary.goodput_req_per_s == pytest.approx(2 / summary.duration_s)
     assert summarize(*tables(rows))[0].goodput_req_per_s is None
 

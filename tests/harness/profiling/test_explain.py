@@ -28,7 +28,7 @@ META = OnlineRunInfo(
 )
 
 
-LEVELS = {
+LEVELS: dict[tuple[str, Load], Level] = {
     ("A", TraceLoad(scale=1.0)): Level(in_flight=4, running=1.25),
     ("B", TraceLoad(scale=1.0)): Level(in_flight=4, running=3.5),
 }
@@ -74,8 +74,11 @@ def verdict(metric: str, found: Any) -> Comparison:
 def profile(
     label: str, step_ms: float | None, busy: dict[Category, float], idle: float, device: str = "cpu"
 ) -> Any:
-    full: dict[Category, float] = {"attention": 0, "matmul": 0, "norm and elementwise": 0, "sampling": 0}
-    full |= {"memory copies": 0, "communication": 0, "other": 0} | busy  # type: ignore[typeddict-item]
+    full: dict[Category, float] = {
+        **{"attention": 0, "matmul": 0, "norm and elementwise": 0, "sampling": 0},
+        **{"memory copies": 0, "communication": 0, "other": 0},
+        **busy,
+    }
     period = sum(full.values()) + idle
     step = StepFigures(
         n=9, period_ms=period, period_p50_ms=period, busy_ms=period - idle, gap_ms=idle, kernels=4,

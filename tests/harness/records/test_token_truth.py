@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -39,9 +40,7 @@ def answer(
         ({"token_ids": False, "pings": True}, "final_usage"),
     ],
 )
-def test_every_token_has_the_time_at_which_its_text_was_sent(
-    behaviour: dict[str, object], source: str
-) -> None:
+def test_every_token_has_the_time_at_which_its_text_was_sent(behaviour: dict[str, Any], source: str) -> None:
     record = answer(**behaviour)
     assert record.error is None
     assert record.chunks == SENT
@@ -85,7 +84,7 @@ def test_tokens_dealt_by_the_length_of_text_are_inferred(per_chunk: int) -> None
         ({"usage": "none", "token_ids": False}, "no_usage"),
     ],
 )
-def test_counts_that_cannot_be_right_fail_the_request(behaviour: dict[str, object], kind: str) -> None:
+def test_counts_that_cannot_be_right_fail_the_request(behaviour: dict[str, Any], kind: str) -> None:
     record = answer(tokens_of=lambda text: len(text.replace(",", " ,").split()), **behaviour)
     assert record.error == kind
 

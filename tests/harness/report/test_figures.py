@@ -16,7 +16,7 @@ from harness.report.figures.run_figures import offline_figures, online_figures
 from harness.report.figures.style import MATPLOTLIB, looks, on_dark
 from harness.report.figures.svg import plain
 from harness.report.render import write_run_outputs
-from harness.runs.reader import load_run
+from harness.runs.reader import OfflineRun, OnlineRun, load_run
 from harness.schema.load import TraceLoad
 
 from .conftest import ENGINES, make_online
@@ -61,7 +61,9 @@ def test_ids_differ_between_figures_on_a_page_and_references_hold(drawn):
 
 def test_a_closed_loop_is_drawn_by_its_requests_in_flight(tmp_path):
     folder = make_online(tmp_path / "run", engines=ENGINES[::2], closed=[1, 8, 64], repeats=1, n=40)
-    drawn = online_figures(load_run(folder))
+    loaded = load_run(folder)
+    assert isinstance(loaded, OnlineRun)
+    drawn = online_figures(loaded)
     names = {plot.name for plot in drawn.every}
     assert {"ecdf_ttft_in_flight_8", "timeline_roseinfer_in_flight_64", "requests_vLLM_in_flight_64"} <= names
     assert not any("scale" in plot.svg or "scale" in plot.name for plot in drawn.every)
@@ -70,13 +72,17 @@ def test_a_closed_loop_is_drawn_by_its_requests_in_flight(tmp_path):
 
 def test_answers_of_one_token_have_no_time_per_token(tmp_path):
     folder = make_online(tmp_path / "run", engines=ENGINES[::2], scales=[1.0], repeats=1, n=40, longest=1)
-    drawn = online_figures(load_run(folder))
+    loaded = load_run(folder)
+    assert isinstance(loaded, OnlineRun)
+    drawn = online_figures(loaded)
     assert [plot.name for plot in drawn.tradeoffs] == ["tradeoff_ttft"]
     assert write_run_outputs(folder).is_file()
 
 
 def test_offline_bars(offline_run):
-    plots = offline_figures(load_run(offline_run)).every
+    loaded = load_run(offline_run)
+    assert isinstance(loaded, OfflineRun)
+    plots = offline_figures(loaded).every
     assert [plot.name for plot in plots] == ["offline_output_tok_per_s", "offline_total_s"]
     assert "roseinfer (in-process)" in plots[0].svg
     for plot in plots:

@@ -16,7 +16,7 @@ from harness.report.text.notices import notices
 from harness.report.text.numbers import DASH, percent
 from harness.report.text.verdict import verdict
 from harness.runs.reader import load_run
-from harness.schema.load import ClosedLoop, TraceLoad
+from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.results import Comparison
 
 from .conftest import ENGINES, make_offline, make_online
@@ -100,7 +100,8 @@ def test_a_winner_whose_number_reads_like_another_s_is_not_marked(run):
     mine = next(s for s in pooled if s.label == "roseinfer")
     level = [s.model_copy(update={"output_tok_per_s": mine.output_tok_per_s * 0.9999}) for s in pooled[1:]]
     apart = [s.model_copy(update={"output_tok_per_s": mine.output_tok_per_s * 0.9}) for s in pooled[1:]]
-    won = {(TraceLoad(scale=1.6), "output_tok_per_s", "output_tok_per_s"): "roseinfer"}
+    key: tuple[Load, str, str] = (TraceLoad(scale=1.6), "output_tok_per_s", "output_tok_per_s")
+    won = {key: "roseinfer"}
     for others, marked in ((level, 0), (apart, 1)):
         shown = headline_table([mine, *others], won)
         assert sum(cell.best for row in shown.rows for cell in row) == marked

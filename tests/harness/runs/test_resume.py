@@ -59,7 +59,7 @@ def test_a_sweep_interrupted_in_its_middle_is_finished(start_mock: Any, settings
         (ClosedLoop(concurrency=count), sent) for count, sent in ((1, 5), (2, 6), (4, 12))
     ]
     requests = pd.read_parquet(folder / "requests.parquet")
-    found = {json.loads(load)["concurrency"]: in_flight(rows) for load, rows in requests.groupby("load")}
+    found = {json.loads(str(load))["concurrency"]: in_flight(rows) for load, rows in requests.groupby("load")}
     assert found == {1: 1, 2: 2, 4: 4}
     assert [one.possible for one in results.prefixes] == [0, 0, 0]
     page = write_run_outputs(folder).read_text()

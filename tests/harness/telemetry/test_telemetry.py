@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_environment_is_strict_json():
-    told = machine.environment()
+    told: dict[str, Any] = machine.environment()
     assert json.loads(json.dumps(told, allow_nan=False)) == told
     assert told["cpu"]["usable_cores"] == len(os.sched_getaffinity(0))
     assert 0 < told["memory_available"] <= told["memory_total"]

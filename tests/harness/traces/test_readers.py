@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,7 +210,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_
 def traces(draw: st.DrawFn) -> Trace:
     rows = draw(st.integers(1, 20))
 
-    def column(values: st.SearchStrategy[object]) -> st.SearchStrategy[list[object]]:
+    def column(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
         return st.lists(values, min_size=rows, max_size=rows)
 
     blocks = draw(st.none() | column(st.lists(st.integers(0, 2**80), max_size=4).map(tuple)))

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ def answers(reference: PreTrainedModel) -> list[tuple[list[int], list[int]]]:
     ids=["kernels", "plain", "chunked", "preempting"],
 )
 def test_greedy_tokens_equal_transformers(
-    folder: Path, answers: list[tuple[list[int], list[int]]], settings: dict[str, object]
+    folder: Path, answers: list[tuple[list[int], list[int]]], settings: dict[str, Any]
 ) -> None:
     llm = LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", warmup=False, **settings))
     rng = np.random.default_rng(1)
@@ -131,7 +132,7 @@ def test_stops_at_end_of_text(folder: Path, reference: PreTrainedModel, tmp_path
     llm = LLM(EngineConfig(str(changed), device="cpu", dtype="fp32", warmup=False))
     first = tokens.index(tokens[5])
 
-    def run(**params: object) -> list[int]:
+    def run(**params: Any) -> list[int]:
         return llm.generate([prompt], SamplingParams(max_tokens=12, **params))[0]
 
     assert run() == tokens[: first + 1]
@@ -197,8 +198,14 @@ def test_models_of_real_size(whole: Whole) -> None:
     expected = [greedy(whole.reference, case, WHOLE_TOKENS) for case in whole.prompts]
     assert len({tuple(answer) for answer in expected}) == len(expected)
 
-    def load(**settings: object) -> LLM:
-        config = {"device": "cpu", "dtype": "fp32", "kv_tokens": 1024, "warmup": False, **settings}
+    def load(**settings: Any) -> LLM:
+        config: dict[str, Any] = {
+            "device": "cpu",
+            "dtype": "fp32",
+            "kv_tokens": 1024,
+            "warmup": False,
+            **settings,
+        }
         return LLM(EngineConfig(str(whole.folder), **config))
 
     assert serve_over_time(load(), whole.prompts, WHOLE_TOKENS) == expected

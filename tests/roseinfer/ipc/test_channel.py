@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,9 +56,9 @@ def test_both_ways_between_two_front_ends_and_the_engine() -> None:
         while sum(map(len, at_engine)) < 2 * len(TO_ENGINE):
             for owner, message in channels.receive(wait=True):
                 at_engine[owner].append(message)
-        for message in FROM_ENGINE:
+        for made in FROM_ENGINE:
             for owner in range(2):
-                channels.send(owner, message)
+                channels.send(owner, made)
         with pytest.raises(EOFError):
             while True:
                 assert channels.receive(wait=True) == []
@@ -69,6 +70,8 @@ def test_both_ways_between_two_front_ends_and_the_engine() -> None:
         received: list[object] = []
         closed = asyncio.Event()
 
+        kinds: Any = FromEngine
+
         def on_message(message: FromEngine) -> None:
             received.append(message)
             got[index] += 1
@@ -76,7 +79,7 @@ def test_both_ways_between_two_front_ends_and_the_engine() -> None:
                 both_complete.set()
 
         _, channel = await asyncio.get_running_loop().create_unix_connection(
-            lambda: FrontEndChannel[FromEngine](FromEngine, on_message, closed.set), sock=pairs[index][0]
+            lambda: FrontEndChannel[Any](kinds, on_message, closed.set), sock=pairs[index][0]
         )
         for message in TO_ENGINE:
             channel.send(message)

@@ -144,9 +144,8 @@ class Step:
         self.q, self.k, self.v = (x.view(count, -1, DIM) for x in (q, k, v))
 
     @property
-    def arguments(self) -> tuple[Tensor, ...]:
-        new = self.q, self.k, self.v
-        return *new, self.keys, self.values, self.table, self.rows, self.lengths
+    def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        return self.q, self.k, self.v, self.keys, self.values, self.table, self.rows, self.lengths
 
     def slots(self, index: int) -> Tensor:
         t = torch.arange(int(self.lengths[index]), device=DEVICE)

@@ -68,7 +68,9 @@ class CacheModel(Runner):
             zip((batch.cache_slots // BLOCK).tolist(), self._running.ids[rows].tolist(), strict=True)
         )
         running = self._running
-        references = Counter(block for row in running.order for block in running.blocks_of(row).tolist())
+        references = Counter(
+            block for row in running.order.tolist() for block in running.blocks_of(row).tolist()
+        )
         assert all(references[block] == 1 for block in owners), "a block that is written is shared"
         for _, _, others in self._in_flight:
             for block in owners.keys() & others.keys():

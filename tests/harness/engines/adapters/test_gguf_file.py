@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -51,7 +52,7 @@ def _weights(file: Path):
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("fp16", 11), ("bf16", 8)])
-def test_a_gpt2_is_turned_and_rounded(models: Path, tmp_path: Path, dtype: str, bits: int):
+def test_a_gpt2_is_turned_and_rounded(models: Path, tmp_path: Path, dtype: Any, bits: int):
     model = _model("random:gpt2-tiny", models)
     write_gguf(model, dtype, tmp_path / "m.gguf")
     reader = gguf.GGUFReader(tmp_path / "m.gguf")

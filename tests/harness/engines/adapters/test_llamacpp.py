@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _settings(model: Path, **changes: object) -> EngineSettings:
-    given = {"device": "cpu", "dtype": "fp32", "max_model_len": 512, **changes}
+    given: dict[str, Any] = {"device": "cpu", "dtype": "fp32", "max_model_len": 512, **changes}
     return EngineSettings(contender(EngineRef(name="llamacpp")), model, "m", **given)
 
 

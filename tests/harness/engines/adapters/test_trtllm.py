@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -47,7 +48,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "CACHE", tmp_path / "cache")
 
 
-def _settings(model: Path, ref: str = "trtllm", device: str = "cuda") -> EngineSettings:
+def _settings(model: Path, ref: str = "trtllm", device: Any = "cuda") -> EngineSettings:
     who = contender(EngineRef.model_validate(ref))
     return EngineSettings(who, model, "gpt2", device, "fp16", 1024)
 

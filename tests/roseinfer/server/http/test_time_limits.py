@@ -44,6 +44,9 @@ class Endless(Producer):
     def pause(self) -> None:
         self.paused.set()
 
+    def resume(self) -> None:
+        self.paused.clear()
+
     def close(self) -> None:
         self.closed = True
 

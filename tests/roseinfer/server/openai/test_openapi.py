@@ -45,7 +45,7 @@ def fuzz(server: Any, path: str) -> None:
     @settings(max_examples=25, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def holds(data: st.DataObject) -> None:
-        case: Case = data.draw(st.sampled_from(GenerationMode).flatmap(operation.as_strategy))
+        case: Case[Any] = data.draw(st.sampled_from(GenerationMode).flatmap(operation.as_strategy))
         case.call_and_validate(base_url=f"http://127.0.0.1:{server.port}", checks=CHECKS, timeout=30)
 
     holds()

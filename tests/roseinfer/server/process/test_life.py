@@ -60,7 +60,7 @@ def test_load_shows_what_runs(serving: Any) -> None:
     load = serving.load()
     assert load["running"] == 3 and load["waiting"] == 0 and load["inflight"] == 3
     assert 0 < load["kv_usage"] < 1
-    assert "under way" in serving.request("/integrity").json["error"]["message"]
+    assert "in flight" in serving.request("/integrity").json["error"]["message"]
     for client in clients:
         client.close()
     assert serving.becomes_idle()
