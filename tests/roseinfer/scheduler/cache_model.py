@@ -116,7 +116,7 @@ class CacheModel(Runner):
 
 
 @dataclass(frozen=True)
-class Ask:
+class Job:
     """A prompt is the beginning of one of few documents, and then its own; times count steps."""
 
     document: int
@@ -152,8 +152,8 @@ class Ask:
         return made
 
 
-ASKS = st.builds(
-    Ask,
+JOBS = st.builds(
+    Job,
     document=st.integers(0, 1),
     shared=st.sampled_from([0, 3, 4, 8, 9, 16]),
     own=st.integers(0, 8),
@@ -162,11 +162,11 @@ ASKS = st.builds(
     ignore_eos=st.booleans(),
     arrives_after=st.integers(0, 6),
     leaves_after=st.none() | st.integers(0, 12),
-).filter(lambda ask: ask.shared + ask.own > 0)
+).filter(lambda job: job.shared + job.own > 0)
 
 
 @dataclass(frozen=True)
-class House:
+class Setup:
     """An engine without a model."""
 
     num_blocks: int
@@ -185,11 +185,11 @@ POLICIES = st.builds(
     chunking=st.just(WholePrompts()) | st.builds(ChunkedPrompts, st.integers(1, 12)),
     composition=st.one_of(st.sampled_from([decode_first, prefill_first]), st.builds(Alternate)),
 )
-HOUSES = st.builds(House, st.integers(11, 40), st.integers(1, 8), POLICIES, st.booleans(), st.booleans())
+SETUPS = st.builds(Setup, st.integers(11, 40), st.integers(1, 8), POLICIES, st.booleans(), st.booleans())
 
 
 @dataclass
-class Life:
+class Outcome:
     """What came of the requests."""
 
     answers: dict[int, list[int]] = field(default_factory=dict)
@@ -202,43 +202,43 @@ class Life:
     preemptions: int = 0
 
 
-def live(house: House, asks: list[Ask]) -> Life:
+def serve(setup: Setup, jobs: list[Job]) -> Outcome:
     """Run everything to the end; every step leaves the blocks consistent."""
-    running, allocator = Running(house.rows, CONTEXT, BLOCK), BlockAllocator(house.num_blocks)
-    cache = (PrefixCache if house.prefix_cache else NoPrefixCache)(allocator, BLOCK)
+    running, allocator = Running(setup.rows, CONTEXT, BLOCK), BlockAllocator(setup.num_blocks)
+    cache = (PrefixCache if setup.prefix_cache else NoPrefixCache)(allocator, BLOCK)
     ticks = iter(range(1, 1 << 40))
-    scheduler = Scheduler(running, allocator, cache, house.policies, (EOS,), clock=lambda: float(next(ticks)))
-    model = CacheModel(house.num_blocks, running, house.policies)
-    loop = Loop(scheduler, running, model, overlap=house.overlap)
-    life, requests = (
-        Life(),
-        [Request(id, ask.prompt(id), ask.params(), 0.5, ask.prompt(id)) for id, ask in enumerate(asks)],
+    scheduler = Scheduler(running, allocator, cache, setup.policies, (EOS,), clock=lambda: float(next(ticks)))
+    model = CacheModel(setup.num_blocks, running, setup.policies)
+    loop = Loop(scheduler, running, model, overlap=setup.overlap)
+    outcome, requests = (
+        Outcome(),
+        [Request(id, job.prompt(id), job.params(), 0.5, job.prompt(id)) for id, job in enumerate(jobs)],
     )
-    pending, step = list(enumerate(asks)), 0
+    pending, step = list(enumerate(jobs)), 0
     while pending or scheduler.has_work:
         step += 1
         assert step < 4000, "no progress"
         while pending and pending[0][1].arrives_after <= step:
             scheduler.add(requests[pending.pop(0)[0]])
-        for id, ask in enumerate(asks):
-            gone = ask.leaves_after is not None and step > ask.leaves_after + ask.arrives_after
+        for id, job in enumerate(jobs):
+            gone = job.leaves_after is not None and step > job.leaves_after + job.arrives_after
             if gone and scheduler.discard(id):
-                life.left.add(id)
+                outcome.left.add(id)
         result = loop.step()
         if result is None:
             continue
         assert len(set(result.ids.tolist())) == len(result.ids)
-        life.steps.append(result.ids.tolist())
+        outcome.steps.append(result.ids.tolist())
         for id, token in zip(result.ids.tolist(), result.tokens.tolist(), strict=True):
-            life.answers.setdefault(id, []).append(token)
+            outcome.answers.setdefault(id, []).append(token)
         for end in result.finished:
-            life.ended[end.id] += 1
-            life.reasons[end.id] = end.reason
-            life.cached[end.id] = end.cached_tokens
+            outcome.ended[end.id] += 1
+            outcome.reasons[end.id] = end.reason
+            outcome.cached[end.id] = end.cached_tokens
         allocator.check()
         cache.check()
-    assert allocator.num_free == house.num_blocks and not running.full and not len(running)
-    life.admitted = [r.id for r in sorted(requests, key=lambda r: r.admitted) if r.admitted]
-    life.preemptions = scheduler.preemptions
-    assert cache.cached_tokens >= sum(life.cached.values())
-    return life
+    assert allocator.num_free == setup.num_blocks and not running.full and not len(running)
+    outcome.admitted = [r.id for r in sorted(requests, key=lambda r: r.admitted) if r.admitted]
+    outcome.preemptions = scheduler.preemptions
+    assert cache.cached_tokens >= sum(outcome.cached.values())
+    return outcome

@@ -20,32 +20,34 @@ from roseinfer.scheduler.policies import (
     WholePrompts,
 )
 
-from .cache_model import ASKS, BLOCK, EOS, HOUSES, LOOKAHEAD, Ask, House, live
+from .cache_model import BLOCK, EOS, JOBS, LOOKAHEAD, SETUPS, Job, Setup, serve
 
 
 @settings(max_examples=150)
-@given(house=HOUSES, asks=st.lists(ASKS, min_size=1, max_size=25))
-def test_every_answer_is_right_and_comes_once(house: House, asks: list[Ask]) -> None:
+@given(setup=SETUPS, jobs=st.lists(JOBS, min_size=1, max_size=25))
+def test_every_answer_is_right_and_comes_once(setup: Setup, jobs: list[Job]) -> None:
     """Any arrivals, any that leave, any policy, any cache size that holds the longest request alone."""
-    life = live(house, asks)
-    for id, ask in enumerate(asks):
-        answer, expected = life.answers.get(id, []), ask.answer(id)
-        if id in life.left:
-            assert life.ended[id] == 0 and answer == expected[: len(answer)]
+    outcome = serve(setup, jobs)
+    for id, job in enumerate(jobs):
+        answer, expected = outcome.answers.get(id, []), job.answer(id)
+        if id in outcome.left:
+            assert outcome.ended[id] == 0 and answer == expected[: len(answer)]
         else:
-            assert life.ended[id] == 1 and answer == expected
-            stopped = expected[-1] == EOS and not ask.ignore_eos and len(expected) >= ask.params().min_tokens
-            assert life.reasons[id] is (FinishReason.STOP if stopped else FinishReason.LENGTH)
-    if isinstance(house.policies.admission, Fifo):
-        assert life.admitted == sorted(life.admitted), "first come, first served"
-    for place, id in enumerate(life.admitted):
-        assert place - sum(other < id for other in life.admitted) <= LOOKAHEAD * (id + 1), "passed too often"
+            assert outcome.ended[id] == 1 and answer == expected
+            stopped = expected[-1] == EOS and not job.ignore_eos and len(expected) >= job.params().min_tokens
+            assert outcome.reasons[id] is (FinishReason.STOP if stopped else FinishReason.LENGTH)
+    if isinstance(setup.policies.admission, Fifo):
+        assert outcome.admitted == sorted(outcome.admitted), "first come, first served"
+    for place, id in enumerate(outcome.admitted):
+        assert place - sum(other < id for other in outcome.admitted) <= LOOKAHEAD * (id + 1), (
+            "passed too often"
+        )
 
 
-def crowd(count: int = 100) -> list[Ask]:
+def crowd(count: int = 100) -> list[Job]:
     rng = np.random.default_rng(4)
     return [
-        Ask(int(rng.integers(2)), int(rng.choice([0, 8, 16])), int(rng.integers(1, 9)),
+        Job(int(rng.integers(2)), int(rng.choice([0, 8, 16])), int(rng.integers(1, 9)),
             int(rng.integers(1, 21)), 0, bool(rng.integers(2)), int(rng.integers(60)), None)
         for _ in range(count)
     ]  # fmt: skip
@@ -53,33 +55,33 @@ def crowd(count: int = 100) -> list[Ask]:
 
 def test_every_switch_gives_the_same_answers() -> None:
     """A crowd that does not fit the cache; that the switches did something is checked too."""
-    asks = crowd()
-    plain = live(House(400, 8, Policies(8, 4, 40), prefix_cache=False, overlap=False), asks)
+    jobs = crowd()
+    plain = serve(Setup(400, 8, Policies(8, 4, 40), prefix_cache=False, overlap=False), jobs)
     assert plain.preemptions == 0 and not any(plain.cached.values())
     for prefix_cache in (False, True):
         for overlap in (False, True):
             for chunking in (WholePrompts(), ChunkedPrompts(5)):
                 policies = Policies(6, 4, 40, Pack(LOOKAHEAD), chunking)
-                life = live(House(18, 8, policies, prefix_cache, overlap), asks)
-                assert life.answers == plain.answers and life.reasons == plain.reasons
-                assert life.preemptions > 10
-                assert any(life.cached.values()) == prefix_cache
+                outcome = serve(Setup(18, 8, policies, prefix_cache, overlap), jobs)
+                assert outcome.answers == plain.answers and outcome.reasons == plain.reasons
+                assert outcome.preemptions > 10
+                assert any(outcome.cached.values()) == prefix_cache
 
 
 def test_a_prompt_that_is_cached_whole_computes_one_token_in_a_copied_block() -> None:
-    ask = Ask(0, 16, 0, 6, 0, True, 0, None)
-    house = House(20, 4, Policies(4, 4, 64), prefix_cache=True, overlap=False)
-    life = live(house, [ask, *[replace(ask, arrives_after=20)] * 3])
-    assert life.cached == {0: 0, 1: 15, 2: 15, 3: 15}
-    assert all(answer == ask.answer(0) for answer in life.answers.values())
+    job = Job(0, 16, 0, 6, 0, True, 0, None)
+    setup = Setup(20, 4, Policies(4, 4, 64), prefix_cache=True, overlap=False)
+    outcome = serve(setup, [job, *[replace(job, arrives_after=20)] * 3])
+    assert outcome.cached == {0: 0, 1: 15, 2: 15, 3: 15}
+    assert all(answer == job.answer(0) for answer in outcome.answers.values())
 
 
 def test_decoding_requests_take_turns() -> None:
     """With room for two of six in a step, none is ever late by more than a turn."""
-    asks = [Ask(0, 0, 1, 12, 0, True, 0, None)] * 6
-    house = House(40, 6, Policies(2, 6, 64), prefix_cache=False, overlap=False)
+    jobs = [Job(0, 0, 1, 12, 0, True, 0, None)] * 6
+    setup = Setup(40, 6, Policies(2, 6, 64), prefix_cache=False, overlap=False)
     made: Counter[int] = Counter()
-    for ids in live(house, asks).steps:
+    for ids in serve(setup, jobs).steps:
         made.update(ids)
         assert max(made.values()) - min(made[id] for id in range(6)) <= 1
     assert set(made.values()) == {12}
@@ -96,30 +98,30 @@ def test_decoding_continues_whatever_arrives(
     short: list[tuple[int, int]], prompts: int, rows: int, overlap: bool
 ) -> None:
     """Prompts that keep the turn, of answers so short that they never fill the rows."""
-    asks = [Ask(0, 0, 4, 20, 0, True, 0, None)]
-    asks += [
-        Ask(0, 0, 4, tokens, 0, True, after, None) for tokens, after in sorted(short, key=lambda s: s[1])
+    jobs = [Job(0, 0, 4, 20, 0, True, 0, None)]
+    jobs += [
+        Job(0, 0, 4, tokens, 0, True, after, None) for tokens, after in sorted(short, key=lambda s: s[1])
     ]
     policies = Policies(rows, prompts, 40, composition=Alternate())
-    life = live(House(400, rows, policies, prefix_cache=False, overlap=overlap), asks)
-    for id in range(len(asks)):
-        steps = [step for step, ids in enumerate(life.steps) if id in ids]
+    outcome = serve(Setup(400, rows, policies, prefix_cache=False, overlap=overlap), jobs)
+    for id in range(len(jobs)):
+        steps = [step for step, ids in enumerate(outcome.steps) if id in ids]
         assert all(b - a <= MOST_IN_A_ROW + 1 for a, b in pairwise(steps))
 
 
 def test_the_first_in_the_queue_is_passed_a_bounded_number_of_times() -> None:
     """One large request among many small ones that keep the cache full."""
-    small, large = Ask(0, 0, 4, 12, 0, True, 0, None), Ask(0, 0, 8, 20, 0, True, 2, None)
-    asks = [*[small] * 6, replace(large, own=40), *[small] * 60]
-    house = House(15, 8, Policies(8, 8, 64, Pack(LOOKAHEAD)), prefix_cache=False, overlap=True)
-    admitted = live(house, asks).admitted
+    small, large = Job(0, 0, 4, 12, 0, True, 0, None), Job(0, 0, 8, 20, 0, True, 2, None)
+    jobs = [*[small] * 6, replace(large, own=40), *[small] * 60]
+    setup = Setup(15, 8, Policies(8, 8, 64, Pack(LOOKAHEAD)), prefix_cache=False, overlap=True)
+    admitted = serve(setup, jobs).admitted
     assert 0 < sum(other > 6 for other in admitted[: admitted.index(6)]) <= LOOKAHEAD
-    fifo = replace(house, policies=Policies(8, 8, 64))
-    assert live(fifo, asks).admitted == list(range(67))
+    fifo = replace(setup, policies=Policies(8, 8, 64))
+    assert serve(fifo, jobs).admitted == list(range(67))
 
 
 @dataclass(frozen=True)
-class NextTurn(Ask):
+class NextTurn(Job):
     """Goes on from what the same request without this was answered, with a word of its own."""
 
     def prompt(self, id: int) -> np.ndarray:
@@ -130,8 +132,8 @@ class NextTurn(Ask):
 @settings(max_examples=40)
 def test_the_next_turn_of_a_conversation_finds_the_answer(own: int, max_tokens: int, overlap: bool) -> None:
     """All but the answer's last token, whose keys and values are not computed, as far as it fills blocks."""
-    first = Ask(0, 8, own, max_tokens, 0, False, 0, None)
+    first = Job(0, 8, own, max_tokens, 0, False, 0, None)
     turns = [first, NextTurn(0, 8, own, max_tokens, 0, False, 30, None)]
-    life = live(House(20, 2, Policies(2, 2, 64), prefix_cache=True, overlap=overlap), turns)
-    assert life.answers == {id: turn.answer(id) for id, turn in enumerate(turns)}
-    assert life.cached[1] == (8 + own + len(life.answers[0]) - 1) // BLOCK * BLOCK
+    outcome = serve(Setup(20, 2, Policies(2, 2, 64), prefix_cache=True, overlap=overlap), turns)
+    assert outcome.answers == {id: turn.answer(id) for id, turn in enumerate(turns)}
+    assert outcome.cached[1] == (8 + own + len(outcome.answers[0]) - 1) // BLOCK * BLOCK
