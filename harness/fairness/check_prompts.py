@@ -1,4 +1,4 @@
-"""The prompts of the answer check: a few, of lengths on both sides of the sizes at which engines cut."""
+"""The prompts of the answer check, with lengths below and above the block sizes of engines."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from harness.errors import EngineError
 
 LENGTHS = (4, 16, 33, 64, 100, 129)
 OUTPUT_TOKENS = 16
-#: Apart from the seeds of loads.
+#: Different from the seeds of loads.
 _SEED = 0xA45
 
 
 def check_prompts(model: Path, vocab_size: int, context: int) -> list[list[int]]:
-    """Token ids of each prompt, none where the context is too short.
+    """Token ids of each prompt that fits the context.
 
-    Where the model has a tokenizer they are ids that stand for themselves as text, so that engines that take
-    only text are asked the very same.
-    """
+    If the model has a tokenizer, the ids survive decoding and encoding, so that engines that take only text
+    get the same prompts."""
     rng = np.random.default_rng(_SEED)
     lengths = [length for length in LENGTHS if length + OUTPUT_TOKENS <= context]
     drawn: list[list[int]] = [rng.integers(vocab_size, size=length).tolist() for length in lengths]

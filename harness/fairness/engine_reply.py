@@ -1,4 +1,4 @@
-"""What one engine answered, word for word."""
+"""One answer of an engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.schema.base import Strict
 
 
 class Reply(Strict):
-    """One answer. `count` tokens came; `tokens` are their ids where the engine gives ids, else null."""
+    """One answer of `count` tokens; `tokens` are their ids if the engine returns ids, else null."""
 
     tokens: list[int] | None
     text: str

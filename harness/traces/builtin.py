@@ -1,10 +1,10 @@
-"""The built-in trace: made here, seeded, from statistics of a public trace.
+"""The built-in trace: generated with a seed from statistics of a public trace.
 
 Source of the statistics: rows 10397 to 11396 (from 0) of the Azure LLM inference trace 2023, conversation
 (Patel et al., Splitwise, ISCA 2024), the 1,000 consecutive requests with the shortest span. Gaps between
 arrivals are gamma distributed with the rate and the coefficient of variation of that window. Lengths come
-from its quantiles, with the logarithm linear between them. Input, output and gap are drawn independently,
-which the real requests are not quite: their input and output lengths correlate with -0.19.
+from its quantiles, with the logarithm linear between them. Input, output and gap are drawn independently; in
+the real trace the lengths of input and output correlate with -0.19.
 """
 
 from __future__ import annotations

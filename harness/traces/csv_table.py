@@ -1,4 +1,4 @@
-"""A CSV trace as typed columns. A value that does not fit is reported with its line and column."""
+"""A CSV trace as typed columns. An error names the line and the column."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _NUMBER = r"^\s*[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?\s*$"
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a CSV trace, every value as the text in the file."""
+    """The rows of a CSV trace, with every value as text."""
 
     source: Source
     columns: Any  # a pyarrow.Table
 
     @classmethod
     def parse(cls, source: Source) -> Table:
-        """Split into columns. Raises UsageError for a row with another number of values than the header."""
-        if twice := {name for name in source.fields if source.fields.count(name) > 1}:
-            raise source.error(source.first_line, f"column {min(twice)!r} is there twice")
+        """Split into columns. Raises UsageError if a row and the header differ in their number of values."""
+        if repeated := {name for name in source.fields if source.fields.count(name) > 1}:
+            raise source.error(source.first_line, f"column {min(repeated)!r} occurs twice")
         if b"\n" not in source.body:
-            raise source.error(source.first_line, "a header and no request")
+            raise source.error(source.first_line, "there is a header but no request")
         odd: list[Any] = []
 
         def keep(row: Any) -> str:
@@ -61,16 +61,16 @@ class Table:
         return int(self.columns.num_rows)
 
     def texts(self, name: str) -> list[str]:
-        """A column as it is in the file, without the blanks around each value."""
+        """A column as text, without the blanks around each value."""
         texts: list[str] = pc.utf8_trim_whitespace(self.columns[name]).to_pylist()
         return texts
 
     def counts(self, name: str) -> NDArray[np.int64]:
-        """A column of whole numbers from 0."""
+        """A column of whole numbers, 0 or more."""
         return np.asarray(self._matching(name, _COUNT, "a whole number from 0", pa.int64()))
 
     def numbers(self, name: str) -> NDArray[np.float64]:
-        """A column of numbers from 0."""
+        """A column of numbers, 0 or more."""
         return np.asarray(self._matching(name, _NUMBER, "a number from 0", pa.float64()))
 
     def stamps(self, name: str) -> NDArray[np.float64]:
@@ -90,7 +90,7 @@ class Table:
     def _check(self, name: str, wrong: NDArray[np.bool_], meaning: str) -> None:
         if wrong.any():
             row = int(wrong.argmax())
-            found = self.columns[name][row].as_py()
+            value = self.columns[name][row].as_py()
             raise self.source.error(
-                self.source.first_line + 1 + row, f"{name} is {found!r}, which is not {meaning}"
+                self.source.first_line + 1 + row, f"{name} is {value!r}, which is not {meaning}"
             )

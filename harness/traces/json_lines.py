@@ -1,4 +1,4 @@
-"""A JSON lines trace as typed rows. A row that does not fit is reported with its line."""
+"""A JSON lines trace as typed rows. An error names the line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Moment = Annotated[float, msgspec.Meta(ge=0)]
 
 
 def parse(source: Source, row: type[Row]) -> list[Row]:
-    """Every line as a `row`; unknown keys are ignored. Raises UsageError for the first that is not one."""
+    """Parse every line as a `row`; unknown keys are ignored. Raises UsageError for the first bad line."""
     decoder = msgspec.json.Decoder(row)
     rows: list[Row] = []
     for number, line in enumerate(source.body.split(b"\n"), start=source.first_line):

@@ -1,6 +1,6 @@
 """Lengths without times (Etalon, Vidur: ShareGPT, BWB, arXiv summarization, LMSYS): CSV of token counts.
 
-Arrivals are generated: a Poisson process of one request a second, so that a scale is the mean gap in seconds.
+Arrivals are generated: a Poisson process of one request a second, so a scale is the mean gap in seconds.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def read(source: Source) -> Trace:
 
 
 def dump(trace: Trace) -> bytes:
-    """A trace in the project's CSV; reading it gives the same requests."""
+    """A trace as the project's CSV; reading it gives the same requests."""
     text = io.StringIO()
     about = {key: getattr(trace, key) for key in _ABOUT} | {"block_size": trace.block_size}
     text.writelines(f"# {key}: {' '.join(str(value).split())}\n" for key, value in about.items() if value)
@@ -59,11 +59,11 @@ def dump(trace: Trace) -> bytes:
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Write the project's CSV, whole or not at all. Raises UsageError where it cannot be."""
+    """Write the project's CSV atomically. Raises UsageError if that fails."""
     try:
         write_whole(path, dump(trace))
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", "name another file") from None
+        raise UsageError(f"{path} cannot be written: {error.strerror}", "choose another file") from None
 
 
 def _block_size(source: Source) -> int:

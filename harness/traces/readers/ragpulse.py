@@ -1,6 +1,6 @@
 """RAGPulse (arXiv 2511.12979): JSON lines, whole seconds as text, sessions, ids of prompt components.
 
-The components' lengths lie in other files and differ, so that they make no blocks: prompts are distinct.
+The components' lengths are in other files and differ, so they are not blocks: prompts are distinct.
 """
 
 from __future__ import annotations

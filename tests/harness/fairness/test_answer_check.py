@@ -56,7 +56,7 @@ def test_an_engine_is_wrong_when_a_single_answer_is() -> None:
     assert (rose.verdict, rose.reason) == ("same", "")
     assert [one.outcome for one in rose.answers] == ["same"] * 3 + ["near tie"] * 3
     assert vllm.verdict == "wrong"
-    assert vllm.reason.startswith("1 of 6 greedy answers are other than they should be; after a prompt of 6")
+    assert vllm.reason.startswith("1 of 6 greedy answers are wrong; after a prompt of 6")
     assert transformers.verdict == "wrong" and "3 of 3 answers failed: no_tokens" in transformers.reason
     assert found.wrong.keys() == {"vLLM", "transformers"}
     assert found.reference == "transformers 5, float32" and found.tolerance == pytest.approx(0.06)
@@ -75,7 +75,7 @@ def test_two_engines_without_a_reference_judge_nothing_but_failures() -> None:
     given = {"roseinfer": [replies(RIGHT)], "vllm": [replies(WRONG, error="wrong_length: 3 tokens")]}
     found = verdicts(given, "why not", ("roseinfer", "vllm"))
     assert [one.verdict for one in found.checks] == ["unknown", "wrong"]
-    assert found.checks[0].reason == "nothing to judge by"
+    assert found.checks[0].reason == "nothing to compare with"
     assert found.reference is None and "fewer than three" in found.rule
 
 

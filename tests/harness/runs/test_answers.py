@@ -45,7 +45,7 @@ def test_a_server_whose_model_nobody_knows_is_judged_by_lengths_alone(
 ) -> None:
     folder, results = run_quickly(start_mock().url, tmp_path / "right")
     [check] = results.answers.checks
-    assert (check.verdict, check.reason) == ("unknown", "nothing to judge by")
+    assert (check.verdict, check.reason) == ("unknown", "nothing to compare with")
     assert results.answers.reference is None
     assert not any("answers" in why for summary in results.summaries for why in summary.invalid_reasons)
 

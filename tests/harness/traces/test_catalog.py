@@ -178,7 +178,7 @@ def test_a_missing_file_and_no_network(
 
 
 def test_builtin_and_unknown_are_not_fetched(listed: dict[str, catalog.Entry]) -> None:
-    with pytest.raises(UsageError, match="made on the spot"):
+    with pytest.raises(UsageError, match="needs no download"):
         fetch.fetch("builtin")
     with pytest.raises(UsageError, match="no trace"):
         fetch.fetch("nothing")

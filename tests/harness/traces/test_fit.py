@@ -132,5 +132,5 @@ def test_nothing_left_is_an_error_with_a_hint() -> None:
 
 
 def test_a_context_without_room_is_an_error() -> None:
-    with pytest.raises(UsageError, match="no room"):
+    with pytest.raises(UsageError, match="too short for a request"):
         room(RESERVED_TOKENS + 1)
