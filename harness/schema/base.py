@@ -13,4 +13,5 @@ def first_fault(error: ValidationError) -> str:
     """The first thing that is wrong: `where: what`, or `what` where it is the whole."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg']}" if where else first["msg"]
+    what = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {what}" if where else what

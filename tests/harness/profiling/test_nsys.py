@@ -27,6 +27,7 @@ def stand_in(tmp_path: Path) -> Path:
     return program
 
 
+@pytest.mark.integration
 def test_found_on_path_then_in_folders(
     stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_missing_library_is_named(stand_in: Path, monkeypatch: pytest.MonkeyPa
     assert "LD_LIBRARY_PATH" in missing.value.hint
 
 
+@pytest.mark.integration
 def test_a_session_records_between_start_and_stop(stand_in: Path, tmp_path: Path) -> None:
     session = NsysSession(stand_in, tmp_path / "nsys")
     around = session.around(LAUNCH)
@@ -69,6 +71,7 @@ def test_a_session_records_between_start_and_stop(stand_in: Path, tmp_path: Path
     assert "-s none --cpuctxsw=none" in told[0]
 
 
+@pytest.mark.integration
 def test_what_nsys_says_is_passed_on(stand_in: Path, tmp_path: Path) -> None:
     (stand_in.parent / "fails").write_text("stop")
     with pytest.raises(EngineError, match="nsys stop failed: no such session"):

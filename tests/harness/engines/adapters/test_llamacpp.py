@@ -20,6 +20,8 @@ from harness.records.tokens import count_tokens
 from harness.schema.settings import EngineRef
 from rosemodels import folder
 
+pytestmark = pytest.mark.integration
+
 ENGINE = LOCAL["llamacpp"]
 
 
