@@ -72,8 +72,8 @@ class Display:
                 self._cells = cells
                 before = f", {done} already measured" if done else ""
                 self.line(f"run {folder}: {plural(cells, 'cell')}{before}")
-                if trace is not None and (told := fitted(trace)):
-                    self.line(told)
+                if trace is not None and (fit_note := fitted(trace)):
+                    self.line(fit_note)
             case EngineSkipped(skipped) | (Skipped() as skipped):
                 load = "" if skipped.load is None else f", {skipped.load}"
                 repeat = "" if skipped.repeat is None else f", repeat {skipped.repeat}"

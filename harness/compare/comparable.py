@@ -58,8 +58,8 @@ def obstacles(
         loads_a, loads_b = sorted(a.cells[of_a]), sorted(b.cells[of_b])
         if loads_a != loads_b:
             name = "scales" if a.settings.concurrency is None else "concurrency"
-            told = f"{of_a} has {_listed(loads_a)} in A, {of_b} has {_listed(loads_b)} in B"
-            found.append((name, told))
+            reason = f"{of_a} has {_listed(loads_a)} in A, {of_b} has {_listed(loads_b)} in B"
+            found.append((name, reason))
         found += [("invalid", f"A: {reason}") for reason in a.invalid(of_a)]
         found += [("invalid", f"B: {reason}") for reason in b.invalid(of_b)]
     return [

@@ -140,7 +140,7 @@ class Engine(ABC):
 
     name: ClassVar[EngineName]
     display: ClassVar[str]
-    #: As figures draw it: `#rrggbb` and one of matplotlib's markers, told apart from other engines'. Empty:
+    #: As figures draw it: `#rrggbb` and one of matplotlib's markers, distinct from other engines'. Empty:
     #: the next of a palette.
     color: ClassVar[str] = ""
     marker: ClassVar[str] = ""

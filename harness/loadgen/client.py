@@ -17,7 +17,7 @@ from harness.loadgen.tls import TlsConnection
 
 
 class Client:
-    """Sends requests, as many at once as it is told to, and hands each ended response to `on_end`.
+    """Sends requests, any number at once, and passes each ended response to `on_end`.
 
     Kept connections are reused last in, first out. One that waited unused may be closed by the peer at the
     moment of sending: if it breaks before any byte came back, the request goes once more, on a new one.

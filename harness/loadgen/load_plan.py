@@ -1,4 +1,4 @@
-"""What a load generator is told and what it hands back. Engine-neutral: bytes out, stamped bytes in."""
+"""What a load generator gets and what it returns. Engine-neutral: bytes out, stamped bytes in."""
 
 from __future__ import annotations
 

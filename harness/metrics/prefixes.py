@@ -26,10 +26,10 @@ def prefix_hits(requests: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> l
 def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> PrefixHits:
     first, load = cell.iloc[0], load_of(cell)
     sent = cell[cell["reusable_tokens"].notna()]
-    told = cell[cell["cached_tokens"].notna()]
+    known = cell[cell["cached_tokens"].notna()]
     reported, source = None, UNKNOWN
-    if len(told):
-        reported, source = _share(told["cached_tokens"].sum(), told["input_tokens"].sum()), USAGE
+    if len(known):
+        reported, source = _share(known["cached_tokens"].sum(), known["input_tokens"].sum()), USAGE
     elif count := counted.get(int(first["cell"])):
         reported, source = _share(count.hits, count.queries), count.source
     return PrefixHits(

@@ -79,7 +79,7 @@ def _part(part: Part, values: Floats, source: Source, how: str) -> WaterfallPart
     """The mean over all, those of which nothing is known counting as 0. A part takes no less than no time."""
     known = int(np.isfinite(values).sum())
     if not known:
-        return WaterfallPart(part=part, mean_ms=None, n=0, source="unknown", how="nobody tells")
+        return WaterfallPart(part=part, mean_ms=None, n=0, source="unknown", how="not reported")
     mean = max(float(np.nan_to_num(values).sum() / len(values)), 0.0)
     return WaterfallPart(part=part, mean_ms=mean, n=known, source=source, how=how)
 

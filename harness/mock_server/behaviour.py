@@ -1,4 +1,4 @@
-"""What the mock server can be told to do with a request, and what it says it did."""
+"""How the mock server can answer a request, and its record of what it did."""
 
 from __future__ import annotations
 

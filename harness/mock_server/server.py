@@ -54,7 +54,7 @@ class _Answer:
 
 
 class MockServer:
-    """Answers as it is told, at the times it is told, and writes down the times that it truly kept.
+    """Answers with given behaviours at given times, and logs the true times.
 
     A request's time is the kernel's stamp of its arrival, a chunk's is taken when its bytes are handed to the
     kernel. Due times are absolute, so that a late write delays none after it, unless `keep_gaps` is set: then

@@ -25,8 +25,9 @@ from harness.schema.results import OnlineResults, OnlineSummary, Verdict
 #: Verdicts by which a difference is looked into, by the metric whose mean is taken apart.
 TRIGGERS = {"ttft_ms": ("ttft_ms",), "itl_ms": ("itl_ms", "tpot_ms"), "e2e_ms": ("e2e_ms",)}
 
-#: Of TTFT, where nobody tells before from after: a head that comes with the first token hides it.
-OUTSIDE = "not told apart: HTTP, tokenizing, delivery"
+#: The part of TTFT outside the engine, if a head that comes with the first token hides what is before and
+#: after.
+OUTSIDE = "not distinguished: HTTP, tokenizing, delivery"
 #: Of the time per token: what the steps with prompts add.
 PROMPTS = "steps with others' prompts in them"
 _TTFT_PARTS: tuple[Part, ...] = ("http", "queue", "prefill", "delivery")

@@ -151,9 +151,9 @@ def _take(stream: Stream, t: float, event: _Event) -> None:
         stream.finish_reason = choice.finish_reason or stream.finish_reason
         if choice.metrics:
             _take_metrics(stream, choice.metrics)
-    for told in (event.metrics, event.timings):
-        if told:
-            _take_metrics(stream, told)
+    for raw_metrics in (event.metrics, event.timings):
+        if raw_metrics:
+            _take_metrics(stream, raw_metrics)
 
 
 def _take_metrics(stream: Stream, raw: msgspec.Raw) -> None:

@@ -38,9 +38,9 @@ def write_index(folder: Path) -> Path:
 def _entry(path: Path) -> Entry | None:
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES).decode("utf-8", errors="replace")
-    told = {name: unescape(content) for name, content in _META.findall(head)}
-    if "title" not in told:
+    meta = {name: unescape(content) for name, content in _META.findall(head)}
+    if "title" not in meta:
         return None
     return Entry(
-        path.name, told["title"], told.get("made", ""), told.get("machine", ""), told.get("verdict", "")
+        path.name, meta["title"], meta.get("made", ""), meta.get("machine", ""), meta.get("verdict", "")
     )

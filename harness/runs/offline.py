@@ -57,7 +57,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
 
     Args:
         command: The command line, to be repeated.
-        notify: Is told what happens.
+        notify: Called with each event.
 
     Raises:
         UsageError: an engine, variant, model or length that cannot be, or no engine is there.

@@ -37,7 +37,7 @@ def run_online(settings: OnlineSettings, command: list[str], notify: Notify) -> 
 
     Args:
         command: The command line, to be repeated.
-        notify: Is told what happens.
+        notify: Called with each event.
 
     Raises:
         UsageError: A setting cannot work; nothing was started.

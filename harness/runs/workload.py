@@ -91,7 +91,7 @@ class Workload:
         return [self._wave(size, seed + i) for i, size in enumerate(sizes)]
 
     def concurrency(self) -> int:
-        """Requests that the load may have in flight, as far as it can be told before."""
+        """Requests that the load may have in flight, as far as it is known in advance."""
         if self.settings.concurrency is not None:
             return max(
                 min(load.concurrency, self.settings.requests(load))
@@ -106,7 +106,7 @@ class Workload:
     def tokens_per_s(self) -> float:
         """Output tokens a second that the heaviest load asks for, as many chunks at most.
 
-        In a closed loop nobody knows before: every stream is taken to give one each STREAM_GAP_S.
+        In a closed loop the rate is not known in advance: one a stream each STREAM_GAP_S is assumed.
         """
         if self.trace is None:
             return self.concurrency() / STREAM_GAP_S

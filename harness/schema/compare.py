@@ -10,7 +10,7 @@ from harness.schema.base import Strict
 from harness.schema.load import Load
 from harness.schema.results import SCHEMA_VERSION, Verdict
 
-#: Differences for which the repeats that find them are told.
+#: Differences for which the number of repeats is reported.
 EFFECTS = {"5 %": 0.05, "10 %": 0.1}
 
 Ends = tuple[float, float]

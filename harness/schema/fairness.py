@@ -66,7 +66,7 @@ class AnswerCheck(Strict):
     variant: str | None = None
     label: str
     verdict: Literal["same", "wrong", "unknown"] = Field(description="unknown: nothing to judge them by")
-    reason: str = Field("", description="why they are wrong, or why nobody knows")
+    reason: str = Field("", description="why they are wrong, or why that is unknown")
     answers: list[Answer]
 
 
@@ -105,7 +105,7 @@ class WaterfallPart(Strict):
 
     part: Part
     mean_ms: float | None = Field(
-        description="over all requests; null where nobody knows. Unexplained can be below 0: "
+        description="over all requests; null if unknown. Unexplained can be below 0: "
         "then what an engine says is longer than what the client saw"
     )
     n: int = Field(description="requests of which it is known")

@@ -1,4 +1,4 @@
-"""What is sent when: a load, told apart by its `kind`."""
+"""What is sent when: a load, by its `kind`."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class ProfileFigures(Strict):
     tool: Tool
     label: str
     device: Literal["cuda", "cpu"]
-    steps_by: str = Field(description="how steps were told apart")
+    steps_by: str = Field(description="how steps were distinguished")
     steps: dict[StepKind, StepFigures]
     capture_ms: float = Field(description="from the first to the last event")
     busy_share: float = Field(description="of the time of all whole steps")

@@ -140,7 +140,7 @@ class Sglang(LocalEngine):
         return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
-        """It stops by itself after the steps asked for; told to stop then, it answers with an error."""
+        """It stops by itself after the steps asked for; if it gets a stop then, it answers with an error."""
         if capture.tool == "nsys":
             return EngineProfiler()
         body: dict[str, JsonValue] = {

@@ -130,7 +130,7 @@ def _device(timeline: Timeline) -> _Work:
 
 
 def _launched(timeline: Timeline) -> Floats:
-    """When the host launched each device span; where nobody knows, when it began."""
+    """When the host launched each device span; if that is unknown, when it began."""
     calls, device = timeline.calls, timeline.device
     known = calls.take(calls.link >= 0)
     if not len(known):

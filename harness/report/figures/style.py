@@ -1,4 +1,4 @@
-"""How engines look: one colour and marker each, told apart in print and by colour-blind readers."""
+"""How engines look: one colour and marker each, distinct in print and by colour-blind readers."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ def ledger_table(ledger: Ledger) -> Table:
     columns = [Column("setting", numeric=False), *(Column(label, numeric=False) for label in ledger.labels)]
     rows = []
     for row in ledger.rows:
-        told = [row.facts.get(label) for label in ledger.labels]
-        cells = [Cell(say(one.value), remark=one.source) if one else Cell("unknown") for one in told]
+        facts = [row.facts.get(label) for label in ledger.labels]
+        cells = [Cell(say(one.value), remark=one.source) if one else Cell("unknown") for one in facts]
         rows.append([Cell(row.name), *cells, Cell(_WORDS[row.agreement])])
     return Table(
         "ledger", "Settings side by side", [*columns, Column("", numeric=False)], rows, sources(ledger)
@@ -36,8 +36,8 @@ def sources(ledger: Ledger) -> list[str]:
         for row in ledger.rows:
             if (fact := row.facts.get(label)) is not None:
                 names[fact.source].append(row.name)
-        told = "; ".join(f"{source} for {', '.join(keys)}" for source, keys in names.items())
-        lines.append(f"{label}: {told or 'it tells nothing'}.")
+        sources = "; ".join(f"{source} for {', '.join(keys)}" for source, keys in names.items())
+        lines.append(f"{label}: {sources or 'it reports nothing'}.")
     return lines
 
 

@@ -30,7 +30,7 @@ def steps(figures: Sequence[ProfileFigures]) -> Table:
         for kind in _KINDS
         if (step := one.steps.get(kind)) is not None
     ]
-    notes = [f"{one.label}, {one.tool}: steps are told apart by {one.steps_by}." for one in figures]
+    notes = [f"{one.label}, {one.tool}: steps are found by {one.steps_by}." for one in figures]
     if any(one.device == "cpu" for one in figures):
         notes.append("On a CPU kernels are operators, and busy is the time in which one runs.")
     return Table("profile-steps", "A step, mean times", columns, rows, notes)
@@ -169,9 +169,7 @@ def difference(a: ProfileFigures, b: ProfileFigures) -> Table:
                     Cell(signed(of_a - of_b, 3), of_a - of_b),
                 ]
             )
-    notes = [
-        f"{side}, {one.tool}: steps are told apart by {one.steps_by}." for side, one in (("A", a), ("B", b))
-    ]
+    notes = [f"{side}, {one.tool}: steps are found by {one.steps_by}." for side, one in (("A", a), ("B", b))]
     return Table("profile-difference", f"Profiles by {a.tool}, ms a step", columns, rows, notes)
 
 

@@ -77,20 +77,20 @@ def fitted(trace: TraceRecord) -> str:
 
 def _model(run: Run) -> str:
     """As it was asked for; of servers that were running, what they call it and where they are."""
-    settings, told = run.meta.settings, [launch.settings for launch in run.meta.launches]
-    if told and all("base_url" in one for one in told):
-        return several(f"{one['model']} at {one['base_url']}" for one in told)
+    settings, servers = run.meta.settings, [launch.settings for launch in run.meta.launches]
+    if servers and all("base_url" in one for one in servers):
+        return several(f"{one['model']} at {one['base_url']}" for one in servers)
     return f"{settings.model}, {settings.dtype}, {settings.device}"
 
 
 def _scales(run: OnlineRun) -> str:
     """Each with the rate that it offers."""
     offered = {one.load: one.offered_req_per_s for one in run.pooled}
-    told = several(
+    scales = several(
         load_number(load) + (f" ({rate:.3g} requests/s)" if (rate := offered[load]) else "")
         for load in sorted(offered)
     )
-    return f"{told} × the time between arrivals; smaller is heavier"
+    return f"{scales} × the time between arrivals; smaller is heavier"
 
 
 def _when(created: str) -> str:

@@ -63,8 +63,8 @@ def _unfair(run: OnlineRun) -> list[Notice]:
     if run.results.ledger is not None and (rows := run.results.ledger.unequal):
         parts = []
         for row in rows:
-            told = (f"{label} {say(fact.value)}" for label, fact in row.facts.items() if fact is not None)
-            parts.append(f"{row.name}: {', '.join(told)}")
+            text = (f"{label} {say(fact.value)}" for label, fact in row.facts.items() if fact is not None)
+            parts.append(f"{row.name}: {', '.join(text)}")
         title = (
             f"{plural(len(rows), 'setting')} of the engines {'is' if len(rows) == 1 else 'are'} not equal."
         )
@@ -97,8 +97,8 @@ def _invalid(run: OnlineRun) -> list[Notice]:
         details = [_why(one) for one in summaries]
         if len(summaries) > 1:
             details = [f"{where(one.load)}, {why}" for one, why in zip(summaries, details, strict=True)]
-        told = " ".join(_sentence(detail[:1].upper() + detail[1:]) for detail in details)
-        detail = f"{told} It is shown, crossed out, and not compared."
+        text = " ".join(_sentence(detail[:1].upper() + detail[1:]) for detail in details)
+        detail = f"{text} It is shown, crossed out, and not compared."
         found.append(Notice("invalid", f"{label} {place} is invalid.", detail))
     return found
 
@@ -109,8 +109,8 @@ def _why(summary: OnlineSummary) -> str:
 
 
 def _fitting(run: Run) -> list[Notice]:
-    told = fitted(run.meta.trace) if run.meta.trace else ""
-    return [Notice("load", "The trace was fitted to the model's context.", f"With {told}.")] if told else []
+    text = fitted(run.meta.trace) if run.meta.trace else ""
+    return [Notice("load", "The trace was fitted to the model's context.", f"With {text}.")] if text else []
 
 
 def few_rounds(requests: Mapping[Load, int]) -> str:
@@ -122,14 +122,14 @@ def few_rounds(requests: Mapping[Load, int]) -> str:
     ]
     if not few:
         return ""
-    told = several(f"{requests[load]:,} requests for {load}" for load in few)
-    return f"{told}: most are sent while the load begins or ends. --rounds 10 sends ten for each in flight."
+    text = several(f"{requests[load]:,} requests for {load}" for load in few)
+    return f"{text}: most are sent while the load begins or ends. --rounds 10 sends ten for each in flight."
 
 
 def _rounds(run: OnlineRun) -> list[Notice]:
-    told = few_rounds({one.load: one.num_requests + one.left_out for one in run.repeats})
+    text = few_rounds({one.load: one.num_requests + one.left_out for one in run.repeats})
     title = f"A closed loop has fewer than {MIN_ROUNDS} requests for each in flight."
-    return [Notice("load", title, told)] if told else []
+    return [Notice("load", title, text)] if text else []
 
 
 def _window(run: OnlineRun) -> list[Notice]:

@@ -42,8 +42,8 @@ def client(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append((name, f"{one.requests_per_s:,.0f} requests/s, {one.chunks_per_s:,.0f} chunks/s each"))
     for error in calibration.errors:
         ttft, itl = error.ttft_error_ms, error.itl_error_ms
-        told = f"TTFT {ttft.p50:+.2f} / {ttft.p99:+.2f} ms, ITL {itl.p50:+.2f} / {itl.p99:+.2f} ms"
-        rows.append((f"timing error p50 / p99, {error.concurrency} in flight", told))
+        text = f"TTFT {ttft.p50:+.2f} / {ttft.p99:+.2f} ms, ITL {itl.p50:+.2f} / {itl.p99:+.2f} ms"
+        rows.append((f"timing error p50 / p99, {error.concurrency} in flight", text))
     return rows
 
 

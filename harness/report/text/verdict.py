@@ -41,8 +41,8 @@ def _online(run: OnlineRun) -> list[str]:
 def _where(run: OnlineRun, load: Load) -> str:
     """The load in words, and whether it is the heaviest; of one closed loop that goes without saying."""
     measured = {summary.load for summary in run.pooled}
-    told = load == heaviest(measured) and (len(measured) > 1 or not isinstance(load, ClosedLoop))
-    return f"{where(load).capitalize()}{', the heaviest load' if told else ''}"
+    is_heaviest = load == heaviest(measured) and (len(measured) > 1 or not isinstance(load, ClosedLoop))
+    return f"{where(load).capitalize()}{', the heaviest load' if is_heaviest else ''}"
 
 
 def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> str:

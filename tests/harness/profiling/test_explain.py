@@ -129,7 +129,7 @@ def test_ttft_by_its_waterfall() -> None:
 
 
 def test_ttft_of_which_the_head_tells_nothing() -> None:
-    """What queue and prefill leave over is before or after the engine: nobody knows which."""
+    """What queue and prefill leave over is before or after the engine: which of them is unknown."""
     pair = summary("A", 4, queue=1, prefill=9, unexplained=60), summary("B", 4, queue=1, prefill=9)
     [found] = taken_apart(*pair, [], verdict("ttft_ms", "worse"))
     assert found.parts[-1].name == OUTSIDE

@@ -39,7 +39,7 @@ def test_each_engine_s_sources_are_named() -> None:
     assert sources(ledger(LAUNCHES)) == [
         "roseinfer: GET /server_info for KV cache (tokens), CUDA graphs (batch sizes).",
         "vLLM: start-up log for KV cache (tokens), attention backend.",
-        "transformers: it tells nothing.",
+        "transformers: it reports nothing.",
     ]
 
 
