@@ -27,7 +27,7 @@ def test_two_processes_want_it_at_once(tmp_path: Path) -> None:
         )
         for _ in range(2)
     ]  # fmt: skip
-    said = [process.communicate(timeout=60) for process in both]
+    said = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert said[0][0] == said[1][0] == f"{tmp_path / 'random-gpt2-tiny-1'}\n"
     assert "".join(errors for _, errors in said).count("making") == 1
