@@ -12,8 +12,8 @@ from harness.cli.profile import profile_after, profile_only
 from harness.cli.progress import make_display
 from harness.errors import BenchError, EngineError, InterruptedRunError
 from harness.report.render import write_run_outputs
-from harness.runs.offline import Begun, Event, run_offline
-from harness.schema.results import OfflineResult
+from harness.runs.events import BatchDone, Event, Started
+from harness.runs.offline import run_offline
 from harness.schema.settings import OfflineSettings
 
 
@@ -28,13 +28,13 @@ def offline(
 
         def show(event: Event) -> None:
             nonlocal folder, measured
-            if isinstance(event, Begun):
+            if isinstance(event, Started):
                 folder = event.folder
-            measured += isinstance(event, OfflineResult)
+            measured += isinstance(event, BatchDone)
             display.show(event)
 
         if settings.profile_only:
-            profile_only(settings, "offline", display)
+            profile_only(settings, display)
             return
         try:
             folder, results = run_offline(settings, ["bench", *sys.argv[1:]], show)

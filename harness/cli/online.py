@@ -43,7 +43,7 @@ def online(
             display.show(event)
 
         if settings is not None and settings.profile_only:
-            profile_only(settings, "online", display)
+            profile_only(settings, display)
             return
         try:
             if settings is not None:

@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,16 +15,17 @@ from harness.cli.progress import PLAIN_WIDTH, Display, make_display, rich_table
 from harness.errors import BenchError, EngineError, InterruptedRunError, UsageError
 from harness.profiling.analysis import analyse
 from harness.profiling.profile_files import read_profiles
-from harness.profiling.stage import Captured, ProfileOptions, Profiling, profile_run
+from harness.profiling.stage import ProfileOptions, profile_run
 from harness.profiling.subject import begin_run, open_subject
 from harness.report.render import write_run_outputs
 from harness.report.tables import profiles as profile_tables
 from harness.report.tables.gaps import gap_table
 from harness.report.tables.table import Table
+from harness.runs.events import CaptureDone, CaptureStarting, Event
 from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.profile import ProfileFigures, Profiles, Tools
-from harness.schema.settings import CommonSettings, split
+from harness.schema.settings import OfflineSettings, OnlineSettings, split
 
 Scale = Annotated[float | None, typer.Option(help="scale of the run; default: the heaviest", metavar="S")]
 Concurrency = Annotated[
@@ -100,22 +101,24 @@ def profile_folder(
 
     faults: list[str | None] = []
 
-    def show(event: Profiling | Captured) -> None:
-        if isinstance(event, Captured):
+    def show(event: Event) -> None:
+        if isinstance(event, CaptureDone):
             faults.append(event.run.error)
         match event:
-            case Profiling(label, tool, level, log):
+            case CaptureStarting(label, tool, level, log):
                 display.line(f"{label}: {tool} profile with {level.in_flight} in flight; log: {log}")
-            case Captured(one) if one.error is not None:
+            case CaptureDone(one) if one.error is not None:
                 display.line(f"{one.label}: no {one.tool} profile: {one.error}")
-            case Captured(one):
+            case CaptureDone(one):
                 size = sum(artifact.bytes for artifact in one.artifacts) / 1e6
                 display.line(f"{one.label}: {one.tool} profile, {size:.1f} MB in {one.wall_s:.0f} s")
                 for artifact in one.artifacts:
                     if artifact.kind == "torch trace":
                         display.line(f"  open {folder / artifact.path} in {PERFETTO}")
+            case _:
+                display.show(event)
 
-    profile_run(open_subject(folder, load, display.show, engines), options, show)
+    profile_run(open_subject(folder, load, show, engines), options, show)
     profiles = analyse(folder)
     if (folder / ONLINE_RESULTS).is_file() or (folder / OFFLINE_RESULTS).is_file():
         write_run_outputs(folder)
@@ -142,9 +145,9 @@ def profile_after(
     return None
 
 
-def profile_only(settings: CommonSettings, kind: Literal["online", "offline"], display: Display) -> None:
+def profile_only(settings: OnlineSettings | OfflineSettings, display: Display) -> None:
     """Profile without measuring; prints the manifest's path."""
-    folder = begin_run(settings, kind, ["bench", *sys.argv[1:]])
+    folder = begin_run(settings, ["bench", *sys.argv[1:]])
     profile_folder(folder, None, ProfileOptions(settings.profile or "torch"), display)
     print(folder / MANIFEST)
 

@@ -28,6 +28,8 @@ from harness.report.tables.throughput import throughput_table
 from harness.report.text.heading import fitted
 from harness.report.text.numbers import DASH, plural
 from harness.runs.events import (
+    BatchDone,
+    BatchStarting,
     Calibrating,
     CellDone,
     CellProgress,
@@ -38,15 +40,11 @@ from harness.runs.events import (
     Reporting,
     Started,
 )
-from harness.runs.offline import Begun, Measuring
-from harness.runs.offline import Event as OfflineEvent
 from harness.schema.results import (
     Distribution,
-    OfflineResult,
     OfflineResults,
     OnlineResults,
     OnlineSummary,
-    Skipped,
 )
 
 PLAIN_WIDTH = 160
@@ -61,7 +59,7 @@ class Display:
         self._cells = 0
         self._current = -1
 
-    def show(self, event: Event | OfflineEvent) -> None:
+    def show(self, event: Event) -> None:
         """Print `event`."""
         if self._quiet:
             return
@@ -74,7 +72,7 @@ class Display:
                 self.line(f"run {folder}: {plural(cells, 'cell')}{before}")
                 if trace is not None and (fit_note := fitted(trace)):
                     self.line(fit_note)
-            case EngineSkipped(skipped) | (Skipped() as skipped):
+            case EngineSkipped(skipped):
                 load = "" if skipped.load is None else f", {skipped.load}"
                 repeat = "" if skipped.repeat is None else f", repeat {skipped.repeat}"
                 self.line(f"skipped {skipped.label}{load}{repeat}: {skipped.reason}", skipped.hint)
@@ -98,14 +96,12 @@ class Display:
                 )
             case CellDone(cell, summary):
                 self.line(f"[{cell.index + 1}/{self._cells}] {cell}: {_summary(summary)}")
-            case Begun(folder):
-                self.line(f"run {folder}")
-            case Measuring(label, repeat, index, total, log):
+            case BatchStarting(label, repeat, index, total, log):
                 self.line(f"[{index + 1}/{total}] {label}, repeat {repeat}; log: {log}")
                 self._live(f"[{index + 1}/{total}] {label}, repeat {repeat}", None)
-            case OfflineResult():
-                rate = f"{event.output_tok_per_s:,.0f} output tok/s in {event.total_s:.3f} s"
-                self.line(f"{event.label}, repeat {event.repeat}: {rate}")
+            case BatchDone(result):
+                rate = f"{result.output_tok_per_s:,.0f} output tok/s in {result.total_s:.3f} s"
+                self.line(f"{result.label}, repeat {result.repeat}: {rate}")
             case Reporting():
                 self._live("writing tables, figures and report", None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -22,9 +22,10 @@ from harness.profiling.capture import RouteWindow, Window, capture, settle
 from harness.profiling.nsys import NsysSession, find_nsys
 from harness.profiling.profile_files import read_manifest
 from harness.profiling.subject import Subject
+from harness.runs.events import CaptureDone, CaptureStarting, Notify
 from harness.runs.folder import MANIFEST
 from harness.runs.resolved import make_contenders
-from harness.schema.profile import Level, ProfileManifest, ProfileRun, Tool, Tools
+from harness.schema.profile import ProfileManifest, ProfileRun, Tool, Tools
 from harness.schema.results import OnlineResults
 
 
@@ -39,27 +40,7 @@ class ProfileOptions:
     max_bytes: int = 512 * 1024**2
 
 
-@dataclass(frozen=True)
-class Profiling:
-    """A capture begins."""
-
-    label: str
-    tool: Tool
-    level: Level
-    log: Path
-
-
-@dataclass(frozen=True)
-class Captured:
-    """A capture has ended, well or with `run.error`."""
-
-    run: ProfileRun
-
-
-NotifyProfile = Callable[[Profiling | Captured], None]
-
-
-def profile_run(subject: Subject, options: ProfileOptions, notify: NotifyProfile) -> ProfileManifest:
+def profile_run(subject: Subject, options: ProfileOptions, notify: Notify) -> ProfileManifest:
     """Profile every engine of a run with every tool asked for; what fails is an `error` of the manifest.
 
     Captures of the same engine and tool that the run already has are replaced, the others kept.
@@ -75,7 +56,7 @@ def profile_run(subject: Subject, options: ProfileOptions, notify: NotifyProfile
             kept = [one for one in manifest.runs if (one.label, one.tool) != (run.label, run.tool)]
             manifest = manifest.model_copy(update={"runs": [*kept, run]})
             write_json(subject.folder / MANIFEST, manifest)
-            notify(Captured(run))
+            notify(CaptureDone(run))
     return manifest
 
 
@@ -99,7 +80,7 @@ def _each(tools: Tools) -> tuple[Tool, ...]:
 
 
 def _profile(
-    subject: Subject, options: ProfileOptions, who: Contender, tool: Tool, notify: NotifyProfile
+    subject: Subject, options: ProfileOptions, who: Contender, tool: Tool, notify: Notify
 ) -> ProfileRun:
     """One engine under one tool."""
     name = _name(who, subject.contenders)
@@ -108,7 +89,7 @@ def _profile(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     level, load, began = subject.level(who), subject.load, time.monotonic()
-    notify(Profiling(who.label, tool, level, log))
+    notify(CaptureStarting(who.label, tool, level, log))
     stage = _Stage(subject, options, who, tool, folder, log)
     error = None
     try:

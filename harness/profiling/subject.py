@@ -7,26 +7,24 @@ from dataclasses import dataclass, replace
 from itertools import count
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 
 from harness.engines.base import Contender
 from harness.engines.registry import get_engine
 from harness.errors import UsageError
-from harness.files import now, write_json
+from harness.files import write_json
 from harness.profiling.level import measure_levels
 from harness.records.parquet import read_records
 from harness.runs.events import Notify
 from harness.runs.folder import RUN, make_folder, read_info
-from harness.runs.info import versions
+from harness.runs.info import offline_info, online_info
 from harness.runs.resolved import Resolved, find_engines, make_contenders, resolve_online
 from harness.runs.workload import Workload
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.profile import Level
-from harness.schema.results import RUN_INFO, OnlineRunInfo, RunInfo
-from harness.schema.settings import CommonSettings, OnlineSettings
-from harness.telemetry.machine import environment
+from harness.schema.results import OnlineRunInfo, RunInfo
+from harness.schema.settings import CommonSettings, OfflineSettings, OnlineSettings
 from harness.workload import PlannedRequest
 
 #: The sample lasts about this long at the benchmark's rate; it ends as soon as the capture has.
@@ -80,7 +78,7 @@ def _cycle(workload: Workload, load: Load, wanted: int, seed: int) -> Iterator[P
             index += 1
 
 
-def begin_run(settings: CommonSettings, kind: Literal["online", "offline"], command: list[str]) -> Path:
+def begin_run(settings: OnlineSettings | OfflineSettings, command: list[str]) -> Path:
     """A new run's folder with its `run.json`, in which nothing is measured.
 
     Raises:
@@ -89,10 +87,12 @@ def begin_run(settings: CommonSettings, kind: Literal["online", "offline"], comm
     contenders = make_contenders(settings)
     engines = {who.label: get_engine(who.ref.name) for who in contenders}
     found, _ = find_engines(contenders, engines)
-    about: dict[str, Any] = {"environment": environment(), "versions": versions(found)}
-    about |= {"kind": kind, "created": now(), "command": command, "settings": settings}
-    info = RUN_INFO.validate_python(about)
-    folder = make_folder(settings.out, kind)
+    info: RunInfo
+    if isinstance(settings, OnlineSettings):
+        info = online_info(settings, command, found)
+    else:
+        info = offline_info(settings, command, found)
+    folder = make_folder(settings.out, info.kind)
     write_json(folder / RUN, info)
     return folder
 

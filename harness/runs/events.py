@@ -8,7 +8,8 @@ from pathlib import Path
 
 from harness.loadgen.load_plan import Progress
 from harness.runs.schedule import Cell
-from harness.schema.results import OnlineSummary, Skipped, TraceRecord
+from harness.schema.profile import Level, ProfileRun, Tool
+from harness.schema.results import OfflineResult, OnlineSummary, Skipped, TraceRecord
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,41 @@ class CellDone:
 
 
 @dataclass(frozen=True)
+class BatchStarting:
+    """A batch of `bench offline` begins: number `index` of `total`, its engine's output going to `log`."""
+
+    label: str
+    repeat: int
+    index: int
+    total: int
+    log: Path
+
+
+@dataclass(frozen=True)
+class BatchDone:
+    """A batch is measured and saved."""
+
+    result: OfflineResult
+
+
+@dataclass(frozen=True)
+class CaptureStarting:
+    """A profiler's capture begins, the engine's output going to `log`."""
+
+    label: str
+    tool: Tool
+    level: Level
+    log: Path
+
+
+@dataclass(frozen=True)
+class CaptureDone:
+    """A capture has ended, well or with `run.error`."""
+
+    run: ProfileRun
+
+
+@dataclass(frozen=True)
 class Reporting:
     """All cells are saved; tables, figures and report are being made."""
 
@@ -82,6 +118,10 @@ Event = (
     | EngineWarming
     | CellProgress
     | CellDone
+    | BatchStarting
+    | BatchDone
+    | CaptureStarting
+    | CaptureDone
     | Reporting
 )
 Notify = Callable[[Event], None]

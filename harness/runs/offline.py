@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.engines import cores
-from harness.engines.auto_settings import resolve_device, resolve_dtype
-from harness.engines.base import EngineSettings
 from harness.engines.registry import contender
 from harness.errors import BenchError, CleanupError, UsageError
-from harness.files import now, write_json
-from harness.models import ModelFolder
+from harness.files import write_json
 from harness.runs.batch.entries import Entry, make_entries, order
 from harness.runs.batch.measured import result
 from harness.runs.batch.through_server import through_server
 from harness.runs.batch.through_worker import Batch, through_worker
+from harness.runs.events import BatchDone, BatchStarting, EngineSkipped, Notify, Started
 from harness.runs.folder import OFFLINE_RESULTS, RUN, log_file, make_folder
-from harness.runs.info import versions
-from harness.runs.resolved import resolve_model
-from harness.schema.results import OfflineResult, OfflineResults, OfflineRunInfo, Skipped
+from harness.runs.info import offline_info
+from harness.runs.resolved import engine_settings, resolve_common
+from harness.runs.workload import check_lengths
+from harness.schema.results import OfflineResults, Skipped
 from harness.schema.settings import OfflineSettings
-from harness.telemetry.machine import environment
 from harness.workload import closed_loop, warmup
-
-
-@dataclass(frozen=True)
-class Begun:
-    """The run has its folder."""
-
-    folder: Path
-
-
-@dataclass(frozen=True)
-class Measuring:
-    """A measurement begins: number `index` of `total`."""
-
-    label: str
-    repeat: int
-    index: int
-    total: int
-    log: Path
-
-
-Event = Begun | Measuring | OfflineResult | Skipped
-Notify = Callable[[Event], None]
 
 
 def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -> tuple[Path, OfflineResults]:
@@ -64,36 +39,35 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
         CleanupError: an engine could not be ended. Nothing can be measured beside it.
     """
     entries, skipped = make_entries([contender(ref) for ref in settings.engines])
-    names: list[str] = [entry.engine.name for entry in entries]
-    model = resolve_model(settings, resolve_device(settings.device), names)
-    if model is None or not entries:
+    if not entries:
         reasons = "; ".join(f"{skip.label}: {skip.reason}" for skip in skipped)
         raise UsageError(
             f"no engine can be measured: {reasons}", "; ".join(dict.fromkeys(skip.hint for skip in skipped))
         )
-    settings = _resolved(settings, model)
+    settings, model = resolve_common(settings, [entry.engine.name for entry in entries])
+    assert settings.max_model_len is not None
+    check_lengths(settings.input_len, settings.output_len, settings.max_model_len)
+    if settings.warmup == "auto":
+        settings = settings.model_copy(update={"warmup": settings.num_prompts})
     split = cores.split(cores.physical_cores())
-    launches = {entry: _engine_settings(entry, settings, model, split.engine) for entry in entries}
+    launches = {
+        entry: engine_settings(settings, entry.contender, model, settings.num_prompts, split)
+        for entry in entries
+    }
     for entry, launch in launches.items():
         if entry.served:
             entry.engine.server(entry.engine.installed(), launch, port=0)
-    info = OfflineRunInfo(
-        created=now(),
-        command=command,
-        settings=settings,
-        environment=environment(),
-        versions=versions(entry.engine.installed() for entry in entries),
-    )
+    info = offline_info(settings, command, [entry.engine.installed() for entry in entries])
     results = OfflineResults(meta=info, results=[], skipped=skipped)
     out = make_folder(settings.out, "offline")
-    notify(Begun(out))
     turns = list(order(entries, settings))
+    notify(Started(out, len(turns)))
     _save(results, out, turns)
     for skip in skipped:
-        notify(skip)
+        notify(EngineSkipped(skip))
     for index, (entry, repeat) in enumerate(turns):
         log = log_file(out, entry.contender.ref, "server" if entry.served else "offline")
-        notify(Measuring(entry.label, repeat, index, len(turns), log))
+        notify(BatchStarting(entry.label, repeat, index, len(turns), log))
         try:
             batch, launch = _batch(settings, repeat), launches[entry]
             if entry.served:
@@ -106,58 +80,14 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
         except BenchError as error:
             failure = _left_out(entry, repeat, error.message, error.hint)
             results.skipped.append(failure)
-            notify(failure)
+            notify(EngineSkipped(failure))
         else:
             results.results.append(row)
             if all(record.label != known.label for known in info.launches):
                 info.launches.append(record)
-            notify(row)
+            notify(BatchDone(row))
         _save(results, out, turns[index + 1 :])
     return out, results
-
-
-def _resolved(settings: OfflineSettings, model: ModelFolder) -> OfflineSettings:
-    """The settings with nothing left to `auto`. Raises UsageError when the batch does not fit the context."""
-    device = resolve_device(settings.device)
-    context = settings.max_model_len or model.max_model_len
-    if context > model.max_model_len:
-        raise UsageError(
-            f"--max-model-len {context} is above the model's {model.max_model_len}", "give a smaller one"
-        )
-    if settings.input_len + settings.output_len > context:
-        raise UsageError(
-            f"{settings.input_len} + {settings.output_len} tokens do not fit a context of {context}",
-            "lower --input-len or --output-len",
-        )
-    return settings.model_copy(
-        update={
-            "model": model.name,
-            "device": device,
-            "dtype": resolve_dtype(settings.dtype, device),
-            "max_model_len": context,
-            "vocab_size": model.vocab_size,
-            "warmup": settings.num_prompts if settings.warmup == "auto" else settings.warmup,
-        }
-    )
-
-
-def _engine_settings(
-    entry: Entry, settings: OfflineSettings, model: ModelFolder, cpus: tuple[int, ...] | None
-) -> EngineSettings:
-    assert settings.max_model_len is not None
-    device = resolve_device(settings.device)
-    return EngineSettings(
-        contender=entry.contender,
-        model=model.path,
-        served_name=model.served_name,
-        device=device,
-        dtype=resolve_dtype(settings.dtype, device),
-        max_model_len=settings.max_model_len,
-        prefix_cache=settings.prefix_cache,
-        max_concurrency=settings.num_prompts,
-        cpus=cpus,
-        seed=settings.seed,
-    )
 
 
 def _batch(settings: OfflineSettings, repeat: int) -> Batch:

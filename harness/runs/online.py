@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import JsonValue
-
 from harness.errors import BenchError, UsageError
 from harness.fairness.ledger import ledger
-from harness.files import now, write_json
+from harness.files import write_json
 from harness.metrics.comparison import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.prefixes import prefix_hits
@@ -19,14 +17,12 @@ from harness.runs.answers import judge_answers, judged_answers, unjudged
 from harness.runs.block import measure_block
 from harness.runs.events import EngineSkipped, Notify, Reporting, Started
 from harness.runs.folder import JOURNAL, ONLINE_RESULTS, alone, make_folder
-from harness.runs.info import versions
+from harness.runs.info import online_info
 from harness.runs.journal import read_journal
 from harness.runs.resolved import Resolved, make_contenders, resolve_online
 from harness.runs.run_state import Run
-from harness.schema.calibration import Calibration
-from harness.schema.results import OnlineResults, OnlineRunInfo
+from harness.schema.results import OnlineResults
 from harness.schema.settings import OnlineSettings
-from harness.telemetry.machine import environment
 
 
 def run_online(settings: OnlineSettings, command: list[str], notify: Notify) -> tuple[Path, OnlineResults]:
@@ -45,13 +41,8 @@ def run_online(settings: OnlineSettings, command: list[str], notify: Notify) -> 
     """
     resolved = resolve_online(settings, notify)
     folder = make_folder(settings.out, "online")
-    info = OnlineRunInfo(
-        created=now(),
-        command=command,
-        settings=resolved.settings,
-        environment=environment() | {"calibration": _as_json(resolved.calibration)},
-        versions=versions(resolved.found),
-        trace=resolved.workload.record,
+    info = online_info(
+        resolved.settings, command, resolved.found, resolved.workload.record, resolved.calibration
     )
     with alone(folder):
         return folder, _go(Run.create(folder, info, resolved.missing), resolved, notify)
@@ -75,12 +66,6 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
         if resolved is not None:
             _unchanged(run, resolved)
         return folder, _go(run, resolved, notify)
-
-
-def _as_json(calibration: Calibration | None) -> JsonValue:
-    if calibration is None:
-        return "none: cells are not judged by what the client sustains; `bench calibrate` measures it"
-    return calibration.model_dump(mode="json")
 
 
 def _unchanged(run: Run, resolved: Resolved) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
+from typing import TypeVar
 
 from harness.calibration.calibrate import calibrate
 from harness.calibration.calibration_file import load as load_calibration
@@ -17,10 +19,12 @@ from harness.engines.registry import contender, get_engine
 from harness.errors import BenchError, EngineError, UsageError
 from harness.models.model_folder import ModelFolder, resolve
 from harness.runs.events import Calibrating, Notify
-from harness.runs.workload import Workload, model_context
+from harness.runs.workload import Workload
 from harness.schema.calibration import Calibration
 from harness.schema.results import Skipped
 from harness.schema.settings import CommonSettings, OnlineSettings
+
+Settings = TypeVar("Settings", bound=CommonSettings)
 
 #: A client process is given this share of what it sustains before another is started: half of what would
 #: make a cell invalid.
@@ -50,20 +54,8 @@ class Resolved:
 
     def engine_settings(self, who: Contender) -> EngineSettings:
         """What `who` is started with."""
-        settings = self.settings
-        assert settings.device != "auto" and settings.dtype != "auto" and settings.max_model_len is not None
-        return EngineSettings(
-            contender=who,
-            model=self.model.path if self.model else Path(),
-            served_name=self.model.served_name if self.model else settings.model,
-            device=settings.device,
-            dtype=settings.dtype,
-            max_model_len=settings.max_model_len,
-            prefix_cache=settings.prefix_cache,
-            max_concurrency=max(settings.concurrency) if settings.concurrency else None,
-            cpus=self.cpus.engine,
-            seed=settings.seed,
-        )
+        in_flight = max(self.settings.concurrency) if self.settings.concurrency else None
+        return engine_settings(self.settings, who, self.model, in_flight, self.cpus)
 
 
 def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
@@ -82,20 +74,10 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
         )
     absent = {s.label for s in missing}
     contenders = [c for c in contenders if c.label not in absent]
-    device = resolve_device(settings.device)
-    model = resolve_model(settings, device, [c.ref.name for c in contenders])
-    vocab_size, max_model_len = model_context(settings, model)
-    workload = Workload.make(settings, vocab_size, max_model_len)
+    settings, model = resolve_common(settings, [c.ref.name for c in contenders])
+    assert settings.max_model_len is not None
+    workload = Workload.make(settings, settings.vocab_size, settings.max_model_len)
     cpus = split(physical_cores())
-    settings = settings.model_copy(
-        update={
-            "device": device,
-            "dtype": resolve_dtype(settings.dtype, device),
-            "model": model.name if model else settings.model,
-            "vocab_size": vocab_size,
-            "max_model_len": max_model_len,
-        }
-    )
     resolved = Resolved(settings, model, workload, contenders, engines, found, missing, cpus)
     for who in contenders:
         _check_command(engines[who.label], resolved.engine_settings(who))
@@ -103,6 +85,65 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
     clients = _clients(settings, workload, cpus, calibration)
     settings = settings.model_copy(update={"clients": clients})
     return replace(resolved, settings=settings, calibration=calibration)
+
+
+def resolve_common(settings: Settings, names: Sequence[str]) -> tuple[Settings, ModelFolder | None]:
+    """What every benchmark shares, with nothing left to `auto`, and the model's folder.
+
+    Args:
+        names: The engines that are there. The folder is None where all are servers that run already.
+
+    Raises:
+        UsageError: The model is not there, or its context is unknown or shorter than what is asked for.
+    """
+    device = resolve_device(settings.device)
+    model = resolve_model(settings, device, names)
+    vocab_size, max_model_len = model_context(settings, model)
+    resolved = {
+        "device": device,
+        "dtype": resolve_dtype(settings.dtype, device),
+        "model": model.name if model else settings.model,
+        "vocab_size": vocab_size,
+        "max_model_len": max_model_len,
+    }
+    return settings.model_copy(update=resolved), model
+
+
+def engine_settings(
+    settings: CommonSettings,
+    who: Contender,
+    model: ModelFolder | None,
+    max_concurrency: int | None,
+    cpus: CpuSplit,
+) -> EngineSettings:
+    """What `who` is started with, by resolved settings."""
+    assert settings.device != "auto" and settings.dtype != "auto" and settings.max_model_len is not None
+    return EngineSettings(
+        contender=who,
+        model=model.path if model else Path(),
+        served_name=model.served_name if model else settings.model,
+        device=settings.device,
+        dtype=settings.dtype,
+        max_model_len=settings.max_model_len,
+        prefix_cache=settings.prefix_cache,
+        max_concurrency=max_concurrency,
+        cpus=cpus.engine,
+        seed=settings.seed,
+    )
+
+
+def model_context(settings: CommonSettings, model: ModelFolder | None) -> tuple[int, int]:
+    """Vocabulary and context of the model, or of the server of which only the settings speak."""
+    if model is None:
+        if settings.max_model_len is None:
+            raise UsageError("the running server's context is unknown", "give --max-model-len")
+        return settings.vocab_size, settings.max_model_len
+    asked = settings.max_model_len or model.max_model_len
+    if asked > model.max_model_len:
+        raise UsageError(
+            f"--max-model-len {asked} is above the model's {model.max_model_len}", "give a smaller one"
+        )
+    return model.vocab_size, asked
 
 
 def make_contenders(settings: CommonSettings) -> list[Contender]:
@@ -153,7 +194,7 @@ def find_engines(
     return list(found.values()), missing
 
 
-def resolve_model(settings: CommonSettings, device: str, names: list[str]) -> ModelFolder | None:
+def resolve_model(settings: CommonSettings, device: str, names: Sequence[str]) -> ModelFolder | None:
     """The model's folder; None where only a running server knows its model.
 
     `auto` is GPT-2's own shape on a GPU and a small one on a CPU, both with random weights.

@@ -9,7 +9,6 @@ import numpy as np
 from harness.errors import UsageError
 from harness.loadgen.limits import most_in_flight
 from harness.loadgen.load_plan import WireRequest
-from harness.models.model_folder import ModelFolder
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.results import TraceRecord
 from harness.schema.settings import OnlineSettings
@@ -48,12 +47,7 @@ class Workload:
             fitted = fit(load(settings.trace), settings.fit, max_model_len, settings.max_output_len)
             fitted = fitted.head(settings.n)
             return cls(settings, vocab_size, max_model_len, fitted.trace, fitted.record())
-        total = settings.input_len + settings.output_len
-        if total > max_model_len:
-            raise UsageError(
-                f"{settings.input_len} + {settings.output_len} tokens exceed the context of {max_model_len}",
-                "lower --input-len or --output-len",
-            )
+        check_lengths(settings.input_len, settings.output_len, max_model_len)
         held = ", ".join(map(str, sorted(settings.concurrency)))
         sent = sum(map(settings.requests, settings.loads))
         record = TraceRecord(
@@ -130,19 +124,10 @@ class Workload:
         return min(input_tokens, self.max_model_len - output), output
 
 
-def model_context(settings: OnlineSettings, model: ModelFolder | None) -> tuple[int, int]:
-    """Vocabulary and context of the model, or of the server of which only the settings speak.
-
-    Raises:
-        UsageError: Nobody says how long the context is, or it is longer than the model's.
-    """
-    if model is None:
-        if settings.max_model_len is None:
-            raise UsageError("the running server's context is unknown", "give --max-model-len")
-        return settings.vocab_size, settings.max_model_len
-    asked = settings.max_model_len or model.max_model_len
-    if asked > model.max_model_len:
+def check_lengths(input_len: int, output_len: int, context: int) -> None:
+    """Raises UsageError where a request of so many tokens does not fit the context."""
+    if input_len + output_len > context:
         raise UsageError(
-            f"--max-model-len {asked} is above the model's {model.max_model_len}", "give a smaller one"
+            f"{input_len} + {output_len} tokens exceed the context of {context}",
+            "lower --input-len or --output-len",
         )
-    return model.vocab_size, asked

@@ -34,7 +34,7 @@ def test_figures_are_those_of_the_profiler(tmp_path: Path) -> None:
             "input_len": 32, "output_len": 20, "warmup": 3, "calibrate": False, "out": tmp_path,
         }
     )  # fmt: skip
-    folder = begin_run(settings, "online", ["bench"])
+    folder = begin_run(settings, ["bench"])
     [run] = profile_run(
         open_subject(folder, None, lambda event: None), ProfileOptions(steps=24), lambda event: None
     ).runs

@@ -16,6 +16,8 @@ from harness.loadgen.load_plan import Progress
 from harness.metrics.estimates import distribution
 from harness.metrics.samples import Sample
 from harness.runs.events import (
+    BatchDone,
+    BatchStarting,
     CellDone,
     CellProgress,
     EngineSkipped,
@@ -25,7 +27,6 @@ from harness.runs.events import (
     Reporting,
     Started,
 )
-from harness.runs.offline import Measuring
 from harness.runs.schedule import Cell
 from harness.schema.load import TraceLoad
 from harness.schema.metrics import LATENCIES
@@ -92,9 +93,9 @@ def test_offline_events(capsys: pytest.CaptureFixture[str]) -> None:
         total_s=0.5, req_per_s=2, output_tok_per_s=6, total_tok_per_s=10,
     )  # fmt: skip
     with make_display(quiet=False) as display:
-        display.show(Measuring("vLLM", 0, 0, 2, Path("log")))
-        display.show(row)
-        display.show(Skipped(engine="vllm", label="vLLM", repeat=1, reason="it died"))
+        display.show(BatchStarting("vLLM", 0, 0, 2, Path("log")))
+        display.show(BatchDone(row))
+        display.show(EngineSkipped(Skipped(engine="vllm", label="vLLM", repeat=1, reason="it died")))
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [

@@ -20,9 +20,10 @@ from harness.errors import UsageError
 from harness.profiling.analysis import analyse
 from harness.profiling.explain import OUTSIDE
 from harness.profiling.profile_files import read_profiles
-from harness.profiling.stage import Captured, ProfileOptions, Profiling, profile_run
+from harness.profiling.stage import ProfileOptions, profile_run
 from harness.profiling.subject import Subject, begin_run, open_subject
 from harness.report.render import write_report, write_run_outputs
+from harness.runs.events import CaptureDone, CaptureStarting, Event
 from harness.runs.online import run_online
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.profile import Gap, ProfileManifest
@@ -82,12 +83,12 @@ def test_slowdowns_are_found_where_they_were_made(
     folder, _ = run_for("roseinfer", "roseinfer@tokenizer", "roseinfer@batch", "roseinfer@layers")
     before = (folder / "online_results.json").read_bytes()
     whole = open_subject(folder, None, lambda event: None)
-    told: list[Profiling | Captured] = []
+    told: list[Event] = []
     profiled = {"roseinfer", "roseinfer (extra norm)"}
     manifest = profile_run(_only(whole, profiled), ProfileOptions(steps=12), told.append)
     profiles = analyse(folder)
 
-    assert [type(one) for one in told] == [Profiling, Captured] * 2
+    assert [type(one) for one in told] == [CaptureStarting, CaptureDone] * 2
     assert {one.label for one in manifest.runs} == profiled
     assert ProfileManifest.model_validate_json((folder / "profile_manifest.json").read_bytes()) == manifest
     for one in manifest.runs:
@@ -161,7 +162,7 @@ def test_the_load_that_is_profiled(tmp_path: Path) -> None:
         {"engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "concurrency": "2,8,4",
          "n": 16, "input_len": 16, "output_len": 12, "out": tmp_path}
     )  # fmt: skip
-    folder = begin_run(settings, "online", ["bench"])
+    folder = begin_run(settings, ["bench"])
     for load, held in ((None, 8), (ClosedLoop(concurrency=2), 2)):
         subject = open_subject(folder, load, lambda event: None)
         assert subject.load == ClosedLoop(concurrency=held)
@@ -184,7 +185,7 @@ def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path) -> None:
             "max_model_len": 64, "warmup": 2, "out": tmp_path,
         }
     )  # fmt: skip
-    folder = begin_run(settings, "online", ["bench"])
+    folder = begin_run(settings, ["bench"])
     subject = open_subject(folder, None, lambda event: None)
     manifest = profile_run(subject, ProfileOptions(steps=4), lambda event: None)
     places = {one.label: (one.output_dir, one.log_path, one.error) for one in manifest.runs}

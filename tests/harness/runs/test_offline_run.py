@@ -18,7 +18,8 @@ from harness.engines.variants import Variant
 from harness.errors import CleanupError, EngineError, UsageError
 from harness.models import resolve
 from harness.runs.batch.through_worker import Batch, through_worker
-from harness.runs.offline import Measuring, run_offline
+from harness.runs.events import BatchStarting
+from harness.runs.offline import run_offline
 from harness.schema.results import OfflineResults
 from harness.schema.settings import EngineRef, OfflineSettings
 from harness.telemetry import gpu
@@ -40,7 +41,7 @@ def test_both_ways_are_measured_and_saved(tmp_path: Path):
     assert [row.label for row in results.results] == ["roseinfer", "roseinfer (in-process)"]
     assert all(row.completion_tokens == 12 and row.total_s > 0 for row in results.results)
     assert [skip.label for skip in results.skipped] == ["openai"]
-    assert [event.index for event in events if isinstance(event, Measuring)] == [0, 1]
+    assert [event.index for event in events if isinstance(event, BatchStarting)] == [0, 1]
     saved = OfflineResults.model_validate_json((folder / "offline_results.json").read_bytes())
     assert saved == results
     assert [launch.label for launch in saved.meta.launches] == ["roseinfer", "roseinfer (in-process)"]
@@ -99,7 +100,7 @@ def test_nothing_is_measured_beside_what_was_left_behind(tmp_path: Path, monkeyp
     events: list[object] = []
     with pytest.raises(CleanupError, match="PID 7"):
         run_offline(small(tmp_path), [], events.append)
-    assert [event.label for event in events if isinstance(event, Measuring)] == ["roseinfer"]
+    assert [event.label for event in events if isinstance(event, BatchStarting)] == ["roseinfer"]
 
 
 def test_what_one_engine_refuses_the_others_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -128,7 +129,7 @@ def test_a_batch_beyond_the_context(tmp_path: Path):
     settings = OfflineSettings(
         engines="roseinfer", model="random:gpt2-tiny", out=tmp_path, input_len=1000, output_len=100
     )
-    with pytest.raises(UsageError, match="do not fit a context of 1024"):
+    with pytest.raises(UsageError, match="exceed the context of 1024"):
         run_offline(settings, [], lambda event: None)
     assert list(tmp_path.iterdir()) == []
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.models.model_folder import ModelFolder
-from harness.runs.workload import MAX_STAGGERED, MAX_WARMUP_BATCH, Workload, model_context
+from harness.runs.resolved import model_context
+from harness.runs.workload import MAX_STAGGERED, MAX_WARMUP_BATCH, Workload
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.settings import OnlineSettings
 from harness.workload import PlannedRequest
