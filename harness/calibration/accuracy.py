@@ -37,16 +37,29 @@ class Times:
         self.ttft.append((first - begin) * 1e3)
         self.e2e.append((last - begin) * 1e3)
         self.tpot.append((last - first) * 1e3 / max(1, sum(tokens for _, tokens in chunks) - 1))
-        for (before, _), (now, tokens) in pairwise(chunks):
-            self.itl += [(now - before) * 1e3 / tokens] * tokens
+        self.itl += token_gaps(chunks)
+
+
+def token_gaps(chunks: list[tuple[float, int]]) -> list[float]:
+    """ITL in ms of each token after the first chunk."""
+    return [
+        (now - before) * 1e3 / tokens
+        for (before, _), (now, tokens) in pairwise(chunks)
+        for _ in range(tokens)
+    ]
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A load as measured and as it truly was; the samples of both are in the same order."""
+    """A load as measured and as it truly was, requests in the same order.
+
+    A client that reads the first chunks at once has no ITL for their tokens, so `itl_error`, in ms, is of the
+    tokens for which both sides have one.
+    """
 
     measured: Times
     true: Times
+    itl_error: list[float]
     submit_lag: list[float]
 
     def error(self, processes: int, concurrency: int) -> TimingError:
@@ -56,7 +69,7 @@ class Accuracy:
             concurrency=concurrency,
             requests=len(self.submit_lag),
             ttft_error_ms=_spread(np.subtract(self.measured.ttft, self.true.ttft)),
-            itl_error_ms=_spread(np.subtract(self.measured.itl, self.true.itl)),
+            itl_error_ms=_spread(np.asarray(self.itl_error)),
             submit_lag_ms=_spread(np.asarray(self.submit_lag)),
         )
 
@@ -80,7 +93,7 @@ def measure_accuracy(
         plan = LoadPlan(mock.target, wire, concurrency)
         result = run_load(plan, clients=processes, cpus=cpus.client)
         deeds = mock.deeds()
-    accuracy = Accuracy(Times(), Times(), [])
+    accuracy = Accuracy(Times(), Times(), [], [])
     for response in result.responses:
         _add(accuracy, response, deeds[response.index], tokens)
     return accuracy
@@ -92,6 +105,11 @@ def _add(accuracy: Accuracy, response: RawResponse, deed: Deed, tokens: int) -> 
         raise BenchError(f"a request to the mock server failed: {record.error}: {record.detail}")
     accuracy.measured.add(response.t_sent, record.chunks)
     accuracy.true.add(deed.t_received, deed.writes)
+    measured, true = token_gaps(record.chunks), token_gaps(deed.writes)
+    both = min(len(measured), len(true))
+    accuracy.itl_error.extend(
+        np.subtract(measured[len(measured) - both :], true[len(true) - both :]).tolist()
+    )
     accuracy.submit_lag.append((response.t_sent - response.t_sched) * 1e3)
 
 
