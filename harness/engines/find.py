@@ -26,7 +26,7 @@ from harness.modules import ELSEWHERE
 from harness.schema.settings import EngineName
 
 CACHE = paths.CACHE / "engines"
-#: Distributions whose versions stand in `run.json`, by the name the result files use.
+#: Distributions whose versions are in `run.json`, by the name the result files use.
 REPORTED = ("torch", "transformers")
 
 _PROBE = """

@@ -18,7 +18,7 @@ CONFIGS = paths.DATA / "configs" / "engines"
 class Variant(Strict):
     """Settings laid over an engine's defaults. The empty one is the engine as it is."""
 
-    label: str = Field("", description="what stands in parentheses behind the engine's name")
+    label: str = Field("", description="what is in parentheses after the engine's name")
     about: str = Field("", description="one sentence for `bench engines list`")
     args: list[str] = Field(default_factory=list, description="appended to the server's command line")
     env: dict[str, str] = Field(default_factory=dict, description="environment of server and offline worker")

@@ -84,7 +84,7 @@ def of_metric(found: Estimates, metric: str) -> dict[str, Estimate]:
 def generator(seed: int, group: Group) -> np.random.Generator:
     """A random stream of this engine, load and repeat: no two resamples move together.
 
-    A trace's scale stands for its load.
+    A trace's load is named by its scale.
     """
     load = repr(group.load.scale) if isinstance(group.load, TraceLoad) else load_text(group.load)
     name = f"{group.label}\n{load}\n{group.repeat}"

@@ -9,7 +9,7 @@ import pandas as pd
 from harness.metrics.samples import load_of
 from harness.schema.results import PrefixCount, PrefixHits
 
-UNKNOWN = "unknown: the engine does not tell"
+UNKNOWN = "unknown: the engine does not report it"
 USAGE = "usage of the answers: prompt_tokens_details.cached_tokens"
 
 

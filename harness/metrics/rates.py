@@ -15,7 +15,7 @@ from harness.metrics.window import inside, scheduled
 from harness.schema.metric import MS
 from harness.schema.settings import Slo
 
-#: Shorter than any clock can tell.
+#: Shorter than any clock can measure.
 NO_TIME_S = 1e-9
 
 

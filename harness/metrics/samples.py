@@ -1,4 +1,4 @@
-"""The samples behind a summary: which requests, and the values of each metric with their requests."""
+"""What a summary is made of: which requests, and the values of each metric with their requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time to first token went: what client and engine tell, added up to the mean TTFT.
+"""Where the time to first token went: what client and engine report, added up to the mean TTFT.
 
 Means are taken because they add up; percentiles do not. docs/metrics.md has the definitions.
 """
@@ -26,7 +26,7 @@ def waterfall(good: pd.DataFrame, reported: Reported) -> Waterfall | None:
     A request's HTTP part ends with the head of the response. Some servers send the head when the request is
     with the engine already; what the engine says then bounds it: it was over before the queue began, so it is
     at most TTFT - queue - prefill. Others hold the head back until they have the first token: a head that is
-    nearer to that than to the sending tells nothing.
+    nearer to that than to the sending says nothing.
     """
     if good.empty:
         return None

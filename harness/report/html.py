@@ -87,7 +87,7 @@ class Chapter:
 
     @property
     def ledger_sources(self) -> list[str]:
-        """Who tells each engine's settings."""
+        """Where each engine's settings were read."""
         return sources(self.ledger) if self.ledger else []
 
     @property

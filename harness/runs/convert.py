@@ -135,7 +135,10 @@ def _skipped(record: Record, only: int | None) -> Record:
 
 
 def _summary(record: Record, only: int | None) -> Record:
-    return _renamed(_at_load(dict(record), only), held_turns="late_turns")
+    record = _renamed(_at_load(dict(record), only), held_turns="late_turns")
+    for part in (record.get("waterfall") or {}).get("parts", []):
+        part["how"] = part["how"].replace("nobody tells", "not reported")
+    return record
 
 
 def _entry(record: Record, only: int | None) -> Record:
@@ -153,6 +156,8 @@ def _online(results: Record, only: int | None) -> Record:
     results["summaries"] = [_summary(one, only) for one in results["summaries"]]
     for name in ("comparisons", "prefixes"):
         results[name] = [_at_load(dict(one), only) for one in results.get(name, [])]
+    for one in results["prefixes"]:
+        one["source"] = one["source"].replace("does not tell", "does not report it")
     return results
 
 

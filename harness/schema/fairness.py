@@ -26,7 +26,7 @@ class LedgerRow(Strict):
 
     key: str
     name: str = Field(description="as shown, with its unit")
-    facts: dict[str, Fact | None] = Field(description="by label; null where the engine does not tell")
+    facts: dict[str, Fact | None] = Field(description="by label; null where the engine does not report it")
     agreement: Agreement = Field(
         description="of those that tell; own: each engine's own design, not to be equal; unknown: fewer than "
         "two tell"

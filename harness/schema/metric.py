@@ -115,7 +115,7 @@ class Metric:
         of: a latency's values: (U,) one a request, NaN where it has none, or (S,) one a gap; of a sample of
             tokens each counts for the tokens of its chunk.
         counted: what a rate counts; it is divided by the measured time.
-        by_engine: only the engine can tell it: per request, else from its histograms.
+        by_engine: only the engine knows it: per request, else from its histograms.
         decimals: in tables; None: as many as show three digits.
     """
 

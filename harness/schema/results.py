@@ -256,7 +256,7 @@ class PrefixHits(Strict):
     possible: float = Field(
         description="share of them that an unbounded cache of whole blocks holds, in the order of sending"
     )
-    reported: float | None = Field(description="share by the engine's word; null where it does not tell")
+    reported: float | None = Field(description="as the engine reports it; null where it does not")
     source: str = Field(description="of what is reported")
 
 

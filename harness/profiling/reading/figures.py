@@ -119,7 +119,7 @@ def totals(timeline: Timeline) -> dict[str, tuple[int, float]]:
 
 
 def _step_of(work: _Work, steps: Steps) -> Ints:
-    """(S,) the step of each span; −1 before the first, the number of steps behind the last."""
+    """(S,) the step of each span; −1 before the first, the number of steps after the last."""
     return np.searchsorted(steps.edges, work.at, side="right") - 1
 
 

@@ -45,7 +45,7 @@ class Steps:
 
 
 def find_steps(timeline: Timeline) -> Steps:
-    """The steps of a profile; none where nothing tells them apart."""
+    """The steps of a profile; none where they cannot be told apart."""
     return _by_ranges(timeline) or _by_graphs(timeline) or _by_gaps(timeline.device)
 
 

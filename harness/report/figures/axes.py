@@ -18,7 +18,7 @@ LOG_FROM = 20.0
 
 
 def places(loads: Sequence[Load]) -> dict[Load, float]:
-    """Where each load stands: logarithmic, so that 0.4, 0.8, 1.6 are even; one step each if too close."""
+    """Each load's place: logarithmic, so that 0.4, 0.8, 1.6 are even; one step each if too close."""
     ordered = sorted(set(loads))
     logs = [math.log2(load.value) for load in ordered]
     span = logs[-1] - logs[0]

@@ -26,7 +26,7 @@ def ecdf(groups: Sequence[Group], styles: Mapping[str, Look], metric: str) -> Pl
     engine.
 
     Args:
-        groups: One per engine, all at the same load. Markers stand at p50, p90 and p99.
+        groups: One per engine, all at the same load. Markers are at p50, p90 and p99.
     """
     term, load = METRICS[metric], groups[0].load
     sketch = Sketch({group.label: styles[group.label] for group in groups}, ("engine", "percent", "ms"))

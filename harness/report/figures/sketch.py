@@ -46,8 +46,8 @@ class Sketch:
         size: In inches at 72 points, without the legend.
         invalid: The legend explains the mark of an invalid point.
         left: Room for the labels of the value axis, in inches.
-        has_legend: It stands above the axes, in as many columns as fit the width.
-        on_page: It stands in the page too, which has one only for engines.
+        has_legend: It is above the axes, in as many columns as fit the width.
+        on_page: It is in the page too, which has one only for engines.
     """
 
     styles: Mapping[str, Look]

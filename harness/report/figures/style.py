@@ -56,7 +56,7 @@ MATPLOTLIB = {
     "axes.titlesize": 9,
     "axes.titleweight": "bold",
     "axes.titlepad": 8,
-    "axes.titley": 1.0,  # not placed by what stands above the axes, which takes a third of drawing
+    "axes.titley": 1.0,  # not placed by what is above the axes, which takes a third of drawing
     "figure.facecolor": PAPER,
     "grid.color": RULE,
     "grid.linewidth": 0.6,

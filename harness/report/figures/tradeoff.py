@@ -19,7 +19,7 @@ from harness.schema.results import OnlineSummary
 def tradeoff(pooled: Sequence[OnlineSummary], styles: Styles, metric: str) -> Plot:
     """The output rate and a latency at p90 of each load, joined from light to heavy.
 
-    p50 stands in for p90 where a sample does not support it.
+    p50 is shown instead of p90 where a sample does not support it.
     """
     term = METRICS[metric]
     q = 90 if all(not missing(90, summary.latency(metric).n) for summary in pooled) else 50
@@ -50,7 +50,7 @@ def tradeoff(pooled: Sequence[OnlineSummary], styles: Styles, metric: str) -> Pl
             ((one.output_tok_per_s, level(one) or 0.0) for one in pooled if one.load == load),
             key=lambda point: point[1],
         )
-        aside = 2 * rate > max(rates)  # a load beyond what the engine can give stands above the one before
+        aside = 2 * rate > max(rates)  # a load beyond what the engine can give is above the one before
         axes.annotate(
             str(load), (rate, ms), (-6, 3) if aside else (0, 6),
             textcoords="offset points", ha="right" if aside else "center", fontsize=7, color=MUTED,

@@ -16,7 +16,7 @@ _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 
 def ledger_table(ledger: Ledger) -> Table:
-    """One row a setting, one column an engine; what an engine does not tell is unknown."""
+    """One row a setting, one column an engine; what an engine does not report is unknown."""
     columns = [Column("setting", numeric=False), *(Column(label, numeric=False) for label in ledger.labels)]
     rows = []
     for row in ledger.rows:
@@ -43,7 +43,7 @@ def sources(ledger: Ledger) -> list[str]:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """One row a setting, one column an engine; `differs` where engines that tell it do not agree."""
+    """One row a setting, one column an engine; `differs` where engines that report it do not agree."""
 
     labels: list[str]
     rows: list[tuple[str, list[str], bool]]

@@ -63,7 +63,7 @@ def categories(figures: Sequence[ProfileFigures]) -> Table:
 
 
 def components(figures: Sequence[ProfileFigures]) -> Table:
-    """Time in parts of the server, where ranges tell."""
+    """Time in parts of the server, where ranges mark them."""
     heads = ("engine", "tool", "part", "ranges", "mean ms", "total ms")
     columns = [Column(head, numeric=head in heads[3:]) for head in heads]
     rows = [
@@ -75,7 +75,7 @@ def components(figures: Sequence[ProfileFigures]) -> Table:
         for one in figures
         for name, found in one.components.items()
     ]
-    return Table("profile-components", "Parts of the server, where ranges tell", columns, rows)
+    return Table("profile-components", "Parts of the server, where ranges mark them", columns, rows)
 
 
 def agreements(found: Sequence[Agreement]) -> Table:

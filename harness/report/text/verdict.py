@@ -27,7 +27,7 @@ def verdict(run: Run) -> list[str]:
 def _online(run: OnlineRun) -> list[str]:
     valid = [summary for summary in run.pooled if summary.valid]
     if not valid:
-        return ["No engine has a valid result.", "The reasons stand above."]
+        return ["No engine has a valid result.", "The reasons are above."]
     for load in reversed(from_light_to_heavy(summary.load for summary in valid)):
         engines = [summary for summary in valid if summary.load == load]
         if len(engines) > 1:
@@ -118,7 +118,7 @@ def _offline(run: OfflineRun) -> list[str]:
     for result in run.results.results:
         rates.setdefault(result.label, []).append(result.output_tok_per_s)
     if not rates:
-        return ["No engine has a result.", "The reasons stand above."]
+        return ["No engine has a result.", "The reasons are above."]
     means = {label: sum(values) / len(values) for label, values in rates.items()}
     engine = {result.label: result.engine for result in run.results.results}
     first, *rest = sorted(means, key=lambda label: -means[label])

@@ -85,6 +85,7 @@ def test_every_number_of_a_trace_stays(tmp_path: Path) -> None:
             old["late_turns"] = old.pop("held_turns")
             now = dict(leaves(new.model_dump(mode="json")))
             for place, value in leaves(old):
+                value = "not reported" if value == "nobody tells" else value
                 if name == "trace" or "ci" not in place:
                     assert now[place] == value, place
 
