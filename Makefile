@@ -1,4 +1,4 @@
-# `make help` lists what there is to do. Everything is set up from PyPI into .venv on first use.
+# `make help` lists the targets. Everything is installed from PyPI into .venv on first use.
 PYTHON ?= python3
 VENV ?= .venv
 SCALES ?= 0.4,0.8,1.6
@@ -35,7 +35,7 @@ help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 	@echo "  variables: SCALES=$(SCALES) CONCURRENCY= MODEL=$(MODEL) ENGINES=$(ENGINES) TRACE=$(TRACE) N=$(N) OUT= RUN= ARGS="
 
-bench-online: $(READY) ## replay TRACE at SCALES, or hold CONCURRENCY=1,8,64 in flight, against ENGINES; HTML report
+bench-online: $(READY) ## replay TRACE at SCALES, or keep CONCURRENCY=1,8,64 in flight, against ENGINES; writes an HTML report
 	$(BIN)/bench online $(if $(CONCURRENCY),--concurrency '$(CONCURRENCY)' --rounds 10,--scales '$(SCALES)' --trace '$(TRACE)') --n $(N) $(COMMON)
 
 bench-offline: $(READY) ## throughput of a fixed batch of prompts through ENGINES
@@ -54,7 +54,7 @@ test: $(READY) ## run the test suite
 test-unit: $(READY) ## run the quick tests that start no process and open no socket
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m 'unit and not slow' $(ARGS)
 
-coverage: $(READY) ## how much of the engine's own code its tests run, in all its processes
+coverage: $(READY) ## coverage of the engine by its tests, in all its processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) tests/roseinfer --cov $(ARGS)
 
 lint: $(READY) ## ruff, mypy and the layers of the packages

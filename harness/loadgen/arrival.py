@@ -1,4 +1,4 @@
-"""When bytes arrived, by the kernel's own word."""
+"""When bytes arrived, by the kernel's stamps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 import struct
 from time import monotonic, time
 
-#: socket(7) on Linux: recvmsg then tells the CLOCK_REALTIME at which the last of what it reads came in.
+#: socket(7) on Linux: recvmsg then returns the CLOCK_REALTIME at which the last of the bytes read arrived.
 _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("qq")
 NOTE_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
@@ -15,7 +15,7 @@ _STEP_S = 5e-4
 
 
 def ask_for_stamps(sock: socket.socket) -> None:
-    """Let reads of `sock` carry stamps."""
+    """Make reads of `sock` return stamps."""
     sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
 
 
@@ -29,13 +29,13 @@ class ArrivalClock:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at how far the two clocks are apart, by the two readings of several that lay closest."""
+        """Measure the offset of the two clocks, by the closest pair of several readings."""
         pairs = [(monotonic(), time(), monotonic()) for _ in range(16)]
         before, epoch, after = min(pairs, key=lambda pair: pair[2] - pair[0])
         self._apart = epoch - (before + after) / 2
 
     def stamp(self, note: bytes, earliest: float) -> float:
-        """When what was just read had arrived; now, where `note` cannot be right.
+        """The time at which the bytes just read arrived; now, if `note` cannot be right.
 
         It cannot be before `earliest`, the request or the read before it, and is not trusted where the time
         of day was set since the clocks were compared.

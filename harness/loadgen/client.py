@@ -1,4 +1,4 @@
-"""All connections of one client process: which one carries the next request, and what became of each."""
+"""All connections of one client process: chooses the one for each request, and collects the responses."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Client:
         self._open(response)
 
     def open_ahead(self, count: int) -> None:
-        """See to it that `count` connections are ready or being opened, so that no request waits for one."""
+        """Make sure that `count` connections are open or being opened, so that no request waits for one."""
         for _ in range(count - len(self._idle) - self._spares_opening):
             self._spares_opening += 1
             self._open(None)
@@ -80,14 +80,14 @@ class Client:
         self._ready.close()
 
     def ended(self, connection: Connection, response: RawResponse) -> None:
-        """A connection reports the end of its response."""
+        """The response of a connection has ended."""
         self._active.discard(connection)
         if not connection.closed:
             self._idle.append(connection)
         self._on_end(response)
 
     def retry(self, connection: Connection, response: RawResponse) -> None:
-        """A kept connection broke under a request before any byte of the response."""
+        """A reused connection broke before the first byte of the response: send the request again."""
         self._active.discard(connection)
         response.t_sent = None
         self._open(response)

@@ -27,7 +27,7 @@ from harness.loadgen.pacing import ClosedLoop, OpenLoop
 from harness.loadgen.time_slices import ask_for_short_slices
 
 _PROGRESS_S = 0.5
-#: The latest answers of which the progress tells.
+#: The number of latest answers that progress reports.
 _WATCHED = 200
 _STDIN, _STDOUT = 0, 1
 
@@ -49,7 +49,7 @@ class WorkerResult(msgspec.Struct):
 
 
 class _Run:
-    """One client's load under way."""
+    """One client's running load."""
 
     def __init__(self, work: WorkerPlan, requests: dict[int, bytes]) -> None:
         self._client_id = work.client

@@ -1,4 +1,4 @@
-"""A client process, seen from the process that started it."""
+"""A client process, as its parent sees it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _STDERR_LINES = 20
 
 
 class ClientProcess:
-    """Starts one client in a process group of its own and reads what it says.
+    """Starts one client in its own process group and reads its messages.
 
     Args:
         work: Its share of the load.
-        folder: Where its plan, result and error output are kept.
+        folder: The folder of its plan, its result and its error output.
     """
 
     def __init__(self, work: WorkerPlan, folder: Path) -> None:
@@ -49,18 +49,18 @@ class ClientProcess:
 
     @property
     def stdout(self) -> IO[bytes]:
-        """What it writes, to be waited for."""
+        """Its standard output, to wait for."""
         assert self._process.stdout is not None
         return self._process.stdout
 
     def start(self, t0: float) -> None:
         """Tell it when the load begins."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it is gone: `check` says why
+        with contextlib.suppress(BrokenPipeError):  # it has ended: `check` raises the reason
             self._process.stdin.write(f"{t0!r}\n".encode())
 
     def read(self) -> bool:
-        """Take in what it wrote; False when it will write no more."""
+        """Read its messages; False when it has closed its output."""
         data = os.read(self.stdout.fileno(), 65536)
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
@@ -82,11 +82,11 @@ class ClientProcess:
             raise BenchError("\n".join([f"client process {self.client} ended with code {code}", *lines]))
 
     def result(self) -> WorkerResult:
-        """What it saw, once it has ended well."""
+        """Its result, after it has ended successfully."""
         return msgspec.msgpack.decode(self._out_file.read_bytes(), type=WorkerResult)
 
     def kill(self) -> None:
-        """End its process group, whatever it is doing."""
+        """Kill its process group."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

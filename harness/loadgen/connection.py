@@ -1,4 +1,4 @@
-"""One connection to the server: it sends a request, stamps what comes back, and knows when that ends."""
+"""One connection to the server: sends a request, stamps the response, and detects its end."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from harness.loadgen.load_plan import ErrorKind, RawResponse
 
 
 class Owner(Protocol):
-    """Whom a connection tells what became of it."""
+    """Receives the events of a connection."""
 
     def ended(self, connection: Connection, response: RawResponse) -> None:
         """Its response is over."""
 
     def retry(self, connection: Connection, response: RawResponse) -> None:
-        """It was kept, and broke under a request before any byte of the response."""
+        """A reused connection broke before the first byte of the response."""
 
     def dropped(self, connection: Connection) -> None:
         """The peer closed it while it was not in use."""
 
 
 class Connection(ABC):
-    """A kept connection that carries one request at a time; below it, bytes are moved by `TcpConnection` or
+    """A persistent connection for one request at a time; its bytes are moved by `TcpConnection` or
     `TlsConnection`.
 
     While a response arrives, a read costs its stamp, one append and the parser's look at the framing; nothing
@@ -48,11 +48,11 @@ class Connection(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close it at once; nothing is reported any more."""
+        """Close it at once, without further events."""
 
     @abstractmethod
     def write(self, data: bytes) -> bool:
-        """Give `data` to the kernel; False when some has to wait, and `written` follows. Raises nothing."""
+        """Pass `data` to the kernel; False if some has to wait: `written` follows. Raises nothing."""
 
     def send(self, response: RawResponse, request: bytes, *, fresh: bool) -> None:
         """Send `request` and gather what comes back in `response`.
@@ -71,14 +71,14 @@ class Connection(ABC):
             response.t_sent = self._since
 
     def written(self) -> None:
-        """All of the request is with the kernel, which did not take it at once."""
+        """The kernel has taken the whole request, later than at once."""
         if self.response is not None and self.response.t_sent is None:
             self.response.t_sent = monotonic()
 
     def received(self, at: float, data: bytes) -> None:
         """`data` arrived `at` (CLOCK_MONOTONIC seconds)."""
         response = self.response
-        if response is None:  # nobody asked: whatever this is, the next answer must not begin with it
+        if response is None:  # no request is open: the next response must not begin with these bytes
             self.close()
             self._owner.dropped(self)
             return
@@ -127,7 +127,7 @@ class Connection(ABC):
         return None
 
     def fail(self, kind: ErrorKind, detail: str) -> None:
-        """End the response under way as an error and close the connection."""
+        """End the current response with an error and close the connection."""
         response, self.response = self.response, None
         self.close()
         if response is not None:

@@ -26,7 +26,7 @@ def request_head(target: Target) -> bytes:
     for line in lines:
         if not line.isprintable() or not line.isascii():
             raise UsageError(
-                f"the header {line.partition(':')[0]!r} holds a character that HTTP cannot carry",
+                f"the header {line.partition(':')[0]!r} has a character that HTTP does not allow",
                 "check the URL and the API key for line breaks and non-ASCII characters",
             )
     return "\r\n".join(lines).encode("ascii") + b"\r\n"
@@ -38,7 +38,7 @@ def request_bytes(head: bytes, body: bytes) -> bytes:
 
 
 class ResponseEnd:
-    """Says when a response is over. Feeding it costs about 0.1 us a read: it looks at no payload."""
+    """Detects the end of a response. It costs about 0.1 us a read, because it does not parse the payload."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
@@ -56,7 +56,7 @@ class ResponseEnd:
         self._parser.feed_data(data)
 
     def closed(self) -> bool:
-        """Whether the peer's closing the connection here is the proper end of the response."""
+        """Whether the response is complete if the peer closes the connection now."""
         return self.complete or (self._headers_done and not self._framed)
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What the operating system allows a client: open files and local ports, looked at before the load begins."""
+"""Limits of the operating system, checked before the load begins: open files and local ports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.errors import UsageError
 from harness.loadgen.load_plan import LoadPlan, WireRequest
 
-#: Files a client process has open besides its connections, with room to spare.
+#: Files that a client process has open besides its connections, with a margin.
 _OWN_FILES = 64
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -39,10 +39,10 @@ def raise_open_files() -> int:
 
 
 def check_limits(shares: Sequence[LoadPlan]) -> None:
-    """Refuse a load that would run out of files or ports half-way.
+    """Check that a load does not run out of files or ports.
 
     Raises:
-        UsageError: Too few of either, and how to get more.
+        UsageError: There are too few; the hint says how to raise the limit.
     """
     needs = [most_in_flight(share.requests, share.concurrency, share.timeout_s) for share in shares]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

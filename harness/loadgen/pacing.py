@@ -15,8 +15,8 @@ LOOKAHEAD_S = 0.25
 
 
 class OpenLoop:
-    """Sends each request at its own time, whatever became of the others, except that a turn of a session
-    waits for the response to the turn before it.
+    """Sends each request at its own time, independent of the others; only a turn of a session waits for the
+    response to the previous turn.
 
     Times are absolute: a wake-up that comes late sends what is due and shifts nothing after it.
     """
@@ -26,20 +26,20 @@ class OpenLoop:
         self._due = sorted((t0 + (r.t_sched_s or 0.0), r.index) for r in requests)
         self._before = {r.index: r.after for r in requests if r.after is not None}
         self._over: set[int] = set()
-        self._held: dict[int, tuple[float, int]] = {}
+        self._waiting_for: dict[int, tuple[float, int]] = {}
         self._next = 0
-        self._soon = 0
+        self._opened = 0
         self._alarm = Alarm(asyncio.get_running_loop(), self._wake)
 
     def start(self) -> None:
-        """Begin; the first requests go at their times."""
+        """Begin; the first requests are sent at their times."""
         self._wake()
 
     def ended(self, response: RawResponse) -> None:
-        """A response ended: the turn that was held for it goes now."""
+        """A response ended: send the turn that waited for it."""
         self._over.add(response.index)
-        if held := self._held.pop(response.index, None):
-            t_due, index = held
+        if waiting := self._waiting_for.pop(response.index, None):
+            t_due, index = waiting
             t_sched = max(t_due, response.t_end or t_due)
             self._client.submit(index, t_sched, t_sched - t_due)
 
@@ -56,20 +56,20 @@ class OpenLoop:
             if before is None or before in self._over:
                 self._client.submit(index, t_sched, None if before is None else 0.0)
             else:
-                self._held[before] = t_sched, index
+                self._waiting_for[before] = t_sched, index
         horizon = monotonic() + LOOKAHEAD_S
-        while self._soon < len(due) and due[self._soon][0] <= horizon:
-            self._soon += 1
-        self._client.open_ahead(self._soon - self._next)
+        while self._opened < len(due) and due[self._opened][0] <= horizon:
+            self._opened += 1
+        self._client.open_ahead(self._opened - self._next)
         wakes = [due[self._next][0]] if self._next < len(due) else []
-        if self._soon < len(due):
-            wakes.append(due[self._soon][0] - LOOKAHEAD_S)
+        if self._opened < len(due):
+            wakes.append(due[self._opened][0] - LOOKAHEAD_S)
         if wakes:
             self._alarm.set(min(wakes))
 
 
 class ClosedLoop:
-    """Holds `concurrency` requests in flight from t0 on: the next begins in the moment one ends."""
+    """Keeps `concurrency` requests in flight from t0 on: the next is sent when one ends."""
 
     def __init__(self, client: Client, requests: Sequence[WireRequest], t0: float, concurrency: int) -> None:
         self._client = client
@@ -79,12 +79,12 @@ class ClosedLoop:
         self._alarm = Alarm(asyncio.get_running_loop(), self._begin)
 
     def start(self) -> None:
-        """Open the connections; the first requests go at t0."""
+        """Open the connections; the first requests are sent at t0."""
         self._client.open_ahead(min(self._concurrency, len(self._waiting)))
         self._alarm.set(self._t0)
 
     def ended(self, response: RawResponse) -> None:
-        """A response ended: release the next request."""
+        """A response ended: send the next request."""
         self._release()
 
     def close(self) -> None:

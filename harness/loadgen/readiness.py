@@ -1,4 +1,4 @@
-"""Which sockets can be read, asked for many at a time."""
+"""Finds readable sockets, many at a time."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class ReadySet:
         self._epoll.register(fd, select.EPOLLIN)
 
     def remove(self, fd: int) -> None:
-        """Call it no more; before `fd` is closed."""
+        """Stop calling it; call this before `fd` is closed."""
         del self._readers[fd]
         self._epoll.unregister(fd)
 
     def close(self) -> None:
-        """Call nothing any more."""
+        """Stop all calls."""
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
 

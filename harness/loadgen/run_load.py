@@ -1,4 +1,4 @@
-"""Runs a load: deals it out to client processes, starts them at one moment, gathers what they saw."""
+"""Runs a load: divides it among client processes, starts them together, collects their results."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _deal(plan: LoadPlan, clients: int) -> list[LoadPlan]:
 
 
 def _resolve(target: Target) -> list[str]:
-    """The target's addresses, so that no client asks for them while it measures."""
+    """The target's addresses, resolved once so that no client resolves them while it measures."""
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except OSError as error:

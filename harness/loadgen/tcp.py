@@ -1,4 +1,4 @@
-"""A connection without encryption, on a plain socket, whose reads carry the kernel's own time of arrival."""
+"""A connection without encryption, on a plain socket, with the kernel's time of arrival for each read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.loadgen.arrival import NOTE_BYTES, ArrivalClock, ask_for_stamps
 from harness.loadgen.connection import Connection, Owner
 from harness.loadgen.readiness import ReadySet
 
-#: A chunk fits; a larger buffer costs each read the time to give most of it back.
+#: A chunk fits; a larger buffer would cost each read the time to free most of it.
 _READ_BYTES = 1 << 12
 
 

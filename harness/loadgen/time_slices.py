@@ -1,4 +1,5 @@
-"""Asks the kernel to run this process soon after it wakes, where it shares its cores with the engine."""
+"""Asks the kernel to run this process soon after it wakes, for a client that shares its cores with the
+engine."""
 
 from __future__ import annotations
 

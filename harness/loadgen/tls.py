@@ -1,4 +1,4 @@
-"""A connection with encryption, stamped when its bytes are decrypted."""
+"""A connection with encryption; stamps are taken when bytes are decrypted."""
 
 from __future__ import annotations
 
