@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.compare.runs import StoredRun
+from harness.compare.stored_run import StoredRun
 from harness.schema.compare import Obstacle
 from harness.schema.load import Load
 

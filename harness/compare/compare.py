@@ -8,7 +8,7 @@ from typing import Literal
 
 from harness.compare.comparable import NAMES, obstacles
 from harness.compare.gates import judge, judge_errors
-from harness.compare.runs import StoredRun
+from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.metrics.contrast import Contrast, contrast, judged
 from harness.metrics.estimates import COMPARED, Key, estimates

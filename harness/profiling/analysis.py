@@ -17,8 +17,8 @@ from harness.profiling.reading.figures import figures
 from harness.profiling.reading.nsys_file import read_nsys
 from harness.profiling.reading.timeline import Timeline
 from harness.profiling.reading.torch_trace import read_torch_trace
-from harness.records.parquet import read_records
 from harness.runs.folder import FIGURES, MANIFEST, ONLINE_RESULTS
+from harness.runs.reader import read_raw
 from harness.schema.profile import Gap, ProfileFigures, ProfileManifest, ProfileRun, Profiles, Tool
 from harness.schema.results import OnlineResults
 from harness.schema.stored import read_of_run
@@ -80,7 +80,7 @@ def find_gaps(run: Path, manifest: ProfileManifest, figures: Sequence[ProfileFig
     if not (run / ONLINE_RESULTS).is_file():
         return []
     results = read_of_run(run, ONLINE_RESULTS, OnlineResults)
-    records = read_records(run)
+    records = read_raw(run).records
     return explain(results, manifest.runs, figures, measure_levels(records.requests, records.chunks))
 
 

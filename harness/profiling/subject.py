@@ -15,10 +15,10 @@ from harness.engines.registry import get_engine
 from harness.errors import UsageError
 from harness.files import write_json
 from harness.profiling.level import measure_levels
-from harness.records.parquet import read_records
 from harness.runs.events import Notify
 from harness.runs.folder import RUN, make_folder, read_info
 from harness.runs.info import offline_info, online_info
+from harness.runs.reader import read_raw
 from harness.runs.resolved import Resolved, find_engines, make_contenders, resolve_online
 from harness.runs.workload import Workload
 from harness.schema.load import ClosedLoop, Load
@@ -125,7 +125,7 @@ def open_subject(
     resolved = resolve_online(settings.model_copy(update={"calibrate": False}), notify)
     levels: dict[str, Level] = {}
     if info.kind == "online" and ((folder / "requests.parquet").is_file() or (folder / "raw").is_dir()):
-        records = read_records(folder)
+        records = read_raw(folder).records
         every = measure_levels(records.requests, records.chunks)
         levels = {label: level for (label, at), level in every.items() if at == chosen}
     return Subject(folder, info, resolved, chosen, levels)

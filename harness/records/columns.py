@@ -51,3 +51,9 @@ CHUNKS = pa.schema(
         ("tokens", pa.int32()),  # tokens it carries, at least 1
     ]
 )
+
+#: Columns without which no figure can be made.
+NEEDED = {
+    *("cell", "engine", "label", "load", "repeat", "request", "output_tokens", "input_tokens", "error"),
+    *("t_sched", "t_sent", "t_first", "t_last", "t_end", "completion_tokens", "chunks", "t", "tokens"),
+}

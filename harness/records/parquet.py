@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from harness.errors import UsageError
 from harness.files import write_whole
 from harness.records.cell import CellRecords
-from harness.records.columns import CHUNKS, REQUESTS
+from harness.records.columns import CHUNKS, NEEDED, REQUESTS
 
 _TABLES = {"requests": REQUESTS, "chunks": CHUNKS}
 _RAW = "raw"
@@ -55,20 +55,35 @@ def _read(run: Path, name: str, cells: set[int] | None) -> pa.Table:
     whole = run / f"{name}.parquet"
     paths = ([whole] if whole.exists() else []) + parts
     if not paths:
-        raise UsageError(f"{run} holds no records", "name the folder of a run, e.g. outputs/…/online_<time>")
+        raise UsageError(
+            f"{run} holds no records: {whole.name} is missing",
+            "name the folder of a run, or restore the file",
+        )
     newer = {int(part.name.removeprefix("cell-").partition(".")[0]) for part in parts}
     tables = []
     for path in paths:
-        try:
-            table = pq.read_table(path, schema=_TABLES[name])
-        except (pa.ArrowInvalid, OSError) as error:
-            raise UsageError(f"{path} cannot be read: {error}", "restore it, or repeat the run") from None
+        table = _read_table(path, _TABLES[name])
         tables.append(table.filter(pc.invert(_among(table, newer))) if path == whole else table)
     table = pa.concat_tables(tables)
     if cells is not None:
         table = table.filter(_among(table, cells))
     order = [("cell", "ascending"), ("request", "ascending")]
     return table.sort_by(order if name == "requests" else [*order, ("t", "ascending")])
+
+
+def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """The columns of `schema`. One that the file lacks and that no figure needs is null in every row."""
+    hint = "restore the file, which holds the raw times, or repeat the run"
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UsageError(f"{path} is not a readable parquet file: {error}", hint) from None
+    absent = [field for field in schema if field.name not in table.column_names]
+    if names := [field.name for field in absent if field.name in NEEDED]:
+        raise UsageError(f"{path} has no column {', '.join(names)}", hint)
+    for field in absent:
+        table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table.select(schema.names).cast(schema)
 
 
 def _among(table: pa.Table, cells: set[int]) -> pa.Array:

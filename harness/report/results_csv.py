@@ -13,6 +13,7 @@ _COLUMNS = (
     "engine",
     "variant",
     "label",
+    "load_kind",
     "load",
     "repeat",
     "metric",
@@ -20,6 +21,7 @@ _COLUMNS = (
     "value",
     "lo",
     "hi",
+    "unit",
     "valid",
 )
 
@@ -32,15 +34,19 @@ _Number = tuple[str, float | None, tuple[float | None, float | None]]
 def results_csv(run: Run) -> str:
     """The table as text.
 
-    `lo` and `hi` are the ends of the 95 % interval. Without a repeat a row is of all of them. What is one
-    number, such as a rate, has the statistic `value`.
+    `load` is the scale of a trace, or the requests in flight of a closed loop. `lo` and `hi` are the ends of
+    the 95 % interval. Without a repeat a row is of all of them. What is one number, such as a rate, has the
+    statistic `value`.
     """
     found = run.results.results if isinstance(run, OfflineRun) else run.results.summaries
     return Data(_COLUMNS, [row for one in found for row in _rows(one)]).csv()
 
 
 def _rows(one: OnlineSummary | OfflineResult) -> Iterator[_Row]:
-    load, valid = (str(one.load), one.valid) if isinstance(one, OnlineSummary) else ("", True)
+    load: tuple[str, float | None] = ("batch", None)
+    if isinstance(one, OnlineSummary):
+        load = one.load.kind, one.load.value
+    valid = not isinstance(one, OnlineSummary) or one.valid
     for name, metric in METRICS.items():
         if not metric.is_latency:
             numbers: list[_Number] = [("value", getattr(one, name, None), (None, None))]
@@ -58,12 +64,13 @@ def _rows(one: OnlineSummary | OfflineResult) -> Iterator[_Row]:
                     one.engine,
                     one.variant,
                     one.label,
-                    load,
+                    *load,
                     one.repeat,
                     name,
                     statistic,
                     value,
                     lo,
                     hi,
+                    "" if statistic == "n" else metric.unit,
                     valid,
                 )

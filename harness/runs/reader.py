@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from harness.errors import UsageError
-from harness.metrics.samples import Group
-from harness.records.columns import CHUNKS, REQUESTS
-from harness.runs.folder import JOURNAL, OFFLINE_RESULTS, ONLINE_RESULTS
+from harness.metrics.samples import Group, split
+from harness.records.cell import CellRecords
+from harness.records.parquet import read_records
+from harness.runs.answers import judged_answers
+from harness.runs.folder import JOURNAL, OFFLINE_RESULTS, ONLINE_RESULTS, REQUESTS_TABLE, read_info
 from harness.runs.recompute import disagreements, recompute, regroup
 from harness.schema.results import OfflineResults, OfflineRunInfo, OnlineResults, OnlineRunInfo, OnlineSummary
 from harness.schema.stored import read_of_run
 
-_NEEDED = {
-    *("cell", "engine", "label", "load", "repeat", "request", "output_tokens", "input_tokens", "error"),
-    *("t_sched", "t_sent", "t_first", "t_last", "t_end", "completion_tokens", "chunks", "t", "tokens"),
-}
 _TEXT = ("engine", "variant", "label", "load", "token_source", "error", "finish_reason")
 
 
@@ -63,6 +60,21 @@ class OnlineRun:
 
 
 @dataclass(frozen=True)
+class RawRun:
+    """An online run by its raw tables. `wrong` is why an engine's answers are wrong, by label."""
+
+    path: Path
+    info: OnlineRunInfo
+    records: CellRecords
+    wrong: dict[str, str]
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """Cell by cell, cut as the settings say."""
+        return split(self.records.requests, self.records.chunks, self.info.settings.cut)
+
+
+@dataclass(frozen=True)
 class OfflineRun:
     """Results of `bench offline`."""
 
@@ -90,13 +102,12 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
         raise UsageError(f"{path} is not a folder", "name the folder of a run, such as outputs/…/online_…")
     if (path / ONLINE_RESULTS).is_file():
         stored = read_of_run(path, ONLINE_RESULTS, OnlineResults)
-        requests = _table(path / "requests.parquet", REQUESTS)
-        chunks = _table(path / "chunks.parquet", CHUNKS)
-        groups = regroup(stored, requests, chunks)
+        raw = _tables(path)
+        groups = regroup(stored, raw.requests, raw.chunks)
         if trust:
-            return OnlineRun(path, stored, requests, chunks, groups)
+            return OnlineRun(path, stored, raw.requests, raw.chunks, groups)
         computed = recompute(stored, groups)
-        return OnlineRun(path, computed, requests, chunks, groups, disagreements(stored, computed))
+        return OnlineRun(path, computed, raw.requests, raw.chunks, groups, disagreements(stored, computed))
     if (path / OFFLINE_RESULTS).is_file():
         return OfflineRun(path, read_of_run(path, OFFLINE_RESULTS, OfflineResults))
     if (path / JOURNAL).is_file():
@@ -106,6 +117,25 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
     )
 
 
+def read_raw(path: Path, *, finished: bool = False) -> RawRun:
+    """A run of `bench online` by its raw tables, with or without results.
+
+    Args:
+        finished: A run of which cells are left is an error.
+
+    Raises:
+        UsageError: It is no online run, or its tables are missing or broken.
+    """
+    hint = "name the folder of a run of bench online"
+    info = read_info(path, hint)
+    if not isinstance(info, OnlineRunInfo):
+        raise UsageError(f"{path} is an {info.kind} run; only online runs have raw times", hint)
+    if finished and not (path / REQUESTS_TABLE).is_file():
+        raise UsageError(f"the run in {path} is not finished", f"finish it: bench online --resume {path}")
+    answers = judged_answers(path)
+    return RawRun(path, info, _tables(path), answers.wrong if answers else {})
+
+
 def load_runs(paths: Sequence[Path]) -> list[Run]:
     """Read several run folders, in order."""
     if not paths:
@@ -113,22 +143,7 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     return [load_run(path) for path in paths]
 
 
-def _table(path: Path, schema: pa.Schema) -> pd.DataFrame:
-    """The columns of `schema`; repeated text as categories, so that 10⁵ rows stay small.
-
-    A column that a table lacks and that no figure is made without is null in every row.
-    """
-    hint = "restore the file: it holds the raw times of the run"
-    if not path.is_file():
-        raise UsageError(f"{path} is missing", hint)
-    try:
-        table = pq.read_table(path, read_dictionary=[name for name in _TEXT if name in schema.names])
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UsageError(f"{path} is not a readable parquet file: {error}", hint) from error
-    absent = [field for field in schema if field.name not in table.column_names]
-    if names := [field.name for field in absent if field.name in _NEEDED]:
-        raise UsageError(f"{path} has no column {', '.join(names)}", hint)
-    for unknown in absent:
-        table = table.append_column(unknown, pa.nulls(len(table), unknown.type))
-    frame: pd.DataFrame = table.select(schema.names).to_pandas()
-    return frame
+def _tables(path: Path) -> CellRecords:
+    """Raw tables whose repeated text is in categories, so that 10⁵ rows stay small."""
+    records = read_records(path)
+    return CellRecords(records.requests.astype(dict.fromkeys(_TEXT, "category")), records.chunks)

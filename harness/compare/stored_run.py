@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import UsageError
-from harness.metrics.samples import Group, by_load, split
+from harness.metrics.samples import Group, by_load
 from harness.metrics.validity import invalid_reasons
-from harness.records.parquet import read_records
-from harness.runs.answers import judged_answers
-from harness.runs.folder import read_info
+from harness.runs.reader import read_raw
 from harness.schema.calibration import client_ceiling
 from harness.schema.load import Load
 from harness.schema.results import OnlineRunInfo
@@ -37,19 +35,11 @@ class StoredRun:
         Raises:
             UsageError: It holds no finished online run of this version.
         """
-        hint = "name the folder of a finished run of bench online"
-        info = read_info(path, hint)
-        if not isinstance(info, OnlineRunInfo):
-            raise UsageError(f"{path} is an {info.kind} run; only online runs are compared", hint)
-        settings = info.settings
-        answers = judged_answers(path)
-        if not (path / "requests.parquet").is_file():
-            raise UsageError(f"the run in {path} is not finished", f"finish it: bench online --resume {path}")
-        records = read_records(path)
+        raw = read_raw(path, finished=True)
         cells: dict[str, dict[Load, list[Group]]] = {}
-        for repeats in by_load(split(records.requests, records.chunks, settings.cut)):
+        for repeats in by_load(raw.groups):
             cells.setdefault(repeats[0].label, {})[repeats[0].load] = repeats
-        return cls(path, info, settings, cells, answers.wrong if answers else {})
+        return cls(path, raw.info, raw.info.settings, cells, raw.wrong)
 
     def label(self, name: str) -> str:
         """The label that `name` means: itself, or the one of `ENGINE` or `ENGINE@VARIANT`.
