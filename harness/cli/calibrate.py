@@ -39,13 +39,13 @@ def _show(found: Calibration, console: Console) -> None:
     ceilings = Table(
         "client processes", "chunks/s each", "chunks per CPU s", "requests/s each", "limited by", box=None
     )
-    for one in found.ceilings:
+    for ceiling in found.ceilings:
         ceilings.add_row(
-            str(one.processes),
-            f"{one.chunks_per_s:,.0f}",
-            f"{one.chunks_per_cpu_s:,.0f}",
-            f"{one.requests_per_s:,.0f}",
-            one.limit,
+            str(ceiling.processes),
+            f"{ceiling.chunks_per_s:,.0f}",
+            f"{ceiling.chunks_per_cpu_s:,.0f}",
+            f"{ceiling.requests_per_s:,.0f}",
+            ceiling.limit,
         )
     console.print(ceilings)
     console.print("\nMeasured minus true, ms:")

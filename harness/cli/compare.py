@@ -56,8 +56,10 @@ def _show(results: CompareResults) -> None:
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     console.print(f"A: {results.a}\nB: {results.b}")
-    for one in results.obstacles:
-        console.print(f"{'allowed' if one.allowed else 'not comparable'} ({one.name}): {one.reason}")
+    for obstacle in results.obstacles:
+        console.print(
+            f"{'allowed' if obstacle.allowed else 'not comparable'} ({obstacle.name}): {obstacle.reason}"
+        )
     for table in difference_tables(results):
         console.print(rich_table(table))
     if results.differences:
@@ -68,5 +70,7 @@ def _show(results: CompareResults) -> None:
     if results.outcome != "no gate":
         console.print(f"verdict: {results.outcome}")
     if results.outcome == "not comparable":
-        names = ",".join(dict.fromkeys(one.name for one in results.obstacles if not one.allowed))
+        names = ",".join(
+            dict.fromkeys(obstacle.name for obstacle in results.obstacles if not obstacle.allowed)
+        )
         console.print(f"  hint: measure both runs with the same settings, or use --allow-different {names}")

@@ -18,13 +18,15 @@ def convert_run(
     runs: Annotated[list[Path], typer.Argument(metavar="FOLDER…", help="folders of runs of schema 1")],
     out: Annotated[
         Path | None,
-        typer.Option(help="where converted runs go; default: FOLDER-schema2 beside each", metavar="DIR"),
+        typer.Option(
+            help="folder for the converted runs; default: FOLDER-schema2 next to each", metavar="DIR"
+        ),
     ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="replace the folders themselves")] = False,
 ) -> None:
-    """Bring runs that version 0.1 stored over to this version's schema; the originals are kept."""
+    """Convert runs of version 0.1 to this version's schema; the originals are kept."""
     if in_place and out is not None:
-        raise UsageError("--in-place and --out exclude each other", "give one of them")
+        raise UsageError("--in-place and --out exclude each other", "use one of them")
     for run in runs:
         name = run.resolve().name
         target = out / name if out is not None else run.resolve().with_name(f"{name}-schema2")

@@ -166,7 +166,7 @@ def diff(
     """Compare two profiles part by part: the time of a step in A, in B, and the difference."""
     found_a, found_b = _figures(a), _figures(b)
     if engine_a is None and engine_b is None and a.resolve() == b.resolve():
-        labels = list(dict.fromkeys(one.label for one in found_a))
+        labels = list(dict.fromkeys(figures.label for figures in found_a))
         if len(labels) < 2:
             raise UsageError(f"{a} has one engine, {labels[0]}", "name another run")
         engine_a, engine_b = labels[:2]
@@ -174,15 +174,15 @@ def diff(
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     pairs = [
-        (one, other)
-        for one in _of(found_a, engine_a, a)
-        for other in _of(found_b, engine_b, b)
-        if one.tool == other.tool
+        (figures_a, figures_b)
+        for figures_a in _of(found_a, engine_a, a)
+        for figures_b in _of(found_b, engine_b, b)
+        if figures_a.tool == figures_b.tool
     ]
     if not pairs:
         raise UsageError("A and B were not profiled with the same tool", "profile both with --tool torch")
-    for one, other in pairs:
-        table = profile_tables.difference(one, other)
+    for figures_a, figures_b in pairs:
+        table = profile_tables.difference(figures_a, figures_b)
         console.print(rich_table(table))
         for note in table.notes:
             console.print(note)
@@ -197,9 +197,9 @@ def _figures(run: Path) -> list[ProfileFigures]:
 
 def _of(figures: list[ProfileFigures], label: str | None, run: Path) -> list[ProfileFigures]:
     label = label or figures[0].label
-    found = [one for one in figures if one.label == label]
+    found = [profile for profile in figures if profile.label == label]
     if not found:
-        known = ", ".join(dict.fromkeys(one.label for one in figures))
+        known = ", ".join(dict.fromkeys(profile.label for profile in figures))
         raise UsageError(f"{run} has no profile of {label!r}", f"choose one of {known}")
     return found
 
@@ -210,4 +210,4 @@ def _tables(profiles: Profiles) -> list[Table]:
     shown = [profile_tables.steps(profiles.figures), profile_tables.categories(profiles.figures)]
     if profiles.agreements:
         shown.append(profile_tables.agreements(profiles.agreements))
-    return [*shown, *(gap_table(one) for one in profiles.gaps)]
+    return [*shown, *(gap_table(gap) for gap in profiles.gaps)]

@@ -13,7 +13,7 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
     """One request: `t_sched_s` seconds after the load's start (None in a closed loop), and its HTTP body.
 
     In an open loop it is not sent before the response to request `after` has ended, well or not. That one
-    stands before it in the load, and no other request names it.
+    is earlier in the load, and no other request names it.
     """
 
     index: int

@@ -46,8 +46,8 @@ def main(argv: list[str] | None = None) -> int:
     if options.script is not None:
         base = msgspec.structs.asdict(behaviours[0])
         try:
-            given = msgspec.json.decode(options.script.read_bytes(), type=list[dict[str, object]])
-            behaviours = [msgspec.convert({**base, **one}, Behaviour) for one in given] or behaviours
+            script = msgspec.json.decode(options.script.read_bytes(), type=list[dict[str, object]])
+            behaviours = [msgspec.convert({**base, **changes}, Behaviour) for changes in script] or behaviours
         except (OSError, msgspec.MsgspecError) as error:
             sys.stderr.write(f"{options.script}: {error}\n")
             return 2

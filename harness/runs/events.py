@@ -1,4 +1,4 @@
-"""What a run tells while it goes on. Whoever shows it decides how."""
+"""The events that a run reports while it runs; the command line shows them."""
 
 from __future__ import annotations
 

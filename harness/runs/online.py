@@ -29,7 +29,7 @@ def run_online(settings: OnlineSettings, command: list[str], notify: Notify) -> 
     """Measure every cell that `settings` ask for. Returns the run's folder and its results.
 
     A server is started for each engine and repeat and answers its loads one after the other, with prompts of
-    their own. What fails is noted in `skipped` and the rest goes on.
+    their own. Failures are recorded in `skipped`, and the rest continues.
 
     Args:
         command: The command line, to be repeated.

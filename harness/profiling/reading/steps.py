@@ -45,7 +45,7 @@ class Steps:
 
 
 def find_steps(timeline: Timeline) -> Steps:
-    """The steps of a profile; none where they cannot be told apart."""
+    """The steps of a profile; none if they cannot be distinguished."""
     return _by_ranges(timeline) or _by_graphs(timeline) or _by_gaps(timeline.device)
 
 
