@@ -172,7 +172,7 @@ def test_the_load_that_is_profiled(tmp_path: Path) -> None:
     assert told.value.hint == "it has 2 in flight, 4 in flight, 8 in flight"
     done = CliRunner().invoke(app, ["profile", str(folder), "--concurrency", "3", "--quiet"])
     assert isinstance(done.exception, UsageError)
-    assert str(done.exception.message) == "the run was not measured with 3 requests in flight"
+    assert str(done.exception.message) == "3 in flight is not one of the run's loads"
     both = CliRunner().invoke(app, ["profile", str(folder), "--concurrency", "2", "--scale", "1"])
     assert isinstance(both.exception, UsageError)
 
