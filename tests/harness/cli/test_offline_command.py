@@ -27,7 +27,7 @@ def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
     [folder] = tmp_path.iterdir()
     assert done.out == f"{folder / 'report.html'}\n"
     assert {path.name for path in folder.iterdir()} == {
-        "run.json", "offline_results.json", "summary.md", "report.html", "figures", "logs",
+        "run.json", "offline_results.json", "results.csv", "summary.md", "report.html", "figures", "logs",
     }  # fmt: skip
     results = json.loads((folder / "offline_results.json").read_text())
     OfflineResults.model_validate(results)
