@@ -108,6 +108,11 @@ class Display:
     def tables(self, results: OnlineResults | OfflineResults) -> None:
         """Print the results' first tables."""
         self.print_tables(_tables(results))
+        if isinstance(results, OnlineResults):
+            for summary in results.summaries:
+                if summary.repeat is None:
+                    for notice in summary.notices:
+                        self.line(f"notice: {summary.label}, {summary.load}: {notice.text}")
 
     def print_tables(self, tables: Sequence[Table]) -> None:
         """Print tables, one below the other."""
@@ -187,6 +192,7 @@ def _summary(summary: OnlineSummary) -> str:
             f"{summary.late_turns} of {summary.later_turns} later turns waited for the previous answer"
         )
     parts += [f"INVALID: {reason}" for reason in summary.invalid_reasons]
+    parts += [f"NOTICE: {notice.text}" for notice in summary.notices]
     return ", ".join(parts)
 
 

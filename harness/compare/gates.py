@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from scipy import stats
 
-from harness.metrics.bootstrap import CONFIDENCE
 from harness.metrics.contrast import Contrast
-from harness.metrics.intervals import Ends, level
+from harness.metrics.intervals import CONFIDENCE, Ends, level
 from harness.metrics.power import repeats_to_find
 from harness.metrics.samples import Group
 from harness.schema.compare import Gated, Outcome
@@ -36,7 +35,7 @@ def judge(term: GateTerm, engines: tuple[str, str], load: Load, found: Contrast 
         return gated
     if found.missing:
         what = f"{METRICS[term.metric].sample}s"
-        reason = f"{term.statistic} is withheld: it needs {found.missing} more {what}"
+        reason = f"{term.statistic} is withheld: each repeat needs {found.missing} more {what}"
         return gated.model_copy(update={"reason": reason})
     if found.spread is None:
         reason = "one repeat does not show how repeats differ: measure 2 or more of each"

@@ -15,32 +15,23 @@ def compare_points(points: Sequence[Point]) -> list[Comparison]:
     """Compare engines pairwise at each load, all repeats pooled; the one that appears first is `a`.
 
     Returns:
-        `a / b` for the statistics of `COMPARED`, load by load. Engines are resampled independently. A
-        statistic that a sample does not support (p99 of fewer than 100 samples) has no interval. The verdicts
-        of a pair hold for all its loads and statistics together.
+        `a / b` for the statistics of `COMPARED`, load by load. A statistic that a sample does not
+        support (p99 of fewer than 100 samples) has no interval. The verdicts hold for all pairs, loads and
+        statistics together.
     """
     loads: dict[Load, dict[str, Estimates]] = {}
     for point in points:
         loads.setdefault(point.pooled.load, {})[point.pooled.label] = point.found
     labels = list(dict.fromkeys(point.pooled.label for point in points))
-    pairs = {
-        pair: judged(
-            [
-                one
-                for load, found in sorted(loads.items())
-                if pair[0] in found and pair[1] in found
-                for one in contrast(load, found[pair[0]], found[pair[1]])
-            ]
-        )
+    pairs = [
+        (pair, one)
+        for load, found in sorted(loads.items())
         for pair in combinations(labels, 2)
-    }
-    return [
-        _comparison(*pair, one)
-        for load in sorted(loads)
-        for pair, contrasts in pairs.items()
-        for one in contrasts
-        if one.load == load
+        if pair[0] in found and pair[1] in found
+        for one in contrast(load, found[pair[0]], found[pair[1]])
     ]
+    verdicts = judged([one for _, one in pairs])
+    return [_comparison(*pair, one) for (pair, _), one in zip(pairs, verdicts, strict=True)]
 
 
 def _comparison(a: str, b: str, one: Contrast) -> Comparison:

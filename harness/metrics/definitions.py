@@ -53,7 +53,7 @@ class RequestTimes:
     @property
     def steps(self) -> Floats:
         tokens = self.tokens
-        return np.where(tokens >= 2, tokens - 1, np.nan)
+        return np.where((tokens >= 2) & (self.last > self.first), tokens - 1, np.nan)
 
     @property
     def queue_wait_ms(self) -> Floats:

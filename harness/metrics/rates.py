@@ -96,10 +96,18 @@ def peak_in_flight(requests: pd.DataFrame) -> int:
 
 
 def meets(group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
-    """(U,) which successes meet every limit. `itl_ms` limits every token; no value is no breach."""
-    good = np.ones(len(group.metrics), dtype=bool)
+    """(U,) which successes meet every limit; `itl_ms` limits every token.
+
+    An answer of several tokens without a value was not seen to meet the limit: all of it came at one moment.
+    """
+    requests = group.requests[succeeded(group.requests)]
+    one_token = requests["completion_tokens"].to_numpy(np.float64) < 2
+    good = np.ones(len(requests), dtype=bool)
     for name, limit in slo.model_dump(exclude_none=True).items():
         sample = group.sample(name)
+        seen = one_token.copy()
+        seen[sample.request] = True
+        good &= seen
         good[sample.request[sample.values > limit]] = False
     return good
 

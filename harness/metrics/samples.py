@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.bins import bins
 from harness.metrics.definitions import (
     Gaps,
     RequestTimes,
@@ -58,11 +57,6 @@ class Sample:
         """The percentiles that are reported, by name. There must be values."""
         found = percentiles(self.values, self.weights, PERCENTILES)
         return {f"p{q}": float(level) for q, level in zip(PERCENTILES, found, strict=True)}
-
-    @cached_property
-    def bins(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """(S,) bin of each value, and (L,) the ascending mean of each bin."""
-        return bins(self.values, self.weights)
 
 
 @dataclass(frozen=True)

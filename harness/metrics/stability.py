@@ -5,7 +5,7 @@ What is found is a notice, not a verdict: the numbers are right, and say somethi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log, sqrt
 
@@ -71,7 +71,8 @@ def find_change(values: npt.NDArray[np.float64]) -> Change | None:
     at = int(splits[best])
     residual = ranks.copy()
     for part in (slice(0, at), slice(at, n)):
-        residual[part] -= residual[part].mean()
+        place = np.arange(residual[part].size)
+        residual[part] -= np.polyval(np.polyfit(place, residual[part], 1), place)  # a slow rise is no noise
     variance = float(residual @ residual)
     rho = min(0.95, max(0.0, float(residual[1:] @ residual[:-1]) / variance)) if variance else 0.0
     p = _p_of_maximum(float(z[best]) * sqrt((1 - rho) / (1 + rho)))
@@ -170,7 +171,7 @@ def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[CellNotice
     return [CellNotice(kind="disturbed", text=text) for text in found]
 
 
-def repeats_disagree(medians: dict[str, Sequence[float]]) -> list[CellNotice]:
+def repeats_disagree(medians: Mapping[str, Sequence[float]]) -> list[CellNotice]:
     """A notice for each metric whose repeats differ by far more than their requests explain.
 
     Args:

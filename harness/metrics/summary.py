@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
+from harness.metrics.notices import Machines, cell_notices, inferred, pooled_notices, with_order
 from harness.metrics.rates import NO_TIME_S, Flow, flow, peak_in_flight, total
 from harness.metrics.samples import Group, by_load, split
-from harness.metrics.validity import discredit, few_rounds, invalid_reasons
+from harness.metrics.validity import discredit, invalid_reasons
 from harness.metrics.waterfall import Reported, reported_mean, waterfall
 from harness.metrics.window import Cut, scheduled
 from harness.schema.calibration import ClientCeiling
@@ -23,11 +24,11 @@ def summarize(
     requests: pd.DataFrame,
     chunks: pd.DataFrame,
     slo: Slo | None = None,
-    seed: int = 0,
     cut: Cut | None = None,
     ceiling: ClientCeiling | None = None,
     reported: Reported | None = None,
     wrong: Mapping[str, str] | None = None,
+    machines: Machines | None = None,
 ) -> list[OnlineSummary]:
     """Summarize the two tables of records/columns.py.
 
@@ -35,18 +36,18 @@ def summarize(
         requests: One row a request, of any number of cells.
         chunks: One row a token-carrying chunk of those requests.
         slo: The service level that a request of the goodput meets; without it goodput is None.
-        seed: Of the bootstrap. The same tables and seed give the same summaries.
         cut: The part of each cell that is measured; None: all.
         ceiling: What one client process sustains; None: not known, and not judged by.
         reported: What the engines' histograms say of each cell.
         wrong: Engines whose answers are wrong, by label, and why: their cells are invalid.
+        machines: What else the machine did during each cell.
 
     Returns:
         For each engine as it first appears and each load ascending: its repeats, then all of them pooled
         (`repeat` None).
     """
-    points = [measure(repeats, slo, seed) for repeats in by_load(split(requests, chunks, cut))]
-    return summarize_points(points, slo, ceiling, reported, wrong)
+    points = [measure(repeats, slo) for repeats in by_load(split(requests, chunks, cut))]
+    return summarize_points(points, slo, ceiling, reported, wrong, machines)
 
 
 def summarize_points(
@@ -55,21 +56,30 @@ def summarize_points(
     ceiling: ClientCeiling | None = None,
     reported: Reported | None = None,
     wrong: Mapping[str, str] | None = None,
+    machines: Machines | None = None,
 ) -> list[OnlineSummary]:
     """`summarize` of what is estimated already."""
     summaries = []
-    reported = reported or {}
+    reported, machines = reported or {}, machines or {}
     for point in points:
         cells = zip(point.repeats, point.each, strict=True)
-        each = [_summary(group, [group], found, slo, ceiling, reported) for group, found in cells]
+        each = [
+            _summary(group, [group], found, slo, ceiling, reported).model_copy(
+                update={"notices": cell_notices(group, machines)}
+            )
+            for group, found in cells
+        ]
+        notices = pooled_notices(point.repeats, each, machines)
         if len(each) == 1:
-            pooled = each[0].model_copy(update={"repeat": None})
+            pooled = each[0].model_copy(update={"repeat": None, "notices": notices})
         else:
             reasons = [f"repeat {one.repeat}: {why}" for one in each for why in one.invalid_reasons]
             pooled = _summary(point.pooled, point.repeats, point.found, slo, None, reported)
-            pooled = pooled.model_copy(update={"valid": not reasons, "invalid_reasons": reasons})
+            judgement = {"valid": not reasons, "invalid_reasons": reasons, "notices": notices}
+            pooled = pooled.model_copy(update=judgement)
         summaries += [*each, pooled]
-    return [discredit(summary, (wrong or {}).get(summary.label)) for summary in summaries]
+    judged = [discredit(summary, (wrong or {}).get(summary.label)) for summary in summaries]
+    return list(with_order(judged))
 
 
 def _summary(
@@ -87,6 +97,8 @@ def _summary(
     latencies = {name: distribution(group.sample(name), of_metric(found, name)) for name in LATENCIES}
     unknown = [name for name in LATENCIES if METRICS[name].by_engine and not latencies[name].n]
     latencies |= {name: _engine_reported(good, name, reported) for name in unknown}
+    if inferred(good):
+        latencies["itl_ms"] = latencies["itl_ms"].model_copy(update={"source": "inferred"})
     reasons = invalid_reasons(group, ceiling)
     return OnlineSummary(
         engine=group.engine,
@@ -110,7 +122,6 @@ def _summary(
         peak_in_flight=max(peak_in_flight((one.whole or one).requests) for one in repeats),
         valid=not reasons,
         invalid_reasons=reasons,
-        notices=[] if (short := few_rounds(repeats)) is None else [short],
         window_s=None if group.window is None else (group.window.start_s, group.window.end_s),
         left_out=sum(len((one.whole or one).requests) - len(one.requests) for one in repeats),
         later_turns=int(requests["late_s"].notna().sum()),

@@ -19,7 +19,7 @@ from harness.report.text.verdict import verdict
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.metrics import latencies
 
-_STAR = "\\* better than every other valid engine, at 5 % for all comparisons of a pair together.\n"
+_STAR = "\\* better than every other valid engine, at 5 % for all comparisons of the run together.\n"
 
 
 def summary(run: Run) -> str:

@@ -23,6 +23,7 @@ _COLUMNS = (
     "hi",
     "unit",
     "valid",
+    "notices",
 )
 
 _Row = tuple[object, ...]
@@ -35,8 +36,8 @@ def results_csv(run: Run) -> str:
     """The table as text.
 
     `load` is the scale of a trace, or the requests in flight of a closed loop. `lo` and `hi` are the ends of
-    the 95 % interval. Without a repeat a row is of all of them. What is one number, such as a rate, has the
-    statistic `value`.
+    the 95 % interval, `notices` the kinds of the cell's notices. Without a repeat a row is of all of them.
+    What is one number, such as a rate, has the statistic `value`.
     """
     found = run.results.results if isinstance(run, OfflineRun) else run.results.summaries
     return Data(_COLUMNS, [row for one in found for row in _rows(one)]).csv()
@@ -46,7 +47,9 @@ def _rows(one: OnlineSummary | OfflineResult) -> Iterator[_Row]:
     load: tuple[str, float | None] = ("batch", None)
     if isinstance(one, OnlineSummary):
         load = one.load.kind, one.load.value
-    valid = not isinstance(one, OnlineSummary) or one.valid
+    valid, notices = True, ""
+    if isinstance(one, OnlineSummary):
+        valid, notices = one.valid, " ".join(dict.fromkeys(notice.kind for notice in one.notices))
     for name, metric in METRICS.items():
         if not metric.is_latency:
             numbers: list[_Number] = [("value", getattr(one, name, None), (None, None))]
@@ -73,4 +76,5 @@ def _rows(one: OnlineSummary | OfflineResult) -> Iterator[_Row]:
                     hi,
                     "" if statistic == "n" else metric.unit,
                     valid,
+                    notices,
                 )

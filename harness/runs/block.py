@@ -16,6 +16,7 @@ from harness.files import now
 from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.metrics.summary import summarize
+from harness.models.text_tokens import token_counter
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
 from harness.records.parquet import write_cell
 from harness.runs.answers import ask_engine
@@ -34,6 +35,7 @@ from harness.runs.run_state import Run
 from harness.runs.schedule import Block, Cell
 from harness.schema.load import ClosedLoop
 from harness.schema.results import Skipped
+from harness.telemetry.cell_monitor import CellMonitor
 from harness.workload import PlannedRequest
 from harness.workload.prefix_reuse import reusable_tokens
 
@@ -73,7 +75,7 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
                 model, server.served_name, asked.ignore_eos, asked.seed, asked.text_prompts
             )
             encode = engine.encoder(wanted)
-            measuring = _Measuring(run, resolved, notify, engine, server, encode)
+            measuring = _Measuring(run, resolved, notify, engine, server, encode, token_counter(model))
             measuring.warm_up(left[0])
             ask_engine(run, resolved, who, server, encode)
             while left:
@@ -103,6 +105,7 @@ class _Measuring:
     engine: Engine
     server: Server
     encode: Encoder
+    tokens_of: Callable[[str], int] | None
 
     def warm_up(self, cell: Cell) -> None:
         """Send the warm-up's waves. Raises EngineError when none of a wave's requests succeeds."""
@@ -135,7 +138,8 @@ class _Measuring:
         progress(Progress(0, 0, 0))
         before = self._samples()
         in_flight = cell.load.concurrency if isinstance(cell.load, ClosedLoop) else None
-        result = self._send(requests, in_flight, progress)
+        with CellMonitor() as monitor:
+            result = self._send(requests, in_flight, progress)
         self.server.check()
         records = self._read(result, requests, cell)
         write_cell(self.run.folder, cell.index, records)
@@ -148,12 +152,14 @@ class _Measuring:
             clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in result.usage],
             prefix_cache=None if counters is None else counters.count(before, after),
             reported=mean_between(histograms(before, wanted), histograms(after, wanted)),
+            machine=monitor.summary(),
         )  # fmt: skip
         self.run.finish(entry)
         settings = self.resolved.settings
         [summary, *_] = summarize(
-            records.requests, records.chunks, settings.slo, cut=settings.cut, ceiling=self.run.ceiling
-        )
+            records.requests, records.chunks, settings.slo, cut=settings.cut, ceiling=self.run.ceiling,
+            machines={cell.index: monitor.summary()},
+        )  # fmt: skip
         self.notify(CellDone(cell, summary))
 
     def _samples(self) -> Samples:
@@ -196,4 +202,10 @@ class _Measuring:
         expected = [Expected(len(one.prompt), one.output_tokens, known.get(one.index)) for one in requests]
         ref, label = cell.contender.ref, cell.contender.label
         identity = CellIdentity(cell.index, ref.name, ref.variant, label, cell.load, cell.repeat)
-        return read_cell(result, expected, identity, exact_length=self.resolved.settings.ignore_eos)
+        return read_cell(
+            result,
+            expected,
+            identity,
+            exact_length=self.resolved.settings.ignore_eos,
+            tokens_of=self.tokens_of,
+        )

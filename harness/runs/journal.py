@@ -12,6 +12,7 @@ from harness.files import sync_folder
 from harness.schema.base import Strict, first_fault
 from harness.schema.fairness import ReportedMean
 from harness.schema.load import Load
+from harness.schema.machine_load import MachineLoad
 from harness.schema.results import PrefixCount
 
 
@@ -42,6 +43,7 @@ class JournalEntry(Strict):
     reported: dict[str, ReportedMean] = Field(
         default_factory=dict, description="means by the engine's own histograms, by metric"
     )
+    machine: MachineLoad | None = Field(None, description="what the machine did meanwhile")
 
 
 def read_journal(path: Path) -> list[JournalEntry]:

@@ -113,15 +113,16 @@ def _write_results(run: Run) -> OnlineResults:
     rank = {who.label: position for position, who in enumerate(make_contenders(settings))}
     requests = records.requests.sort_values("label", key=lambda label: label.map(rank), kind="stable")
     groups = by_load(split(requests, records.chunks, settings.cut))
-    points = [measure(repeats, settings.slo, settings.seed) for repeats in groups]
+    points = [measure(repeats, settings.slo) for repeats in groups]
     answers = judged_answers(run.folder)
     entries = read_journal(run.folder / JOURNAL)
     reported = {entry.cell: entry.reported for entry in entries if entry.reported}
     counts = {entry.cell: entry.prefix_cache for entry in entries if entry.prefix_cache is not None}
+    machines = {entry.cell: entry.machine for entry in entries if entry.machine is not None}
     results = OnlineResults(
         meta=run.info,
         summaries=summarize_points(
-            points, settings.slo, run.ceiling, reported, answers.wrong if answers else None
+            points, settings.slo, run.ceiling, reported, answers.wrong if answers else None, machines
         ),
         comparisons=compare_points(points),
         skipped=run.left_out(),
@@ -129,6 +130,7 @@ def _write_results(run: Run) -> OnlineResults:
         ledger=ledger(run.info.launches),
         answers=answers,
         reported=reported,
+        machines=machines,
     )
     assemble(run.folder, run.done)
     write_json(run.folder / ONLINE_RESULTS, results)

@@ -34,8 +34,8 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
     settings, ceiling = results.meta.settings, client_ceiling(results.meta)
     wrong = results.answers.wrong if results.answers else None
     with ThreadPoolExecutor(2) as threads:
-        points = list(threads.map(partial(measure, slo=settings.slo, seed=settings.seed), by_load(groups)))
-    summaries = summarize_points(points, settings.slo, ceiling, results.reported, wrong)
+        points = list(threads.map(partial(measure, slo=settings.slo), by_load(groups)))
+    summaries = summarize_points(points, settings.slo, ceiling, results.reported, wrong, results.machines)
     return results.model_copy(update={"summaries": summaries, "comparisons": compare_points(points)})
 
 

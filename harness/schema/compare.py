@@ -75,7 +75,7 @@ class CompareResults(Strict):
     a: str
     b: str
     outcome: Literal["pass", "regression", "inconclusive", "not comparable", "no gate"]
-    level: float = Field(description="of every interval, and of the verdicts of a pair together")
+    level: float = Field(description="of every interval, and of all verdicts together")
     comparisons: int = Field(description="verdicts given")
     obstacles: list[Obstacle]
     differences: list[Difference]

@@ -59,7 +59,7 @@ class Times(Protocol):
 
     @property
     def steps(self) -> Floats:
-        """(U,) output tokens after the first; NaN where there is none."""
+        """(U,) output tokens after the first; NaN where there is none, or where all came at one moment."""
 
     @property
     def queue_wait_ms(self) -> Floats:

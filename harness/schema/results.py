@@ -10,6 +10,7 @@ from harness.schema.base import Strict
 from harness.schema.built_in_metrics import BUILT_IN
 from harness.schema.fairness import AnswerChecks, Fact, Ledger, ReportedMean, Source, Waterfall
 from harness.schema.load import Load
+from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import LATENCIES, METRICS
 from harness.schema.notice import CellNotice
 from harness.schema.settings import OfflineSettings, OnlineSettings
@@ -273,6 +274,9 @@ class OnlineResults(Strict):
     answers: AnswerChecks | None = None
     reported: dict[int, dict[str, ReportedMean]] = Field(
         default_factory=dict, description="means by the engines' own histograms, by cell and metric"
+    )
+    machines: dict[int, MachineLoad] = Field(
+        default_factory=dict, description="what the machine did during each cell"
     )
 
 

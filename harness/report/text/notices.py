@@ -18,6 +18,18 @@ from harness.schema.settings import MIN_ROUNDS
 
 _KINDS = ("invalid", "skipped", "load")
 
+#: Of the notices of cells, by kind.
+_TITLES: dict[str, str] = {
+    "behind": "{label} did not keep up with the load.",
+    "drift": "{label} changed while it was measured.",
+    "disturbed": "The machine was disturbed while {label} was measured.",
+    "repeats": "The repeats of {label} disagree.",
+    "inferred": "ITL of {label} is inferred.",
+    "cached": "{label} may have answered from a cache.",
+    "order": "{label} was slower at a lighter load.",
+    "unreported": "{label} does not report everything that is checked.",
+}
+
 
 @dataclass(frozen=True)
 class Notice:
@@ -38,7 +50,7 @@ def notices(run: Run) -> list[Notice]:
         found.append(Notice("skipped", f"{one.label} was skipped{place}:", f"{_sentence(one.reason)}{hint}"))
     found += _fitting(run)
     if isinstance(run, OnlineRun):
-        found += [*_unfair(run), *_noise(run), *_rounds(run), *_window(run)]
+        found += [*_unfair(run), *_noise(run), *_rounds(run), *_cells(run), *_window(run)]
     return sorted(found, key=lambda one: _KINDS.index(one.kind))
 
 
@@ -130,6 +142,19 @@ def _rounds(run: OnlineRun) -> list[Notice]:
     text = few_rounds({one.load: one.num_requests + one.left_out for one in run.repeats})
     title = f"A closed loop has fewer than {MIN_ROUNDS} requests for each in flight."
     return [Notice("load", title, text)] if text else []
+
+
+def _cells(run: OnlineRun) -> list[Notice]:
+    """What was noticed of cells: one notice for each engine and kind, besides what `_rounds` says."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for summary in run.pooled:
+        for one in (notice for notice in summary.notices if notice.kind in _TITLES):
+            text = f"{where(summary.load)}, {one.text}"
+            found.setdefault((one.kind, summary.label), []).append(_sentence(text[:1].upper() + text[1:]))
+    return [
+        Notice("load", _TITLES[kind].format(label=label), " ".join(details))
+        for (kind, label), details in found.items()
+    ]
 
 
 def _window(run: OnlineRun) -> list[Notice]:

@@ -1,4 +1,4 @@
-"""The result in two sentences, claiming only differences that hold for all comparisons of a pair together."""
+"""The result in two sentences, with only those differences that hold for all comparisons together."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ def _where(run: OnlineRun, load: Load) -> str:
 def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> str:
     """The lowest engine against the next that it really differs from, at the highest percentile supported."""
     short = METRICS[metric].label
-    sizes = [engine.latency(metric).n for engine in engines]
-    q = next((q for q in (99, 90, 50) if all(not missing(q, n) for n in sizes)), None)
+    q = next((q for q in (99, 90, 50) if _supported(engines, comparisons, metric, q)), None)
     if q is None:
         return f"too few requests were measured to compare {short}."
     ranked = sorted(engines, key=lambda engine: engine.value(metric, f"p{q}") or 0.0)
@@ -67,6 +66,16 @@ def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], 
     size, ends = _size(one)
     claim = f"{lowest}'s {short} p{q} is {size} lower than {loser}'s (95 % interval {ends}{assumption(one)})"
     return f"{claim}; from {several(level)} it shows no difference." if level else f"{claim}."
+
+
+def _supported(
+    engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str, q: int
+) -> bool:
+    """Whether a percentile of all engines can be shown, and each pair has an interval for it."""
+    load = engines[0].load
+    pairs = [one for one in comparisons if (one.load, one.metric, one.statistic) == (load, metric, f"p{q}")]
+    shown = all(not missing(q, engine.latency(metric).n) for engine in engines)
+    return shown and all(one.ci is not None for one in pairs)
 
 
 def _ratio(against: Sequence[tuple[str, Comparison]]) -> str:

@@ -48,9 +48,7 @@ def tables() -> Callable[[Sequence[dict[str, Any]]], Tables]:
     return build
 
 
-def compare(
-    requests: pd.DataFrame, chunks: pd.DataFrame, seed: int = 0, cut: Cut | None = None
-) -> list[Comparison]:
+def compare(requests: pd.DataFrame, chunks: pd.DataFrame, cut: Cut | None = None) -> list[Comparison]:
     """The engines of two tables, pair by pair."""
     groups = by_load(split(requests, chunks, cut))
-    return compare_points([measure(repeats, seed=seed) for repeats in groups])
+    return compare_points([measure(repeats) for repeats in groups])
