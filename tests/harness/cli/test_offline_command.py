@@ -42,7 +42,7 @@ def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
     assert "random:gpt2-tiny, " in (folder / "report.html").read_text()
     assert {path.suffix for path in (folder / "figures").iterdir()} == {".csv", ".png", ".svg"}
     lines = done.err.splitlines()
-    assert lines[0] == f"run {folder}"
+    assert lines[0].startswith(f"run {folder}: ")
     assert lines[1].startswith("skipped openai: it has no in-process API here")
     assert lines[3].startswith("[1/2] roseinfer, repeat 0; log: ")
     heads = ["engine", "req/s", "output tok/s", "total tok/s", "total latency (s)"]
@@ -99,7 +99,7 @@ def test_a_run_that_ends_early_names_what_it_has(
             return answers.pop()
         raise end
 
-    monkeypatch.setattr("harness.runs.batch.through_server", measure)
+    monkeypatch.setattr("harness.runs.offline.through_server", measure)
     monkeypatch.setattr("harness.runs.offline.through_worker", measure)
     done = bench(*QUICK, "--engines", "roseinfer", "--repeats", "2", "--out", str(tmp_path))
     [folder] = tmp_path.iterdir()
@@ -119,7 +119,7 @@ def test_an_engine_that_fails(bench: Any, tmp_path: Path, monkeypatch: pytest.Mo
     def gives(*tokens: int) -> Callable[..., tuple[Measured, LaunchRecord]]:
         return lambda *_: (Measured(1.0, tokens), LaunchRecord(engine="roseinfer", label="roseinfer"))
 
-    monkeypatch.setattr("harness.runs.batch.through_server", gives(3, 3))
+    monkeypatch.setattr("harness.runs.offline.through_server", gives(3, 3))
     monkeypatch.setattr("harness.runs.offline.through_worker", gives(3, 2))
     done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "one"), "--json")
     assert done.code == 3
@@ -127,7 +127,7 @@ def test_an_engine_that_fails(bench: Any, tmp_path: Path, monkeypatch: pytest.Mo
     assert [one["label"] for one in results["results"]] == ["roseinfer"]
     assert [(one["label"], one["repeat"]) for one in results["skipped"]] == [("roseinfer (in-process)", 0)]
 
-    monkeypatch.setattr("harness.runs.batch.through_server", gives(2, 3))
+    monkeypatch.setattr("harness.runs.offline.through_server", gives(2, 3))
     done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "all"))
     assert (done.code, done.out) == (3, "")
     assert done.err.splitlines()[-2].startswith("bench: nothing could be measured")

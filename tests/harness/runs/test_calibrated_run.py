@@ -64,8 +64,8 @@ def test_a_client_near_its_limit_makes_a_cell_invalid(
 def test_a_machine_without_one_is_calibrated_first(
     start_mock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measure(*, quick: bool, tell: Any) -> Calibration:
-        tell("something")
+    def measure(*, quick: bool, report_status: Any) -> Calibration:
+        report_status("something")
         return calibration(1e9 if quick else 1.0)
 
     monkeypatch.setattr(resolved, "load_calibration", lambda: None)
