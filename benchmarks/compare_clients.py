@@ -27,7 +27,7 @@ import numpy as np
 from harness.calibration.mock_process import PROMPT_TOKENS, MockServerProcess, ask, mock_server
 from harness.loadgen.load_plan import LoadPlan
 from harness.loadgen.run_load import run_load
-from harness.mock_server.behaviour import Deed
+from harness.mock_server.behaviour import ServedRequest
 from harness.models.model_folder import resolve
 from harness.records.request import read_request
 
@@ -166,7 +166,7 @@ def measure(name: str, timed: Sequence[int]) -> Row:
     """Everything about one client."""
     client, levels = CLIENTS[name]
 
-    def best(tokens: int, rate: Callable[[list[Deed]], float], *server: str) -> float:
+    def best(tokens: int, rate: Callable[[list[ServedRequest]], float], *server: str) -> float:
         found = []
         for concurrency in levels:
             with mock_server(*FAST, *server, cpus=SERVER_CPUS) as mock:
@@ -182,9 +182,9 @@ def measure(name: str, timed: Sequence[int]) -> Row:
     for concurrency in timed:
         with mock_server("--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS), cpus=SERVER_CPUS) as mock:
             seen = client(mock, Load(TIMED_REQUESTS, concurrency, TIMED_TOKENS))
-            deeds = _answers(mock, TIMED_REQUESTS)
-        ttft_error[concurrency] = _difference(seen.ttft, [_ttft(deed) for deed in deeds])
-        gaps = [_gaps(deed) for deed in deeds]
+            served_requests = _answers(mock, TIMED_REQUESTS)
+        ttft_error[concurrency] = _difference(seen.ttft, [_ttft(served) for served in served_requests])
+        gaps = [_gaps(served) for served in served_requests]
         true = (
             [float(np.mean(own)) for own in gaps]
             if seen.itl_per_request
@@ -195,26 +195,26 @@ def measure(name: str, timed: Sequence[int]) -> Row:
     return Row(name, requests_per_s, chunks_per_s, together_per_s, ttft_error, itl_error)
 
 
-def _answers(mock: MockServerProcess, requests: int) -> list[Deed]:
+def _answers(mock: MockServerProcess, requests: int) -> list[ServedRequest]:
     """The last `requests` answers: what came before were the client's probes and warm-up."""
-    good = [deed for deed in mock.all_deeds() if deed.outcome == "complete" and deed.writes]
-    return sorted(good, key=lambda deed: deed.t_received)[-requests:]
+    good = [served for served in mock.all_served_requests() if served.outcome == "complete" and served.writes]
+    return sorted(good, key=lambda served: served.t_received)[-requests:]
 
 
-def _ttft(deed: Deed) -> float:
-    return (deed.writes[0][0] - deed.t_received) * 1e3
+def _ttft(served: ServedRequest) -> float:
+    return (served.writes[0][0] - served.t_received) * 1e3
 
 
-def _gaps(deed: Deed) -> list[float]:
-    return [(now - before) * 1e3 for (before, _), (now, _) in pairwise(deed.writes)]
+def _gaps(served: ServedRequest) -> list[float]:
+    return [(now - before) * 1e3 for (before, _), (now, _) in pairwise(served.writes)]
 
 
-def _request_rate(deeds: list[Deed]) -> float:
-    return _rate([deed.t_end for deed in deeds])
+def _request_rate(served_requests: list[ServedRequest]) -> float:
+    return _rate([served.t_end for served in served_requests])
 
 
-def _chunk_rate(deeds: list[Deed]) -> float:
-    return _rate([t for deed in deeds for t, _ in deed.writes])
+def _chunk_rate(served_requests: list[ServedRequest]) -> float:
+    return _rate([t for served in served_requests for t, _ in served.writes])
 
 
 def _rate(times: list[float]) -> float:

@@ -188,14 +188,14 @@ async def run_round(client: Client, expected: Sequence[list[int]], clients: int,
 
     async def work() -> None:
         while todo:
-            deed, index = todo.pop()
-            await deed(index)
+            action, index = todo.pop()
+            await action(index)
 
     async def go(index: int) -> None:
         await leave(client, index)
 
-    deeds: tuple[Callable[[int], Awaitable[None]], ...] = (stay, go)
-    todo = [(deed, index) for deed in deeds for index in range(clients)]
+    actions: tuple[Callable[[int], Awaitable[None]], ...] = (stay, go)
+    todo = [(action, index) for action in actions for index in range(clients)]
     random.shuffle(todo)
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):

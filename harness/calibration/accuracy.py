@@ -13,7 +13,7 @@ from harness.engines.cores import CpuSplit
 from harness.errors import BenchError
 from harness.loadgen.load_plan import LoadPlan, RawResponse
 from harness.loadgen.run_load import run_load
-from harness.mock_server.behaviour import Deed
+from harness.mock_server.behaviour import ServedRequest
 from harness.records.request import read_request
 from harness.schema.calibration import Spread, TimingError
 
@@ -92,20 +92,20 @@ def measure_accuracy(
         wire = [ask(index, tokens, behaviour, None) for index in range(requests)]
         plan = LoadPlan(mock.target, wire, concurrency)
         result = run_load(plan, clients=processes, cpus=cpus.client)
-        deeds = mock.deeds()
+        served_requests = mock.served_requests()
     accuracy = Accuracy(Times(), Times(), [], [])
     for response in result.responses:
-        _add(accuracy, response, deeds[response.index], tokens)
+        _add(accuracy, response, served_requests[response.index], tokens)
     return accuracy
 
 
-def _add(accuracy: Accuracy, response: RawResponse, deed: Deed, tokens: int) -> None:
+def _add(accuracy: Accuracy, response: RawResponse, served: ServedRequest, tokens: int) -> None:
     record = read_request(response, tokens)
     if record.error is not None or response.t_sent is None:
         raise BenchError(f"a request to the mock server failed: {record.error}: {record.detail}")
     accuracy.measured.add(response.t_sent, record.chunks)
-    accuracy.true.add(deed.t_received, deed.writes)
-    measured, true = token_gaps(record.chunks), token_gaps(deed.writes)
+    accuracy.true.add(served.t_received, served.writes)
+    measured, true = token_gaps(record.chunks), token_gaps(served.writes)
     both = min(len(measured), len(true))
     accuracy.itl_error.extend(
         np.subtract(measured[len(measured) - both :], true[len(true) - both :]).tolist()

@@ -13,27 +13,27 @@ import msgspec
 
 from harness.errors import BenchError
 from harness.loadgen.load_plan import Target, WireRequest
-from harness.mock_server.behaviour import Deed
+from harness.mock_server.behaviour import ServedRequest
 from harness.modules import module_command
 
 PROMPT_TOKENS = 128
 
 
 class MockServerProcess:
-    """A running mock server. Read `deeds` after the answers have ended."""
+    """A running mock server. Read `served_requests` after the answers have ended."""
 
     def __init__(self, port: int, log: Path) -> None:
         self.port = port
         self.target = Target("127.0.0.1", port, "/v1/completions")
         self._log = log
 
-    def deeds(self) -> dict[int, Deed]:
+    def served_requests(self) -> dict[int, ServedRequest]:
         """What the server did, by the index of the client's request."""
-        return {int(deed.user or -1): deed for deed in self.all_deeds()}
+        return {int(served.user or -1): served for served in self.all_served_requests()}
 
-    def all_deeds(self) -> list[Deed]:
+    def all_served_requests(self) -> list[ServedRequest]:
         """What the server did, in the order in which the answers were over."""
-        return [msgspec.json.decode(line, type=Deed) for line in self._log.read_bytes().splitlines()]
+        return [msgspec.json.decode(line, type=ServedRequest) for line in self._log.read_bytes().splitlines()]
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def mock_server(*options: str, cpus: Sequence[int] | None = None) -> Iterator[Mo
         BenchError: It did not start.
     """
     with tempfile.TemporaryDirectory(prefix="rosebench-mock-") as folder:
-        log = Path(folder) / "deeds.jsonl"
+        log = Path(folder) / "served_requests.jsonl"
         log.touch()
         process = subprocess.Popen(
             [*module_command("harness.mock_server"), "--with-stdin", "--log", str(log), *options],

@@ -15,7 +15,7 @@ from harness.engines.cores import CpuSplit
 from harness.errors import BenchError
 from harness.loadgen.load_plan import LoadPlan, LoadResult
 from harness.loadgen.run_load import run_load
-from harness.mock_server.behaviour import Deed
+from harness.mock_server.behaviour import ServedRequest
 
 Limit = Literal["client", "server"]
 
@@ -73,9 +73,9 @@ def try_chunks(rate: float, seconds: float, processes: int, cpus: CpuSplit) -> T
         ]
         return LoadPlan(mock.target, wire, concurrency=streams)
 
-    def reached(result: LoadResult, deeds: dict[int, Deed]) -> tuple[float, Limit | None]:
-        first = min(deed.writes[0][0] for deed in deeds.values())
-        last = max(deed.writes[-1][0] for deed in deeds.values())
+    def reached(result: LoadResult, served_requests: dict[int, ServedRequest]) -> tuple[float, Limit | None]:
+        first = min(served.writes[0][0] for served in served_requests.values())
+        last = max(served.writes[-1][0] for served in served_requests.values())
         merged = sum(max(0, 1 + tokens - len(response.segments)) for response in result.responses)
         speed = streams * tokens / (last - first)
         if merged > MOST_MERGED * streams * tokens:
@@ -97,13 +97,13 @@ def try_requests(rate: float, seconds: float, processes: int, cpus: CpuSplit) ->
             mock.target, [ask(i, REQUEST_TOKENS, behaviour, i / rate) for i in range(count)], timeout_s=30.0
         )
 
-    def reached(result: LoadResult, deeds: dict[int, Deed]) -> tuple[float, Limit | None]:
+    def reached(result: LoadResult, served_requests: dict[int, ServedRequest]) -> tuple[float, Limit | None]:
         sent = np.array([response.t_sent for response in result.responses], dtype=np.float64)
         lag = sent - [response.t_sched for response in result.responses]
         read_late = np.array([r.t_end for r in result.responses], dtype=np.float64) - [
-            deeds[r.index].t_end for r in result.responses
+            served_requests[r.index].t_end for r in result.responses
         ]
-        took = [deed.t_end - deed.t_received for deed in deeds.values()]
+        took = [served.t_end - served.t_received for served in served_requests.values()]
         speed = (count - 1) / float(sent.max() - sent.min())
         if np.percentile(lag, 99) > MOST_LAG_S or np.median(read_late) > MOST_LAG_S:
             return speed, "client"
@@ -117,7 +117,7 @@ def _attempt(
     processes: int,
     cpus: CpuSplit,
     plan: Callable[[MockServerProcess], LoadPlan],
-    reached: Callable[[LoadResult, dict[int, Deed]], tuple[float, Limit | None]],
+    reached: Callable[[LoadResult, dict[int, ServedRequest]], tuple[float, Limit | None]],
     *options: str,
 ) -> Trial:
     """Run one client and one mock server for each of `processes`, all at once; the slowest one counts."""
@@ -133,7 +133,9 @@ def _attempt(
         for response in (response for result in results for response in result.responses):
             if response.error is not None:
                 raise BenchError(f"a request to the mock server failed: {response.detail}")
-        found = [reached(result, server.deeds()) for result, server in zip(results, servers, strict=True)]
+        found = [
+            reached(result, server.served_requests()) for result, server in zip(results, servers, strict=True)
+        ]
     usage = [result.usage[0] for result in results]
     faults = [fault for _, fault in found if fault is not None]
     return Trial(

@@ -18,7 +18,7 @@ from harness.engines.configured import load_variants
 from harness.engines.find import CACHE, place
 from harness.engines.local import LocalEngine
 from harness.engines.names import check_name
-from harness.engines.registry import BROKEN, ENGINES, LOCAL, contender, get_engine
+from harness.engines.registry import BROKEN, ENGINES, LOCAL, get_engine, get_engine_variant
 from harness.environments.bundle import find_bundle, make_bundle, read_size
 from harness.environments.install import install as install_engine
 from harness.environments.install import unfinished
@@ -67,7 +67,7 @@ def show(
         console.print(f"# {engine.display}: {engine.caveat}", markup=False)
     where = resolve_device("auto") if device == "auto" else device
     settings = EngineSettings(
-        contender=contender(ref),
+        engine_variant=get_engine_variant(ref),
         model=model,
         served_name="model",
         device=where,

@@ -33,7 +33,7 @@ COMPLETIONS = "/v1/completions"
 
 
 @dataclass(frozen=True)
-class Contender:
+class EngineVariant:
     """An engine with one of its variants, as compared in a run. `label` is its name in tables and figures."""
 
     ref: EngineRef
@@ -49,7 +49,7 @@ class EngineSettings:
     flight, None if unknown. `cpus` are the logical CPUs that the engine may use, None for all.
     """
 
-    contender: Contender
+    engine_variant: EngineVariant
     model: Path
     served_name: str
     device: Literal["cuda", "cpu"]
@@ -75,7 +75,7 @@ class EngineSettings:
     @property
     def caches_prefixes(self) -> bool:
         """Whether the prefix cache is on: the variant's setting, else the run's."""
-        override = self.contender.variant.prefix_cache
+        override = self.engine_variant.variant.prefix_cache
         return self.prefix_cache if override is None else override
 
 

@@ -95,7 +95,7 @@ class LocalEngine(Engine):
         Raises:
             UsageError: the variant has an option that the installed version does not have.
         """
-        variant = settings.contender.variant
+        variant = settings.engine_variant.variant
         options = [arg.partition("=")[0] for arg in variant.args if arg.startswith("--")]
         self.require(installation, settings, options)
         launch = self.command(installation, settings, port)
@@ -109,7 +109,7 @@ class LocalEngine(Engine):
         """Raises UsageError unless the installed version has all of these options."""
         if options and (unknown := sorted({*options} - self.flags(installation))):
             raise UsageError(
-                f"{settings.contender.ref}: {self.display} {installation.version} has no option "
+                f"{settings.engine_variant.ref}: {self.display} {installation.version} has no option "
                 f"{', '.join(unknown)}",
                 f"change {self.config_file.name}, or install a version that has it",
             )
@@ -126,16 +126,16 @@ class LocalEngine(Engine):
     ) -> Iterator[Server]:
         """As in `Engine`; `change` can alter the command."""
         installation = self.installed()
-        contender = settings.contender
+        engine_variant = settings.engine_variant
         record = LaunchRecord(
             engine=self.name,
-            variant=contender.ref.variant,
-            label=contender.label,
+            variant=engine_variant.ref.variant,
+            label=engine_variant.label,
             version=installation.version,
         )
         self.server(installation, settings, port=0)
         self.prepare(settings)
-        memory_check = memory_restored(contender.label) if settings.device == "cuda" else nullcontext()
+        memory_check = memory_restored(engine_variant.label) if settings.device == "cuda" else nullcontext()
         with (
             memory_check,
             EngineServer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint
 
 from harness.engines.adapters.openai import OpenAI
-from harness.engines.base import Contender, Engine, Missing
+from harness.engines.base import Engine, EngineVariant, Missing
 from harness.engines.configured import find_variant
 from harness.engines.local import LocalEngine
 from harness.engines.names import check_name, engine_points
@@ -65,7 +65,7 @@ def installed_engines() -> list[EngineRef]:
     return [EngineRef(name=name) for name in (("roseinfer", *others) if others else DEFAULT_ENGINES)]
 
 
-def contender(ref: EngineRef) -> Contender:
+def get_engine_variant(ref: EngineRef) -> EngineVariant:
     """The engine and variant that `NAME@VARIANT` means, with the label under which it is drawn.
 
     Raises:
@@ -73,4 +73,4 @@ def contender(ref: EngineRef) -> Contender:
     """
     engine = get_engine(ref.name)
     variant = find_variant(engine, ref.variant)
-    return Contender(ref, variant, engine.label(variant))
+    return EngineVariant(ref, variant, engine.label(variant))

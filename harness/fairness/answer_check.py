@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 from tokenizers import Tokenizer
 
-from harness.engines.base import Contender, Encoder
+from harness.engines.base import Encoder, EngineVariant
 from harness.fairness.check_prompts import OUTPUT_TOKENS
 from harness.fairness.engine_reply import Reply, read_reply
 from harness.fairness.judge import NOISE_FACTOR, SPREAD_SHARE, by_majority, by_reference, judge, tolerance
@@ -56,7 +56,7 @@ def ask(target: Target, encode: Encoder, prompts: Sequence[Sequence[int]], exact
     return [read_reply(raw, OUTPUT_TOKENS if exact else None) for raw in result.responses]
 
 
-def check(replies: Replies, contenders: Sequence[Contender], tokenizer: Path | None) -> AnswerChecks:
+def check(replies: Replies, engine_variants: Sequence[EngineVariant], tokenizer: Path | None) -> AnswerChecks:
     """Judge every engine of the run.
 
     Args:
@@ -77,19 +77,19 @@ def check(replies: Replies, contenders: Sequence[Contender], tokenizer: Path | N
         name, bound = (f"the majority of {len(first)} engines" if known else None), None
         expected = by_majority(first, len(replies.prompts)) if known else []
     checks = []
-    for who in contenders:
+    for engine_variant in engine_variants:
         answers = [
             judge(reply, len(prompt), OUTPUT_TOKENS, expected[i] if expected else None, decode)
-            for round_replies in replies.given.get(who.label, [])
+            for round_replies in replies.given.get(engine_variant.label, [])
             for i, (reply, prompt) in enumerate(zip(round_replies, replies.prompts, strict=True))
         ]
         reason = _wrong(answers, by_many=bound is None)
         judged = any(answer.outcome in ("same", "near tie", "different") for answer in answers)
         checks.append(
             AnswerCheck(
-                engine=who.ref.name,
-                variant=who.ref.variant,
-                label=who.label,
+                engine=engine_variant.ref.name,
+                variant=engine_variant.ref.variant,
+                label=engine_variant.label,
                 verdict="wrong" if reason else "same" if judged else "unknown",
                 reason=reason
                 or ("" if judged else "nothing to compare with" if answers else "it was not asked"),

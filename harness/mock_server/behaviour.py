@@ -48,7 +48,7 @@ class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 Outcome = Literal["complete", "cut", "stalled", "aborted"]
 
 
-class Deed(msgspec.Struct):
+class ServedRequest(msgspec.Struct):
     """What the server did with one request. Times are CLOCK_MONOTONIC seconds; `writes` are the chunks that
     carry tokens, as (time, tokens), each stamped as its bytes are handed to the kernel."""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from harness.mock_server.behaviour import Behaviour, Deed
+from harness.mock_server.behaviour import Behaviour, ServedRequest
 from harness.mock_server.connection import SO_TIMESTAMPNS, Connection
 from harness.mock_server.script import Script, plain, refusal, write_script
 
@@ -41,13 +41,13 @@ class _Body(msgspec.Struct):
 class _Answer:
     """A request that is being answered."""
 
-    __slots__ = ("connection", "deed", "script", "start", "step", "steps", "writes")
+    __slots__ = ("connection", "script", "served", "start", "step", "steps", "writes")
 
-    def __init__(self, connection: Connection, script: Script, deed: Deed) -> None:
+    def __init__(self, connection: Connection, script: Script, served: ServedRequest) -> None:
         self.connection: Connection | None = connection
         self.script = script
-        self.deed = deed
-        self.writes = deed.writes
+        self.served = served
+        self.writes = served.writes
         self.steps = iter(script.steps)
         self.step = next(self.steps)
         self.start = 0.0
@@ -63,7 +63,7 @@ class MockServer:
     Args:
         behaviours: Given to requests in turn, in the order of arrival; a request's own `behaviour` wins.
         slots: Requests answered at once; the others queue, first come first served. None: all.
-        log_fd: Where the deeds go as JSON lines, each when its request is over.
+        log_fd: Where served requests are recorded as JSON lines, each when its answer has ended.
     """
 
     def __init__(
@@ -151,9 +151,9 @@ class MockServer:
         if answer is None:
             return
         answer.connection = None
-        if answer.deed.outcome != "stalled":
-            answer.deed.outcome = "aborted"
-        self._record(answer.deed)
+        if answer.served.outcome != "stalled":
+            answer.served.outcome = "aborted"
+        self._record(answer.served)
         if answer in self._queue:
             self._queue.remove(answer)
         else:
@@ -168,7 +168,7 @@ class MockServer:
         if path in ("/health", "/v1/models"):
             self._write(connection, plain(200, _MODELS).steps[0].data)
             return
-        deed = Deed(self._arrived, None, 200, arrived, arrived)
+        served = ServedRequest(self._arrived, None, 200, arrived, arrived)
         behaviour = self._behaviours[self._arrived % len(self._behaviours)]
         self._arrived += 1
         try:
@@ -181,10 +181,10 @@ class MockServer:
         else:
             prompt = request.prompt
             length = len(prompt.split()) if isinstance(prompt, str) else len(prompt or request.messages or ())
-            deed.user = request.user
+            served.user = request.user
             script = write_script(behaviour, request.max_tokens, length)
-        deed.status = script.status
-        answer = self._answers[connection] = _Answer(connection, script, deed)
+        served.status = script.status
+        answer = self._answers[connection] = _Answer(connection, script, served)
         if self._slots is not None and self._running >= self._slots:
             self._queue.append(answer)
         else:
@@ -192,8 +192,8 @@ class MockServer:
 
     def _start(self, answer: _Answer, now: float) -> None:
         self._running += 1
-        answer.start = answer.deed.t_started = now
-        heapq.heappush(self._due, (now + answer.step.after_s, answer.deed.request, answer))
+        answer.start = answer.served.t_started = now
+        heapq.heappush(self._due, (now + answer.step.after_s, answer.served.request, answer))
 
     def _write_due(self) -> None:
         due, keep_gaps, replace = self._due, self._keep_gaps, heapq.heapreplace
@@ -224,12 +224,12 @@ class MockServer:
 
     def _end(self, answer: _Answer, connection: Connection, data: bytes, now: float) -> None:
         """Write the last bytes of an answer."""
-        answer.deed.t_end = now
-        answer.deed.outcome = answer.script.outcome
+        answer.served.t_end = now
+        answer.served.outcome = answer.script.outcome
         if answer.script.outcome == "stalled":  # it keeps its slot until the client leaves
             self._write(connection, data)
             return
-        self._record(answer.deed)  # first, so that whoever has the answer finds the deed
+        self._record(answer.served)  # first: a client that has the answer can read the record
         del self._answers[connection]
         self._write(connection, data)
         if answer.script.close or answer.script.outcome == "cut":
@@ -240,9 +240,9 @@ class MockServer:
                 self._drop(connection)
         self._release()
 
-    def _record(self, deed: Deed) -> None:
+    def _record(self, served: ServedRequest) -> None:
         if self._log_fd is not None:
-            os.write(self._log_fd, msgspec.json.encode(deed) + b"\n")
+            os.write(self._log_fd, msgspec.json.encode(served) + b"\n")
 
     def _release(self) -> None:
         self._running -= 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-from harness.engines.base import Contender, Encoder, RequestSettings, Server
+from harness.engines.base import Encoder, EngineVariant, RequestSettings, Server
 from harness.engines.local import LocalEngine
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
@@ -24,7 +24,7 @@ from harness.profiling.profile_files import read_manifest
 from harness.profiling.subject import Subject
 from harness.runs.events import CaptureDone, CaptureStarting, Notify
 from harness.runs.folder import MANIFEST
-from harness.runs.resolved import make_contenders
+from harness.runs.resolved import make_engine_variants
 from harness.schema.profile import ProfileManifest, ProfileRun, Tool, Tools
 from harness.schema.results import OnlineResults
 
@@ -50,9 +50,9 @@ def profile_run(subject: Subject, options: ProfileOptions, notify: Notify) -> Pr
         CleanupError: an engine could not be ended.
     """
     manifest = read_manifest(subject.folder) or ProfileManifest(meta=subject.info)
-    for who in subject.contenders:
+    for engine_variant in subject.engine_variants:
         for tool in _each(options.tools):
-            run = _profile(subject, options, who, tool, notify)
+            run = _profile(subject, options, engine_variant, tool, notify)
             kept = [one for one in manifest.runs if (one.label, one.tool) != (run.label, run.tool)]
             manifest = manifest.model_copy(update={"runs": [*kept, run]})
             write_json(subject.folder / MANIFEST, manifest)
@@ -69,9 +69,13 @@ def unprofiled(folder: Path, results: OnlineResults, tools: Tools) -> list[str]:
     manifest = read_manifest(folder)
     had = {(run.label, run.tool) for run in manifest.runs if run.error is None} if manifest else set()
     absent = {one.label for one in results.skipped if one.load is None}
-    contenders = make_contenders(results.meta.settings)
-    there = [who for who in contenders if who.label not in absent]
-    missing = [str(who.ref) for who in there if {(who.label, tool) for tool in _each(tools)} - had]
+    engine_variants = make_engine_variants(results.meta.settings)
+    there = [engine_variant for engine_variant in engine_variants if engine_variant.label not in absent]
+    missing = [
+        str(engine_variant.ref)
+        for engine_variant in there
+        if {(engine_variant.label, tool) for tool in _each(tools)} - had
+    ]
     return list(dict.fromkeys(missing))
 
 
@@ -80,17 +84,17 @@ def _each(tools: Tools) -> tuple[Tool, ...]:
 
 
 def _profile(
-    subject: Subject, options: ProfileOptions, who: Contender, tool: Tool, notify: Notify
+    subject: Subject, options: ProfileOptions, engine_variant: EngineVariant, tool: Tool, notify: Notify
 ) -> ProfileRun:
     """One engine under one tool."""
-    name = _name(who, subject.contenders)
+    name = _name(engine_variant, subject.engine_variants)
     run = subject.folder.resolve()
     folder, log = run / "profiles" / tool / name, run / "logs" / f"{name}.{tool}.log"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    level, load, began = subject.level(who), subject.load, time.monotonic()
-    notify(CaptureStarting(who.label, tool, level, log))
-    stage = _Stage(subject, options, who, tool, folder, log)
+    level, load, began = subject.level(engine_variant), subject.load, time.monotonic()
+    notify(CaptureStarting(engine_variant.label, tool, level, log))
+    stage = _Stage(subject, options, engine_variant, tool, folder, log)
     error = None
     try:
         stage.run()
@@ -101,9 +105,9 @@ def _profile(
     error = remove_oversized(folder, options.max_bytes) or error
     return ProfileRun(
         tool=tool,
-        engine=who.ref.name,
-        variant=who.ref.variant,
-        label=who.label,
+        engine=engine_variant.ref.name,
+        variant=engine_variant.ref.variant,
+        label=engine_variant.label,
         cmd=stage.cmd,
         env=stage.env,
         load=load if subject.info.kind == "online" else None,
@@ -118,20 +122,26 @@ def _profile(
     )
 
 
-def _name(who: Contender, contenders: Sequence[Contender]) -> str:
+def _name(engine_variant: EngineVariant, engine_variants: Sequence[EngineVariant]) -> str:
     """Of the folder and the log: `roseinfer`, `roseinfer.VARIANT`; of the sides of an A/A run with A or B."""
-    name = str(who.ref).replace("@", ".")
-    sides = [one.label for one in contenders if one.ref == who.ref]
-    return name if len(sides) == 1 else f"{name}.{'AB'[sides.index(who.label)]}"
+    name = str(engine_variant.ref).replace("@", ".")
+    sides = [side.label for side in engine_variants if side.ref == engine_variant.ref]
+    return name if len(sides) == 1 else f"{name}.{'AB'[sides.index(engine_variant.label)]}"
 
 
 class _Stage:
     """One capture. `cmd`, `env` and `n` are what it came to, however it ended."""
 
     def __init__(
-        self, subject: Subject, options: ProfileOptions, who: Contender, tool: Tool, folder: Path, log: Path
+        self,
+        subject: Subject,
+        options: ProfileOptions,
+        engine_variant: EngineVariant,
+        tool: Tool,
+        folder: Path,
+        log: Path,
     ) -> None:
-        self._subject, self._options, self._who = subject, options, who
+        self._subject, self._options, self._engine_variant = subject, options, engine_variant
         self._tool, self._folder, self._log = tool, folder, log
         self.cmd: list[str] = []
         self.env: dict[str, str] = {}
@@ -139,15 +149,15 @@ class _Stage:
 
     def run(self) -> None:
         """Raises BenchError."""
-        who, resolved = self._who, self._subject.resolved
-        engine = resolved.engines[who.label]
+        engine_variant, resolved = self._engine_variant, self._subject.resolved
+        engine = resolved.engines[engine_variant.label]
         if not isinstance(engine, LocalEngine):
             raise EngineError("a server that was not started here is not profiled", "profile it on its own")
         asked = CaptureRequest(self._tool, self._folder, self._options.steps, self._options.stacks)
         profiler = engine.profiler(engine.installed(), asked)
         if profiler is None:
             raise EngineError(f"{engine.display} has no profiler of its own", "use --tool nsys on a GPU")
-        settings = resolved.engine_settings(who)
+        settings = resolved.engine_settings(engine_variant)
         session = None
         if self._tool == "nsys":
             if settings.device == "cpu":
@@ -176,8 +186,8 @@ class _Stage:
     def _capture(
         self, server: Server, encode: Encoder, profiler: EngineProfiler, session: NsysSession | None
     ) -> None:
-        resolved, level = self._subject.resolved, self._subject.level(self._who)
-        requests = self._subject.sample(self._who)
+        resolved, level = self._subject.resolved, self._subject.level(self._engine_variant)
+        requests = self._subject.sample(self._engine_variant)
         self.n = len(requests)
         for wave in resolved.workload.warmup_waves(resolved.settings.seed):
             wire = [WireRequest(r.index, None, encode(r.prompt.tolist(), r.output_tokens)) for r in wave]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.engines.base import Contender
+from harness.engines.base import EngineVariant
 from harness.engines.registry import get_engine
 from harness.errors import UsageError
 from harness.files import write_json
@@ -19,7 +19,7 @@ from harness.runs.events import Notify
 from harness.runs.folder import RUN, make_folder, read_info
 from harness.runs.info import offline_info, online_info
 from harness.runs.reader import read_raw
-from harness.runs.resolved import Resolved, find_engines, make_contenders, resolve_online
+from harness.runs.resolved import Resolved, find_engines, make_engine_variants, resolve_online
 from harness.runs.workload import Workload
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.profile import Level
@@ -46,20 +46,20 @@ class Subject:
     levels: dict[str, Level]
 
     @property
-    def contenders(self) -> list[Contender]:
-        return self.resolved.contenders
+    def engine_variants(self) -> list[EngineVariant]:
+        return self.resolved.engine_variants
 
-    def level(self, who: Contender) -> Level:
+    def level(self, engine_variant: EngineVariant) -> Level:
         """As the benchmark measured it; without a benchmark as the load may have it."""
-        if who.label in self.levels:
-            return self.levels[who.label]
+        if engine_variant.label in self.levels:
+            return self.levels[engine_variant.label]
         most = self.load.concurrency if isinstance(self.load, ClosedLoop) else MAX_IN_FLIGHT
         in_flight = min(self.resolved.workload.concurrency(), most, MAX_IN_FLIGHT)
         return Level(in_flight=in_flight, running=in_flight)
 
-    def sample(self, who: Contender) -> list[PlannedRequest]:
+    def sample(self, engine_variant: EngineVariant) -> list[PlannedRequest]:
         """Requests to be held in flight, with the lengths of the run's load and prompts of their own."""
-        level, workload = self.level(who), self.resolved.workload
+        level, workload = self.level(engine_variant), self.resolved.workload
         wanted = MIN_TURNS * level.in_flight
         if level.step_ms is not None:
             tokens = workload.record.output_tokens / max(1, workload.record.requests)
@@ -84,9 +84,11 @@ def begin_run(settings: OnlineSettings | OfflineSettings, command: list[str]) ->
     Raises:
         UsageError: an unknown engine, or a folder that cannot be written to.
     """
-    contenders = make_contenders(settings)
-    engines = {who.label: get_engine(who.ref.name) for who in contenders}
-    found, _ = find_engines(contenders, engines)
+    engine_variants = make_engine_variants(settings)
+    engines = {
+        engine_variant.label: get_engine(engine_variant.ref.name) for engine_variant in engine_variants
+    }
+    found, _ = find_engines(engine_variants, engines)
     info: RunInfo
     if isinstance(settings, OnlineSettings):
         info = online_info(settings, command, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.engines.base import Contender, Encoder, Server
+from harness.engines.base import Encoder, EngineVariant, Server
 from harness.fairness.answer_check import Replies, ask, check
 from harness.fairness.check_prompts import OUTPUT_TOKENS, check_prompts
 from harness.fairness.reference import Reference, ask_reference, interpreter
@@ -16,7 +16,9 @@ from harness.schema.fairness import AnswerChecks
 from harness.schema.stored import read_stored
 
 
-def ask_engine(run: Run, resolved: Resolved, who: Contender, server: Server, encode: Encoder) -> None:
+def ask_engine(
+    run: Run, resolved: Resolved, engine_variant: EngineVariant, server: Server, encode: Encoder
+) -> None:
     """Ask a server all prompts of the check, where the run is to be checked and its context holds any."""
     if not resolved.settings.check_answers:
         return
@@ -26,7 +28,7 @@ def ask_engine(run: Run, resolved: Resolved, who: Contender, server: Server, enc
         return
     replies = _read(run.folder) or Replies(prompts=prompts)
     given = ask(server.target, encode, prompts, exact=resolved.settings.ignore_eos)
-    replies.given.setdefault(who.label, []).append(given)
+    replies.given.setdefault(engine_variant.label, []).append(given)
     replies.judged = None
     write_json(run.folder / ANSWERS, replies)
 
@@ -40,8 +42,10 @@ def judge_answers(run: Run, resolved: Resolved) -> None:
         replies.reference = _reference(run, resolved, replies)
     tokenizer = resolved.model.path / "tokenizer.json" if resolved.model else None
     known = tokenizer if tokenizer is not None and tokenizer.exists() else None
-    contenders = [who for who in resolved.contenders if who.label in replies.given]
-    replies.judged = check(replies, contenders, known)
+    engine_variants = [
+        engine_variant for engine_variant in resolved.engine_variants if engine_variant.label in replies.given
+    ]
+    replies.judged = check(replies, engine_variants, known)
     write_json(run.folder / ANSWERS, replies)
 
 
@@ -63,7 +67,7 @@ def _reference(run: Run, resolved: Resolved, replies: Replies) -> Reference | st
     python = interpreter(resolved.found)
     if python is None:
         return "transformers is not installed, neither here nor beside an engine"
-    settings = resolved.engine_settings(resolved.contenders[0])
+    settings = resolved.engine_settings(resolved.engine_variants[0])
     log = run.folder / "logs" / "reference.log"
     return ask_reference(
         python, settings.model, settings.device, settings.torch_dtype, replies.prompts, OUTPUT_TOKENS, log

@@ -62,12 +62,12 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
     left = [cell for cell in block.cells if cell.index not in run.done]
     if not left:
         return
-    who = block.contender
-    engine = resolved.engines[who.label]
-    log = log_file(run.folder, who.ref, "server")
-    notify(EngineStarting(who.label, log))
+    engine_variant = block.engine_variant
+    engine = resolved.engines[engine_variant.label]
+    log = log_file(run.folder, engine_variant.ref, "server")
+    notify(EngineStarting(engine_variant.label, log))
     try:
-        with engine.open(resolved.engine_settings(who), log) as server:
+        with engine.open(resolved.engine_settings(engine_variant), log) as server:
             run.launched(server.record)
             model = resolved.model.path if resolved.model else Path()
             asked = resolved.settings
@@ -77,17 +77,18 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
             encode = engine.encoder(wanted)
             measuring = _Measuring(run, resolved, notify, engine, server, encode, token_counter(model))
             measuring.warm_up(left[0])
-            ask_engine(run, resolved, who, server, encode)
+            ask_engine(run, resolved, engine_variant, server, encode)
             while left:
                 measuring.measure(left[0])
                 left.pop(0)
-            ask_engine(run, resolved, who, server, encode)
+            ask_engine(run, resolved, engine_variant, server, encode)
     except CleanupError:
         raise
     except BenchError as error:
         for cell in left:
             fault = Skipped(
-                engine=who.ref.name, variant=who.ref.variant, label=who.label,
+                engine=engine_variant.ref.name, variant=engine_variant.ref.variant,
+                label=engine_variant.label,
                 load=cell.load, repeat=cell.repeat,
                 reason=error.message, hint=error.hint,
             )  # fmt: skip
@@ -111,7 +112,9 @@ class _Measuring:
         """Send the warm-up's waves. Raises EngineError when none of a wave's requests succeeds."""
         waves = self.resolved.workload.warmup_waves(cell.load_seed)
         self.notify(
-            EngineWarming(cell.contender.label, self.server.record.ready_s, sum(len(wave) for wave in waves))
+            EngineWarming(
+                cell.engine_variant.label, self.server.record.ready_s, sum(len(wave) for wave in waves)
+            )
         )
         for wave in waves:
             result = self._send(wave, len(wave), start_delay_s=WARMUP_DELAY_S)
@@ -143,10 +146,10 @@ class _Measuring:
         self.server.check()
         records = self._read(result, requests, cell)
         write_cell(self.run.folder, cell.index, records)
-        after, ref = self._samples(), cell.contender.ref
+        after, ref = self._samples(), cell.engine_variant.ref
         counters, wanted = self.engine.prefix_counters, self.engine.histograms
         entry = JournalEntry(
-            cell=cell.index, engine=ref.name, variant=ref.variant, label=cell.contender.label,
+            cell=cell.index, engine=ref.name, variant=ref.variant, label=cell.engine_variant.label,
             load=cell.load, repeat=cell.repeat,
             finished=now(), requests=len(requests), failed=int(records.requests["error"].notna().sum()),
             clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in result.usage],
@@ -170,7 +173,7 @@ class _Measuring:
     def _flush(self, cell: Cell) -> None:
         """Empty the prefix cache, so that no cell begins with what warm-up or another cell left in it."""
         flush = self.engine.flush
-        if flush is not None and self.resolved.engine_settings(cell.contender).caches_prefixes:
+        if flush is not None and self.resolved.engine_settings(cell.engine_variant).caches_prefixes:
             post(self.server.target, flush)
 
     def _send(
@@ -200,7 +203,7 @@ class _Measuring:
         reusable = reusable_tokens(requests[index].prompt for _, index in sent)
         known = {index: tokens for (_, index), tokens in zip(sent, reusable, strict=True)}
         expected = [Expected(len(one.prompt), one.output_tokens, known.get(one.index)) for one in requests]
-        ref, label = cell.contender.ref, cell.contender.label
+        ref, label = cell.engine_variant.ref, cell.engine_variant.label
         identity = CellIdentity(cell.index, ref.name, ref.variant, label, cell.load, cell.repeat)
         return read_cell(
             result,

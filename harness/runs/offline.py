@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.engines import cores
-from harness.engines.registry import contender
+from harness.engines.registry import get_engine_variant
 from harness.errors import BenchError, CleanupError, UsageError
 from harness.files import write_json
 from harness.runs.batch.entries import Entry, make_entries, order
@@ -38,7 +38,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
         UsageError: an engine, variant, model or length that cannot be, or no engine is there.
         CleanupError: an engine could not be ended. Nothing can be measured beside it.
     """
-    entries, skipped = make_entries([contender(ref) for ref in settings.engines])
+    entries, skipped = make_entries([get_engine_variant(ref) for ref in settings.engines])
     if not entries:
         reasons = "; ".join(f"{skip.label}: {skip.reason}" for skip in skipped)
         raise UsageError(
@@ -51,7 +51,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
         settings = settings.model_copy(update={"warmup": settings.num_prompts})
     split = cores.split(cores.physical_cores())
     launches = {
-        entry: engine_settings(settings, entry.contender, model, settings.num_prompts, split)
+        entry: engine_settings(settings, entry.engine_variant, model, settings.num_prompts, split)
         for entry in entries
     }
     for entry, launch in launches.items():
@@ -66,7 +66,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
     for skip in skipped:
         notify(EngineSkipped(skip))
     for index, (entry, repeat) in enumerate(turns):
-        log = log_file(out, entry.contender.ref, "server" if entry.served else "offline")
+        log = log_file(out, entry.engine_variant.ref, "server" if entry.served else "offline")
         notify(BatchStarting(entry.label, repeat, index, len(turns), log))
         try:
             batch, launch = _batch(settings, repeat), launches[entry]
@@ -74,7 +74,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
                 measured, record = through_server(entry.engine, launch, batch, log, split.client)
             else:
                 measured, record = through_worker(entry.engine, launch, entry.label, batch, log)
-            row = result(measured, entry.contender, entry.label, repeat, settings)
+            row = result(measured, entry.engine_variant, entry.label, repeat, settings)
         except CleanupError:
             raise
         except BenchError as error:
@@ -104,7 +104,7 @@ def _batch(settings: OfflineSettings, repeat: int) -> Batch:
 
 
 def _left_out(entry: Entry, repeat: int, reason: str, hint: str) -> Skipped:
-    ref = entry.contender.ref
+    ref = entry.engine_variant.ref
     return Skipped(
         engine=ref.name, variant=ref.variant, label=entry.label, repeat=repeat, reason=reason, hint=hint
     )

@@ -19,7 +19,7 @@ from harness.runs.events import EngineSkipped, Notify, Reporting, Started
 from harness.runs.folder import JOURNAL, ONLINE_RESULTS, alone, make_folder
 from harness.runs.info import online_info
 from harness.runs.journal import read_journal
-from harness.runs.resolved import Resolved, make_contenders, resolve_online
+from harness.runs.resolved import Resolved, make_engine_variants, resolve_online
 from harness.runs.run_state import Run
 from harness.schema.results import OnlineResults
 from harness.schema.settings import OnlineSettings
@@ -110,7 +110,10 @@ def _write_results(run: Run) -> OnlineResults:
     """Everything in the results comes from the stored tables; engines stand in the order of the settings."""
     records = read_records(run.folder, run.done)
     settings = run.settings
-    rank = {who.label: position for position, who in enumerate(make_contenders(settings))}
+    rank = {
+        engine_variant.label: position
+        for position, engine_variant in enumerate(make_engine_variants(settings))
+    }
     requests = records.requests.sort_values("label", key=lambda label: label.map(rank), kind="stable")
     groups = by_load(split(requests, records.chunks, settings.cut))
     points = [measure(repeats, settings.slo) for repeats in groups]

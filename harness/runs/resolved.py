@@ -12,10 +12,10 @@ from typing import TypeVar
 from harness.calibration.calibrate import calibrate
 from harness.calibration.calibration_file import load as load_calibration
 from harness.engines.auto_settings import resolve_device, resolve_dtype
-from harness.engines.base import Contender, Engine, EngineSettings, Installation, Missing
+from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, Missing
 from harness.engines.cores import CpuSplit, physical_cores, split
 from harness.engines.local import LocalEngine
-from harness.engines.registry import contender, get_engine
+from harness.engines.registry import get_engine, get_engine_variant
 from harness.errors import BenchError, EngineError, UsageError
 from harness.models.model_folder import ModelFolder, resolve
 from harness.runs.events import Calibrating, Notify
@@ -35,12 +35,12 @@ REQUESTS_PER_CLIENT = 64
 
 @dataclass(frozen=True)
 class Resolved:
-    """An online run, ready to start. `found` has one entry for each contender that is there."""
+    """An online run, ready to start. `found` has one entry for each engine variant that is there."""
 
     settings: OnlineSettings
     model: ModelFolder | None
     workload: Workload
-    contenders: list[Contender]
+    engine_variants: list[EngineVariant]
     engines: dict[str, Engine]
     found: list[Installation]
     missing: list[Skipped]
@@ -52,10 +52,10 @@ class Resolved:
         assert self.settings.clients != "auto"
         return self.settings.clients
 
-    def engine_settings(self, who: Contender) -> EngineSettings:
-        """What `who` is started with."""
+    def engine_settings(self, engine_variant: EngineVariant) -> EngineSettings:
+        """What `engine_variant` is started with."""
         in_flight = max(self.settings.concurrency) if self.settings.concurrency else None
-        return engine_settings(self.settings, who, self.model, in_flight, self.cpus)
+        return engine_settings(self.settings, engine_variant, self.model, in_flight, self.cpus)
 
 
 def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
@@ -64,23 +64,25 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
     Raises:
         UsageError: A setting cannot work here, or no engine that was asked for is there.
     """
-    contenders = make_contenders(settings)
-    engines = {c.label: get_engine(c.ref.name, settings.base_url, settings.api_key_env) for c in contenders}
-    found, missing = find_engines(contenders, engines)
-    if len(missing) == len(contenders):
+    engine_variants = make_engine_variants(settings)
+    engines = {
+        v.label: get_engine(v.ref.name, settings.base_url, settings.api_key_env) for v in engine_variants
+    }
+    found, missing = find_engines(engine_variants, engines)
+    if len(missing) == len(engine_variants):
         raise UsageError(
             "none of the engines is installed: " + "; ".join(f"{s.label}: {s.reason}" for s in missing),
             "; ".join(dict.fromkeys(s.hint for s in missing)),
         )
     absent = {s.label for s in missing}
-    contenders = [c for c in contenders if c.label not in absent]
-    settings, model = resolve_common(settings, [c.ref.name for c in contenders])
+    engine_variants = [v for v in engine_variants if v.label not in absent]
+    settings, model = resolve_common(settings, [v.ref.name for v in engine_variants])
     assert settings.max_model_len is not None
     workload = Workload.make(settings, settings.vocab_size, settings.max_model_len)
     cpus = split(physical_cores())
-    resolved = Resolved(settings, model, workload, contenders, engines, found, missing, cpus)
-    for who in contenders:
-        _check_command(engines[who.label], resolved.engine_settings(who))
+    resolved = Resolved(settings, model, workload, engine_variants, engines, found, missing, cpus)
+    for engine_variant in engine_variants:
+        _check_command(engines[engine_variant.label], resolved.engine_settings(engine_variant))
     calibration = _calibration(settings, notify)
     clients = _clients(settings, workload, cpus, calibration)
     settings = settings.model_copy(update={"clients": clients})
@@ -111,15 +113,15 @@ def resolve_common(settings: Settings, names: Sequence[str]) -> tuple[Settings, 
 
 def engine_settings(
     settings: CommonSettings,
-    who: Contender,
+    engine_variant: EngineVariant,
     model: ModelFolder | None,
     max_concurrency: int | None,
     cpus: CpuSplit,
 ) -> EngineSettings:
-    """What `who` is started with, by resolved settings."""
+    """What `engine_variant` is started with, by resolved settings."""
     assert settings.device != "auto" and settings.dtype != "auto" and settings.max_model_len is not None
     return EngineSettings(
-        contender=who,
+        engine_variant=engine_variant,
         model=model.path if model else Path(),
         served_name=model.served_name if model else settings.model,
         device=settings.device,
@@ -146,22 +148,26 @@ def model_context(settings: CommonSettings, model: ModelFolder | None) -> tuple[
     return model.vocab_size, asked
 
 
-def make_contenders(settings: CommonSettings) -> list[Contender]:
+def make_engine_variants(settings: CommonSettings) -> list[EngineVariant]:
     """The engines and variants that were asked for, each with a label of its own; with `aa`, each as two.
 
     Raises:
         UsageError: Unknown engine or variant, or two that would be drawn alike.
     """
-    by_label: dict[str, Contender] = {}
-    for who in map(contender, settings.engines):
-        if other := by_label.get(who.label):
+    by_label: dict[str, EngineVariant] = {}
+    for engine_variant in map(get_engine_variant, settings.engines):
+        if other := by_label.get(engine_variant.label):
             raise UsageError(
-                f"{other.ref} and {who.ref} are both drawn as {who.label!r}",
-                f"give one another label in configs/engines/{who.ref.name}.yaml",
+                f"{other.ref} and {engine_variant.ref} are both drawn as {engine_variant.label!r}",
+                f"give one another label in configs/engines/{engine_variant.ref.name}.yaml",
             )
-        by_label[who.label] = who
+        by_label[engine_variant.label] = engine_variant
     if isinstance(settings, OnlineSettings) and settings.aa:
-        return [replace(who, label=f"{label} ({side})") for label, who in by_label.items() for side in "AB"]
+        return [
+            replace(engine_variant, label=f"{label} ({side})")
+            for label, engine_variant in by_label.items()
+            for side in "AB"
+        ]
     return list(by_label.values())
 
 
@@ -173,20 +179,20 @@ def _check_command(engine: Engine, settings: EngineSettings) -> None:
 
 
 def find_engines(
-    contenders: list[Contender], engines: dict[str, Engine]
+    engine_variants: list[EngineVariant], engines: dict[str, Engine]
 ) -> tuple[list[Installation], list[Skipped]]:
-    """Where the contenders' engines are, and which are not there."""
+    """Where the engines of `engine_variants` are, and which are not there."""
     found: dict[str, Installation] = {}
     missing = []
-    for who in contenders:
-        if who.ref.name == "openai":
+    for engine_variant in engine_variants:
+        if engine_variant.ref.name == "openai":
             continue
-        place = engines[who.label].find()
+        place = engines[engine_variant.label].find()
         if isinstance(place, Missing):
             missing.append(
                 Skipped(
-                    engine=who.ref.name, variant=who.ref.variant, label=who.label,
-                    reason=f"not installed: {place.reason}", hint=place.hint,
+                    engine=engine_variant.ref.name, variant=engine_variant.ref.variant,
+                    label=engine_variant.label, reason=f"not installed: {place.reason}", hint=place.hint,
                 )
             )  # fmt: skip
         else:

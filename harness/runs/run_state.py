@@ -12,7 +12,7 @@ from harness.errors import UsageError
 from harness.files import write_json, write_whole
 from harness.runs.folder import JOURNAL, RUN, SKIPPED, read_info
 from harness.runs.journal import JournalEntry, append_journal, read_journal
-from harness.runs.resolved import make_contenders
+from harness.runs.resolved import make_engine_variants
 from harness.runs.schedule import Block, plan
 from harness.schema.calibration import ClientCeiling, client_ceiling
 from harness.schema.load import Load
@@ -73,7 +73,11 @@ class Run:
     def blocks(self) -> list[Block]:
         """Every block of the run, measured or not: the same whenever it is asked."""
         missing = {one.label for one in self.skipped if one.load is None}
-        there = [who for who in make_contenders(self.settings) if who.label not in missing]
+        there = [
+            engine_variant
+            for engine_variant in make_engine_variants(self.settings)
+            if engine_variant.label not in missing
+        ]
         return plan(self.settings, there)
 
     def launched(self, record: LaunchRecord) -> None:
@@ -96,7 +100,7 @@ class Run:
     def left_out(self) -> list[Skipped]:
         """What is not in the results; a cell that failed at first and was measured later is."""
         done = {
-            (cell.contender.label, cell.load, cell.repeat)
+            (cell.engine_variant.label, cell.load, cell.repeat)
             for block in self.blocks()
             for cell in block.cells
             if cell.index in self.done
@@ -111,7 +115,7 @@ class Run:
         for entry in read_journal(self.folder / JOURNAL):
             cell = cells.get(entry.cell)
             measured = (entry.label, entry.load, entry.repeat)
-            if cell is None or measured != (cell.contender.label, cell.load, cell.repeat):
+            if cell is None or measured != (cell.engine_variant.label, cell.load, cell.repeat):
                 raise UsageError(
                     f"cell {entry.cell} of {self.folder / JOURNAL} is not one of the run's settings",
                     "restore run.json and the variants of the engines, or start a new run",

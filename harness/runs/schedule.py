@@ -7,7 +7,7 @@ from itertools import count
 
 import numpy as np
 
-from harness.engines.base import Contender
+from harness.engines.base import EngineVariant
 from harness.schema.load import Load
 from harness.schema.settings import OnlineSettings
 
@@ -21,24 +21,24 @@ class Cell:
     """
 
     index: int
-    contender: Contender
+    engine_variant: EngineVariant
     load: Load
     repeat: int
     load_seed: int
 
     def __str__(self) -> str:
-        return f"{self.contender.label}, {self.load}, repeat {self.repeat}"
+        return f"{self.engine_variant.label}, {self.load}, repeat {self.repeat}"
 
 
 @dataclass(frozen=True)
 class Block:
     """Cells that one server answers, in this order: an engine's loads within one repeat."""
 
-    contender: Contender
+    engine_variant: EngineVariant
     cells: tuple[Cell, ...]
 
 
-def plan(settings: OnlineSettings, contenders: list[Contender]) -> list[Block]:
+def plan(settings: OnlineSettings, engine_variants: list[EngineVariant]) -> list[Block]:
     """All blocks of a run, in the order in which they are measured.
 
     With `interleave`, each repeat measures every engine before the next repeat begins, in an order drawn anew
@@ -46,20 +46,22 @@ def plan(settings: OnlineSettings, contenders: list[Contender]) -> list[Block]:
     alike; without, an engine's repeats follow each other. Loads go from light to heavy.
     """
     rng = np.random.default_rng(settings.seed)
-    pairs = [(contender, repeat) for contender in contenders for repeat in range(settings.repeats)]
+    pairs = [
+        (engine_variant, repeat) for engine_variant in engine_variants for repeat in range(settings.repeats)
+    ]
     if settings.interleave and settings.repeats > 1:
-        orders = [rng.permutation(len(contenders)) for _ in range(settings.repeats)]
-        pairs = [(contenders[int(i)], repeat) for repeat, order in enumerate(orders) for i in order]
+        orders = [rng.permutation(len(engine_variants)) for _ in range(settings.repeats)]
+        pairs = [(engine_variants[int(i)], repeat) for repeat, order in enumerate(orders) for i in order]
     index = count()
     return [
         Block(
-            contender,
+            engine_variant,
             tuple(
-                Cell(next(index), contender, load, repeat, _load_seed(settings.seed, repeat, position))
+                Cell(next(index), engine_variant, load, repeat, _load_seed(settings.seed, repeat, position))
                 for position, load in enumerate(settings.loads)
             ),
         )
-        for contender, repeat in pairs
+        for engine_variant, repeat in pairs
     ]
 
 

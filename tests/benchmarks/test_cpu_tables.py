@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import cpu_tables
-from harness.engines.registry import contender
+from harness.engines.registry import get_engine_variant
 from harness.schema.load import TraceLoad
 from harness.schema.results import Comparison
 from harness.schema.settings import OnlineSettings
@@ -23,7 +23,7 @@ def test_every_load_is_one_that_bench_online_takes(what: str, tmp_path: Path):
             word[2:].replace("-", "_"): True if word == "--text-prompts" else next(words) for word in words
         }
         settings = OnlineSettings.model_validate(given)
-        labels = [contender(ref).label for ref in settings.engines]
+        labels = [get_engine_variant(ref).label for ref in settings.engines]
         assert labels[0] == "roseinfer" and len(labels) == len(set(labels)) > 1
         assert load.seconds(2) == pytest.approx(2 * load.seconds(1))
 

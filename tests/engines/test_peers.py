@@ -14,7 +14,7 @@ import pytest
 
 from harness.engines.base import EngineSettings, Missing, RequestSettings
 from harness.engines.process.engine_server import EngineServer
-from harness.engines.registry import LOCAL, contender
+from harness.engines.registry import LOCAL, get_engine_variant
 from harness.errors import EngineError
 from harness.loadgen.load_plan import LoadPlan, WireRequest
 from harness.loadgen.run_load import run_load
@@ -52,7 +52,12 @@ def test_serves_what_was_asked_for_and_is_gone(name: EngineName, tmp_path: Path)
     _skip_unless_it_runs(name)
     engine, model = LOCAL[name], resolve("random:gpt2-tiny")
     settings = EngineSettings(
-        contender(EngineRef(name=name)), model.path, model.served_name, "cpu", "bf16", model.max_model_len
+        get_engine_variant(EngineRef(name=name)),
+        model.path,
+        model.served_name,
+        "cpu",
+        "bf16",
+        model.max_model_len,
     )
     planned = closed_loop(N, INPUT, OUTPUT, model.vocab_size, seed=1)
     with engine.open(settings, tmp_path / "server.log") as server:
@@ -83,7 +88,12 @@ def test_its_core_is_killed(name: EngineName, tmp_path: Path):
     _skip_unless_it_runs(name)
     engine, model = LOCAL[name], resolve("random:gpt2-tiny")
     settings = EngineSettings(
-        contender(EngineRef(name=name)), model.path, model.served_name, "cpu", "bf16", model.max_model_len
+        get_engine_variant(EngineRef(name=name)),
+        model.path,
+        model.served_name,
+        "cpu",
+        "bf16",
+        model.max_model_len,
     )
     pids: list[int] = []
     with (

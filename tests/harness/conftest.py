@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.mock_server.behaviour import Deed
+from harness.mock_server.behaviour import ServedRequest
 
 
 @dataclass
@@ -30,9 +30,9 @@ class MockServer:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def deeds(self) -> list[Deed]:
+    def served_requests(self) -> list[ServedRequest]:
         """What it did with each request."""
-        return [msgspec.json.decode(line, type=Deed) for line in self.log.read_bytes().splitlines()]
+        return [msgspec.json.decode(line, type=ServedRequest) for line in self.log.read_bytes().splitlines()]
 
     def ask(self, body: Any, path: str = "/v1/completions") -> tuple[int, bytes]:
         """The status and the body of the answer to a POST."""

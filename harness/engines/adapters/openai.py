@@ -73,11 +73,11 @@ class OpenAI(Engine):
             raise UsageError("engine openai needs the address of a running server", "add --base-url URL")
         models = _models(self._target)
         name = settings.served_name if settings.served_name in models else models[0]
-        contender = settings.contender
+        engine_variant = settings.engine_variant
         record = LaunchRecord(
             engine=self.name,
-            variant=contender.ref.variant,
-            label=contender.label,
+            variant=engine_variant.ref.variant,
+            label=engine_variant.label,
             settings={"base_url": self._base_url, "model": name},
         )
         yield RunningServer(self._target, name, record)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.engines.base import Contender, Missing
+from harness.engines.base import EngineVariant, Missing
 from harness.engines.local import LocalEngine
 from harness.engines.registry import LOCAL
 from harness.schema.results import Skipped
@@ -19,24 +19,28 @@ ALSO_SERVED = "roseinfer"
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One row of the results: a contender, and whether it is asked in-process or through its server."""
+    """One row of the results: an engine variant, and whether it is asked in-process or through its server."""
 
-    contender: Contender
+    engine_variant: EngineVariant
     engine: LocalEngine
     label: str
     served: bool = False
 
 
-def make_entries(contenders: list[Contender]) -> tuple[list[Entry], list[Skipped]]:
+def make_entries(engine_variants: list[EngineVariant]) -> tuple[list[Entry], list[Skipped]]:
     """What can be measured here, and what cannot with the reason."""
     entries, skipped = [], []
-    for one in contenders:
-        engine, ref = LOCAL.get(one.ref.name), one.ref
+    for engine_variant in engine_variants:
+        engine, ref = LOCAL.get(engine_variant.ref.name), engine_variant.ref
 
-        def skip(reason: str, hint: str, one: Contender = one) -> None:
+        def skip(reason: str, hint: str, engine_variant: EngineVariant = engine_variant) -> None:
             skipped.append(
                 Skipped(
-                    engine=one.ref.name, variant=one.ref.variant, label=one.label, reason=reason, hint=hint
+                    engine=engine_variant.ref.name,
+                    variant=engine_variant.ref.variant,
+                    label=engine_variant.label,
+                    reason=reason,
+                    hint=hint,
                 )
             )
 
@@ -45,13 +49,16 @@ def make_entries(contenders: list[Contender]) -> tuple[list[Entry], list[Skipped
         elif isinstance(found := engine.find(), Missing):
             skip(f"not installed: {found.reason}", found.hint)
         elif ref.name == ALSO_SERVED:
-            entries.append(Entry(one, engine, one.label, served=True))
-            if one.variant.offline is not None:
-                entries.append(Entry(one, engine, _in_process(one.label)))
-        elif one.variant.offline is None:
-            skip(f"variant {ref.variant} is not one of offline runs", f"see configs/engines/{ref.name}.yaml")
+            entries.append(Entry(engine_variant, engine, engine_variant.label, served=True))
+            if engine_variant.variant.offline is not None:
+                entries.append(Entry(engine_variant, engine, _in_process(engine_variant.label)))
+        elif engine_variant.variant.offline is None:
+            skip(
+                f"variant {ref.variant} is not one of offline runs",
+                f"see configs/engines/{ref.name}.yaml",
+            )
         else:
-            entries.append(Entry(one, engine, one.label))
+            entries.append(Entry(engine_variant, engine, engine_variant.label))
     return entries, skipped
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.engines.base import Contender
+from harness.engines.base import EngineVariant
 from harness.errors import EngineError
 from harness.schema.results import OfflineResult
 from harness.schema.settings import OfflineSettings
@@ -20,7 +20,7 @@ class Measured:
 
 
 def result(
-    measured: Measured, contender: Contender, label: str, repeat: int, settings: OfflineSettings
+    measured: Measured, engine_variant: EngineVariant, label: str, repeat: int, settings: OfflineSettings
 ) -> OfflineResult:
     """The row of the results.
 
@@ -42,8 +42,8 @@ def result(
     prompt_tokens = settings.num_prompts * settings.input_len
     completion_tokens = sum(measured.output_tokens)
     return OfflineResult(
-        engine=contender.ref.name,
-        variant=contender.ref.variant,
+        engine=engine_variant.ref.name,
+        variant=engine_variant.ref.variant,
         label=label,
         repeat=repeat,
         num_prompts=settings.num_prompts,

@@ -53,7 +53,7 @@ def through_worker(
         CleanupError: it could not be ended, or holds memory of a GPU.
     """
     installation = engine.installed()
-    variant = settings.contender.variant
+    variant = settings.engine_variant.variant
     factory = engine.offline(installation, settings)
     arguments = {**factory.arguments, **(variant.offline or {})}
     env = {**factory.env, **installation.env, **variant.env}
@@ -84,7 +84,7 @@ def through_worker(
             )
     record = LaunchRecord(
         engine=engine.name,
-        variant=settings.contender.ref.variant,
+        variant=settings.engine_variant.ref.variant,
         label=label,
         version=installation.version,
         argv=[*argv[:2], "JOB", "RESULT"],

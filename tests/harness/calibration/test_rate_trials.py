@@ -57,10 +57,10 @@ def test_a_failed_request_is_an_error() -> None:
 def test_gaps_are_kept_however_late_the_server_is() -> None:
     with mock_server("--ttft-ms", "0", "--itl-ms", "2", "--keep-gaps") as mock:
         run_load(LoadPlan(mock.target, [ask(i, 20, {}, None) for i in range(50)], concurrency=50))
-        deeds = mock.deeds()
-    assert len(deeds) == 50
-    for deed in deeds.values():
-        stamps = [t for t, _ in deed.writes]
+        served_requests = mock.served_requests()
+    assert len(served_requests) == 50
+    for served in served_requests.values():
+        stamps = [t for t, _ in served.writes]
         assert min(b - a for a, b in pairwise(stamps)) >= 0.002 - 1e-9
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness.cli.progress import make_display
-from harness.engines.base import Contender
+from harness.engines.base import EngineVariant
 from harness.engines.variants import Variant
 from harness.loadgen.load_plan import Progress
 from harness.metrics.estimates import distribution
@@ -33,8 +33,10 @@ from harness.schema.metrics import LATENCIES
 from harness.schema.results import OfflineResult, OnlineSummary, Skipped
 from harness.schema.settings import EngineRef
 
-WHO = Contender(EngineRef(name="vllm", variant="x"), Variant(), "vLLM ([bold]x[/bold] :smile:)")
-CELL = Cell(2, WHO, TraceLoad(scale=0.4), 1, 0)
+ENGINE_VARIANT = EngineVariant(
+    EngineRef(name="vllm", variant="x"), Variant(), "vLLM ([bold]x[/bold] :smile:)"
+)
+CELL = Cell(2, ENGINE_VARIANT, TraceLoad(scale=0.4), 1, 0)
 LOST = Skipped(
     engine="vllm",
     label="vLLM",
@@ -46,8 +48,8 @@ LOST = Skipped(
 EVENTS: list[Event] = [
     Started(Path("a/" * 150), 4, 1),
     EngineSkipped(Skipped(engine="vllm", label="vLLM", reason="not installed", hint="install it")),
-    EngineStarting(WHO.label, Path("log")),
-    EngineWarming(WHO.label, 1.25, 3),
+    EngineStarting(ENGINE_VARIANT.label, Path("log")),
+    EngineWarming(ENGINE_VARIANT.label, 1.25, 3),
     CellProgress(CELL, 10, Progress(0, 0, 0)),
     CellProgress(CELL, 10, Progress(5, 3, 1, 41_400)),
     EngineSkipped(LOST),

@@ -33,7 +33,7 @@ class Killer:
     def __call__(self, event: Event) -> None:
         processes = psutil.Process().children(recursive=True)
         self.seen.update(processes)
-        if isinstance(event, CellProgress) and (label := event.cell.contender.label) not in self.killed:
+        if isinstance(event, CellProgress) and (label := event.cell.engine_variant.label) not in self.killed:
             self.killed.add(label)
             if module := self.modules.get(label):
                 [victim] = [one for one in processes if module in one.cmdline()]

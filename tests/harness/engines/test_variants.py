@@ -8,7 +8,7 @@ import pytest
 
 from harness.engines import base
 from harness.engines.configured import find_variant, load_variants
-from harness.engines.registry import LOCAL, contender
+from harness.engines.registry import LOCAL, get_engine_variant
 from harness.errors import UsageError
 from harness.schema.settings import EngineRef
 
@@ -21,9 +21,10 @@ def test_shipped_files_are_valid():
 
 
 def test_label_of_a_variant():
-    assert contender(EngineRef.model_validate("vllm")).label == "vLLM"
+    assert get_engine_variant(EngineRef.model_validate("vllm")).label == "vLLM"
     assert (
-        contender(EngineRef.model_validate("vllm@no-async-scheduling")).label == "vLLM (no async scheduling)"
+        get_engine_variant(EngineRef.model_validate("vllm@no-async-scheduling")).label
+        == "vLLM (no async scheduling)"
     )
 
 
@@ -60,7 +61,7 @@ def user_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_users_own_variant_stands_beside_the_projects(user_file: Path):
     user_file.write_text("roseinfer: {variants: {mine: {label: mine, env: {SLOWED_BY: '0.1'}}}}")
-    assert contender(EngineRef.model_validate("roseinfer@mine")).label == "roseinfer (mine)"
+    assert get_engine_variant(EngineRef.model_validate("roseinfer@mine")).label == "roseinfer (mine)"
     assert find_variant(LOCAL["roseinfer"], "mine").env == {"SLOWED_BY": "0.1"}
     assert {"mine", "one-thread"} <= load_variants(LOCAL["roseinfer"]).keys()
     assert "mine" not in load_variants(LOCAL["vllm"])

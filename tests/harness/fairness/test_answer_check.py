@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from harness.engines.base import Contender
-from harness.engines.registry import contender
+from harness.engines.base import EngineVariant
+from harness.engines.registry import get_engine_variant
 from harness.fairness.answer_check import Replies, check
 from harness.fairness.check_prompts import OUTPUT_TOKENS
 from harness.fairness.engine_reply import Reply, read_reply
@@ -37,10 +37,16 @@ def reference() -> Reference:
 def verdicts(
     given: dict[str, list[list[Reply]]], reference: Reference | str, engines: tuple[str, ...] = ENGINES
 ) -> AnswerChecks:
-    contenders: list[Contender] = [contender(EngineRef.model_validate(name)) for name in engines]
-    by_label = {who.label: given[who.ref.name] for who in contenders if who.ref.name in given}
+    engine_variants: list[EngineVariant] = [
+        get_engine_variant(EngineRef.model_validate(name)) for name in engines
+    ]
+    by_label = {
+        engine_variant.label: given[engine_variant.ref.name]
+        for engine_variant in engine_variants
+        if engine_variant.ref.name in given
+    }
     asked = Replies(prompts=[[1] * 4, [2] * 5, [3] * 6], given=by_label, reference=reference)
-    return check(asked, contenders, None)
+    return check(asked, engine_variants, None)
 
 
 def test_an_engine_is_wrong_when_a_single_answer_is() -> None:

@@ -86,20 +86,20 @@ def test_what_is_measured_is_what_the_server_did(
     result = run_load(
         make_plan(mock_server, behaviours, concurrency=concurrency), clients=clients, start_delay_s=0.1
     )
-    deeds = {int(deed.user or -1): deed for deed in mock_server.deeds}
+    served_requests = {int(served.user or -1): served for served in mock_server.served_requests}
     assert [response.index for response in result.responses] == list(range(len(behaviours)))
-    assert len(deeds) == len(behaviours)
+    assert len(served_requests) == len(behaviours)
     late = []
     for response in result.responses:
-        deed = deeds[response.index]
+        served = served_requests[response.index]
         seen = token_stamps(response)
-        reads, writes = one_by_one(seen), one_by_one(deed.writes)
+        reads, writes = one_by_one(seen), one_by_one(served.writes)
         assert len(reads) == len(writes)
         assert all(read >= write for read, write in zip(reads, writes, strict=True))
         assert reads == sorted(reads)
         assert response.t_sent is not None and response.t_end is not None
         assert result.t0 <= response.t_sched <= response.t_sent <= seen[0][0] <= response.t_end
-        assert response.t_end >= deed.t_end
+        assert response.t_end >= served.t_end
         late += [read - write for read, write in zip(reads, writes, strict=True)]
     assert median(late) < 0.5
     assert {response.client for response in result.responses} == set(range(clients))
@@ -154,8 +154,8 @@ def test_a_response_that_only_sends_comments_ends_at_its_deadline(mock_server: A
 def test_queued_requests_wait_for_their_turn(start_mock: Callable[..., Any]) -> None:
     mock_server = start_mock("--slots", "1")
     result = run_load(make_plan(mock_server, [{}] * 6, every_s=0.0), start_delay_s=0.1)
-    deeds = sorted(mock_server.deeds, key=lambda deed: deed.t_started)
-    for before, after in pairwise(deeds):
+    served_requests = sorted(mock_server.served_requests, key=lambda served: served.t_started)
+    for before, after in pairwise(served_requests):
         assert after.t_started >= before.t_end
         assert token_stamps(result.responses[int(after.user)])[0][0] >= before.t_end
     assert records(result).requests["error"].isna().all()
@@ -166,7 +166,7 @@ def test_connections_are_kept_and_never_used_after_the_server_closed_them(mock_s
         make_plan(mock_server, [{}, {}, {"hang_up": True}, {}, {}], concurrency=1), start_delay_s=0.1
     )
     assert [response.reused for response in result.responses] == [False, True, True, False, True]
-    assert len(mock_server.deeds) == 5
+    assert len(mock_server.served_requests) == 5
     assert records(result).requests["error"].isna().all()
 
 

@@ -17,17 +17,17 @@ pytestmark = pytest.mark.integration
 def test_it_does_what_it_is_told_and_says_what_it_did(start_mock: Any) -> None:
     server = start_mock("--ttft-ms", "20", "--itl-ms", "2", "--tokens-per-chunk", "3")
     status, text = server.ask({"prompt": [1, 2, 3], "max_tokens": 8, "user": "me"})
-    [deed] = server.deeds
+    [served] = server.served_requests
     events = [json.loads(part[6:]) for part in text.decode().split("\n\n") if part.startswith("data: {")]
     assert status == 200
     assert [choice["token_ids"] for e in events for choice in e["choices"]] == [[0, 1, 2], [3, 4, 5], [6, 7]]
     assert events[-1]["usage"] == {"prompt_tokens": 3, "completion_tokens": 8, "total_tokens": 11}
     assert text.endswith(b"data: [DONE]\n\n")
-    assert (deed.user, deed.outcome) == ("me", "complete")
-    times = [t - deed.t_received for t, _ in deed.writes]
-    assert [tokens for _, tokens in deed.writes] == [3, 3, 2]
+    assert (served.user, served.outcome) == ("me", "complete")
+    times = [t - served.t_received for t, _ in served.writes]
+    assert [tokens for _, tokens in served.writes] == [3, 3, 2]
     assert times[0] >= 0.020 and times[1] >= 0.026 and times[2] >= 0.030
-    assert deed.t_end >= deed.writes[-1][0]
+    assert served.t_end >= served.writes[-1][0]
 
 
 def test_chunks_can_share_a_write_and_are_written_down_one_by_one(start_mock: Any) -> None:
@@ -35,10 +35,10 @@ def test_chunks_can_share_a_write_and_are_written_down_one_by_one(start_mock: An
     asked = {"prompt": "a", "max_tokens": 7}
     _, apart = server.ask(asked)
     _, together = server.ask({**asked, "behaviour": {"chunks_per_write": 3}})
-    deeds = server.deeds
+    served_requests = server.served_requests
     assert together == apart
-    written = [[t - deed.t_received for t, _ in deed.writes] for deed in deeds]
-    assert [tokens for deed in deeds for _, tokens in deed.writes] == [1] * 14
+    written = [[t - served.t_received for t, _ in served.writes] for served in served_requests]
+    assert [tokens for served in served_requests for _, tokens in served.writes] == [1] * 14
     assert len(set(written[0])) == 7
     assert len(set(written[1])) == 3 and written[1][0] == written[1][2] >= 0.009
 
@@ -72,7 +72,7 @@ def test_a_client_that_leaves_gives_its_slot_back(start_mock: Any) -> None:
     leaver.close()
     assert queued.getresponse().read().endswith(b"[DONE]\n\n")
     queued.close()
-    assert [deed.outcome for deed in server.deeds] == ["aborted", "complete"]
+    assert [served.outcome for served in server.served_requests] == ["aborted", "complete"]
 
 
 def test_a_bad_script_is_one_line(tmp_path: Path) -> None:

@@ -129,8 +129,8 @@ def test_slowdowns_are_found_where_they_were_made(
 
 
 def _only(subject: Subject, labels: set[str]) -> Subject:
-    chosen = [who for who in subject.contenders if who.label in labels]
-    return replace(subject, resolved=replace(subject.resolved, contenders=chosen))
+    chosen = [engine_variant for engine_variant in subject.engine_variants if engine_variant.label in labels]
+    return replace(subject, resolved=replace(subject.resolved, engine_variants=chosen))
 
 
 def test_what_fails_leaves_the_rest_whole(
@@ -166,7 +166,7 @@ def test_the_load_that_is_profiled(tmp_path: Path) -> None:
     for load, held in ((None, 8), (ClosedLoop(concurrency=2), 2)):
         subject = open_subject(folder, load, lambda event: None)
         assert subject.load == ClosedLoop(concurrency=held)
-        assert subject.level(subject.contenders[0]).in_flight == held
+        assert subject.level(subject.engine_variants[0]).in_flight == held
     with pytest.raises(UsageError, match="scale 1 is not one of the run's loads") as told:
         open_subject(folder, TraceLoad(scale=1.0), lambda event: None)
     assert told.value.hint == "it has 2 in flight, 4 in flight, 8 in flight"

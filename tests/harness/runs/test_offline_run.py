@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.engines.adapters.roseinfer import Roseinfer
-from harness.engines.base import Contender, EngineSettings, Installation, Server
+from harness.engines.base import EngineSettings, EngineVariant, Installation, Server
 from harness.engines.local import OfflineFactory
 from harness.engines.registry import LOCAL
 from harness.engines.variants import Variant
@@ -52,9 +52,9 @@ def test_both_ways_are_measured_and_saved(tmp_path: Path):
 
 def test_a_worker_that_fails_shows_its_last_lines(tmp_path: Path):
     variant = Variant(label="x", offline={"no_such_setting": 1})
-    who = Contender(EngineRef.model_validate("roseinfer@x"), variant, "roseinfer (x)")
+    engine_variant = EngineVariant(EngineRef.model_validate("roseinfer@x"), variant, "roseinfer (x)")
     model = resolve("random:gpt2-tiny").path
-    settings = EngineSettings(who, model, "m", "cpu", "fp32", 64)
+    settings = EngineSettings(engine_variant, model, "m", "cpu", "fp32", 64)
     batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
     with pytest.raises(EngineError, match=r"(?s)exit code 1.*no_such_setting"):
         through_worker(LOCAL["roseinfer"], settings, "roseinfer (x)", batch, tmp_path / "x.log")
@@ -72,8 +72,8 @@ class Quitting(Roseinfer):
 
 
 def test_a_worker_that_ends_without_a_result_has_failed(tmp_path: Path):
-    who = Contender(EngineRef.model_validate("roseinfer"), Variant(), "roseinfer")
-    settings = EngineSettings(who, resolve("random:gpt2-tiny").path, "m", "cpu", "fp32", 64)
+    engine_variant = EngineVariant(EngineRef.model_validate("roseinfer"), Variant(), "roseinfer")
+    settings = EngineSettings(engine_variant, resolve("random:gpt2-tiny").path, "m", "cpu", "fp32", 64)
     batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
     with pytest.raises(EngineError, match="ended with exit code 0; its last lines"):
         through_worker(Quitting(tmp_path), settings, "roseinfer", batch, tmp_path / "x.log")
@@ -116,10 +116,10 @@ def test_a_worker_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.Monk
     readings = iter([[(10, 1000, [])], *[[(500, 1000, [42])]] * 1000])
     monkeypatch.setattr(gpu, "_memory", lambda: next(readings))
     monkeypatch.setattr(gpu, "PATIENCE_S", 0)
-    who = Contender(
+    engine_variant = EngineVariant(
         EngineRef.model_validate("roseinfer"), Variant(offline={"no_such_setting": 1}), "roseinfer"
     )
-    settings = EngineSettings(who, resolve("random:gpt2-tiny").path, "m", "cuda", "fp32", 64)
+    settings = EngineSettings(engine_variant, resolve("random:gpt2-tiny").path, "m", "cuda", "fp32", 64)
     batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
     with pytest.raises(CleanupError, match=r"(?s)ended with exit code 1.*GPU 0 still uses .*PIDs 42"):
         through_worker(LOCAL["roseinfer"], settings, "roseinfer", batch, tmp_path / "x.log")

@@ -171,11 +171,11 @@ def test_engines_stand_in_the_order_asked_for(tmp_path: Path) -> None:
     )  # fmt: skip
     run = Run.create(tmp_path, info, [])
     cells = [cell for block in run.blocks() for cell in block.cells]
-    assert [cell.contender.label for cell in cells][:2] == ["roseinfer", "vLLM"]
+    assert [cell.engine_variant.label for cell in cells][:2] == ["roseinfer", "vLLM"]
     for cell in cells:
-        ref = cell.contender.ref
+        ref = cell.engine_variant.ref
         known = {
-            "cell": cell.index, "engine": ref.name, "label": cell.contender.label,
+            "cell": cell.index, "engine": ref.name, "label": cell.engine_variant.label,
             "load": load_text(cell.load),
             "repeat": cell.repeat, "request": 0, "input_tokens": 1, "output_tokens": 2, "t_sched": 0.0,
             "t_sent": 0.0, "t_first": 0.1, "t_last": 0.2, "t_end": 0.2, "completion_tokens": 2, "chunks": 2,
@@ -184,7 +184,7 @@ def test_engines_stand_in_the_order_asked_for(tmp_path: Path) -> None:
         chunks = pd.DataFrame({"cell": cell.index, "request": 0, "t": [0.1, 0.2], "tokens": 1})
         write_cell(tmp_path, cell.index, CellRecords(requests, chunks))
         entry = JournalEntry(
-            cell=cell.index, engine=ref.name, label=cell.contender.label, load=cell.load,
+            cell=cell.index, engine=ref.name, label=cell.engine_variant.label, load=cell.load,
             repeat=cell.repeat, finished="now",
         )  # fmt: skip
         run.finish(entry)

@@ -13,7 +13,7 @@ from harness.engines import find, flags
 from harness.engines.adapters import llamacpp
 from harness.engines.adapters.llamacpp import model_file
 from harness.engines.base import EngineSettings, Installation, Missing
-from harness.engines.registry import LOCAL, contender
+from harness.engines.registry import LOCAL, get_engine_variant
 from harness.errors import EngineError, UsageError
 from harness.records.stream import read_stream
 from harness.records.tokens import count_tokens
@@ -43,7 +43,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _settings(model: Path, **changes: object) -> EngineSettings:
     given: dict[str, Any] = {"device": "cpu", "dtype": "fp32", "max_model_len": 512, **changes}
-    return EngineSettings(contender(EngineRef(name="llamacpp")), model, "m", **given)
+    return EngineSettings(get_engine_variant(EngineRef(name="llamacpp")), model, "m", **given)
 
 
 def test_it_is_found_in_path(program: Path):

@@ -12,7 +12,7 @@ import pytest
 
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import EngineSettings
-from harness.engines.registry import contender
+from harness.engines.registry import get_engine_variant
 from harness.errors import EngineError, UsageError
 from harness.schema.settings import EngineRef
 
@@ -52,8 +52,8 @@ def address() -> Iterator[str]:
 
 
 def _settings(served_name: str = "gpt2") -> EngineSettings:
-    who = contender(EngineRef(name="openai"))
-    return EngineSettings(who, Path(), served_name, "cpu", "bf16", 1024)
+    engine_variant = get_engine_variant(EngineRef(name="openai"))
+    return EngineSettings(engine_variant, Path(), served_name, "cpu", "bf16", 1024)
 
 
 @pytest.mark.parametrize("form", ["{}", "http://{}", "http://{}/", "http://{}/v1", "http://{}/v1/"])

@@ -13,7 +13,7 @@ from harness.engines import find
 from harness.engines.adapters import trtllm
 from harness.engines.base import EngineSettings, Installation, RequestSettings
 from harness.engines.profiler import CaptureRequest
-from harness.engines.registry import LOCAL, contender
+from harness.engines.registry import LOCAL, get_engine_variant
 from harness.errors import EngineError
 from harness.loadgen.load_plan import RawResponse
 from harness.records.request import read_request
@@ -49,8 +49,8 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _settings(model: Path, ref: str = "trtllm", device: Any = "cuda") -> EngineSettings:
-    who = contender(EngineRef.model_validate(ref))
-    return EngineSettings(who, model, "gpt2", device, "fp16", 1024)
+    engine_variant = get_engine_variant(EngineRef.model_validate(ref))
+    return EngineSettings(engine_variant, model, "gpt2", device, "fp16", 1024)
 
 
 @pytest.mark.parametrize(("ref", "reuse"), [("trtllm", False), ("trtllm@prefix-cache", True)])

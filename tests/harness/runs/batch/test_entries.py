@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from harness.engines.base import Contender
-from harness.engines.registry import LOCAL, contender
+from harness.engines.base import EngineVariant
+from harness.engines.registry import LOCAL, get_engine_variant
 from harness.engines.variants import Variant
 from harness.runs.batch.entries import Entry, make_entries, order
 from harness.schema.settings import EngineRef, OfflineSettings
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_roseinfer_stands_twice():
-    entries, skipped = make_entries([contender(EngineRef(name="roseinfer"))])
+    entries, skipped = make_entries([get_engine_variant(EngineRef(name="roseinfer"))])
     assert [(entry.label, entry.served) for entry in entries] == [
         ("roseinfer", True),
         ("roseinfer (in-process)", False),
@@ -25,13 +25,13 @@ def test_roseinfer_stands_twice():
 
 
 def test_a_variant_in_process_has_one_pair_of_parentheses():
-    who = contender(EngineRef.model_validate("roseinfer@one-thread"))
-    assert make_entries([who])[0][1].label == "roseinfer (one thread, in-process)"
+    engine_variant = get_engine_variant(EngineRef.model_validate("roseinfer@one-thread"))
+    assert make_entries([engine_variant])[0][1].label == "roseinfer (one thread, in-process)"
 
 
 def test_what_cannot_be_measured_is_named():
-    openai = contender(EngineRef(name="openai"))
-    served_only = Contender(
+    openai = get_engine_variant(EngineRef(name="openai"))
+    served_only = EngineVariant(
         EngineRef.model_validate("roseinfer@x"), Variant(label="x", offline=None), "r (x)"
     )
     entries, skipped = make_entries([openai, served_only])
@@ -40,7 +40,7 @@ def test_what_cannot_be_measured_is_named():
 
 
 def _entries() -> list[Entry]:
-    return [Entry(contender(EngineRef(name=name)), engine, name) for name, engine in LOCAL.items()]
+    return [Entry(get_engine_variant(EngineRef(name=name)), engine, name) for name, engine in LOCAL.items()]
 
 
 def test_interleaved_repeats_take_every_engine_before_the_next():
@@ -64,6 +64,6 @@ def test_without_interleaving_an_engine_is_done_before_the_next():
 
 
 def test_an_engine_without_an_api_in_process_is_left_out_with_the_reason():
-    entries, [skipped] = make_entries([contender(EngineRef(name="llamacpp"))])
+    entries, [skipped] = make_entries([get_engine_variant(EngineRef(name="llamacpp"))])
     assert entries == []
     assert (skipped.label, skipped.reason) == ("llama.cpp", "it has no in-process API here")
