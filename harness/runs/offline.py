@@ -9,7 +9,7 @@ from harness.engines import cores
 from harness.engines.registry import get_engine_variant
 from harness.errors import BenchError, CleanupError, UsageError
 from harness.files import write_json
-from harness.runs.batch.entries import Entry, make_entries, order
+from harness.runs.batch.entries import Entry, make_entries
 from harness.runs.batch.measured import result
 from harness.runs.batch.through_server import through_server
 from harness.runs.batch.through_worker import Batch, through_worker
@@ -17,6 +17,7 @@ from harness.runs.events import BatchDone, BatchStarting, EngineSkipped, Notify,
 from harness.runs.folder import OFFLINE_RESULTS, RUN, log_file, make_folder
 from harness.runs.info import offline_info
 from harness.runs.resolved import engine_settings, resolve_common
+from harness.runs.schedule import turns
 from harness.runs.workload import check_lengths
 from harness.schema.results import OfflineResults, Skipped
 from harness.schema.settings import OfflineSettings
@@ -57,17 +58,18 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
     for entry, launch in launches.items():
         if entry.served:
             entry.engine.server(entry.engine.installed(), launch, port=0)
+    planned = turns(entries, settings)
     info = offline_info(settings, command, [entry.engine.installed() for entry in entries])
+    info.order = [(entry.label, repeat) for entry, repeat in planned]
     results = OfflineResults(meta=info, results=[], skipped=skipped)
     out = make_folder(settings.out, "offline")
-    turns = list(order(entries, settings))
-    notify(Started(out, len(turns)))
-    _save(results, out, turns)
+    notify(Started(out, len(planned)))
+    _save(results, out, planned)
     for skip in skipped:
         notify(EngineSkipped(skip))
-    for index, (entry, repeat) in enumerate(turns):
+    for index, (entry, repeat) in enumerate(planned):
         log = log_file(out, entry.engine_variant.ref, "server" if entry.served else "offline")
-        notify(BatchStarting(entry.label, repeat, index, len(turns), log))
+        notify(BatchStarting(entry.label, repeat, index, len(planned), log))
         try:
             batch, launch = _batch(settings, repeat), launches[entry]
             if entry.served:
@@ -86,7 +88,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
             if all(record.label != known.label for known in info.launches):
                 info.launches.append(record)
             notify(BatchDone(row))
-        _save(results, out, turns[index + 1 :])
+        _save(results, out, planned[index + 1 :])
     return out, results
 
 

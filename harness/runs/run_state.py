@@ -40,6 +40,7 @@ class Run:
     def create(cls, folder: Path, info: OnlineRunInfo, missing: list[Skipped]) -> Self:
         """A run that begins in an empty folder."""
         run = cls(folder, info, list(missing))
+        info.order = [(block.engine_variant.label, block.cells[0].repeat) for block in run.blocks()]
         write_json(folder / RUN, info)
         run._keep_skipped()
         return run

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import TypeVar
 
 import numpy as np
 
 from harness.engines.base import EngineVariant
+from harness.runs.balanced_orders import balanced_orders
 from harness.schema.load import Load
-from harness.schema.settings import OnlineSettings
+from harness.schema.settings import CommonSettings, OnlineSettings
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -41,17 +46,8 @@ class Block:
 def plan(settings: OnlineSettings, engine_variants: list[EngineVariant]) -> list[Block]:
     """All blocks of a run, in the order in which they are measured.
 
-    With `interleave`, each repeat measures every engine before the next repeat begins, in an order drawn anew
-    from the seed (a randomised complete block design), so that what drifts on the machine meets all engines
-    alike; without, an engine's repeats follow each other. Loads go from light to heavy.
+    Engines go in the order of `turns`, an engine's loads from light to heavy.
     """
-    rng = np.random.default_rng(settings.seed)
-    pairs = [
-        (engine_variant, repeat) for engine_variant in engine_variants for repeat in range(settings.repeats)
-    ]
-    if settings.interleave and settings.repeats > 1:
-        orders = [rng.permutation(len(engine_variants)) for _ in range(settings.repeats)]
-        pairs = [(engine_variants[int(i)], repeat) for repeat, order in enumerate(orders) for i in order]
     index = count()
     return [
         Block(
@@ -61,8 +57,20 @@ def plan(settings: OnlineSettings, engine_variants: list[EngineVariant]) -> list
                 for position, load in enumerate(settings.loads)
             ),
         )
-        for engine_variant, repeat in pairs
+        for engine_variant, repeat in turns(engine_variants, settings)
     ]
+
+
+def turns(engines: Sequence[T], settings: CommonSettings) -> list[tuple[T, int]]:
+    """Engines and repeats, in the order in which they are measured.
+
+    With `interleave`, each repeat measures every engine before the next repeat begins, in balanced orders
+    drawn from the seed; without, the engines go in the order given, the repeats of each one after the other.
+    """
+    if not settings.interleave:
+        return [(engine, repeat) for engine in engines for repeat in range(settings.repeats)]
+    orders = balanced_orders(len(engines), settings.repeats, settings.seed)
+    return [(engines[i], repeat) for repeat, order in enumerate(orders) for i in order]
 
 
 def _load_seed(seed: int, repeat: int, load_index: int) -> int:

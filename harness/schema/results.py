@@ -215,6 +215,10 @@ class _RunInfo(Strict):
     environment: dict[str, JsonValue] = Field(default_factory=dict)
     versions: Versions
     launches: list[LaunchRecord] = Field(default_factory=list)
+    order: list[tuple[str, int]] = Field(
+        default_factory=list,
+        description="label and repeat in the order of measurement; empty: unknown, of an older run",
+    )
     trace: TraceRecord | None = None
 
 

@@ -154,7 +154,11 @@ class CommonSettings(Strict):
     vocab_size: int = Field(32_000, ge=2, description="of prompts, where the model's own is unknown")
     seed: int = Field(0, ge=0, description="of prompts, order and sampling")
     repeats: int = Field(1, ge=1, description="measure everything this many times")
-    interleave: bool = Field(True, description="take the engines in turn within each repeat")
+    interleave: bool = Field(
+        True,
+        description="take the engines in turn, in balanced orders drawn from the seed; "
+        "else one after the other as they are given",
+    )
     warmup: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
         "auto",
         description="requests before measuring; auto covers every batch size of a closed loop or a batch, "

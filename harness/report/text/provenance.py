@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 from harness.metrics.intervals import ASSUMED_SPREAD
@@ -19,6 +20,15 @@ assumed = f"{100 * ASSUMED_SPREAD:.0f} %"
 def command(run: RunInfo) -> str:
     """The command that made the run, as a shell takes it."""
     return shlex.join(run.command)
+
+
+def order(run: RunInfo) -> list[str]:
+    """The engines in the order in which they were measured, a text for each repeat."""
+    several = any(repeat for _, repeat in run.order)
+    return [
+        f"{f'repeat {repeat}: ' if several else ''}{', '.join(label for label, _ in turns)}"
+        for repeat, turns in groupby(run.order, key=lambda turn: turn[1])
+    ]
 
 
 def hardware(environment: Mapping[str, Any]) -> list[tuple[str, str]]:

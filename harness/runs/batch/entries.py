@@ -1,17 +1,13 @@
-"""What is measured, and in which order."""
+"""What is measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-
-import numpy as np
 
 from harness.engines.base import EngineVariant, Missing
 from harness.engines.local import LocalEngine
 from harness.engines.registry import LOCAL
 from harness.schema.results import Skipped
-from harness.schema.settings import OfflineSettings
 
 #: The engine that is also measured through its server's process.
 ALSO_SERVED = "roseinfer"
@@ -65,14 +61,3 @@ def make_entries(engine_variants: list[EngineVariant]) -> tuple[list[Entry], lis
 def _in_process(label: str) -> str:
     """`roseinfer (in-process)`, `roseinfer (prefix cache, in-process)`."""
     return f"{label[:-1]}, in-process)" if label.endswith(")") else f"{label} (in-process)"
-
-
-def order(entries: list[Entry], settings: OfflineSettings) -> Iterator[tuple[Entry, int]]:
-    """Each repeat takes every engine, in an order drawn anew; without `interleave` an engine's repeats follow
-    each other."""
-    if not settings.interleave or settings.repeats == 1:
-        yield from ((entry, repeat) for entry in entries for repeat in range(settings.repeats))
-        return
-    rng = np.random.default_rng(settings.seed)
-    for repeat in range(settings.repeats):
-        yield from ((entries[i], repeat) for i in rng.permutation(len(entries)))

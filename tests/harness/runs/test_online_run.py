@@ -18,6 +18,7 @@ from harness.errors import BenchError, CleanupError, UsageError
 from harness.records.cell import CellRecords
 from harness.records.columns import REQUESTS
 from harness.records.parquet import write_cell
+from harness.report.text import provenance
 from harness.runs import resolved
 from harness.runs.events import EngineSkipped, EngineStarting, Started
 from harness.runs.journal import JournalEntry
@@ -164,14 +165,16 @@ def test_nothing_is_measured_beside_what_was_left_behind(
 
 def test_engines_stand_in_the_order_asked_for(tmp_path: Path) -> None:
     """Whatever the order in which they were measured: this seed takes the second engine first."""
-    settings = OnlineSettings(engines="vllm,roseinfer", repeats=2, seed=3)
+    settings = OnlineSettings(engines="vllm,roseinfer", repeats=2, seed=2)
     info = OnlineRunInfo(
         created="now", command=[], settings=settings,
         versions=Versions(rosebench="1", python="3"),
     )  # fmt: skip
     run = Run.create(tmp_path, info, [])
     cells = [cell for block in run.blocks() for cell in block.cells]
-    assert [cell.engine_variant.label for cell in cells][:2] == ["roseinfer", "vLLM"]
+    order = [("roseinfer", 0), ("vLLM", 0), ("vLLM", 1), ("roseinfer", 1)]
+    assert [(cell.engine_variant.label, cell.repeat) for cell in cells] == order == info.order
+    assert provenance.order(info) == ["repeat 0: roseinfer, vLLM", "repeat 1: vLLM, roseinfer"]
     for cell in cells:
         ref = cell.engine_variant.ref
         known = {

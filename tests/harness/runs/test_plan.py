@@ -13,6 +13,7 @@ from harness.engines.base import EngineVariant
 from harness.engines.registry import get_engine_variant
 from harness.engines.variants import Variant
 from harness.errors import UsageError
+from harness.runs.balanced_orders import balanced_orders
 from harness.runs.resolved import make_engine_variants
 from harness.runs.schedule import Cell, plan
 from harness.schema.load import Load
@@ -108,17 +109,34 @@ def test_the_seed_decides(case: tuple[OnlineSettings, list[EngineVariant]]) -> N
     )
 
 
-def test_engines_take_every_place_in_the_order() -> None:
-    """Drawn anew for each repeat: over many, no engine keeps a place, and none has it more than its share."""
-    settings, engine_variants = OnlineSettings(repeats=600), make_variants(3)
-    blocks = plan(settings, engine_variants)
-    places = Counter((i % 3, block.engine_variant.label) for i, block in enumerate(blocks))
-    assert set(places.values()) <= set(range(150, 251)) and len(places) == 9
+@given(st.integers(1, 9), st.integers(0, 2**40))
+def test_over_a_whole_design_places_and_neighbours_are_balanced(engines: int, seed: int) -> None:
+    rows = engines * (1 + engines % 2)
+    for design in (slice(0, rows), slice(rows, 2 * rows)):  # each design by itself
+        orders = balanced_orders(engines, 2 * rows, seed)[design]
+        assert all(sorted(order) == list(range(engines)) for order in orders)
+        places = Counter((place, one) for order in orders for place, one in enumerate(order))
+        assert len(places) == engines**2 and set(places.values()) == {rows // engines}
+        after = Counter(pair for order in orders for pair in pairwise(order))
+        assert len(after) == engines * (engines - 1) and len(set(after.values())) <= 1
 
 
-def test_one_repeat_keeps_the_order_asked_for() -> None:
-    engine_variants = make_variants(5)
-    assert [block.engine_variant for block in plan(OnlineSettings(), engine_variants)] == engine_variants
+@given(st.integers(1, 9), st.integers(0, 9), st.integers(0, 2**40))
+def test_every_two_repeats_are_a_row_and_its_reverse(engines: int, pairs: int, seed: int) -> None:
+    """So that a steady drift meets every engine alike, however few repeats there are."""
+    orders = balanced_orders(engines, 2 * pairs + 1, seed)
+    assert len(orders) == 2 * pairs + 1
+    assert all(orders[i + 1] == orders[i][::-1] for i in range(0, 2 * pairs, 2))
+
+
+def test_the_order_of_one_repeat_is_drawn_from_the_seed() -> None:
+    who = make_variants(5)
+    orders = {
+        tuple(block.engine_variant.label for block in plan(OnlineSettings(seed=seed), who))
+        for seed in range(40)
+    }
+    assert len(orders) > 20
+    assert {order[0] for order in orders} == {one.label for one in who}
 
 
 def test_two_that_would_be_drawn_alike_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
@@ -132,10 +150,10 @@ def test_two_that_would_be_drawn_alike_are_refused(monkeypatch: pytest.MonkeyPat
     assert len(make_engine_variants(OnlineSettings(engines="roseinfer,roseinfer@b"))) == 2
 
 
-def test_with_aa_every_engine_is_two_in_the_same_blocks() -> None:
+def test_with_aa_every_engine_is_two_in_balanced_orders() -> None:
     settings = OnlineSettings(engines=["roseinfer", "vllm"], aa=True, repeats=4, scales=[1.0, 2.0])
     engine_variants = make_engine_variants(settings)
-    assert [engine_variant.label for engine_variant in engine_variants] == [
+    assert [who.label for who in engine_variants] == [
         "roseinfer (A)",
         "roseinfer (B)",
         "vLLM (A)",
@@ -144,5 +162,8 @@ def test_with_aa_every_engine_is_two_in_the_same_blocks() -> None:
     assert engine_variants[0].ref == engine_variants[1].ref
     blocks = plan(settings, engine_variants)
     orders = [[block.engine_variant.label for block in blocks[i : i + 4]] for i in range(0, 16, 4)]
-    assert all(sorted(order) == sorted(orders[0]) for order in orders)
-    assert len({tuple(order) for order in orders}) > 1
+    for engine in ("roseinfer", "vLLM"):
+        first = Counter(order.index(f"{engine} (A)") < order.index(f"{engine} (B)") for order in orders)
+        assert first == {True: 2, False: 2}
+    for place in range(4):
+        assert {order[place] for order in orders} == {who.label for who in engine_variants}

@@ -9,7 +9,8 @@ import pytest
 from harness.engines.base import EngineVariant
 from harness.engines.registry import LOCAL, get_engine_variant
 from harness.engines.variants import Variant
-from harness.runs.batch.entries import Entry, make_entries, order
+from harness.runs.batch.entries import Entry, make_entries
+from harness.runs.schedule import turns
 from harness.schema.settings import EngineRef, OfflineSettings
 
 pytestmark = pytest.mark.integration
@@ -46,17 +47,17 @@ def _entries() -> list[Entry]:
 def test_interleaved_repeats_take_every_engine_before_the_next():
     settings = OfflineSettings(repeats=8)
     entries = _entries()
-    turns = list(order(entries, settings))
-    per_repeat = [turns[i : i + len(entries)] for i in range(0, len(turns), len(entries))]
+    planned = list(turns(entries, settings))
+    per_repeat = [planned[i : i + len(entries)] for i in range(0, len(planned), len(entries))]
     assert [{repeat for _, repeat in turn} for turn in per_repeat] == [{i} for i in range(8)]
     assert all(Counter(e.label for e, _ in turn) == Counter(LOCAL.keys()) for turn in per_repeat)
     assert len({tuple(e.label for e, _ in turn) for turn in per_repeat}) > 1
-    assert [(e.label, r) for e, r in turns] == [(e.label, r) for e, r in order(entries, settings)]
+    assert [(e.label, r) for e, r in planned] == [(e.label, r) for e, r in turns(entries, settings)]
 
 
 def test_without_interleaving_an_engine_is_done_before_the_next():
-    turns = list(order(_entries(), OfflineSettings(repeats=2, interleave=False)))
-    assert [(entry.label, repeat) for entry, repeat in turns[:3]] == [
+    planned = list(turns(_entries(), OfflineSettings(repeats=2, interleave=False)))
+    assert [(entry.label, repeat) for entry, repeat in planned[:3]] == [
         ("roseinfer", 0),
         ("roseinfer", 1),
         ("vllm", 0),
