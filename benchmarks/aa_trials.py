@@ -56,10 +56,12 @@ def alike(trials: int, repeats: int, out: Path, options: Sequence[str]) -> bool:
             print(f"trial {trial + 1}: {error}", flush=True)
             continue
         results = OnlineResults.model_validate_json((run / "online_results.json").read_bytes())
-        known = [one for one in results.comparisons if one.verdict != "not enough data"]
-        wrong = [one for one in known if one.verdict != "no difference"]
-        found = ", ".join(f"{one.metric} {one.statistic} {one.ratio:.3f}" for one in wrong)
-        invalid = sum(not one.valid for one in results.summaries if one.repeat is not None)
+        known = [comparison for comparison in results.comparisons if comparison.verdict != "not enough data"]
+        wrong = [comparison for comparison in known if comparison.verdict != "no difference"]
+        found = ", ".join(
+            f"{comparison.metric} {comparison.statistic} {comparison.ratio:.3f}" for comparison in wrong
+        )
+        invalid = sum(not summary.valid for summary in results.summaries if summary.repeat is not None)
         without += bool(known) and not wrong
         print(
             f"trial {trial + 1}: {f'a difference: {found}' if wrong else 'no difference'}, {len(known)} "
@@ -87,12 +89,15 @@ def slowed(most: int, out: Path, options: Sequence[str]) -> bool:
         both += ["--repeats", str(repeats)]
         run = bench_online([*LOAD, *both, *options], out, env={"BENCH_ENGINES": str(engines)})
         found = OnlineResults.model_validate_json((run / "online_results.json").read_bytes()).comparisons
-        for one in found:
-            ends = "" if one.ci is None else f" ({one.ci[0]:.3f} to {one.ci[1]:.3f})"
-            spread = "" if one.spread is None else f", repeats {one.spread:.1%} apart"
-            print(f"  {one.metric} {one.statistic}: {one.ratio:.3f}{ends}{spread}, {one.verdict}")
+        for comparison in found:
+            ends = "" if comparison.ci is None else f" ({comparison.ci[0]:.3f} to {comparison.ci[1]:.3f})"
+            spread = "" if comparison.spread is None else f", repeats {comparison.spread:.1%} apart"
+            ratio = f"{comparison.ratio:.3f}{ends}{spread}"
+            print(f"  {comparison.metric} {comparison.statistic}: {ratio}, {comparison.verdict}")
         print(f"  {run}", flush=True)
-        return next(one for one in found if (one.metric, one.statistic) == WATCHED)
+        return next(
+            comparison for comparison in found if (comparison.metric, comparison.statistic) == WATCHED
+        )
 
     print(f"{PILOT_REPEATS} repeats of each:", flush=True)
     asked = compare(PILOT_REPEATS).repeats_to_find["10 %"]

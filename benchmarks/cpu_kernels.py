@@ -131,9 +131,9 @@ def reading_speed() -> float:
 
 
 def table(timed: Sequence[Timed], speed: float) -> str:
-    best = max(one.flops / min(one.kernel_s, one.reference_s or one.kernel_s) for one in timed)
+    best = max(row.flops / min(row.kernel_s, row.reference_s or row.kernel_s) for row in timed)
     head = f"Reading: {speed / 1e9:.1f} GB/s. Best product: {best / 1e9:.0f} GFLOP/s.\n"
-    return "\n".join([head, HEAD, *(one.row(speed, best) for one in timed)])
+    return "\n".join([head, HEAD, *(row.row(speed, best) for row in timed)])
 
 
 @torch.inference_mode()

@@ -116,7 +116,9 @@ def head(title: str, repeats: int, results: OnlineResults) -> str:
     """What all tables have in common."""
     cpu = results.meta.environment["cpu"]
     assert isinstance(cpu, dict)
-    versions = [f"{one.label} {one.version}" for one in results.meta.launches if one.variant is None]
+    versions = [
+        f"{launch.label} {launch.version}" for launch in results.meta.launches if launch.variant is None
+    ]
     return (
         f"# {title}\n\n{cpu['model']}, {cpu['usable_cores']} cores that client and engines share; "
         f"{', '.join(versions)}; bf16, {plural(repeats, 'repeat')} of each, every one with a fresh "
@@ -128,50 +130,70 @@ def head(title: str, repeats: int, results: OnlineResults) -> str:
 
 def section(load: Load, repeats: int, results: OnlineResults) -> str:
     """A Markdown table for each load, and what must be known to read it."""
-    pooled = [one for one in results.summaries if one.repeat is None]
-    levels = sorted({one.load for one in pooled})
+    pooled = [summary for summary in results.summaries if summary.repeat is None]
+    levels = sorted({summary.load for summary in pooled})
     asked = [Path(word).name if "/" in word else word for word in load.asked(repeats)]
     parts = [f"## {load.name}\n", f"    bench online {' '.join(asked)}\n"]
     for level in levels:
-        here = [one for one in pooled if one.load == level]
+        here = [summary for summary in pooled if summary.load == level]
         parts += [f"{str(level).capitalize()}:\n"] if len(levels) > 1 else []
         parts += [f"| engine | {' | '.join(COLUMNS)} |", f"|---|{'---:|' * len(COLUMNS)}"]
-        parts += [f"| {one.label} | {' | '.join(cells(one, here, results.comparisons))} |" for one in here]
+        parts += [
+            f"| {summary.label} | {' | '.join(cells(summary, here, results.comparisons))} |"
+            for summary in here
+        ]
         parts += [
             "",
-            *(f"{one.label}: invalid, {'; '.join(one.invalid_reasons)}\n" for one in here if not one.valid),
+            *(
+                f"{summary.label}: invalid, {'; '.join(summary.invalid_reasons)}\n"
+                for summary in here
+                if not summary.valid
+            ),
         ]
-    return "\n".join([*parts, *(f"{one.label}: {one.reason.partition(':')[0]}\n" for one in results.skipped)])
+    return "\n".join(
+        [*parts, *(f"{fault.label}: {fault.reason.partition(':')[0]}\n" for fault in results.skipped)]
+    )
 
 
-def cells(one: OnlineSummary, here: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) -> list[str]:
+def cells(
+    summary: OnlineSummary, here: Sequence[OnlineSummary], comparisons: Sequence[Comparison]
+) -> list[str]:
     """Values of an engine, each with its change against the first one, the interval, and the verdict."""
     texts = []
     for metric, statistic in COLUMNS.values():
         values = [value(each, metric, statistic) for each in here]
-        text = number(value(one, metric, statistic), decimals(values))
-        found = [c for c in comparisons if (c.load, c.metric, c.statistic) == (one.load, metric, statistic)]
+        text = number(value(summary, metric, statistic), decimals(values))
+        found = [
+            c for c in comparisons if (c.load, c.metric, c.statistic) == (summary.load, metric, statistic)
+        ]
         texts.append(
-            text + next((change(c, one.label) for c in found if {c.a, c.b} == {here[0].label, one.label}), "")
+            text
+            + next(
+                (change(c, summary.label) for c in found if {c.a, c.b} == {here[0].label, summary.label}), ""
+            )
         )
     return texts
 
 
-def value(one: OnlineSummary, metric: str, statistic: str) -> float | None:
+def value(summary: OnlineSummary, metric: str, statistic: str) -> float | None:
     """None where the sample does not support it."""
-    found = getattr(one, metric)
+    found = getattr(summary, metric)
     if isinstance(found, Distribution):
         return None if missing(int(statistic[1:]), found.n) else getattr(found, statistic)
     return float(found)
 
 
-def change(one: Comparison, label: str) -> str:
+def change(comparison: Comparison, label: str) -> str:
     """`, -5 % (-9 to -1), better`: of the engine with that label against the other."""
-    if one.ci is None:
+    if comparison.ci is None:
         return ""
-    turned = one.b == label
-    ratio, low, high = (1 / one.ratio, 1 / one.ci[1], 1 / one.ci[0]) if turned else (one.ratio, *one.ci)
-    verdict = OPPOSITE.get(one.verdict, one.verdict) if turned else one.verdict
+    turned = comparison.b == label
+    ratio, low, high = (
+        (1 / comparison.ratio, 1 / comparison.ci[1], 1 / comparison.ci[0])
+        if turned
+        else (comparison.ratio, *comparison.ci)
+    )
+    verdict = OPPOSITE.get(comparison.verdict, comparison.verdict) if turned else comparison.verdict
     return f", {100 * ratio - 100:+.0f} % ({100 * low - 100:+.0f} to {100 * high - 100:+.0f}), {verdict}"
 
 

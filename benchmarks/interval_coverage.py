@@ -56,7 +56,7 @@ def engine(repeats: Floats) -> dict[str, Estimate]:
 
 def share(ends: list[Ends | None], truth: float) -> str:
     """Per cent of the intervals that hold `truth`; a dash where most samples give none."""
-    found = [one for one in ends if one is not None]
+    found = [pair for pair in ends if pair is not None]
     if len(found) < len(ends) / 2:
         return "–"
     return f"{100 * sum(low <= truth <= high for low, high in found) / len(found):.1f}"
@@ -118,7 +118,7 @@ def _has_verdict(repeats: int, spread: float, rng: np.random.Generator) -> bool:
             for metric, name in product(latency_metrics("compared"), PERCENTILES):
                 x, y = a[metric][name], b[metric][name]
                 found.append(Contrast(load, metric, name, x, y, ratio(x, y), difference(x, y)))
-    return any(one.verdict in ("better", "worse") for one in judged(found))
+    return any(contrast.verdict in ("better", "worse") for contrast in judged(found))
 
 
 def main() -> None:

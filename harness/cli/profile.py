@@ -107,12 +107,14 @@ def profile_folder(
         match event:
             case CaptureStarting(label, tool, level, log):
                 display.line(f"{label}: {tool} profile with {level.in_flight} in flight; log: {log}")
-            case CaptureDone(one) if one.error is not None:
-                display.line(f"{one.label}: no {one.tool} profile: {one.error}")
-            case CaptureDone(one):
-                size = sum(artifact.bytes for artifact in one.artifacts) / 1e6
-                display.line(f"{one.label}: {one.tool} profile, {size:.1f} MB in {one.wall_s:.0f} s")
-                for artifact in one.artifacts:
+            case CaptureDone(capture) if capture.error is not None:
+                display.line(f"{capture.label}: no {capture.tool} profile: {capture.error}")
+            case CaptureDone(capture):
+                size = sum(artifact.bytes for artifact in capture.artifacts) / 1e6
+                display.line(
+                    f"{capture.label}: {capture.tool} profile, {size:.1f} MB in {capture.wall_s:.0f} s"
+                )
+                for artifact in capture.artifacts:
                     if artifact.kind == "torch trace":
                         display.line(f"  open {folder / artifact.path} in {PERFETTO}")
             case _:

@@ -48,18 +48,18 @@ def compare_runs(
     found = obstacles(*runs, pairs, allowed, every=engine_a is None and engine_b is None)
     differences: list[Difference] = []
     gated: list[Gated] = []
-    comparable = bool(pairs) and all(one.allowed for one in found)
+    comparable = bool(pairs) and all(obstacle.allowed for obstacle in found)
     if comparable:
         for pair in pairs:
             contrasts = _contrasts(*runs, pair, gates)
-            differences += [_difference(pair, one) for one in contrasts]
+            differences += [_difference(pair, contrast) for contrast in contrasts]
             gated += _judge(*runs, pair, contrasts, gates)
     return CompareResults(
         a=str(a),
         b=str(b),
         outcome=_outcome(gated, gates) if comparable else "not comparable",
         level=LEVEL,
-        comparisons=sum(one.adjusted_p is not None for one in differences),
+        comparisons=sum(difference.adjusted_p is not None for difference in differences),
         obstacles=found,
         differences=differences,
         gates=gated,
@@ -101,7 +101,7 @@ def _judge(
     a: StoredRun, b: StoredRun, pair: Pair, contrasts: Sequence[Contrast], gates: Sequence[GateTerm]
 ) -> list[Gated]:
     """Every gate at every load of both, also where no request succeeded and nothing can be compared."""
-    known = {(one.load, one.metric, one.statistic): one for one in contrasts}
+    known = {(contrast.load, contrast.metric, contrast.statistic): contrast for contrast in contrasts}
     found = []
     for gate in gates:
         for load in _loads(a, b, pair):
@@ -115,31 +115,31 @@ def _judge(
 def _outcome(
     gated: Sequence[Gated], gates: Sequence[GateTerm]
 ) -> Literal["pass", "regression", "inconclusive", "no gate"]:
-    outcomes = {one.outcome for one in gated}
+    outcomes = {judged.outcome for judged in gated}
     for worst in ("regression", "inconclusive", "pass"):
         if worst in outcomes:
             return worst
     return "inconclusive" if gates else "no gate"
 
 
-def _difference(pair: Pair, one: Contrast) -> Difference:
+def _difference(pair: Pair, contrast: Contrast) -> Difference:
     return Difference(
         engine_a=pair[0],
         engine_b=pair[1],
-        load=one.load,
-        metric=one.metric,
-        statistic=one.statistic,
-        value_a=one.b.value,
-        value_b=one.a.value,
-        difference=one.delta.value,
-        difference_ci=one.delta.ci,
-        ratio=one.ratio.value,
-        ratio_ci=one.ratio.ci,
-        adjusted_p=one.adjusted_p,
-        verdict=one.verdict,
-        repeats_a=one.b.repeats,
-        repeats_b=one.a.repeats,
-        missing_samples=one.missing,
-        spread=one.spread,
-        repeats_to_find=one.repeats_to_find,
+        load=contrast.load,
+        metric=contrast.metric,
+        statistic=contrast.statistic,
+        value_a=contrast.b.value,
+        value_b=contrast.a.value,
+        difference=contrast.delta.value,
+        difference_ci=contrast.delta.ci,
+        ratio=contrast.ratio.value,
+        ratio_ci=contrast.ratio.ci,
+        adjusted_p=contrast.adjusted_p,
+        verdict=contrast.verdict,
+        repeats_a=contrast.b.repeats,
+        repeats_b=contrast.a.repeats,
+        missing_samples=contrast.missing,
+        spread=contrast.spread,
+        repeats_to_find=contrast.repeats_to_find,
     )

@@ -50,7 +50,7 @@ def judge(term: GateTerm, engines: tuple[str, str], load: Load, found: Contrast 
 def judge_errors(term: GateTerm, engines: tuple[str, str], load: Load, repeats: list[Group]) -> Gated:
     """A gate on run B's share of failed requests, with the exact interval (Clopper and Pearson, 1934)."""
     every = [(group.whole or group).requests["error"] for group in repeats]
-    failed, count = sum(int(one.notna().sum()) for one in every), sum(len(one) for one in every)
+    failed, count = sum(int(errors.notna().sum()) for errors in every), sum(len(errors) for errors in every)
     exact = stats.binomtest(failed, count).proportion_ci(CONFIDENCE, "exact")
     ends = float(exact.low), float(exact.high)
     gated = _gated(term, engines, load, failed / count, ends, term.limit)

@@ -46,7 +46,9 @@ class PrefixCounters:
         """What both rose by, summed over all series; None if the server does not report them."""
         rises = []
         for name in (self.hits, self.queries):
-            start, end = ([one.value for one in samples if one.name == name] for samples in (before, after))
+            start, end = (
+                [sample.value for sample in samples if sample.name == name] for samples in (before, after)
+            )
             if not (start and end):
                 return None
             rises.append(sum(end) - sum(start))

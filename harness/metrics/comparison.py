@@ -24,33 +24,33 @@ def compare_points(points: Sequence[Point]) -> list[Comparison]:
         loads.setdefault(point.pooled.load, {})[point.pooled.label] = point.found
     labels = list(dict.fromkeys(point.pooled.label for point in points))
     pairs = [
-        (pair, one)
+        (pair, compared)
         for load, found in sorted(loads.items())
         for pair in combinations(labels, 2)
         if pair[0] in found and pair[1] in found
-        for one in contrast(load, found[pair[0]], found[pair[1]])
+        for compared in contrast(load, found[pair[0]], found[pair[1]])
     ]
-    verdicts = judged([one for _, one in pairs])
-    return [_comparison(*pair, one) for (pair, _), one in zip(pairs, verdicts, strict=True)]
+    verdicts = judged([compared for _, compared in pairs])
+    return [_comparison(*pair, compared) for (pair, _), compared in zip(pairs, verdicts, strict=True)]
 
 
-def _comparison(a: str, b: str, one: Contrast) -> Comparison:
-    ci = one.ratio.ci
+def _comparison(a: str, b: str, contrast: Contrast) -> Comparison:
+    ci = contrast.ratio.ci
     return Comparison(
         a=a,
         b=b,
-        load=one.load,
-        metric=one.metric,
-        statistic=one.statistic,
-        value_a=one.a.value,
-        value_b=one.b.value,
-        ratio=one.ratio.value,
+        load=contrast.load,
+        metric=contrast.metric,
+        statistic=contrast.statistic,
+        value_a=contrast.a.value,
+        value_b=contrast.b.value,
+        ratio=contrast.ratio.value,
         ci=ci,
         difference=None if ci is None else not ci[0] <= 1 <= ci[1],
-        adjusted_p=one.adjusted_p,
-        comparisons=one.comparisons,
-        verdict=one.verdict,
-        spread=one.spread,
-        repeats=one.repeats,
-        repeats_to_find=one.repeats_to_find,
+        adjusted_p=contrast.adjusted_p,
+        comparisons=contrast.comparisons,
+        verdict=contrast.verdict,
+        spread=contrast.spread,
+        repeats=contrast.repeats,
+        repeats_to_find=contrast.repeats_to_find,
     )

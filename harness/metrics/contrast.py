@@ -49,7 +49,7 @@ class Contrast:
         """Standard deviation of the logarithm from repeat to repeat, of both; None if one was seen once."""
         if not (self.a.has_log and self.b.has_log) or self.missing:
             return None
-        found = [(one.spread(log=True), one.repeats - 1) for one in (self.a, self.b)]
+        found = [(estimate.spread(log=True), estimate.repeats - 1) for estimate in (self.a, self.b)]
         known = [(spread, freedom) for spread, freedom in found if spread is not None]
         if len(known) < 2:
             return None
@@ -88,9 +88,9 @@ def contrast(
 
 def judged(contrasts: Sequence[Contrast]) -> list[Contrast]:
     """The same, their p-values corrected for all of them: a chance of 5 % at most of any false difference."""
-    adjusted = holm([one.ratio.p for one in contrasts])
+    adjusted = holm([contrast.ratio.p for contrast in contrasts])
     count = sum(p is not None for p in adjusted)
     return [
-        replace(one, adjusted_p=p, comparisons=max(1, count))
-        for one, p in zip(contrasts, adjusted, strict=True)
+        replace(contrast, adjusted_p=p, comparisons=max(1, count))
+        for contrast, p in zip(contrasts, adjusted, strict=True)
     ]

@@ -52,7 +52,7 @@ class Point:
 
 def measure(repeats: Sequence[Group], slo: Slo | None = None) -> Point:
     """Everything that is estimated of one engine at one load, from its repeats."""
-    each = [_latencies([one], one, LATENCIES) for one in repeats]
+    each = [_latencies([group], group, LATENCIES) for group in repeats]
     if len(each) == 1:
         group, together = pool(repeats), each[0]
     else:
@@ -75,14 +75,14 @@ def distribution(sample: Sample, found: Mapping[str, Estimate] | None = None) ->
     """A sample as mean, percentiles and maximum, with the intervals of the estimates that it supports."""
     if not sample.values.size:
         return Distribution()
-    ends = {name: own(one) for name, one in (found or {}).items() if not one.missing}
+    ends = {name: own(estimate) for name, estimate in (found or {}).items() if not estimate.missing}
     ci = {name: end for name, end in ends.items() if end is not None}
     return Distribution(mean=sample.mean, **sample.levels, max=float(sample.values.max()), n=sample.n, ci=ci)
 
 
 def of_metric(found: Estimates, metric: str) -> dict[str, Estimate]:
     """The statistics of one metric, by name."""
-    return {statistic: one for (name, statistic), one in found.items() if name == metric}
+    return {statistic: estimate for (name, statistic), estimate in found.items() if name == metric}
 
 
 def _latencies(repeats: Sequence[Group], pooled: Group, metrics: Sequence[str]) -> Estimates:
@@ -90,7 +90,7 @@ def _latencies(repeats: Sequence[Group], pooled: Group, metrics: Sequence[str]) 
     found: Estimates = {}
     known: dict[Sample, dict[str, Estimate]] = {}
     for metric in metrics:
-        whole, parts = pooled.sample(metric), [one.sample(metric) for one in repeats]
+        whole, parts = pooled.sample(metric), [group.sample(metric) for group in repeats]
         if not all(part.values.size for part in parts):
             continue
         if whole not in known:
@@ -112,7 +112,10 @@ def estimates_of(parts: Sequence[Sample], whole: Sample | None = None) -> dict[s
     means = np.array([part.mean for part in parts])
     found = {"mean": Estimate(whole.mean, means, _mean_ends(dependences))}
     for q, row in zip(PERCENTILES, levels.T, strict=True):
-        worth = [one.below(float(level), q / 100) for one, level in zip(dependences, row, strict=True)]
+        worth = [
+            dependence.below(float(level), q / 100)
+            for dependence, level in zip(dependences, row, strict=True)
+        ]
         short = missing(q, int(median(part.n for part in parts)))
         dependent = median(worth) < needed(q)
         within = _order_ends(parts[0], q / 100, worth[0]) if len(parts) == 1 else None
@@ -126,9 +129,9 @@ def _mean_ends(dependences: Sequence[Dependence]) -> Ends | None:
     """The interval of the mean of one repeat."""
     if len(dependences) > 1 or dependences[0].requests < 2:
         return None
-    [one] = dependences
-    mean = one.sample.mean
-    half = float(special.stdtrit(one.requests - 1, 1 - LEVEL / 2)) * one.error_of_mean(mean)
+    [dependence] = dependences
+    mean = dependence.sample.mean
+    half = float(special.stdtrit(dependence.requests - 1, 1 - LEVEL / 2)) * dependence.error_of_mean(mean)
     return mean - half, mean + half
 
 
@@ -144,14 +147,14 @@ def _order_ends(sample: Sample, share: float, independent: float) -> Ends | None
 def _rates(repeats: Sequence[Group], slo: Slo | None) -> Estimates:
     """Counts of all repeats over their summed time."""
     flows = [flow(group, slo) for group in repeats]
-    seconds = np.array([one.seconds for one in flows])
+    seconds = np.array([flow.seconds for flow in flows])
     if not np.all(seconds > NO_TIME_S):
         return {}
     found = {}
     for name, metric in METRICS.items():
         if metric.counted is None:
             continue
-        counts = [metric.counted(one) for one in flows]
+        counts = [metric.counted(flow) for flow in flows]
         if all(count is not None for count in counts):
             passed = np.array(counts, dtype=np.float64)
             found[name, name] = Estimate(float(passed.sum() / seconds.sum()), passed / seconds)

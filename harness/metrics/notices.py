@@ -42,7 +42,7 @@ def cell_notices(group: Group, machines: Machines) -> list[CellNotice]:
     for cell in whole.requests["cell"].unique():
         if (machine := machines.get(int(cell))) is not None:
             found += disturbed(machine, engine_is_ours=group.engine != RUNNING_SERVER)
-    return [one for one in found if one is not None]
+    return [notice for notice in found if notice is not None]
 
 
 def pooled_notices(
@@ -53,25 +53,31 @@ def pooled_notices(
     found = [] if short is None else [short]
     if len(each) == 1:
         return found + cell_notices(repeats[0], machines)
-    medians = {METRICS[name].label: [_median(one, name) for one in each] for name in latencies("headline")}
+    medians = {
+        METRICS[name].label: [_median(summary, name) for summary in each] for name in latencies("headline")
+    }
     found += repeats_disagree(medians)
     return found + [
-        CellNotice(kind=one.kind, text=f"repeat {summary.repeat}: {one.text}")
+        CellNotice(kind=notice.kind, text=f"repeat {summary.repeat}: {notice.text}")
         for summary in each
-        for one in summary.notices
+        for notice in summary.notices
     ]
 
 
 def with_order(summaries: Sequence[OnlineSummary]) -> Iterator[OnlineSummary]:
     """The summaries; those of a load that was slower than a heavier one of the same engine say so."""
-    pooled = {(one.label, one.load): one for one in summaries if one.repeat is None and one.valid}
+    pooled = {
+        (summary.label, summary.load): summary
+        for summary in summaries
+        if summary.repeat is None and summary.valid
+    }
     for summary in summaries:
         notices = list(summary.notices)
         mine = [load for label, load in pooled if label == summary.label]
         loads = from_light_to_heavy(load for load in mine if load.kind == summary.load.kind)
         if summary.repeat is None and summary.load in loads:
             heavier = (pooled[summary.label, load] for load in loads[loads.index(summary.load) + 1 :])
-            notices += [found for one in heavier if (found := _slower(summary, one)) is not None][:1]
+            notices += [found for heavy in heavier if (found := _slower(summary, heavy)) is not None][:1]
         yield summary.model_copy(update={"notices": notices})
 
 

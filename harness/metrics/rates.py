@@ -69,13 +69,13 @@ def flow(group: Group, slo: Slo | None) -> Flow:
 
 def total(flows: Sequence[Flow]) -> Flow:
     """The sums of several repeats."""
-    goods = [one.good for one in flows if one.good is not None]
+    goods = [flow.good for flow in flows if flow.good is not None]
     return Flow(
-        seconds=sum(one.seconds for one in flows),
-        ended=sum(one.ended for one in flows),
+        seconds=sum(flow.seconds for flow in flows),
+        ended=sum(flow.ended for flow in flows),
         good=sum(goods) if len(goods) == len(flows) else None,
-        prompt_tokens=sum(one.prompt_tokens for one in flows),
-        output_tokens=sum(one.output_tokens for one in flows),
+        prompt_tokens=sum(flow.prompt_tokens for flow in flows),
+        output_tokens=sum(flow.output_tokens for flow in flows),
     )
 
 

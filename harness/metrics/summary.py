@@ -73,7 +73,9 @@ def summarize_points(
         if len(each) == 1:
             pooled = each[0].model_copy(update={"repeat": None, "notices": notices})
         else:
-            reasons = [f"repeat {one.repeat}: {why}" for one in each for why in one.invalid_reasons]
+            reasons = [
+                f"repeat {summary.repeat}: {why}" for summary in each for why in summary.invalid_reasons
+            ]
             pooled = _summary(point.pooled, point.repeats, point.found, slo, None, reported)
             judgement = {"valid": not reasons, "invalid_reasons": reasons, "notices": notices}
             pooled = pooled.model_copy(update=judgement)
@@ -93,7 +95,7 @@ def _summary(
     requests = group.requests
     good = requests[requests["error"].isna()]
     errors = requests["error"].dropna().astype(str).value_counts()
-    passed = total([flow(one, slo) for one in repeats])
+    passed = total([flow(group, slo) for group in repeats])
     latencies = {name: distribution(group.sample(name), of_metric(found, name)) for name in LATENCIES}
     unknown = [name for name in LATENCIES if METRICS[name].by_engine and not latencies[name].n]
     latencies |= {name: _engine_reported(good, name, reported) for name in unknown}
@@ -119,11 +121,11 @@ def _summary(
         prompt_tokens=passed.prompt_tokens,
         completion_tokens=passed.output_tokens,
         chunks=int(good["chunks"].sum()),
-        peak_in_flight=max(peak_in_flight((one.whole or one).requests) for one in repeats),
+        peak_in_flight=max(peak_in_flight((group.whole or group).requests) for group in repeats),
         valid=not reasons,
         invalid_reasons=reasons,
         window_s=None if group.window is None else (group.window.start_s, group.window.end_s),
-        left_out=sum(len((one.whole or one).requests) - len(one.requests) for one in repeats),
+        left_out=sum(len((group.whole or group).requests) - len(group.requests) for group in repeats),
         later_turns=int(requests["late_s"].notna().sum()),
         late_turns=int((_late_s(requests) > 0).sum()),
         waterfall=waterfall(good, reported),

@@ -50,7 +50,7 @@ def invalid_reasons(group: Group, ceiling: ClientCeiling | None = None) -> list[
 def few_rounds(repeats: Sequence[Group]) -> CellNotice | None:
     """Whether a closed loop is over before it is steady."""
     load = repeats[0].load
-    sent = min(len((one.whole or one).requests) for one in repeats)
+    sent = min(len((group.whole or group).requests) for group in repeats)
     if not isinstance(load, ClosedLoop) or sent >= MIN_ROUNDS * load.concurrency:
         return None
     text = f"{sent:,} requests for {load}: most are sent while the load begins or ends"

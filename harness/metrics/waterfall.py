@@ -57,10 +57,10 @@ def waterfall(good: pd.DataFrame, reported: Reported) -> Waterfall | None:
 def reported_mean(requests: pd.DataFrame, reported: Reported, metric: str) -> ReportedMean | None:
     """The histograms' mean over all cells of `requests`; None where no cell has one."""
     found = [reported[cell][metric] for cell in requests["cell"].unique() if metric in reported.get(cell, {})]
-    count = sum(one.n for one in found)
+    count = sum(mean.n for mean in found)
     if not count:
         return None
-    return ReportedMean(mean_ms=sum(one.mean_ms * one.n for one in found) / count, n=count)
+    return ReportedMean(mean_ms=sum(mean.mean_ms * mean.n for mean in found) / count, n=count)
 
 
 def _engine_part(

@@ -38,16 +38,16 @@ def analyse(run: Path) -> Profiles:
     found: list[ProfileFigures] = []
     unread: dict[str, str] = {}
     steps: dict[str, dict[Tool, Sorts]] = {}  # of each label, by the tools that captured it
-    tools = Counter(one.label for one in manifest.runs if one.error is None)
-    for one in manifest.runs:
-        if one.error is not None:
-            unread[one.output_dir] = one.error
+    tools = Counter(profile_run.label for profile_run in manifest.runs if profile_run.error is None)
+    for profile_run in manifest.runs:
+        if profile_run.error is not None:
+            unread[profile_run.output_dir] = profile_run.error
             continue
         try:
-            timeline = _read(run, one)
-            found.append(figures(timeline, one.tool, one.label))
-            if tools[one.label] > 1:
-                steps.setdefault(one.label, {})[one.tool] = sorts(timeline)
+            timeline = _read(run, profile_run)
+            found.append(figures(timeline, profile_run.tool, profile_run.label))
+            if tools[profile_run.label] > 1:
+                steps.setdefault(profile_run.label, {})[profile_run.tool] = sorts(timeline)
         except TraceError as error:
             unread[error.path.relative_to(run).as_posix()] = error.reason
     gaps = find_gaps(run, manifest, found)
@@ -84,10 +84,10 @@ def find_gaps(run: Path, manifest: ProfileManifest, figures: Sequence[ProfileFig
     return explain(results, manifest.runs, figures, measure_levels(records.requests, records.chunks))
 
 
-def _read(run: Path, one: ProfileRun) -> Timeline:
+def _read(run: Path, profile_run: ProfileRun) -> Timeline:
     """Of one capture: the trace of the process that runs the model, or nsys's export."""
-    folder = run / one.output_dir
-    if one.tool == "nsys":
+    folder = run / profile_run.output_dir
+    if profile_run.tool == "nsys":
         return read_nsys(folder / "nsys.sqlite")
     packed = folder / "trace.json.gz"
     return read_torch_trace(packed if packed.exists() else folder / "trace.json")

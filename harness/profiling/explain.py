@@ -46,17 +46,19 @@ def explain(
     """
     found: dict[tuple[str, str, Load, str], dict[str, dict[str, Verdict]]] = {}
     for metric, triggers in TRIGGERS.items():
-        for one in results.comparisons:
-            if one.metric in triggers and one.verdict in ("better", "worse"):
-                key = (one.a, one.b, one.load, metric)
-                verdicts = found.setdefault(key, {}).setdefault(one.metric, {})
-                verdicts[one.statistic] = one.verdict
-    pooled = {(one.label, one.load): one for one in results.summaries if one.repeat is None}
+        for comparison in results.comparisons:
+            if comparison.metric in triggers and comparison.verdict in ("better", "worse"):
+                key = (comparison.a, comparison.b, comparison.load, metric)
+                verdicts = found.setdefault(key, {}).setdefault(comparison.metric, {})
+                verdicts[comparison.statistic] = comparison.verdict
+    pooled = {
+        (summary.label, summary.load): summary for summary in results.summaries if summary.repeat is None
+    }
     profiled = Profiled(runs, figures)
     gaps = []
     for (a, b, load, metric), by_metric in found.items():
         pair = pooled[a, load], pooled[b, load]
-        if not all(one.valid for one in pair):
+        if not all(summary.valid for summary in pair):
             continue
         gap = _TAKE_APART[metric](profiled, *pair)
         if gap is not None:
@@ -70,19 +72,19 @@ def _time_per_token(profiled: Profiled, a: OnlineSummary, b: OnlineSummary) -> G
     if mean_a is None or mean_b is None:
         return None
     sides = profiled.pair(a.label, b.label)
-    if sides is None or {one.run.load for one in sides} - {None, a.load}:
+    if sides is None or {side.run.load for side in sides} - {None, a.load}:
         gap = _gap("itl_ms", a, b, mean_a, mean_b, [])
         return gap.model_copy(update={"obstacle": "no profile" if sides is None else "other load"})
-    representative = all(one.representative for one in sides)
-    inferred = not representative and all(one.representative or one.only_idle_longer for one in sides)
+    representative = all(side.representative for side in sides)
+    inferred = not representative and all(side.representative or side.only_idle_longer for side in sides)
     parts = [*_kernel_parts(*sides), *(_inferred_idle(*sides) if inferred else _measured_idle(*sides))]
     gap = _gap("itl_ms", a, b, mean_a, mean_b, parts)
     return gap.model_copy(
         update={
             "obstacle": None if representative or inferred else "not representative",
             "idle_inferred": inferred,
-            "steps": [_step(one) for one in sides],
-            "artifacts": [one.path for side in sides for one in side.run.artifacts],
+            "steps": [_step(side) for side in sides],
+            "artifacts": [artifact.path for side in sides for artifact in side.run.artifacts],
         }
     )
 
@@ -125,13 +127,13 @@ def _step(side: Side) -> ProfiledStep:
 def _ttft(profiled: Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
     if a.waterfall is None or b.waterfall is None:
         return None
-    of_a, of_b = ({one.part: one for one in found.parts} for found in (a.waterfall, b.waterfall))
+    of_a, of_b = ({part.part: part for part in found.parts} for found in (a.waterfall, b.waterfall))
     parts = []
     for name in _TTFT_PARTS:
-        one, other = of_a.get(name), of_b.get(name)
-        if one and other and one.mean_ms is not None and other.mean_ms is not None:
-            weaker = one if one.source != "measured" else other
-            parts.append(_part(name, one.mean_ms, other.mean_ms, f"{weaker.source}: {weaker.how}"))
+        part_a, part_b = of_a.get(name), of_b.get(name)
+        if part_a and part_b and part_a.mean_ms is not None and part_b.mean_ms is not None:
+            weaker = part_a if part_a.source != "measured" else part_b
+            parts.append(_part(name, part_a.mean_ms, part_b.mean_ms, f"{weaker.source}: {weaker.how}"))
     known = {part.name for part in parts}
     if {"queue", "prefill"} <= known and "http" not in known:
         rest_a, rest_b = (
@@ -143,7 +145,7 @@ def _ttft(profiled: Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
 
 
 def _end_to_end(profiled: Profiled, a: OnlineSummary, b: OnlineSummary) -> Gap | None:
-    means = [one.mean for side in (a, b) for one in (side.ttft_ms, side.e2e_ms)]
+    means = [distribution.mean for side in (a, b) for distribution in (side.ttft_ms, side.e2e_ms)]
     if None in means:
         return None
     ttft_a, e2e_a, ttft_b, e2e_b = cast(list[float], means)
@@ -168,5 +170,5 @@ def _gap(
     return Gap(
         a=a.label, b=b.label, load=a.load, metric=metric, verdicts={},
         value_a=value_a, value_b=value_b, delta=delta,
-        parts=parts, unexplained=delta - sum(one.delta for one in parts),
+        parts=parts, unexplained=delta - sum(part.delta for part in parts),
     )  # fmt: skip

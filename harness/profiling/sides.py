@@ -16,9 +16,9 @@ class Profiled:
     """Captures with their figures, by label."""
 
     def __init__(self, runs: Sequence[ProfileRun], figures: Sequence[ProfileFigures]) -> None:
-        self._runs = {(one.label, one.tool): one for one in runs}
+        self._runs = {(run.label, run.tool): run for run in runs}
         self._figures: Mapping[tuple[str, Tool], ProfileFigures] = {
-            (one.label, one.tool): one for one in figures if one.steps
+            (profile.label, profile.tool): profile for profile in figures if profile.steps
         }
 
     def pair(self, a: str, b: str) -> tuple[Side, Side] | None:

@@ -53,7 +53,7 @@ def profile_run(subject: Subject, options: ProfileOptions, notify: Notify) -> Pr
     for engine_variant in subject.engine_variants:
         for tool in _each(options.tools):
             run = _profile(subject, options, engine_variant, tool, notify)
-            kept = [one for one in manifest.runs if (one.label, one.tool) != (run.label, run.tool)]
+            kept = [old for old in manifest.runs if (old.label, old.tool) != (run.label, run.tool)]
             manifest = manifest.model_copy(update={"runs": [*kept, run]})
             write_json(subject.folder / MANIFEST, manifest)
             notify(CaptureDone(run))
@@ -68,7 +68,7 @@ def unprofiled(folder: Path, results: OnlineResults, tools: Tools) -> list[str]:
     """
     manifest = read_manifest(folder)
     had = {(run.label, run.tool) for run in manifest.runs if run.error is None} if manifest else set()
-    absent = {one.label for one in results.skipped if one.load is None}
+    absent = {fault.label for fault in results.skipped if fault.load is None}
     engine_variants = make_engine_variants(results.meta.settings)
     there = [engine_variant for engine_variant in engine_variants if engine_variant.label not in absent]
     missing = [

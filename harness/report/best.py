@@ -20,9 +20,9 @@ def best_labels(pooled: Sequence[OnlineSummary], comparisons: Sequence[Compariso
     """
     valid = valid_labels(pooled)
     wins: defaultdict[tuple[Load, str, str], list[str]] = defaultdict(list)
-    for one in comparisons:
-        if {one.a, one.b} <= valid[one.load] and differs(one):
-            wins[one.load, one.metric, one.statistic].append(better(one))
+    for comparison in comparisons:
+        if {comparison.a, comparison.b} <= valid[comparison.load] and differs(comparison):
+            wins[comparison.load, comparison.metric, comparison.statistic].append(better(comparison))
     return {
         key: label
         for key, labels in wins.items()

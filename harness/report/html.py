@@ -115,7 +115,7 @@ class Chapter:
     def repeats(self) -> int:
         """The most repeats that any engine has."""
         found = self.run.repeats if isinstance(self.run, OnlineRun) else self.run.results.results
-        return max((one.repeat or 0 for one in found), default=0) + 1
+        return max((result.repeat or 0 for result in found), default=0) + 1
 
     @property
     def closed(self) -> bool:
@@ -236,4 +236,4 @@ def _title(chapters: Sequence[Chapter]) -> str:
 
 def _styles(run: Run) -> dict[str, Look]:
     found = run.pooled if isinstance(run, OnlineRun) else run.results.results
-    return looks((one.engine, one.label) for one in found)
+    return looks((result.engine, result.label) for result in found)

@@ -29,7 +29,9 @@ class Entry:
 def write_index(folder: Path) -> Path:
     """List the reports in `folder`, newest run first; files that are no reports of this tool are left out."""
     found = (_entry(path) for path in sorted(folder.glob("*.html")) if path.name != INDEX)
-    entries = sorted((entry for entry in found if entry is not None), key=lambda one: one.made, reverse=True)
+    entries = sorted(
+        (entry for entry in found if entry is not None), key=lambda entry: entry.made, reverse=True
+    )
     page = environment().get_template("index.html.j2").render(entries=entries, css=text_of("report.css"))
     write_whole(folder / INDEX, page.encode())
     return folder / INDEX

@@ -26,7 +26,7 @@ def summary(run: Run) -> str:
     """The whole run: what was compared, warnings, the verdict, the tables."""
     parts = [f"# {_text(title(run))}\n"]
     parts.append("\n".join(f"- {name}: {_text(value)}" for name, value in facts(run)) + "\n")
-    parts += [f"> **{_text(one.title)}** {_text(one.detail)}\n" for one in notices(run)]
+    parts += [f"> **{_text(notice.title)}** {_text(notice.detail)}\n" for notice in notices(run)]
     parts.append(_text(" ".join(verdict(run)), 2000) + "\n")
     if isinstance(run, OnlineRun):
         best = best_labels(run.pooled, run.results.comparisons)
@@ -34,8 +34,8 @@ def summary(run: Run) -> str:
         parts += [table(shown), *([_STAR] if shown.marked else [])]
         parts += [table(latency_table(run.pooled, metric)) for metric in latencies("tables")]
         parts.append(table(throughput_table(run.pooled)))
-        found = noise_tables if run.meta.settings.aa else planning_tables
-        parts += [table(one) for one in found(run.results.comparisons)]
+        tables = noise_tables if run.meta.settings.aa else planning_tables
+        parts += [table(found) for found in tables(run.results.comparisons)]
         if waterfall := waterfall_table(run.pooled):
             parts.append(table(waterfall))
         if run.results.answers is not None:

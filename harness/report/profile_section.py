@@ -36,20 +36,26 @@ def profile_section(run: Path) -> ProfileSection | None:
     profiles, manifest = read_profiles(run), read_manifest(run)
     if profiles is None or manifest is None:
         return None
-    figures = [one for one in profiles.figures if one.steps]
+    figures = [profile for profile in profiles.figures if profile.steps]
     shown = [profile_tables.steps(figures), profile_tables.categories(figures)] if figures else []
-    if any(one.components for one in figures):
+    if any(profile.components for profile in figures):
         shown.append(profile_tables.components(figures))
     if profiles.agreements:
         shown.append(profile_tables.agreements(profiles.agreements))
-    remarks = {f"{one.label}, {one.tool}": remark for one in profiles.figures for remark in one.remarks}
+    remarks = {
+        f"{profile.label}, {profile.tool}": remark
+        for profile in profiles.figures
+        for remark in profile.remarks
+    }
     return ProfileSection(
-        profiled=profile_tables.profiled([one for one in manifest.runs if one.error is None]),
-        gaps=[gap_table(one) for one in profiles.gaps if one.parts],
-        unexplained=unexplained([one for one in profiles.gaps if not one.parts]),
+        profiled=profile_tables.profiled(
+            [profile_run for profile_run in manifest.runs if profile_run.error is None]
+        ),
+        gaps=[gap_table(gap) for gap in profiles.gaps if gap.parts],
+        unexplained=unexplained([gap for gap in profiles.gaps if not gap.parts]),
         tables=shown,
-        kernels=[profile_tables.kernels(one) for one in profiles.figures],
+        kernels=[profile_tables.kernels(profile) for profile in profiles.figures],
         rules=profile_tables.rules(),
         unread=profiles.unread | remarks,
-        artifacts=[one for run in manifest.runs for one in run.artifacts],
+        artifacts=[artifact for run in manifest.runs for artifact in run.artifacts],
     )

@@ -40,21 +40,21 @@ def results_csv(run: Run) -> str:
     What is one number, such as a rate, has the statistic `value`.
     """
     found = run.results.results if isinstance(run, OfflineRun) else run.results.summaries
-    return Data(_COLUMNS, [row for one in found for row in _rows(one)]).csv()
+    return Data(_COLUMNS, [row for result in found for row in _rows(result)]).csv()
 
 
-def _rows(one: OnlineSummary | OfflineResult) -> Iterator[_Row]:
+def _rows(result: OnlineSummary | OfflineResult) -> Iterator[_Row]:
     load: tuple[str, float | None] = ("batch", None)
-    if isinstance(one, OnlineSummary):
-        load = one.load.kind, one.load.value
+    if isinstance(result, OnlineSummary):
+        load = result.load.kind, result.load.value
     valid, notices = True, ""
-    if isinstance(one, OnlineSummary):
-        valid, notices = one.valid, " ".join(dict.fromkeys(notice.kind for notice in one.notices))
+    if isinstance(result, OnlineSummary):
+        valid, notices = result.valid, " ".join(dict.fromkeys(notice.kind for notice in result.notices))
     for name, metric in METRICS.items():
         if not metric.is_latency:
-            numbers: list[_Number] = [("value", getattr(one, name, None), (None, None))]
-        elif isinstance(one, OnlineSummary):
-            found = one.latency(name)
+            numbers: list[_Number] = [("value", getattr(result, name, None), (None, None))]
+        elif isinstance(result, OnlineSummary):
+            found = result.latency(name)
             numbers = [
                 (statistic, getattr(found, statistic), found.ci.get(statistic, (None, None)))
                 for statistic in (*STATISTICS, "max", "n")
@@ -64,11 +64,11 @@ def _rows(one: OnlineSummary | OfflineResult) -> Iterator[_Row]:
         for statistic, value, (lo, hi) in numbers:
             if value is not None:
                 yield (
-                    one.engine,
-                    one.variant,
-                    one.label,
+                    result.engine,
+                    result.variant,
+                    result.label,
                     *load,
-                    one.repeat,
+                    result.repeat,
                     name,
                     statistic,
                     value,

@@ -47,7 +47,7 @@ def changes(runs: Sequence[Run]) -> list[Change]:
                 run.path.name,
                 difference_tables(results),
                 caveats(results) if results.differences else [],
-                [one.reason for one in results.obstacles],
+                [obstacle.reason for obstacle in results.obstacles],
             )
         )
     return found

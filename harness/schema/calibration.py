@@ -62,8 +62,8 @@ class Calibration(Strict):
 
     def ceiling(self, processes: int) -> ClientCeiling:
         """The ceiling measured with the most processes that are not more than `processes`."""
-        fitting = [one for one in self.ceilings if one.processes <= processes]
-        return max(fitting or self.ceilings, key=lambda one: one.processes)
+        fitting = [ceiling for ceiling in self.ceilings if ceiling.processes <= processes]
+        return max(fitting or self.ceilings, key=lambda ceiling: ceiling.processes)
 
 
 def client_ceiling(info: OnlineRunInfo) -> ClientCeiling | None:

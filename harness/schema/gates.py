@@ -82,7 +82,7 @@ def _names(name: str) -> tuple[str, str]:
         return _LATENCIES[latency], statistic
     if name in (*_RATES, ERROR_RATE):
         return name, name
-    known = ", ".join([*(f"{one}_p99" for one in _LATENCIES), *_RATES, ERROR_RATE])
+    known = ", ".join([*(f"{latency}_p99" for latency in _LATENCIES), *_RATES, ERROR_RATE])
     raise UsageError(
         f"there is no {name!r} to set a gate on", f"known: {known}; also {', '.join(STATISTICS)}"
     )
@@ -100,5 +100,5 @@ def _scale(text: str, metric: str, unit: str) -> float:
         return units[unit]
     if unit == "%":
         raise UsageError(f"the gate {text!r} does not say whether more or less", "write +10% or -10%")
-    named = " or ".join(one or "a plain number" for one in units)
+    named = " or ".join(unit_name or "a plain number" for unit_name in units)
     raise UsageError(f"the gate {text!r} needs a limit in {named}", _HINT)

@@ -127,16 +127,16 @@ class ProfileFigures(Strict):
     @property
     def step_ms(self) -> float:
         """Mean time of all whole steps: what a running request waits for each token."""
-        return fmean([one.period_ms for one in self.steps.values()], self._counts)
+        return fmean([step.period_ms for step in self.steps.values()], self._counts)
 
     @property
     def busy_ms(self) -> float:
         """Of it with a kernel or copy running."""
-        return fmean([one.busy_ms for one in self.steps.values()], self._counts)
+        return fmean([step.busy_ms for step in self.steps.values()], self._counts)
 
     @property
     def _counts(self) -> list[int]:
-        return [one.n for one in self.steps.values()]
+        return [step.n for step in self.steps.values()]
 
 
 class GapPart(Strict):

@@ -62,7 +62,7 @@ class WithLatencies(Strict):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         known = self.__pydantic_extra__
-        if absent := [one.name for one in BUILT_IN if one.is_latency and one.name not in known]:
+        if absent := [metric.name for metric in BUILT_IN if metric.is_latency and metric.name not in known]:
             raise ValueError(f"{', '.join(absent)} is missing")
         return self
 

@@ -85,14 +85,15 @@ def test_a_misspelt_engine_is_told_the_nearest(bench: Bench) -> None:
 
 def test_the_results_have_the_engine_and_the_metric(run: Path) -> None:
     results = json.loads((run / "online_results.json").read_text())
-    toy, quick = ([one for one in results["summaries"] if one["label"] == label and one["repeat"] is None]
+    toy, quick = ([summary for summary in results["summaries"]
+                   if summary["label"] == label and summary["repeat"] is None]
                   for label in ("Toy", "Toy (quick)"))  # fmt: skip
     found = toy[0]
     assert (found["num_success"], found["num_error"], found["ttst_ms"]["n"]) == (24, 0, 24)
     assert found["ttft_ms"]["p50"] < found["ttst_ms"]["p50"] < found["e2e_ms"]["p50"]
     assert quick[0]["ttst_ms"]["n"] == 24
     assert found["goodput_req_per_s"] == found["req_per_s"]
-    assert {one["metric"] for one in results["comparisons"]} >= {"ttft_ms", "ttst_ms"}
+    assert {comparison["metric"] for comparison in results["comparisons"]} >= {"ttft_ms", "ttst_ms"}
     assert results["meta"]["trace"]["requests"] == 12
 
 
@@ -116,7 +117,7 @@ def test_gates_take_the_metric(bench: Bench, run: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["gates"][0]["gate"] == "ttst_p50<=60s" and found["outcome"] == "pass"
-    assert "ttst_ms" in {one["metric"] for one in found["differences"]}
+    assert "ttst_ms" in {difference["metric"] for difference in found["differences"]}
 
 
 def test_the_schema_lists_the_metric(bench: Bench) -> None:
@@ -137,8 +138,8 @@ def test_the_run_is_reported_where_the_package_is_not_installed(
     shutil.copytree(run, copy)
     results = json.loads((copy / "online_results.json").read_text())
     results["meta"]["settings"]["slo"] = None
-    for one in results["summaries"]:
-        one["goodput_req_per_s"] = None
+    for summary in results["summaries"]:
+        summary["goodput_req_per_s"] = None
     (copy / "online_results.json").write_text(json.dumps(results))
     (copy / "run.json").write_text(json.dumps(results["meta"]))
     done = bench("report", copy, "--out", tmp_path / "r.html", plugin=False)

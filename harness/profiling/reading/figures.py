@@ -70,14 +70,15 @@ def figures(timeline: Timeline, tool: Tool, label: str) -> ProfileFigures:
             chosen = inside & np.isin(step, which)
             found[kind] = _step_figures(timeline, work, chosen, period[which], gaps[which], steps, which)
     whole = float(period.sum())
-    spans = [one for one in (timeline.ops, timeline.calls, timeline.ranges, timeline.device) if len(one)]
+    spans = [kind for kind in (timeline.ops, timeline.calls, timeline.ranges, timeline.device) if len(kind)]
     return ProfileFigures(
         tool=tool,
         label=label,
         device="cuda" if cuda else "cpu",
         steps_by=steps.by,
         steps=found,
-        capture_ms=float(max(one.end.max() for one in spans) - min(one.start.min() for one in spans)) * MS,
+        capture_ms=float(max(kind.end.max() for kind in spans) - min(kind.start.min() for kind in spans))
+        * MS,
         busy_share=float(work.busy[inside].sum()) / whole if whole else 0.0,
         components=_components(timeline),
         kernels=_kernels(timeline, every),
@@ -195,7 +196,7 @@ def _step_figures(
     category = np.array([CATEGORIES.index(categorize(name)) for name in timeline.names], np.int64)
     by_category = np.bincount(category[work.spans.name[chosen]], work.busy[chosen], minlength=len(CATEGORIES))
     count = int(chosen.sum())
-    batches = [one for i in which.tolist() if (one := steps.batches[i]) is not None]
+    batches = [batch for i in which.tolist() if (batch := steps.batches[i]) is not None]
     known = gaps[np.isfinite(gaps)]
     return StepFigures(
         n=n,
@@ -214,7 +215,7 @@ def _components(timeline: Timeline) -> dict[Component, ComponentFigures]:
     found: dict[Component, ComponentFigures] = {}
     of_name = [component(name) for name in timeline.names]
     for kind in get_args(Component):
-        numbers = [number for number, one in enumerate(of_name) if one == kind]
+        numbers = [number for number, name in enumerate(of_name) if name == kind]
         spans = timeline.ranges.take(np.isin(timeline.ranges.name, numbers))
         if len(spans):
             total = float((spans.end - spans.start).sum()) * MS
@@ -241,6 +242,6 @@ def _sum_by_name(timeline: Timeline, spans: Spans, us: Floats) -> dict[str, tupl
 
 def _merge(*parts: Spans) -> Spans:
     joined = Spans(
-        *(np.concatenate([getattr(one, field) for one in parts]) for field in Spans.__dataclass_fields__)
+        *(np.concatenate([getattr(spans, field) for spans in parts]) for field in Spans.__dataclass_fields__)
     )
     return joined.take(np.lexsort((-joined.end, joined.start)))

@@ -50,7 +50,7 @@ def find_steps(timeline: Timeline) -> Steps:
 
 
 def _by_ranges(timeline: Timeline) -> Steps | None:
-    step_ranges = {number: one for number, name in enumerate(timeline.names) if (one := step_range(name))}
+    step_ranges = {number: step for number, name in enumerate(timeline.names) if (step := step_range(name))}
     ranges = timeline.ranges.take(np.isin(timeline.ranges.name, list(step_ranges)))
     if len(ranges) < 2:
         return None

@@ -72,7 +72,7 @@ class Column:
         """As arrays, by start; of those that start together the longest first, as it encloses the others."""
         start, end = np.array(self.start, np.float64), np.array(self.end, np.float64)
         order = np.lexsort((-end, start))
-        name, thread, link = (np.array(one, np.int64) for one in (self.name, self.thread, self.link))
+        name, thread, link = (np.array(column, np.int64) for column in (self.name, self.thread, self.link))
         return Spans(name[order], start[order], end[order], thread[order], link[order])
 
 

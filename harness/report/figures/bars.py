@@ -29,14 +29,14 @@ def bars(results: Sequence[OfflineResult], styles: Mapping[str, Look], metric: s
     for position, (label, look) in enumerate(styles.items()):
         repeats = [result for result in results if result.label == label]
         found: list[float] = [getattr(result, metric) for result in repeats]
-        sketch.rows += [(label, one.repeat, getattr(one, metric)) for one in repeats]
+        sketch.rows += [(label, result.repeat, getattr(result, metric)) for result in repeats]
         mean = sum(found) / len(found)
         (bar,) = axes.barh(position, mean, height=0.62, color=look.color)
         sketch.belongs(bar, label)
         (dots,) = axes.plot(found, [position] * len(found), "o", color=INK, markersize=3, alpha=0.7)
         tips = [
-            f"{label}, repeat {one.repeat}{LINE}{_told(value)} {term.unit}"
-            for one, value in zip(repeats, found, strict=True)
+            f"{label}, repeat {result.repeat}{LINE}{_told(value)} {term.unit}"
+            for result, value in zip(repeats, found, strict=True)
         ]
         sketch.points(dots, label, tips)
         text = axes.annotate(

@@ -73,7 +73,8 @@ def online_figures(run: OnlineRun) -> Figures:
                 if any(summary.latency(metric).n for summary in pooled)
             ],
             waterfalls=[
-                waterfall(pooled, load) for load in sorted({one.load for one, _ in with_waterfall(pooled)})
+                waterfall(pooled, load)
+                for load in sorted({summary.load for summary, _ in with_waterfall(pooled)})
             ],
             timelines=_timelines(groups, styles),
             lives=_lives(groups, styles),

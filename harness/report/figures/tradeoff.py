@@ -24,30 +24,41 @@ def tradeoff(pooled: Sequence[OnlineSummary], styles: Styles, metric: str) -> Pl
     term = METRICS[metric]
     q = 90 if all(not missing(90, summary.latency(metric).n) for summary in pooled) else 50
 
-    def level(one: OnlineSummary) -> float | None:
-        value = one.value(metric, f"p{q}")
+    def level(summary: OnlineSummary) -> float | None:
+        value = summary.value(metric, f"p{q}")
         return value
 
-    heads = ("engine", head_of(one.load for one in pooled), "output_tok_per_s", "statistic", "ms", "valid")
+    heads = (
+        "engine",
+        head_of(summary.load for summary in pooled),
+        "output_tok_per_s",
+        "statistic",
+        "ms",
+        "valid",
+    )
     sketch = Sketch(styles, heads)
     axes = sketch.axes()
     rates: list[float] = []
     values: list[float] = []
     for label, look in styles.items():
         found = [
-            (one.output_tok_per_s, value, one)
-            for one in sorted(pooled, key=lambda one: one.load.weight)
-            if one.label == label and (value := level(one)) is not None
+            (summary.output_tok_per_s, value, summary)
+            for summary in sorted(pooled, key=lambda summary: summary.load.weight)
+            if summary.label == label and (value := level(summary)) is not None
         ]
         x, y = [rate for rate, *_ in found], [value for _, value, _ in found]
         (line,) = axes.plot(x, y, color=look.color, marker=look.marker, linestyle=look.line)
-        sketch.points(line, label, [_tip(one, rate, f"{term.label} p{q}", ms) for rate, ms, one in found])
-        sketch.rows += [(label, one.load.value, rate, f"p{q}", ms, one.valid) for rate, ms, one in found]
+        sketch.points(
+            line, label, [_tip(summary, rate, f"{term.label} p{q}", ms) for rate, ms, summary in found]
+        )
+        sketch.rows += [
+            (label, summary.load.value, rate, f"p{q}", ms, summary.valid) for rate, ms, summary in found
+        ]
         rates += x
         values += y
-    for load in sorted({one.load for one in pooled}):
+    for load in sorted({summary.load for summary in pooled}):
         rate, ms = max(
-            ((one.output_tok_per_s, level(one) or 0.0) for one in pooled if one.load == load),
+            ((summary.output_tok_per_s, level(summary) or 0.0) for summary in pooled if summary.load == load),
             key=lambda point: point[1],
         )
         aside = 2 * rate > max(rates)  # a load beyond what the engine can give is above the one before

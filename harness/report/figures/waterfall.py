@@ -28,8 +28,8 @@ COLORS = {
 
 def waterfall(pooled: Sequence[OnlineSummary], load: Load) -> Plot:
     """The parts of the mean TTFT at one load, a bar an engine."""
-    rows = [(one, found) for one, found in with_waterfall(pooled) if one.load == load]
-    names = [plain(one.label, 28) for one, _ in rows]
+    rows = [(summary, found) for summary, found in with_waterfall(pooled) if summary.load == load]
+    names = [plain(summary.label, 28) for summary, _ in rows]
     sketch = Sketch(
         {part: Look(COLORS[part], "s", "none") for part in PARTS},
         ("engine", head_of([load]), "part", "mean_ms", "n", "source"),
@@ -38,26 +38,26 @@ def waterfall(pooled: Sequence[OnlineSummary], load: Load) -> Plot:
         on_page=True,
     )
     axes = sketch.axes()
-    for position, (one, found) in enumerate(rows):
+    for position, (summary, found) in enumerate(rows):
         reach = 0.0
         middles, tips = [], []
         for part in found.parts:
             length = max(part.mean_ms or 0.0, 0.0)
             (bar,) = axes.barh(position, length, left=reach, height=0.6, color=COLORS[part.part])
-            sketch.belongs(bar, one.label)
+            sketch.belongs(bar, summary.label)
             if part.mean_ms is not None:
                 middles.append(reach + length / 2)
                 text = f"{part.part} {number(part.mean_ms, decimals([part.mean_ms]))} ms"
-                tips.append(LINE.join((one.label, text, part.source, part.how)))
-            sketch.rows.append((one.label, load.value, part.part, part.mean_ms, part.n, part.source))
+                tips.append(LINE.join((summary.label, text, part.source, part.how)))
+            sketch.rows.append((summary.label, load.value, part.part, part.mean_ms, part.n, part.source))
             reach += length
         (marks,) = axes.plot(middles, [position] * len(middles), "s", color=INK, alpha=0)
-        sketch.points(marks, one.label, tips)
+        sketch.points(marks, summary.label, tips)
         text_at = axes.annotate(
             number(found.total_ms, decimals([found.total_ms])),
             (reach, position), (4, 0), textcoords="offset points", va="center",
         )  # fmt: skip
-        sketch.belongs(text_at, one.label)
+        sketch.belongs(text_at, summary.label)
     axes.set_yticks(range(len(rows)), names)
     axes.tick_params(axis="y", labelcolor=INK)
     axes.set_ylim(len(rows) - 0.5, -0.5)

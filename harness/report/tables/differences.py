@@ -24,16 +24,18 @@ _COLUMNS = [
 
 def difference_tables(results: CompareResults) -> list[Table]:
     """One table an engine and load: every statistic of A and B, the change, and what is known of it."""
-    places = dict.fromkeys((one.engine_a, one.engine_b, one.load) for one in results.differences)
+    places = dict.fromkeys(
+        (difference.engine_a, difference.engine_b, difference.load) for difference in results.differences
+    )
     return [
         Table(
             "difference",
             f"{a if a == b else f'{b} (B) against {a} (A)'}, {load}",
             _COLUMNS,
             [
-                _row(one)
-                for one in results.differences
-                if (one.engine_a, one.engine_b, one.load) == (a, b, load)
+                _row(difference)
+                for difference in results.differences
+                if (difference.engine_a, difference.engine_b, difference.load) == (a, b, load)
             ],
         )
         for a, b, load in places
@@ -42,15 +44,15 @@ def difference_tables(results: CompareResults) -> list[Table]:
 
 def gates_table(results: CompareResults) -> Table:
     """One line a gate, engine and load."""
-    load = head_of(one.load for one in results.gates)
+    load = head_of(gated.load for gated in results.gates)
     heads = ("gate", "engine", load, "found", "95 % interval", "outcome", "why")
     columns = [Column(head, numeric=head in (load, "found")) for head in heads]
-    return Table("gates", "Gates", columns, [_gate(one) for one in results.gates])
+    return Table("gates", "Gates", columns, [_gate(gated) for gated in results.gates])
 
 
 def caveats(results: CompareResults) -> list[str]:
     """What must be known to read the tables."""
-    pairs = len({(one.engine_a, one.engine_b) for one in results.differences}) or 1
+    pairs = len({(difference.engine_a, difference.engine_b) for difference in results.differences}) or 1
     count = results.comparisons
     said = [
         f"{plural(count, 'comparison')}. The verdicts on {'each engine' if pairs > 1 else 'the engine'} hold "
@@ -58,46 +60,50 @@ def caveats(results: CompareResults) -> list[str]:
         f"Each interval holds alone: where nothing differs, about {LEVEL * count:.0f} of {count} exclude 0.",
         f"Repeats to find a difference: of each run, for a verdict with {POWER:.0%} chance.",
     ]
-    if any(min(one.repeats_a, one.repeats_b) == 1 for one in results.differences):
+    if any(min(difference.repeats_a, difference.repeats_b) == 1 for difference in results.differences):
         said.append(
             f"One repeat does not show how repeats differ: a spread of {ASSUMED_SPREAD:.0%} is assumed."
         )
     return said
 
 
-def repeats_to_find(one: Comparison | Difference) -> list[str]:
+def repeats_to_find(comparison: Comparison | Difference) -> list[str]:
     """How many, for each of `EFFECTS`; a dash where one repeat shows no spread."""
-    return [DASH if one.spread is None else _many(count) for count in one.repeats_to_find.values()]
-
-
-def _row(one: Difference) -> list[Cell]:
-    places = decimals([one.value_a, one.value_b])
-    verdict: str = one.verdict
-    if one.missing_samples:
-        what = METRICS[one.metric].sample
-        verdict += f": {plural(one.missing_samples, what)} more needed"
     return [
-        Cell(statistic_name(one.metric, one.statistic)),
-        Cell(number(one.value_a, places), one.value_a),
-        Cell(number(one.value_b, places), one.value_b),
-        Cell(_change(one.ratio), one.ratio),
-        Cell(_ends(one.ratio_ci)),
-        Cell(verdict),
-        Cell(" / ".join(repeats_to_find(one))),
+        DASH if comparison.spread is None else _many(count) for count in comparison.repeats_to_find.values()
     ]
 
 
-def _gate(one: Gated) -> list[Cell]:
-    if one.value is None:
+def _row(difference: Difference) -> list[Cell]:
+    places = decimals([difference.value_a, difference.value_b])
+    verdict: str = difference.verdict
+    if difference.missing_samples:
+        what = METRICS[difference.metric].sample
+        verdict += f": {plural(difference.missing_samples, what)} more needed"
+    return [
+        Cell(statistic_name(difference.metric, difference.statistic)),
+        Cell(number(difference.value_a, places), difference.value_a),
+        Cell(number(difference.value_b, places), difference.value_b),
+        Cell(_change(difference.ratio), difference.ratio),
+        Cell(_ends(difference.ratio_ci)),
+        Cell(verdict),
+        Cell(" / ".join(repeats_to_find(difference))),
+    ]
+
+
+def _gate(gated: Gated) -> list[Cell]:
+    if gated.value is None:
         value, ends = DASH, DASH
-    elif one.relative:
-        value, ends = _change(one.value), _ends(one.ci)
+    elif gated.relative:
+        value, ends = _change(gated.value), _ends(gated.ci)
     else:
-        places = 4 if "error" in one.gate else decimals([one.value])
-        value = number(one.value, places)
-        ends = DASH if one.ci is None else " to ".join(number(end, places) for end in one.ci)
-    engine = one.engine_b if one.engine_a == one.engine_b else f"{one.engine_b} against {one.engine_a}"
-    texts = (one.gate, engine, load_number(one.load), value, ends, one.outcome, one.reason)
+        places = 4 if "error" in gated.gate else decimals([gated.value])
+        value = number(gated.value, places)
+        ends = DASH if gated.ci is None else " to ".join(number(end, places) for end in gated.ci)
+    engine = (
+        gated.engine_b if gated.engine_a == gated.engine_b else f"{gated.engine_b} against {gated.engine_a}"
+    )
+    texts = (gated.gate, engine, load_number(gated.load), value, ends, gated.outcome, gated.reason)
     return [Cell(text) for text in texts]
 
 

@@ -19,50 +19,50 @@ _OBSTACLES = {
 }
 
 
-def gap_table(one: Gap) -> Table:
+def gap_table(gap: Gap) -> Table:
     """One difference and its parts."""
-    heads = ("part", one.a, one.b, "difference", "source")
+    heads = ("part", gap.a, gap.b, "difference", "source")
     columns = [Column(head, numeric=head not in ("part", "source")) for head in heads]
-    values = [one.value_a, one.value_b, one.delta, *(part.delta for part in one.parts)]
+    values = [gap.value_a, gap.value_b, gap.delta, *(part.delta for part in gap.parts)]
     places = decimals(values)
 
     def row(name: str, a: float | None, b: float | None, delta: float, source: str) -> list[Cell]:
         shown = [Cell(DASH) if value is None else Cell(number(value, places), value) for value in (a, b)]
         return [Cell(name), *shown, Cell(signed(delta, places), delta), Cell(source)]
 
-    term = METRICS[one.metric]
-    verdicts = [f"{METRICS[metric].label} {name}" for metric, by in one.verdicts.items() for name in by]
+    term = METRICS[gap.metric]
+    verdicts = [f"{METRICS[metric].label} {name}" for metric, by in gap.verdicts.items() for name in by]
     found = f"by the client; a difference in {', '.join(verdicts)}"
-    rows = [row(f"{term.label}, mean", one.value_a, one.value_b, one.delta, found)]
-    rows += [row(part.name, part.value_a, part.value_b, part.delta, part.source) for part in one.parts]
-    rows.append(row("not explained", None, None, one.unexplained, "what the parts leave over"))
-    title = f"{_pair(one)}: {conclusion(one)}"
-    notes = [f"{note}." for note in _notes(one)]
-    if one.artifacts:
-        notes.append(f"From {' and '.join(one.artifacts)}.")
-    return Table(f"gap-{one.metric}", title, columns, rows, notes)
+    rows = [row(f"{term.label}, mean", gap.value_a, gap.value_b, gap.delta, found)]
+    rows += [row(part.name, part.value_a, part.value_b, part.delta, part.source) for part in gap.parts]
+    rows.append(row("not explained", None, None, gap.unexplained, "what the parts leave over"))
+    title = f"{_pair(gap)}: {conclusion(gap)}"
+    notes = [f"{note}." for note in _notes(gap)]
+    if gap.artifacts:
+        notes.append(f"From {' and '.join(gap.artifacts)}.")
+    return Table(f"gap-{gap.metric}", title, columns, rows, notes)
 
 
 def unexplained(gaps: Sequence[Gap]) -> list[str]:
     """The differences of which no part is known, a line for each reason."""
     by_reason: dict[str, list[str]] = {}
-    for one in gaps:
-        by_reason.setdefault(conclusion(one), []).append(_pair(one))
+    for gap in gaps:
+        by_reason.setdefault(conclusion(gap), []).append(_pair(gap))
     return [f"{'; '.join(pairs)}: {reason}." for reason, pairs in by_reason.items()]
 
 
-def conclusion(one: Gap) -> str:
+def conclusion(gap: Gap) -> str:
     """The largest part where the parts make up enough of the difference; else why they do not."""
-    if one.obstacle is not None:
-        seen = f"; in it, {_largest(one.parts)}" if one.parts else ""
-        return f"not explained: {_OBSTACLES[one.obstacle]}{seen}"
-    left = f"{signed(one.unexplained, 2)} ms of {signed(one.delta, 2)} ms is"
-    if not one.delta or abs(one.unexplained) > ENOUGH * abs(one.delta):
+    if gap.obstacle is not None:
+        seen = f"; in it, {_largest(gap.parts)}" if gap.parts else ""
+        return f"not explained: {_OBSTACLES[gap.obstacle]}{seen}"
+    left = f"{signed(gap.unexplained, 2)} ms of {signed(gap.delta, 2)} ms is"
+    if not gap.delta or abs(gap.unexplained) > ENOUGH * abs(gap.delta):
         said = f"not explained: {left} left over"
     else:
-        said = _largest(one.parts)
-        said = f"{said}; {left} not explained" if round(one.unexplained, 2) else said
-    return f"{said}; idle time is inferred, as the profiler makes steps longer" if one.idle_inferred else said
+        said = _largest(gap.parts)
+        said = f"{said}; {left} not explained" if round(gap.unexplained, 2) else said
+    return f"{said}; idle time is inferred, as the profiler makes steps longer" if gap.idle_inferred else said
 
 
 def _largest(parts: Sequence[GapPart]) -> str:
@@ -75,14 +75,14 @@ def _largest(parts: Sequence[GapPart]) -> str:
     return f"the largest part of {signed(total, 2)} ms is {largest.name}, {signed(largest.delta, 2)} ms"
 
 
-def _notes(one: Gap) -> Iterator[str]:
+def _notes(gap: Gap) -> Iterator[str]:
     """The load of both engines in the benchmark, and how their profiles compare with it."""
-    for label, level in one.levels.items():
+    for label, level in gap.levels.items():
         yield (
             f"{label}: {level.running:.1f} requests running on average, "
             f"{level.in_flight} in flight, when tokens came"
         )
-    for step in one.steps:
+    for step in gap.steps:
         if step.decode_batch is not None:
             yield f"{step.label}: {step.decode_batch:.1f} requests in a profiled decode step"
         if step.benchmark_ms is None:
@@ -93,7 +93,7 @@ def _notes(one: Gap) -> Iterator[str]:
                 f"{step.label}: not representative: a step took {step.profiled_ms:.2f} ms in the profile and "
                 f"{step.benchmark_ms:.2f} ms in the benchmark ({longer:+.0%})"
             )
-        if one.idle_inferred and step.busy_ms >= (step.benchmark_ms or 0.0):
+        if gap.idle_inferred and step.busy_ms >= (step.benchmark_ms or 0.0):
             yield (
                 f"{step.label}: its kernels alone took {step.busy_ms:.2f} ms a step, more than the "
                 "benchmark's step: more requests were held in flight than ran there, and no idle time can be "
@@ -101,5 +101,5 @@ def _notes(one: Gap) -> Iterator[str]:
             )
 
 
-def _pair(one: Gap) -> str:
-    return f"{METRICS[one.metric].label} of {one.a} against {one.b}, {one.load}"
+def _pair(gap: Gap) -> str:
+    return f"{METRICS[gap.metric].label} of {gap.a} against {gap.b}, {gap.load}"

@@ -25,7 +25,10 @@ def latency_table(pooled: Sequence[OnlineSummary], metric: str) -> Table:
     rows = [
         [
             Cell(label),
-            *(percentiles_cell(by[one], metric, places[one]) if one in by else Cell(DASH) for one in at),
+            *(
+                percentiles_cell(by[summary], metric, places[summary]) if summary in by else Cell(DASH)
+                for summary in at
+            ),
         ]
         for label, by in _by_label(pooled).items()
     ]
@@ -66,7 +69,7 @@ def headline_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> 
 
 
 def latency_decimals(summaries: Sequence[OnlineSummary], metric: str) -> int:
-    return metric_decimals(metric, (_value(one, metric, f"p{q}") for one in summaries for q in SHOWN))
+    return metric_decimals(metric, (_value(summary, metric, f"p{q}") for summary in summaries for q in SHOWN))
 
 
 def percentiles_cell(summary: OnlineSummary, metric: str, places: int) -> Cell:
@@ -102,8 +105,8 @@ def _grid(
     columns = []
     for load, metric, statistic in keys:
         found = {label: by.get(load) for label, by in by_label.items()}
-        places = metric_decimals(metric, (_value(one, metric, statistic) for one in found.values()))
-        cells = {label: _cell(one, metric, statistic, places) for label, one in found.items()}
+        places = metric_decimals(metric, (_value(summary, metric, statistic) for summary in found.values()))
+        cells = {label: _cell(summary, metric, statistic, places) for label, summary in found.items()}
         best = best_labels.get((load, metric, statistic), "")
         if best in cells and [cell.text for cell in cells.values()].count(cells[best].text) == 1:
             cells[best] = replace(cells[best], best=True)

@@ -21,7 +21,7 @@ def ledger_table(ledger: Ledger) -> Table:
     rows = []
     for row in ledger.rows:
         facts = [row.facts.get(label) for label in ledger.labels]
-        cells = [Cell(say(one.value), remark=one.source) if one else Cell("unknown") for one in facts]
+        cells = [Cell(say(fact.value), remark=fact.source) if fact else Cell("unknown") for fact in facts]
         rows.append([Cell(row.name), *cells, Cell(_WORDS[row.agreement])])
     return Table(
         "ledger", "Settings side by side", [*columns, Column("", numeric=False)], rows, sources(ledger)

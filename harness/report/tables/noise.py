@@ -26,7 +26,7 @@ PLANNED: tuple[Key, ...] = (
 def noise_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     """The noise floor of an A/A run: one table an engine, a row a load and statistic."""
     heads = [
-        head_of(one.load for one in comparisons),
+        head_of(comparison.load for comparison in comparisons),
         "statistic",
         "A",
         "B",
@@ -36,15 +36,15 @@ def noise_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     ]
     columns = [Column(head, numeric=head not in ("statistic", "A against B")) for head in heads]
     by_engine: dict[str, list[Comparison]] = {}
-    for one in comparisons:
-        if one.a.endswith(" (A)") and one.b == f"{one.a.removesuffix(' (A)')} (B)":
-            by_engine.setdefault(one.a.removesuffix(" (A)"), []).append(one)
+    for comparison in comparisons:
+        if comparison.a.endswith(" (A)") and comparison.b == f"{comparison.a.removesuffix(' (A)')} (B)":
+            by_engine.setdefault(comparison.a.removesuffix(" (A)"), []).append(comparison)
     return [
         Table(
             "noise",
             f"{engine} against itself: {_verdict_on_noise(found)}",
             columns,
-            [_noise_row(one) for one in found],
+            [_noise_row(comparison) for comparison in found],
         )
         for engine, found in by_engine.items()
     ]
@@ -53,9 +53,11 @@ def noise_tables(comparisons: Sequence[Comparison]) -> list[Table]:
 def planning_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     """How many repeats a difference between two engines of a run needs; nothing where none has several."""
     known: dict[tuple[str, str, Load], dict[Key, Comparison]] = {}
-    for one in comparisons:
-        if one.spread is not None:
-            known.setdefault((one.a, one.b, one.load), {})[one.metric, one.statistic] = one
+    for comparison in comparisons:
+        if comparison.spread is not None:
+            known.setdefault((comparison.a, comparison.b, comparison.load), {})[
+                comparison.metric, comparison.statistic
+            ] = comparison
     if not known:
         return []
     columns = [
@@ -77,21 +79,21 @@ def planning_tables(comparisons: Sequence[Comparison]) -> list[Table]:
 
 def _verdict_on_noise(comparisons: Sequence[Comparison]) -> str:
     """The verdict of one A/A run."""
-    wrong = sum(one.verdict in ("better", "worse") for one in comparisons)
-    known = sum(one.verdict != "not enough data" for one in comparisons)
+    wrong = sum(comparison.verdict in ("better", "worse") for comparison in comparisons)
+    known = sum(comparison.verdict != "not enough data" for comparison in comparisons)
     said = f"a difference in {wrong}" if wrong else "no difference"
     return f"{said} of {plural(known, 'comparison')}, at {LEVEL:.0%} for all together"
 
 
-def _noise_row(one: Comparison) -> list[Cell]:
-    half = None if one.ci is None else (one.ci[1] / one.ci[0]) ** 0.5 - 1
-    places = decimals([one.value_a, one.value_b])
+def _noise_row(comparison: Comparison) -> list[Cell]:
+    half = None if comparison.ci is None else (comparison.ci[1] / comparison.ci[0]) ** 0.5 - 1
+    places = decimals([comparison.value_a, comparison.value_b])
     return [
-        Cell(load_number(one.load)),
-        Cell(statistic_name(one.metric, one.statistic)),
-        Cell(number(one.value_a, places), one.value_a),
-        Cell(number(one.value_b, places), one.value_b),
+        Cell(load_number(comparison.load)),
+        Cell(statistic_name(comparison.metric, comparison.statistic)),
+        Cell(number(comparison.value_a, places), comparison.value_a),
+        Cell(number(comparison.value_b, places), comparison.value_b),
         Cell(DASH if half is None else f"±{half:.1%}", half),
-        Cell(one.verdict),
-        *map(Cell, repeats_to_find(one)),
+        Cell(comparison.verdict),
+        *map(Cell, repeats_to_find(comparison)),
     ]

@@ -29,7 +29,8 @@ def offline_table(results: Sequence[OfflineResult]) -> Table:
 def offline_repeats_table(results: Sequence[OfflineResult]) -> Table:
     """The offline batch, every repeat by itself."""
     rows = [
-        (f"{one.label}, repeat {one.repeat}", [getattr(one, name) for name in _COLUMNS]) for one in results
+        (f"{result.label}, repeat {result.repeat}", [getattr(result, name) for name in _COLUMNS])
+        for result in results
     ]
     return Table("offline-repeats", "Each repeat", _offline_columns(), _offline_rows(rows))
 

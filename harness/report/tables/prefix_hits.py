@@ -12,24 +12,24 @@ from harness.schema.results import PREFIX_BLOCK_TOKENS, PrefixHits
 
 def prefix_table(hits: Sequence[PrefixHits]) -> Table | None:
     """One row a cell; None where prompts shared nothing and no engine says otherwise."""
-    if not any(one.possible or one.reported for one in hits):
+    if not any(cell.possible or cell.reported for cell in hits):
         return None
     notes = (
         f"Share of prompt tokens. Possible: an unbounded cache of blocks of {PREFIX_BLOCK_TOKENS} tokens "
         "would have held them, in the order in which requests were sent. Reported: by the engine.",
     )
-    numbers = (head_of(one.load for one in hits), "repeat", "possible", "reported")
+    numbers = (head_of(cell.load for cell in hits), "repeat", "possible", "reported")
     columns = [Column("engine", numeric=False), *map(Column, numbers), Column("source", numeric=False)]
-    return Table("prefixes", "Prefix hit rate", columns, [_row(one) for one in hits], notes)
+    return Table("prefixes", "Prefix hit rate", columns, [_row(cell) for cell in hits], notes)
 
 
-def _row(one: PrefixHits) -> list[Cell]:
-    reported = DASH if one.reported is None else f"{one.reported:.1%}"
+def _row(hits: PrefixHits) -> list[Cell]:
+    reported = DASH if hits.reported is None else f"{hits.reported:.1%}"
     return [
-        Cell(one.label),
-        Cell(load_number(one.load), one.load.value),
-        Cell(str(one.repeat), one.repeat),
-        Cell(f"{one.possible:.1%}", one.possible),
-        Cell(reported, one.reported),
-        Cell(one.source),
+        Cell(hits.label),
+        Cell(load_number(hits.load), hits.load.value),
+        Cell(str(hits.repeat), hits.repeat),
+        Cell(f"{hits.possible:.1%}", hits.possible),
+        Cell(reported, hits.reported),
+        Cell(hits.source),
     ]

@@ -25,13 +25,15 @@ def steps(figures: Sequence[ProfileFigures]) -> Table:
         *(Column(head) for head in heads),
     ]
     rows = [
-        [Cell(one.label), Cell(one.tool), Cell(kind), Cell(str(step.n)), *_step(step)]
-        for one in figures
+        [Cell(profile.label), Cell(profile.tool), Cell(kind), Cell(str(step.n)), *_step(step)]
+        for profile in figures
         for kind in _KINDS
-        if (step := one.steps.get(kind)) is not None
+        if (step := profile.steps.get(kind)) is not None
     ]
-    notes = [f"{one.label}, {one.tool}: steps are found by {one.steps_by}." for one in figures]
-    if any(one.device == "cpu" for one in figures):
+    notes = [
+        f"{profile.label}, {profile.tool}: steps are found by {profile.steps_by}." for profile in figures
+    ]
+    if any(profile.device == "cpu" for profile in figures):
         notes.append("On a CPU kernels are operators, and busy is the time in which one runs.")
     return Table("profile-steps", "A step, mean times", columns, rows, notes)
 
@@ -45,19 +47,19 @@ def categories(figures: Sequence[ProfileFigures]) -> Table:
         *(Column(category) for category in CATEGORIES),
     ]
     rows = []
-    for one in figures:
+    for profile in figures:
         for kind in _KINDS:
-            if (step := one.steps.get(kind)) is None:
+            if (step := profile.steps.get(kind)) is None:
                 continue
             values = [step.period_ms, step.idle_ms, *(step.categories_ms[name] for name in CATEGORIES)]
             places = decimals(values)
             cells = [Cell(number(value, places), value) for value in values]
-            rows.append([Cell(one.label), Cell(one.tool), Cell(kind), *cells])
+            rows.append([Cell(profile.label), Cell(profile.tool), Cell(kind), *cells])
     notes = [
         "A kernel counts whole in the category of its name, also one that does several things at once: "
         "engines that fuse differently compare in their sums."
     ]
-    if any(one.device == "cuda" for one in figures):
+    if any(profile.device == "cuda" for profile in figures):
         notes.append("Where kernels overlap, the one that began first has the time.")
     return Table("profile-categories", "Where the time of a step goes, ms", columns, rows, notes)
 
@@ -68,12 +70,12 @@ def components(figures: Sequence[ProfileFigures]) -> Table:
     columns = [Column(head, numeric=head in heads[3:]) for head in heads]
     rows = [
         [
-            *(Cell(text) for text in (one.label, one.tool, name, str(found.n))),
+            *(Cell(text) for text in (profile.label, profile.tool, name, str(found.n))),
             Cell(number(found.mean_ms, 3), found.mean_ms),
             Cell(number(found.total_ms, 1), found.total_ms),
         ]
-        for one in figures
-        for name, found in one.components.items()
+        for profile in figures
+        for name, found in profile.components.items()
     ]
     return Table("profile-components", "Parts of the server, where ranges mark them", columns, rows)
 
@@ -84,12 +86,12 @@ def agreements(found: Sequence[Agreement]) -> Table:
     columns = [Column(head, numeric=head != "engine") for head in heads]
     rows = [
         [
-            Cell(one.label),
-            *(Cell(f"{count:,}", count) for count in (one.steps, one.kernels)),
-            *(Cell(number(value, 2), value) for value in (one.torch_ms, one.nsys_ms)),
-            Cell(number(one.nsys_ms / one.torch_ms, 3), one.nsys_ms / one.torch_ms),
+            Cell(agreement.label),
+            *(Cell(f"{count:,}", count) for count in (agreement.steps, agreement.kernels)),
+            *(Cell(number(value, 2), value) for value in (agreement.torch_ms, agreement.nsys_ms)),
+            Cell(number(agreement.nsys_ms / agreement.torch_ms, 3), agreement.nsys_ms / agreement.torch_ms),
         ]
-        for one in found
+        for agreement in found
     ]
     notes = [
         "Time of kernels, without copies, in steps of the same kernels, as many of each sort as both saw; "
@@ -98,10 +100,10 @@ def agreements(found: Sequence[Agreement]) -> Table:
     return Table("profile-agreement", "Two profilers, the same steps", columns, rows, notes)
 
 
-def kernels(one: ProfileFigures) -> Table:
+def kernels(profile: ProfileFigures) -> Table:
     """The kernels or operators that took longest."""
     columns = [
-        Column("kernel" if one.device == "cuda" else "operator", numeric=False),
+        Column("kernel" if profile.device == "cuda" else "operator", numeric=False),
         Column("category", numeric=False),
         Column("count"),
         Column("total ms"),
@@ -115,31 +117,37 @@ def kernels(one: ProfileFigures) -> Table:
             Cell(number(found.total_ms, 2), found.total_ms),
             Cell(number(1e3 * found.total_ms / found.n, 1)),
         ]
-        for found in one.kernels
+        for found in profile.kernels
     ]
     notes = []
-    if one.device == "cuda":
+    if profile.device == "cuda":
         notes.append("Each kernel by itself: where one begins before the one ahead has ended, both count.")
-    return Table(f"profile-kernels-{one.tool}", f"{one.label}, {one.tool}: the longest", columns, rows, notes)
+    return Table(
+        f"profile-kernels-{profile.tool}",
+        f"{profile.label}, {profile.tool}: the longest",
+        columns,
+        rows,
+        notes,
+    )
 
 
 def profiled(runs: Sequence[ProfileRun]) -> str:
     """What was captured, under which load."""
     tools: dict[str, list[str]] = {}
-    for one in runs:
-        tools.setdefault(f"{one.label} {_held(one)}", []).append(one.tool)
+    for profile_run in runs:
+        tools.setdefault(f"{profile_run.label} {_held(profile_run)}", []).append(profile_run.tool)
     return "; ".join(f"{what} ({' and '.join(names)})" for what, names in tools.items())
 
 
-def _held(one: ProfileRun) -> str:
+def _held(profile_run: ProfileRun) -> str:
     """The load, and how many of its requests the profile held in flight."""
-    count = one.level.in_flight
+    load, count = profile_run.load, profile_run.level.in_flight
     held = f"with {plural(count, 'request')} in flight"
-    if one.load is None:
+    if load is None:
         return held
-    if not isinstance(one.load, ClosedLoop):
-        return f"{where(one.load)} {held}"
-    return where(one.load) if one.load.concurrency == count else f"{where(one.load)}, {count} on average"
+    if not isinstance(load, ClosedLoop):
+        return f"{where(load)} {held}"
+    return where(load) if load.concurrency == count else f"{where(load)}, {count} on average"
 
 
 def rules() -> Table:
@@ -158,10 +166,10 @@ def difference(a: ProfileFigures, b: ProfileFigures) -> Table:
     columns += [Column(f"A: {a.label}"), Column(f"B: {b.label}"), Column("A − B")]
     rows = []
     for kind in _KINDS:
-        one, other = a.steps.get(kind), b.steps.get(kind)
-        if one is None or other is None:
+        steps_a, steps_b = a.steps.get(kind), b.steps.get(kind)
+        if steps_a is None or steps_b is None:
             continue
-        for name, of_a, of_b in _parts(one, other):
+        for name, of_a, of_b in _parts(steps_a, steps_b):
             rows.append(
                 [
                     *(Cell(kind), Cell(name)),
@@ -169,7 +177,10 @@ def difference(a: ProfileFigures, b: ProfileFigures) -> Table:
                     Cell(signed(of_a - of_b, 3), of_a - of_b),
                 ]
             )
-    notes = [f"{side}, {one.tool}: steps are found by {one.steps_by}." for side, one in (("A", a), ("B", b))]
+    notes = [
+        f"{side}, {profile.tool}: steps are found by {profile.steps_by}."
+        for side, profile in (("A", a), ("B", b))
+    ]
     return Table("profile-difference", f"Profiles by {a.tool}, ms a step", columns, rows, notes)
 
 

@@ -25,13 +25,13 @@ def ratios(
     """
     valid = valid_labels(pooled)
     found = {
-        (one.load, one.statistic, pair): one
-        for one in comparisons
-        if one.metric == metric and {one.a, one.b} <= valid[one.load]
-        for pair in ((one.a, one.b), (one.b, one.a))
+        (comparison.load, comparison.statistic, pair): comparison
+        for comparison in comparisons
+        if comparison.metric == metric and {comparison.a, comparison.b} <= valid[comparison.load]
+        for pair in ((comparison.a, comparison.b), (comparison.b, comparison.a))
         if pair[1] == baseline
     }
-    keys = [(load, f"p{q}") for load in sorted({one.load for one in pooled}) for q in SHOWN]
+    keys = [(load, f"p{q}") for load in sorted({summary.load for summary in pooled}) for q in SHOWN]
     columns = [Column(statistic, str(load)) for load, statistic in keys]
     rows = [
         [Cell(label), *(_cell(found.get((*key, (label, baseline))), label) for key in keys)]
@@ -42,17 +42,19 @@ def ratios(
     return Table(f"{metric}-ratios", title, [Column("engine", numeric=False), *columns], rows)
 
 
-def _cell(one: Comparison | None, label: str) -> Cell:
-    if one is None:
+def _cell(comparison: Comparison | None, label: str) -> Cell:
+    if comparison is None:
         return Cell(DASH, remark="not compared: not measured, or invalid")
-    if one.ci is None:
+    if comparison.ci is None:
         return Cell(DASH, remark="withheld: the samples are too small")
-    ratio, (low, high) = one.ratio, one.ci
-    if one.b == label:
+    ratio, (low, high) = comparison.ratio, comparison.ci
+    if comparison.b == label:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    real = differs(one)
+    real = differs(comparison)
     remark = "a real difference" if real else "no difference, for all comparisons of the pair together"
-    return Cell(_times(ratio), ratio, f"{low:.2f}–{high:.2f}", remark, best=real and better(one) == label)
+    return Cell(
+        _times(ratio), ratio, f"{low:.2f}–{high:.2f}", remark, best=real and better(comparison) == label
+    )
 
 
 def _times(ratio: float) -> str:

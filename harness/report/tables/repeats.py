@@ -35,13 +35,13 @@ def all_runs_table(pooled: Mapping[int, Sequence[OnlineSummary]]) -> Table:
 
     Decimals are alike at a load, since two loads can be a hundred times apart.
     """
-    every = [(run, one) for run, summaries in pooled.items() for one in summaries]
+    every = [(run, summary) for run, summaries in pooled.items() for summary in summaries]
     rows = []
-    for load in loads_of([one for _, one in every]):
-        here = [(run, one) for run, one in every if one.load == load]
+    for load in loads_of([summary for _, summary in every]):
+        here = [(run, summary) for run, summary in every if summary.load == load]
         rows += [
-            [Cell(one.label), Cell(str(run), run), Cell(str(load), load.value), *cells]
-            for (run, one), cells in zip(here, _measured([one for _, one in here]), strict=True)
+            [Cell(summary.label), Cell(str(run), run), Cell(str(load), load.value), *cells]
+            for (run, summary), cells in zip(here, _measured([s for _, s in here]), strict=True)
         ]
     columns = [Column("engine", numeric=False), Column("run"), Column("load"), *_MEASURED]
     return Table(
@@ -49,22 +49,24 @@ def all_runs_table(pooled: Mapping[int, Sequence[OnlineSummary]]) -> Table:
         "All online runs, p50/p90/p99",
         columns,
         rows,
-        withheld_notes([one for _, one in every], _LATENCIES),
+        withheld_notes([summary for _, summary in every], _LATENCIES),
     )
 
 
 def _measured(summaries: Sequence[OnlineSummary]) -> list[list[Cell]]:
     """For each, the cells under `_MEASURED`; decimals are alike down a column."""
     places = {name: latency_decimals(summaries, name) for name in _LATENCIES}
-    places |= {name: metric_decimals(name, (one.value(name, name) for one in summaries)) for name in _RATES}
+    places |= {
+        name: metric_decimals(name, (summary.value(name, name) for summary in summaries)) for name in _RATES
+    }
     return [
         [
-            *(percentiles_cell(one, name, places[name]) for name in _LATENCIES),
+            *(percentiles_cell(summary, name, places[name]) for name in _LATENCIES),
             *(
-                replace(number_cell(one.value(name, name), places[name]), invalid=not one.valid)
+                replace(number_cell(summary.value(name, name), places[name]), invalid=not summary.valid)
                 for name in _RATES
             ),
-            valid_cell(one),
+            valid_cell(summary),
         ]
-        for one in summaries
+        for summary in summaries
     ]

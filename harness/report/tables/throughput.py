@@ -13,8 +13,14 @@ from harness.schema.results import OnlineSummary
 
 def throughput_table(summaries: Sequence[OnlineSummary]) -> Table:
     """Rates and failures, one row an engine and load (and repeat, where the summaries have one)."""
-    shown = [name for name in rates("tables") if any(one.value(name, name) is not None for one in summaries)]
-    places = {name: metric_decimals(name, (one.value(name, name) for one in summaries)) for name in shown}
+    shown = [
+        name
+        for name in rates("tables")
+        if any(summary.value(name, name) is not None for summary in summaries)
+    ]
+    places = {
+        name: metric_decimals(name, (summary.value(name, name) for summary in summaries)) for name in shown
+    }
     columns = identity_columns(summaries)
     columns += [Column(METRICS[name].label) for name in shown]
     columns += [
@@ -45,7 +51,9 @@ def identity_cells(summary: OnlineSummary) -> list[Cell]:
 
 def identity_columns(summaries: Sequence[OnlineSummary]) -> list[Column]:
     columns = [Column("engine", numeric=False), Column(head_of(summary.load for summary in summaries))]
-    return [*columns, Column("repeat")] if any(one.repeat is not None for one in summaries) else columns
+    return (
+        [*columns, Column("repeat")] if any(summary.repeat is not None for summary in summaries) else columns
+    )
 
 
 def valid_cell(summary: OnlineSummary) -> Cell:

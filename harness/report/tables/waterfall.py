@@ -13,7 +13,7 @@ from harness.schema.results import OnlineSummary
 
 def with_waterfall(pooled: Sequence[OnlineSummary]) -> list[tuple[OnlineSummary, Waterfall]]:
     """The summaries whose TTFT is taken apart."""
-    return [(one, one.waterfall) for one in pooled if one.waterfall is not None]
+    return [(summary, summary.waterfall) for summary in pooled if summary.waterfall is not None]
 
 
 def waterfall_table(pooled: Sequence[OnlineSummary]) -> Table | None:
@@ -21,10 +21,10 @@ def waterfall_table(pooled: Sequence[OnlineSummary]) -> Table | None:
     rows = with_waterfall(pooled)
     if not rows:
         return None
-    head = head_of(one.load for one, _ in rows)
+    head = head_of(summary.load for summary, _ in rows)
     columns = [Column("engine", numeric=False), Column(head), *(Column(part) for part in PARTS)]
     lines = []
-    for one, found in rows:
+    for summary, found in rows:
         parts = {part.part: part for part in found.parts}
         digits = decimals([found.total_ms])
         cells = [
@@ -34,6 +34,8 @@ def waterfall_table(pooled: Sequence[OnlineSummary]) -> Table | None:
             for name in PARTS
         ]
         total = Cell(number(found.total_ms, digits), found.total_ms)
-        lines.append([Cell(one.label), Cell(load_number(one.load), one.load.value), *cells, total])
+        lines.append(
+            [Cell(summary.label), Cell(load_number(summary.load), summary.load.value), *cells, total]
+        )
     notes = [f"{part}: {meaning}." for part, meaning in PARTS.items()]
     return Table("waterfall", "Parts of the mean TTFT, ms", [*columns, Column("sum")], lines, notes)

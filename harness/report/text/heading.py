@@ -16,7 +16,7 @@ from harness.schema.settings import OfflineSettings
 def title(run: Run) -> str:
     """The engines that were compared: `roseinfer vs vLLM vs SGLang`."""
     found = run.pooled if isinstance(run, OnlineRun) else run.results.results
-    return " vs ".join(dict.fromkeys(one.label for one in found)) or run.path.name
+    return " vs ".join(dict.fromkeys(result.label for result in found)) or run.path.name
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
@@ -78,14 +78,14 @@ def fitted(trace: TraceRecord) -> str:
 def _model(run: Run) -> str:
     """As it was asked for; of servers that were running, what they call it and where they are."""
     settings, servers = run.meta.settings, [launch.settings for launch in run.meta.launches]
-    if servers and all("base_url" in one for one in servers):
-        return several(f"{one['model']} at {one['base_url']}" for one in servers)
+    if servers and all("base_url" in server for server in servers):
+        return several(f"{server['model']} at {server['base_url']}" for server in servers)
     return f"{settings.model}, {settings.dtype}, {settings.device}"
 
 
 def _scales(run: OnlineRun) -> str:
     """Each with the rate that it offers."""
-    offered = {one.load: one.offered_req_per_s for one in run.pooled}
+    offered = {summary.load: summary.offered_req_per_s for summary in run.pooled}
     scales = several(
         load_number(load) + (f" ({rate:.3g} requests/s)" if (rate := offered[load]) else "")
         for load in sorted(offered)

@@ -43,15 +43,17 @@ class Notice:
 def notices(run: Run) -> list[Notice]:
     """Invalid cells first, then engines that are absent, then what was done to the load."""
     found = [*_disagreements(run), *_invalid(run)] if isinstance(run, OnlineRun) else []
-    for one in run.results.skipped:
-        place = "" if one.load is None else f" {where(one.load)}"
-        place += "" if one.repeat is None else f", repeat {one.repeat}"
-        hint = f" To include it: {_sentence(one.hint)}" if one.hint else ""
-        found.append(Notice("skipped", f"{one.label} was skipped{place}:", f"{_sentence(one.reason)}{hint}"))
+    for fault in run.results.skipped:
+        place = "" if fault.load is None else f" {where(fault.load)}"
+        place += "" if fault.repeat is None else f", repeat {fault.repeat}"
+        hint = f" To include it: {_sentence(fault.hint)}" if fault.hint else ""
+        found.append(
+            Notice("skipped", f"{fault.label} was skipped{place}:", f"{_sentence(fault.reason)}{hint}")
+        )
     found += _fitting(run)
     if isinstance(run, OnlineRun):
         found += [*_unfair(run), *_noise(run), *_rounds(run), *_cells(run), *_window(run)]
-    return sorted(found, key=lambda one: _KINDS.index(one.kind))
+    return sorted(found, key=lambda notice: _KINDS.index(notice.kind))
 
 
 def _disagreements(run: OnlineRun) -> list[Notice]:
@@ -89,9 +91,11 @@ def _noise(run: OnlineRun) -> list[Notice]:
     if not run.meta.settings.aa:
         return []
     wrong = {
-        one.a.removesuffix(" (A)")
-        for one in run.results.comparisons
-        if one.a.endswith(" (A)") and one.b == f"{one.a.removesuffix(' (A)')} (B)" and differs(one)
+        comparison.a.removesuffix(" (A)")
+        for comparison in run.results.comparisons
+        if comparison.a.endswith(" (A)")
+        and comparison.b == f"{comparison.a.removesuffix(' (A)')} (B)"
+        and differs(comparison)
     }
     detail = "Differences of this size between engines mean nothing on this machine."
     return [Notice("invalid", f"{label} differs from itself.", detail) for label in sorted(wrong)]
@@ -106,9 +110,11 @@ def _invalid(run: OnlineRun) -> list[Notice]:
     found = []
     for label, summaries in wrong.items():
         place = where(summaries[0].load) if len(summaries) == 1 else f"at {len(summaries)} loads"
-        details = [_why(one) for one in summaries]
+        details = [_why(summary) for summary in summaries]
         if len(summaries) > 1:
-            details = [f"{where(one.load)}, {why}" for one, why in zip(summaries, details, strict=True)]
+            details = [
+                f"{where(summary.load)}, {why}" for summary, why in zip(summaries, details, strict=True)
+            ]
         text = " ".join(_sentence(detail[:1].upper() + detail[1:]) for detail in details)
         detail = f"{text} It is shown, crossed out, and not compared."
         found.append(Notice("invalid", f"{label} {place} is invalid.", detail))
@@ -139,7 +145,7 @@ def few_rounds(requests: Mapping[Load, int]) -> str:
 
 
 def _rounds(run: OnlineRun) -> list[Notice]:
-    text = few_rounds({one.load: one.num_requests + one.left_out for one in run.repeats})
+    text = few_rounds({summary.load: summary.num_requests + summary.left_out for summary in run.repeats})
     title = f"A closed loop has fewer than {MIN_ROUNDS} requests for each in flight."
     return [Notice("load", title, text)] if text else []
 
@@ -148,9 +154,9 @@ def _cells(run: OnlineRun) -> list[Notice]:
     """What was noticed of cells: one notice for each engine and kind, besides what `_rounds` says."""
     found: dict[tuple[str, str], list[str]] = {}
     for summary in run.pooled:
-        for one in (notice for notice in summary.notices if notice.kind in _TITLES):
-            text = f"{where(summary.load)}, {one.text}"
-            found.setdefault((one.kind, summary.label), []).append(_sentence(text[:1].upper() + text[1:]))
+        for noticed in (notice for notice in summary.notices if notice.kind in _TITLES):
+            text = f"{where(summary.load)}, {noticed.text}"
+            found.setdefault((noticed.kind, summary.label), []).append(_sentence(text[:1].upper() + text[1:]))
     return [
         Notice("load", _TITLES[kind].format(label=label), " ".join(details))
         for (kind, label), details in found.items()
@@ -163,7 +169,7 @@ def _window(run: OnlineRun) -> list[Notice]:
     if not cut:
         return []
     kind = "the steady state" if run.meta.settings.steady_state else "a window"
-    sent, left_out = sum(one.num_requests for one in cut), sum(one.left_out for one in cut)
+    sent, left_out = sum(summary.num_requests for summary in cut), sum(summary.left_out for summary in cut)
     share = f"{left_out:,} of {sent + left_out:,} requests ({percent(left_out, sent + left_out)})"
     detail = f"{share} were sent before or after it and are not in the latencies."
     return [Notice("load", f"Only {kind} of each cell is measured.", detail)]

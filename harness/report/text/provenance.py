@@ -47,9 +47,11 @@ def client(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
         return [("calibration", say(found))] if found else []
     calibration = checked(found, Calibration, "the client's calibration in the run")
     rows = [("measured", calibration.created)]
-    for one in calibration.ceilings:
-        name = f"ceiling with {one.processes} client process{'' if one.processes == 1 else 'es'}"
-        rows.append((name, f"{one.requests_per_s:,.0f} requests/s, {one.chunks_per_s:,.0f} chunks/s each"))
+    for ceiling in calibration.ceilings:
+        name = f"ceiling with {ceiling.processes} client process{'' if ceiling.processes == 1 else 'es'}"
+        rows.append(
+            (name, f"{ceiling.requests_per_s:,.0f} requests/s, {ceiling.chunks_per_s:,.0f} chunks/s each")
+        )
     for error in calibration.errors:
         ttft, itl = error.ttft_error_ms, error.itl_error_ms
         text = f"TTFT {ttft.p50:+.2f} / {ttft.p99:+.2f} ms, ITL {itl.p50:+.2f} / {itl.p99:+.2f} ms"

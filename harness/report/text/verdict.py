@@ -35,7 +35,7 @@ def _online(run: OnlineRun) -> list[str]:
                 _claim(engines, run.results.comparisons, metric) for metric in ("ttft_ms", "tpot_ms")
             )
             return [f"{_where(run, load)}, {first}", f"There, {second}"]
-    return _alone(run, max(valid, key=lambda one: one.load.weight))
+    return _alone(run, max(valid, key=lambda summary: summary.load.weight))
 
 
 def _where(run: OnlineRun, load: Load) -> str:
@@ -54,17 +54,18 @@ def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], 
     ranked = sorted(engines, key=lambda engine: engine.value(metric, f"p{q}") or 0.0)
     lowest, *others = [engine.label for engine in ranked]
     pairs = {
-        frozenset((one.a, one.b)): one
-        for one in comparisons
-        if one.load == ranked[0].load and one.metric == metric and one.statistic == f"p{q}"
+        frozenset((comparison.a, comparison.b)): comparison
+        for comparison in comparisons
+        if (comparison.load, comparison.metric, comparison.statistic) == (ranked[0].load, metric, f"p{q}")
     }
     against = [(label, pairs[pair]) for label in others if (pair := frozenset((lowest, label))) in pairs]
-    level = [label for label, one in takewhile(lambda item: not differs(item[1]), against)]
+    level = [label for label, _ in takewhile(lambda item: not differs(item[1]), against)]
     if len(level) == len(against):
         return f"no difference is shown in {short} p{q} between {several([lowest, *level])}{_ratio(against)}."
-    loser, one = against[len(level)]
-    size, ends = _size(one)
-    claim = f"{lowest}'s {short} p{q} is {size} lower than {loser}'s (95 % interval {ends}{assumption(one)})"
+    loser, comparison = against[len(level)]
+    size, ends = _size(comparison)
+    claim = f"{lowest}'s {short} p{q} is {size} lower than {loser}'s"
+    claim += f" (95 % interval {ends}{assumption(comparison)})"
     return f"{claim}; from {several(level)} it shows no difference." if level else f"{claim}."
 
 
@@ -73,29 +74,35 @@ def _supported(
 ) -> bool:
     """Whether a percentile of all engines can be shown, and each pair has an interval for it."""
     load = engines[0].load
-    pairs = [one for one in comparisons if (one.load, one.metric, one.statistic) == (load, metric, f"p{q}")]
+    pairs = [
+        comparison
+        for comparison in comparisons
+        if (comparison.load, comparison.metric, comparison.statistic) == (load, metric, f"p{q}")
+    ]
     shown = all(not missing(q, engine.latency(metric).n) for engine in engines)
-    return shown and all(one.ci is not None for one in pairs)
+    return shown and all(comparison.ci is not None for comparison in pairs)
 
 
 def _ratio(against: Sequence[tuple[str, Comparison]]) -> str:
     """The nearest pair's ratio with its interval, in brackets."""
-    if not against or (one := against[0][1]).ci is None:
+    if not against or (nearest := against[0][1]).ci is None:
         return ""
-    low, high = one.ci
-    corrected = "" if low <= 1 <= high else f", which does not hold for {one.comparisons} comparisons at once"
-    return f" (ratio {one.a} / {one.b} {one.ratio:.2f}, 95 % interval {low:.2f} to {high:.2f}{corrected})"
+    low, high = nearest.ci
+    at_once = f", which does not hold for {nearest.comparisons} comparisons at once"
+    ends = f"95 % interval {low:.2f} to {high:.2f}{'' if low <= 1 <= high else at_once}"
+    return f" (ratio {nearest.a} / {nearest.b} {nearest.ratio:.2f}, {ends})"
 
 
-def assumption(one: Comparison) -> str:
+def assumption(comparison: Comparison) -> str:
     """What the interval of a comparison rests on beside the samples."""
-    return f", repeats taken to spread by {assumed}" if max(one.repeats) < 2 else ""
+    return f", repeats taken to spread by {assumed}" if max(comparison.repeats) < 2 else ""
 
 
-def _size(one: Comparison) -> tuple[str, str]:
+def _size(comparison: Comparison) -> tuple[str, str]:
     """How much lower the lower one is, and the interval: as a factor, or below 1.5 in per cent."""
-    ends = one.ci or (one.ratio, one.ratio)
-    factor, low, high = (one.ratio, *ends) if one.ratio > 1 else (1 / one.ratio, 1 / ends[1], 1 / ends[0])
+    factor, (low, high) = comparison.ratio, comparison.ci or (comparison.ratio, comparison.ratio)
+    if factor < 1:
+        factor, low, high = 1 / factor, 1 / high, 1 / low
     if factor >= _AS_FACTOR:
         return f"{factor:.1f}×", f"{low:.1f}× to {high:.1f}×"
     return f"{_percent(factor)} %", f"{_percent(low)} % to {_percent(high)} %"

@@ -61,9 +61,9 @@ def check_summaries(folder: Path, results: dict[str, Any]) -> None:
     chunks = pd.read_parquet(folder / "chunks.parquet").sort_values(["cell", "request", "t"])
     wanted = {(label, load, None) for label, load in set(zip(requests.label, requests.load, strict=True))}
     wanted |= set(zip(requests.label, requests.load, requests.repeat, strict=True))
-    loads = [json.dumps(one["load"], separators=(",", ":")) for one in results["summaries"]]
+    loads = [json.dumps(summary["load"], separators=(",", ":")) for summary in results["summaries"]]
     pairs = list(zip(results["summaries"], loads, strict=True))
-    assert {(one["label"], load, one["repeat"]) for one, load in pairs} == wanted
+    assert {(summary["label"], load, summary["repeat"]) for summary, load in pairs} == wanted
     assert len(results["summaries"]) == len(wanted)
     for found, load in pairs:
         mine = requests[(requests.label == found["label"]) & (requests.load == load)]

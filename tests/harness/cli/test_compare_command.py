@@ -18,8 +18,10 @@ def test_an_engine_against_itself_and_then_a_slower_one(
     assert done.code == 0, done.err
     run = Path(done.out.strip()).parent
     results = json.loads((run / "online_results.json").read_text())
-    assert {(one["a"], one["b"]) for one in results["comparisons"]} == {("openai (A)", "openai (B)")}
-    assert all(one["repeats"] == [3, 3] for one in results["comparisons"])
+    assert {(comparison["a"], comparison["b"]) for comparison in results["comparisons"]} == {
+        ("openai (A)", "openai (B)")
+    }
+    assert all(comparison["repeats"] == [3, 3] for comparison in results["comparisons"])
     journal = [json.loads(line)["label"] for line in (run / "journal.jsonl").read_text().splitlines()]
     assert sorted(journal) == ["openai (A)"] * 3 + ["openai (B)"] * 3
     assert "openai against itself: " in done.err and "repeats to find 10 %" in done.err

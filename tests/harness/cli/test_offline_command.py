@@ -31,7 +31,7 @@ def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
     }  # fmt: skip
     results = json.loads((folder / "offline_results.json").read_text())
     OfflineResults.model_validate(results)
-    assert [one["label"] for one in results["results"]] == ["roseinfer", "roseinfer (in-process)"]
+    assert [result["label"] for result in results["results"]] == ["roseinfer", "roseinfer (in-process)"]
     for row in results["results"]:
         assert (row["prompt_tokens"], row["completion_tokens"]) == (16, 6)
         assert row["req_per_s"] == pytest.approx(2 / row["total_s"])
@@ -124,8 +124,10 @@ def test_an_engine_that_fails(bench: Any, tmp_path: Path, monkeypatch: pytest.Mo
     done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "one"), "--json")
     assert done.code == 3
     results = json.loads(done.out)
-    assert [one["label"] for one in results["results"]] == ["roseinfer"]
-    assert [(one["label"], one["repeat"]) for one in results["skipped"]] == [("roseinfer (in-process)", 0)]
+    assert [result["label"] for result in results["results"]] == ["roseinfer"]
+    assert [(fault["label"], fault["repeat"]) for fault in results["skipped"]] == [
+        ("roseinfer (in-process)", 0)
+    ]
 
     monkeypatch.setattr("harness.runs.offline.through_server", gives(2, 3))
     done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "all"))

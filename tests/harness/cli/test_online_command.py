@@ -63,7 +63,7 @@ def test_killed_and_resumed_with_a_real_engine(
     assert (folder / "journal.jsonl").read_bytes().startswith(kept)
     results = check_files(folder, logs={"roseinfer.server.log"})
     check_summaries(folder, results)
-    assert [one["num_success"] for one in results["summaries"]] == [6] * 4
+    assert [summary["num_success"] for summary in results["summaries"]] == [6] * 4
     [launch] = results["meta"]["launches"]
     assert launch["engine"] == "roseinfer" and launch["argv"] and launch["ready_s"] > 0
     assert results["meta"]["versions"]["roseinfer"] == launch["version"]
@@ -88,7 +88,10 @@ def test_ctrl_c_is_saved_and_names_how_to_go_on(
     done = bench("online", "--resume", str(folder))
     assert done.code == 0, done.err
     results = check_files(folder, logs=set())
-    assert [one["load"]["scale"] for one in results["summaries"] if one["repeat"] is None] == [0.02, 1]
+    assert [summary["load"]["scale"] for summary in results["summaries"] if summary["repeat"] is None] == [
+        0.02,
+        1,
+    ]
 
 
 def test_failures_are_counted_by_kind(start_mock: Any, bench: Any, tmp_path: Path, quick: list[str]) -> None:

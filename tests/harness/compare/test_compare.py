@@ -25,7 +25,10 @@ def bench(*arguments):
 
 
 def by_statistic(results):
-    return {(one.load.value, one.metric, one.statistic): one for one in results.differences}
+    return {
+        (difference.load.value, difference.metric, difference.statistic): difference
+        for difference in results.differences
+    }
 
 
 def test_alike_runs_pass_and_show_no_difference(make):
@@ -33,7 +36,7 @@ def test_alike_runs_pass_and_show_no_difference(make):
     results = compare_runs(a, b, parse_gate(GATE))
     assert results.outcome == "pass"
     assert results.comparisons == len(results.differences) == 13
-    assert {one.verdict for one in results.differences} == {"no difference"}
+    assert {difference.verdict for difference in results.differences} == {"no difference"}
     found = bench(a, b, "--gate", GATE)
     assert found.exit_code == 0
     assert "verdict: pass" in found.stdout
@@ -48,7 +51,7 @@ def test_a_slower_run_is_a_regression(make):
     assert one.difference == pytest.approx(one.value_b - one.value_a, rel=0.05)
     assert one.ratio_ci[0] < 1.3 < one.ratio_ci[1]
     assert one.difference_ci[0] < one.difference < one.difference_ci[1]
-    assert [one.outcome for one in results.gates] == ["regression", "pass"]
+    assert [gated.outcome for gated in results.gates] == ["regression", "pass"]
     assert bench(a, b, "--gate", GATE).exit_code == 1
     assert bench(b, a, "--gate", GATE).exit_code == 0
 
@@ -104,7 +107,7 @@ def test_gates_are_judged_where_nothing_succeeded(make, scales):
     a, b = make("a", scales=scales, n=30), make("b", scales=scales, n=30, failed={1.0: 30})
     results = compare_runs(a, b, parse_gate("error_rate<=10%, tpot_p50<=+10%"), allowed=["invalid"])
     assert results.outcome == "regression"
-    found = {(one.load.value, one.gate): one.outcome for one in results.gates}
+    found = {(gated.load.value, gated.gate): gated.outcome for gated in results.gates}
     assert (found[1.0, "error_rate<=10%"], found[1.0, "tpot_p50<=+10%"]) == ("regression", "inconclusive")
     assert len(found) == 2 * len(scales)
     [alone, *_] = compare_runs(a, b, parse_gate("tpot_p50<=+10%"), allowed=["invalid"]).gates
@@ -132,7 +135,9 @@ def test_an_engine_that_answers_wrongly_is_not_comparable(make):
     (b / ANSWERS).write_text(Replies(prompts=[], judged=judged).model_dump_json())
     results = compare_runs(a, b, parse_gate("ttft_p50<=+10%"))
     assert results.outcome == "not comparable" and not results.differences
-    assert [one.reason for one in results.obstacles] == ["B: vLLM: its answers are wrong: another token"]
+    assert [obstacle.reason for obstacle in results.obstacles] == [
+        "B: vLLM: its answers are wrong: another token"
+    ]
     assert compare_runs(a, b, parse_gate("ttft_p50<=+10%"), allowed=["invalid"]).outcome == "pass"
 
 
@@ -158,13 +163,13 @@ def test_what_differs_is_named_and_can_be_allowed(make, name, change):
     results = compare_runs(a, b)
     assert results.outcome == "not comparable"
     assert not results.differences
-    assert [one.name for one in results.obstacles] == [name]
+    assert [obstacle.name for obstacle in results.obstacles] == [name]
     found = bench(a, b)
     assert found.exit_code == 3
     assert f"not comparable ({name}): " in found.stdout and f"--allow-different {name}" in found.stdout
     allowed = compare_runs(a, b, allowed=[name])
     assert allowed.outcome == "no gate"
-    assert {one.load.value for one in allowed.differences} == {1.0}
+    assert {difference.load.value for difference in allowed.differences} == {1.0}
 
 
 def test_a_closed_loop_is_compared_at_the_levels_of_both(make):
@@ -176,8 +181,8 @@ def test_a_closed_loop_is_compared_at_the_levels_of_both(make):
     )
     results = compare_runs(a, b, parse_gate("ttft_p50<=+20%,error_rate<=5%"), allowed=["concurrency"])
     assert results.outcome == "pass" and len(results.gates) == 2
-    assert {one.load for one in results.differences} == {ClosedLoop(concurrency=8)}
-    assert {one.load for one in results.gates} == {ClosedLoop(concurrency=8)}
+    assert {difference.load for difference in results.differences} == {ClosedLoop(concurrency=8)}
+    assert {gated.load for gated in results.gates} == {ClosedLoop(concurrency=8)}
     shown = bench(a, b, "--allow-different", "concurrency").stdout
     assert "vLLM, 8 in flight" in shown and "scale" not in shown
 
@@ -186,14 +191,14 @@ def test_closed_loops_are_compared_by_their_lengths_and_what_they_send_at_the_sa
     closed = {"concurrency": [1, 8], "n": 100}
     a = make("a", **closed, input_len=256, output_len=64)
     shorter = compare_runs(a, make("b", **closed, input_len=128, output_len=64), allowed=["requests"])
-    assert [one.reason for one in shorter.obstacles if not one.allowed] == [
+    assert [obstacle.reason for obstacle in shorter.obstacles if not obstacle.allowed] == [
         "lengths differs: A has [256, 64, 1024, true], B has [128, 64, 1024, true]"
     ]
     more = compare_runs(a, make("c", concurrency=[8], n=10, rounds=40, input_len=256, output_len=64))
-    assert [one.reason for one in more.obstacles if one.name == "requests"] == [
+    assert [obstacle.reason for obstacle in more.obstacles if obstacle.name == "requests"] == [
         'requests differs: A has {"8 in flight": 100}, B has {"8 in flight": 320}'
     ]
-    assert "lengths" not in {one.name for one in more.obstacles}
+    assert "lengths" not in {obstacle.name for obstacle in more.obstacles}
 
 
 def test_runs_without_a_common_engine_are_compared_only_by_name(make):
@@ -201,7 +206,9 @@ def test_runs_without_a_common_engine_are_compared_only_by_name(make):
     assert compare_runs(a, b, allowed=["engines"]).outcome == "not comparable"
     results = compare_runs(a, b, parse_gate("tpot_p50<=+10%"), engine_a="vLLM", engine_b="roseinfer")
     assert results.outcome == "regression"
-    assert {(one.engine_a, one.engine_b) for one in results.differences} == {("vLLM", "roseinfer")}
+    assert {(difference.engine_a, difference.engine_b) for difference in results.differences} == {
+        ("vLLM", "roseinfer")
+    }
 
 
 def test_two_engines_of_one_run(make):
@@ -209,7 +216,7 @@ def test_two_engines_of_one_run(make):
     with pytest.raises(UsageError, match="A and B are both"):
         compare_runs(run, run)
     results = compare_runs(run, run, engine_a="vllm", engine_b="roseinfer")
-    assert {one.load.value for one in results.differences} == {1.0, 2.0}
+    assert {difference.load.value for difference in results.differences} == {1.0, 2.0}
     assert results.comparisons == 26
     with pytest.raises(UsageError, match="has no engine 'sglang'"):
         compare_runs(run, run, engine_a="vllm", engine_b="sglang")

@@ -36,7 +36,7 @@ class Killer:
         if isinstance(event, CellProgress) and (label := event.cell.engine_variant.label) not in self.killed:
             self.killed.add(label)
             if module := self.modules.get(label):
-                [victim] = [one for one in processes if module in one.cmdline()]
+                [victim] = [process for process in processes if module in process.cmdline()]
                 victim.kill()
 
     def left(self, but: int) -> list[psutil.Process]:
@@ -56,7 +56,7 @@ def _run(tmp_path: Path, engines: str, url: str, killer: Killer) -> OnlineResult
 
 def _succeeded(results: OnlineResults) -> dict[str, int]:
     """Requests that succeeded, by label."""
-    return {one.label: one.num_success for one in results.summaries if one.repeat is None}
+    return {summary.label: summary.num_success for summary in results.summaries if summary.repeat is None}
 
 
 def test_processes_of_engines_are_killed(tmp_path: Path, start_mock: Any):
@@ -67,7 +67,7 @@ def test_processes_of_engines_are_killed(tmp_path: Path, start_mock: Any):
     assert len(killer.killed) == 3
     succeeded = _succeeded(results)
     assert succeeded.pop("openai") == 4
-    left_out = {one.label for one in results.skipped}
+    left_out = {fault.label for fault in results.skipped}
     for label in killer.modules:
         assert label in left_out or succeeded[label] == 0
     assert killer.left(but=server.process.pid) == []

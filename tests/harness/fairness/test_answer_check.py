@@ -23,7 +23,7 @@ ENGINES = ("roseinfer", "vllm", "transformers")
 
 
 def replies(answers: list[list[int]], error: str | None = None) -> list[Reply]:
-    return [Reply(tokens=one, text="", count=len(one), error=error) for one in answers]
+    return [Reply(tokens=answer, text="", count=len(answer), error=error) for answer in answers]
 
 
 def reference() -> Reference:
@@ -60,7 +60,7 @@ def test_an_engine_is_wrong_when_a_single_answer_is() -> None:
     )
     rose, vllm, transformers = found.checks
     assert (rose.verdict, rose.reason) == ("same", "")
-    assert [one.outcome for one in rose.answers] == ["same"] * 3 + ["near tie"] * 3
+    assert [answer.outcome for answer in rose.answers] == ["same"] * 3 + ["near tie"] * 3
     assert vllm.verdict == "wrong"
     assert vllm.reason.startswith("1 of 6 greedy answers are wrong; after a prompt of 6")
     assert transformers.verdict == "wrong" and "3 of 3 answers failed: no_tokens" in transformers.reason
@@ -72,7 +72,7 @@ def test_without_a_reference_most_engines_decide_and_near_ties_are_forgiven() ->
     odd = [[5, *answer[1:]] for answer in RIGHT]
     given = {"roseinfer": [replies(NEAR)], "vllm": [replies(RIGHT)], "transformers": [replies(odd)]}
     found = verdicts(given, "transformers is not installed")
-    assert [one.verdict for one in found.checks] == ["same", "same", "wrong"]
+    assert [check.verdict for check in found.checks] == ["same", "same", "wrong"]
     assert found.reference == "the majority of 3 engines" and found.tolerance is None
     assert "transformers is not installed" in found.rule
 
@@ -80,7 +80,7 @@ def test_without_a_reference_most_engines_decide_and_near_ties_are_forgiven() ->
 def test_two_engines_without_a_reference_judge_nothing_but_failures() -> None:
     given = {"roseinfer": [replies(RIGHT)], "vllm": [replies(WRONG, error="wrong_length: 3 tokens")]}
     found = verdicts(given, "why not", ("roseinfer", "vllm"))
-    assert [one.verdict for one in found.checks] == ["unknown", "wrong"]
+    assert [check.verdict for check in found.checks] == ["unknown", "wrong"]
     assert found.checks[0].reason == "nothing to compare with"
     assert found.reference is None and "fewer than three" in found.rule
 

@@ -32,8 +32,8 @@ def several(label, cells, **how):
 def test_the_same_engine_twice_shows_no_difference(tables):
     comparisons = compare(*tables(several("a", (0, 1, 2)) + several("b", (3, 4, 5))))
     assert len(comparisons) == 13
-    assert {one.verdict for one in comparisons} == {"no difference"}
-    assert {one.comparisons for one in comparisons} == {13}
+    assert {comparison.verdict for comparison in comparisons} == {"no difference"}
+    assert {comparison.comparisons for comparison in comparisons} == {13}
 
 
 def test_a_slower_engine_is_found_with_its_ratio_in_the_interval(tables):
@@ -54,7 +54,7 @@ def test_a_slower_engine_is_found_with_its_ratio_in_the_interval(tables):
 def test_of_one_repeat_only_what_is_plain_is_claimed(tables, slower, verdict):
     comparisons = compare(*tables(engine("a", 0, slower=slower) + engine("b", 1)))
     assert found(comparisons, "tpot_ms", "p50").verdict == verdict
-    assert all(one.spread is None for one in comparisons)
+    assert all(comparison.spread is None for comparison in comparisons)
 
 
 def test_a_run_with_repeats_says_how_many_find_a_difference(tables):

@@ -142,6 +142,9 @@ def test_comparisons_are_of_the_window_too():
             rows.append(request(i, i + 0.1 * slow, i + 0.5, **columns))
     whole = compare(*build(rows))
     cut = compare(*build(rows), cut=Window(start_s=20, end_s=200))
-    by = [{(one.metric, one.statistic): one.ratio for one in found} for found in (whole, cut)]
+    by = [
+        {(comparison.metric, comparison.statistic): comparison.ratio for comparison in found}
+        for found in (whole, cut)
+    ]
     assert by[0]["ttft_ms", "p90"] > 2
     assert by[1]["ttft_ms", "p90"] == pytest.approx(1)

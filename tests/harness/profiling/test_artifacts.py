@@ -17,7 +17,7 @@ def test_the_largest_trace_is_that_of_the_model(tmp_path: Path) -> None:
     (folder / "frontend.json.gz").write_bytes(b"x" * 10)
     (folder / "inner" / "rank0.json.gz").write_bytes(b"x" * 20)
     name_torch_traces(folder)
-    found = {one.path: one for one in collect(tmp_path, folder)}
+    found = {artifact.path: artifact for artifact in collect(tmp_path, folder)}
     assert set(found) == {"profiles/frontend.json.gz", "profiles/trace.json.gz"}
     main = found["profiles/trace.json.gz"]
     assert (main.kind, main.bytes) == ("torch trace", 20)

@@ -69,7 +69,7 @@ def run_for(tmp_path: Path) -> Callable[..., tuple[Path, OnlineResults]]:
 
 def gap(gaps: list[Gap], metric: str, label: str) -> Gap:
     """That of the engine as it is against a slowed one."""
-    [found] = [one for one in gaps if (one.metric, one.a, one.b) == (metric, "roseinfer", label)]
+    [found] = [gap for gap in gaps if (gap.metric, gap.a, gap.b) == (metric, "roseinfer", label)]
     return found
 
 
@@ -88,15 +88,15 @@ def test_slowdowns_are_found_where_they_were_made(
     manifest = profile_run(_only(whole, profiled), ProfileOptions(steps=12), told.append)
     profiles = analyse(folder)
 
-    assert [type(one) for one in told] == [CaptureStarting, CaptureDone] * 2
-    assert {one.label for one in manifest.runs} == profiled
+    assert [type(event) for event in told] == [CaptureStarting, CaptureDone] * 2
+    assert {captured.label for captured in manifest.runs} == profiled
     assert ProfileManifest.model_validate_json((folder / "profile_manifest.json").read_bytes()) == manifest
-    for one in manifest.runs:
-        assert one.error is None
-        [trace] = one.artifacts
-        assert trace.path == f"{one.output_dir}/trace.json.gz"
+    for captured in manifest.runs:
+        assert captured.error is None
+        [trace] = captured.artifacts
+        assert trace.path == f"{captured.output_dir}/trace.json.gz"
         assert (folder / trace.path).stat().st_size == trace.bytes
-        assert one.level.in_flight in (3, 4)
+        assert captured.level.in_flight in (3, 4)
     for figures in profiles.figures:
         assert figures.device == "cpu"
         assert sum(step.n for step in figures.steps.values()) >= 9
@@ -188,20 +188,22 @@ def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path) -> None:
     folder = begin_run(settings, ["bench"])
     subject = open_subject(folder, None, lambda event: None)
     manifest = profile_run(subject, ProfileOptions(steps=4), lambda event: None)
-    places = {one.label: (one.output_dir, one.log_path, one.error) for one in manifest.runs}
+    places = {
+        captured.label: (captured.output_dir, captured.log_path, captured.error) for captured in manifest.runs
+    }
     assert places == {
         f"roseinfer ({side})": (f"profiles/torch/roseinfer.{side}", f"logs/roseinfer.{side}.torch.log", None)
         for side in "AB"
     }
-    for one in manifest.runs:
-        [trace] = one.artifacts
+    for captured in manifest.runs:
+        [trace] = captured.artifacts
         assert (folder / trace.path).stat().st_size == trace.bytes
 
 
 def test_folders_that_hold_no_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no run"):
         open_subject(tmp_path, None, lambda event: None)
-    (tmp_path / "run.json").write_text(json.dumps({"kind": "online"}))
+    (tmp_path / "run.json").write_text(json.dumps({"schema_version": 2, "kind": "online"}))
     with pytest.raises(UsageError, match="not as this version of bench writes it"):
         open_subject(tmp_path, None, lambda event: None)
     told = CliRunner().invoke(app, ["profile", "diff", str(tmp_path), str(tmp_path)])

@@ -127,8 +127,8 @@ def test_a_hostile_run_stays_text(small, tmp_path):
         }
     )
     summaries = [
-        one.model_copy(update={"errors": {HOSTILE: 1}, "invalid_reasons": [HOSTILE], "valid": False})
-        for one in results.summaries
+        summary.model_copy(update={"errors": {HOSTILE: 1}, "invalid_reasons": [HOSTILE], "valid": False})
+        for summary in results.summaries
     ]
     skipped = [Skipped(engine=HOSTILE, label=HOSTILE, reason=HOSTILE, hint=HOSTILE)]
     changed = results.model_copy(update={"meta": meta, "summaries": summaries, "skipped": skipped})

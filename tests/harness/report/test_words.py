@@ -190,7 +190,7 @@ def test_one_engine_is_compared_with_nothing(small):
 
 def test_a_closed_loop_is_told_by_its_requests_in_flight(small):
     load = ClosedLoop(concurrency=64)
-    summaries = [one.model_copy(update={"load": load}) for one in small.results.summaries]
+    summaries = [summary.model_copy(update={"load": load}) for summary in small.results.summaries]
     closed = replace(small, results=small.results.model_copy(update={"summaries": summaries}))
     assert verdict(small)[0].startswith("At scale 1, the heaviest load, roseinfer has")
     assert verdict(closed)[0].startswith("With 64 requests in flight, roseinfer has")
@@ -215,7 +215,7 @@ def test_a_closed_loop_s_levels_are_its_loads(swept):
 
 
 def test_too_few_rounds_are_said(swept):
-    [told] = [one for one in notices(swept) if "for each in flight" in one.title]
+    [told] = [notice for notice in notices(swept) if "for each in flight" in notice.title]
     assert told.detail == (
         "100 requests for 64 in flight: most are sent while the load begins or ends. "
         "--rounds 10 sends ten for each in flight."
@@ -224,21 +224,21 @@ def test_too_few_rounds_are_said(swept):
 
 def test_warnings_name_every_reason(run, small):
     found: dict[str, str] = {}
-    for one in notices(run):
-        found[one.kind] = f"{found.get(one.kind, '')} {one.title} {one.detail}"
+    for notice in notices(run):
+        found[notice.kind] = f"{found.get(notice.kind, '')} {notice.title} {notice.detail}"
     assert "vLLM at scale 0.4 is invalid" in found["invalid"]
     assert "3 of 200 requests failed (disconnected 1, timeout 2)" in found["invalid"]
     assert "TensorRT-LLM was skipped: needs an NVIDIA GPU. To include it" in found["skipped"]
     assert "75 of 200 (38 %) changed" in found["load"]
-    assert next(one.kind for one in notices(run)) == "invalid"
-    assert [one.kind for one in notices(small)] == ["load"]
+    assert next(notice.kind for notice in notices(run)) == "invalid"
+    assert [notice.kind for notice in notices(small)] == ["load"]
 
 
 def test_offline_means_and_verdict(offline_run, tmp_path):
     run = load_run(offline_run)
     shown = offline_table(run.results.results)
     assert shown.headers == ["engine", "req/s", "output tok/s", "total tok/s", "total latency (s)"]
-    rates = [one.output_tok_per_s for one in run.results.results if one.label == "vLLM"]
+    rates = [result.output_tok_per_s for result in run.results.results if result.label == "vLLM"]
     (row,) = [row for row in shown.rows if row[0].text == "vLLM"]
     assert row[2].value == pytest.approx(sum(rates) / 3)
     assert "all repeats of the one are above" in verdict(run)[1]
@@ -262,10 +262,10 @@ def test_markdown_cells_hold_hostile_text():
 
 
 def test_what_a_window_left_out_is_said(run):
-    assert "Only a window" not in " ".join(one.title for one in notices(run))
+    assert "Only a window" not in " ".join(notice.title for notice in notices(run))
     summaries = [
-        one.model_copy(update={"window_s": (1, 2), "left_out": 50, "num_requests": 150})
-        for one in run.results.summaries
+        summary.model_copy(update={"window_s": (1, 2), "left_out": 50, "num_requests": 150})
+        for summary in run.results.summaries
     ]
     changed = run.results.model_copy(update={"summaries": summaries})
     last = notices(type(run)(run.path, changed, run.requests, run.chunks))[-1]

@@ -56,7 +56,9 @@ def test_a_turn_follows_the_one_before_it_of_its_session(sessions: list[str], sc
     def before(request: PlannedRequest) -> list[int]:
         return [i for i in range(request.index) if sessions[i] == sessions[request.index]]
 
-    assert [request.after for request in planned] == [max(before(one), default=None) for one in planned]
+    assert [request.after for request in planned] == [
+        max(before(request), default=None) for request in planned
+    ]
 
 
 def test_without_sessions_nothing_waits() -> None:
