@@ -14,9 +14,10 @@ from harness.cli.outcome import Json, Open, Quiet, conclude
 from harness.cli.profile import profile_after, profile_only
 from harness.cli.progress import make_display
 from harness.errors import BenchError, InterruptedRunError
+from harness.metrics.validity import few_rounds
 from harness.profiling.stage import unprofiled
 from harness.report.render import write_run_outputs
-from harness.report.text.notices import few_rounds
+from harness.report.text.notices import MORE_ROUNDS
 from harness.runs.events import Event, Started
 from harness.runs.online import resume_online, run_online
 from harness.schema.settings import OnlineSettings
@@ -47,8 +48,9 @@ def online(
             return
         try:
             if settings is not None:
-                if few := few_rounds({load: settings.requests(load) for load in settings.loads}):
-                    display.line(few)
+                for load in settings.loads:
+                    if short := few_rounds(load, settings.requests(load)):
+                        display.line(f"{short.text}. {MORE_ROUNDS}")
                 run, results = run_online(settings, ["bench", *sys.argv[1:]], show)
             else:
                 assert resume is not None

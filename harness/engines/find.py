@@ -109,13 +109,11 @@ def inspect(
 ) -> Installation | Missing:
     """The engine in that environment: its package is the first of `distributions`, beside all of `needs`."""
     versions = probe(where, [*distributions, *needs, *REPORTED])
-    if absent := [name for name in needs if name not in versions]:
-        return Missing(engine, f"{where.how} ({where.python}) has no {', '.join(absent)}", hint)
-    for distribution in distributions:
-        if distribution in versions:
-            reported = {name: versions[name] for name in ("python", *REPORTED) if name in versions}
-            return Installation(
-                engine, versions[distribution], distribution, where.python, where.how, where.env, reported
-            )
-    wanted = " or ".join(distributions)
-    return Missing(engine, f"{where.how} ({where.python}) has no {wanted}", hint)
+    found = next((distribution for distribution in distributions if distribution in versions), None)
+    lacks = (
+        [" or ".join(distributions)] if found is None else [name for name in needs if name not in versions]
+    )
+    if found is None or lacks:
+        return Missing(engine, f"{where.how} ({where.python}) has no {', '.join(lacks)}", hint)
+    reported = {name: versions[name] for name in ("python", *REPORTED) if name in versions}
+    return Installation(engine, versions[found], found, where.python, where.how, where.env, reported)

@@ -49,7 +49,7 @@ def pooled_notices(
     repeats: Sequence[Group], each: Sequence[OnlineSummary], machines: Machines
 ) -> list[CellNotice]:
     """What was noticed of one engine at one load: of its repeats, and between them."""
-    short = few_rounds(repeats)
+    short = few_rounds(repeats[0].load, min(len((group.whole or group).requests) for group in repeats))
     found = [] if short is None else [short]
     if len(each) == 1:
         return found + cell_notices(repeats[0], machines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -102,6 +102,12 @@ class Group:
         good = self.requests[succeeded(self.requests)]
         values = values_of(METRICS[metric], RequestTimes(good, self.gaps))
         return Sample(values, self.gaps.tokens if kind == "token" else None, self.gaps.request)
+
+
+def in_order(requests: pd.DataFrame, labels: Iterable[str]) -> pd.DataFrame:
+    """The requests with engines in the order of `labels`, and those of each as they were."""
+    rank = {label: position for position, label in enumerate(labels)}
+    return requests.sort_values("label", key=lambda given: given.astype(object).map(rank), kind="stable")
 
 
 def split(requests: pd.DataFrame, chunks: pd.DataFrame, cut: Cut | None = None) -> list[Group]:

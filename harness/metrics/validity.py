@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import ceil
 
 import numpy as np
@@ -11,7 +10,7 @@ import pandas as pd
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
 from harness.schema.calibration import ClientCeiling
-from harness.schema.load import ClosedLoop
+from harness.schema.load import ClosedLoop, Load
 from harness.schema.notice import CellNotice
 from harness.schema.results import OnlineSummary
 from harness.schema.settings import MIN_ROUNDS
@@ -47,10 +46,8 @@ def invalid_reasons(group: Group, ceiling: ClientCeiling | None = None) -> list[
     return reasons + above
 
 
-def few_rounds(repeats: Sequence[Group]) -> CellNotice | None:
-    """Whether a closed loop is over before it is steady."""
-    load = repeats[0].load
-    sent = min(len((group.whole or group).requests) for group in repeats)
+def few_rounds(load: Load, sent: int) -> CellNotice | None:
+    """Whether a closed loop of `sent` requests is over before it is steady."""
     if not isinstance(load, ClosedLoop) or sent >= MIN_ROUNDS * load.concurrency:
         return None
     text = f"{sent:,} requests for {load}: most are sent while the load begins or ends"

@@ -47,7 +47,7 @@ WARMUP_DELAY_S = 0.1
 _HINTS = {
     "http_404": "the server needs POST /v1/completions: one for chat alone cannot be measured",
     "http_400": "the server must take a list of token ids as its prompt",
-    "http_422": "the server must take a list of token ids as its prompt",
+    "http_422": "the server refuses a field of the request; try --text-prompts --no-ignore-eos",
 }
 
 

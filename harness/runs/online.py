@@ -10,7 +10,7 @@ from harness.files import write_json
 from harness.metrics.comparison import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.prefixes import prefix_hits
-from harness.metrics.samples import by_load, split
+from harness.metrics.samples import by_load, in_order, split
 from harness.metrics.summary import summarize_points
 from harness.records.parquet import assemble, read_records
 from harness.runs.answers import judge_answers, judged_answers, unjudged
@@ -107,14 +107,11 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
 
 
 def _write_results(run: Run) -> OnlineResults:
-    """Everything in the results comes from the stored tables; engines stand in the order of the settings."""
+    """Everything in the results comes from the stored tables; engines are in the order of the settings."""
     records = read_records(run.folder, run.done)
     settings = run.settings
-    rank = {
-        engine_variant.label: position
-        for position, engine_variant in enumerate(make_engine_variants(settings))
-    }
-    requests = records.requests.sort_values("label", key=lambda label: label.map(rank), kind="stable")
+    labels = [engine_variant.label for engine_variant in make_engine_variants(settings)]
+    requests = in_order(records.requests, labels)
     groups = by_load(split(requests, records.chunks, settings.cut))
     points = [measure(repeats, settings.slo) for repeats in groups]
     answers = judged_answers(run.folder)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from harness.metrics.comparison import compare_points
 from harness.metrics.estimates import measure
-from harness.metrics.samples import Group, by_load, split
+from harness.metrics.samples import Group, by_load, in_order, split
 from harness.metrics.summary import summarize_points
 from harness.schema.calibration import client_ceiling
 from harness.schema.metrics import LATENCIES
@@ -23,10 +23,8 @@ _CLOSE = 1e-9
 
 def regroup(results: OnlineResults, requests: pd.DataFrame, chunks: pd.DataFrame) -> list[Group]:
     """The raw tables as groups, engines in the order of the results, cut as the run's settings say."""
-    known = list(dict.fromkeys(one.label for one in results.summaries))
-    rank = {label: position for position, label in enumerate(known)}
-    rows = requests.sort_values("label", key=lambda labels: labels.astype(object).map(rank), kind="stable")
-    return split(rows, chunks, results.meta.settings.cut)
+    labels = dict.fromkeys(summary.label for summary in results.summaries)
+    return split(in_order(requests, labels), chunks, results.meta.settings.cut)
 
 
 def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:

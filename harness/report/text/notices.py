@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from harness.report.best import differs
 from harness.report.text.heading import fitted
 from harness.report.text.load_words import where
-from harness.report.text.numbers import percent, plural, several
+from harness.report.text.numbers import percent, plural
 from harness.report.text.provenance import say
 from harness.runs.reader import OnlineRun, Run
-from harness.schema.load import ClosedLoop, Load
 from harness.schema.results import OnlineSummary
 from harness.schema.settings import MIN_ROUNDS
+
+#: What to do about a closed loop of few requests.
+MORE_ROUNDS = "--rounds 10 sends ten for each in flight."
 
 _KINDS = ("invalid", "skipped", "load")
 
@@ -131,23 +132,12 @@ def _fitting(run: Run) -> list[Notice]:
     return [Notice("load", "The trace was fitted to the model's context.", f"With {text}.")] if text else []
 
 
-def few_rounds(requests: Mapping[Load, int]) -> str:
-    """Which closed loops are over before they are steady, given the requests of each; empty where none is."""
-    few = [
-        load
-        for load, n in sorted(requests.items())
-        if isinstance(load, ClosedLoop) and n < MIN_ROUNDS * load.concurrency
-    ]
-    if not few:
-        return ""
-    text = several(f"{requests[load]:,} requests for {load}" for load in few)
-    return f"{text}: most are sent while the load begins or ends. --rounds 10 sends ten for each in flight."
-
-
 def _rounds(run: OnlineRun) -> list[Notice]:
-    text = few_rounds({summary.load: summary.num_requests + summary.left_out for summary in run.repeats})
+    """The cells' own notices of loads that are too short, each load once: all engines had the same."""
+    noticed = (notice for summary in run.pooled for notice in summary.notices if notice.kind == "short")
+    found = dict.fromkeys(_sentence(notice.text) for notice in noticed)
     title = f"A closed loop has fewer than {MIN_ROUNDS} requests for each in flight."
-    return [Notice("load", title, text)] if text else []
+    return [Notice("load", title, f"{' '.join(found)} {MORE_ROUNDS}")] if found else []
 
 
 def _cells(run: OnlineRun) -> list[Notice]:
