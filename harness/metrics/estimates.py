@@ -132,7 +132,7 @@ def _mean_ends(dependences: Sequence[Dependence]) -> Ends | None:
     [dependence] = dependences
     mean = dependence.sample.mean
     half = float(special.stdtrit(dependence.requests - 1, 1 - LEVEL / 2)) * dependence.error_of_mean(mean)
-    return mean - half, mean + half
+    return max(mean - half, float(dependence.sample.values.min())), mean + half
 
 
 def _order_ends(sample: Sample, share: float, independent: float) -> Ends | None:

@@ -36,8 +36,8 @@ class Killer:
         if isinstance(event, CellProgress) and (label := event.cell.engine_variant.label) not in self.killed:
             self.killed.add(label)
             if module := self.modules.get(label):
-                [victim] = [process for process in processes if module in process.cmdline()]
-                victim.kill()
+                started = [process for process in processes if module in process.cmdline()]
+                min(started, key=lambda process: process.create_time()).kill()  # not what it just forked
 
     def left(self, but: int) -> list[psutil.Process]:
         """Processes of the run that live, without that of the PID `but`."""
