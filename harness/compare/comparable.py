@@ -9,6 +9,7 @@ from typing import Any
 from harness.compare.stored_run import StoredRun
 from harness.schema.compare import Obstacle
 from harness.schema.load import Load
+from harness.schema.settings import RUNNING_SERVER
 
 #: What must be alike, by the name that --allow-different takes. Cells and engines are checked apart.
 ALIKE: dict[str, Callable[[StoredRun], object]] = {
@@ -29,7 +30,7 @@ ALIKE: dict[str, Callable[[StoredRun], object]] = {
     "window": lambda run: run.settings.steady_state or (run.settings.window and str(run.settings.window)),
 }
 #: What else --allow-different takes.
-NAMES = (*ALIKE, "requests", "scales", "concurrency", "engines", "invalid")
+NAMES = (*ALIKE, "served-model", "requests", "scales", "concurrency", "engines", "invalid")
 
 
 def obstacles(
@@ -60,6 +61,9 @@ def obstacles(
             name = "scales" if a.settings.concurrency is None else "concurrency"
             reason = f"{of_a} has {_listed(loads_a)} in A, {of_b} has {_listed(loads_b)} in B"
             found.append((name, reason))
+        models = _served_model(a, of_a), _served_model(b, of_b)
+        if None not in models and models[0] != models[1]:
+            found.append(("served-model", f"{of_a} serves {models[0]} in A, {of_b} serves {models[1]} in B"))
         found += [("invalid", f"A: {reason}") for reason in a.invalid(of_a)]
         found += [("invalid", f"B: {reason}") for reason in b.invalid(of_b)]
     return [
@@ -73,6 +77,12 @@ def hardware(device: str, environment: Mapping[str, Any]) -> list[object]:
     host = [cpu.get("model"), cpu.get("usable_cores")]
     gpus = [gpu.get("name") for gpu in environment.get("gpus") or []]
     return [device, *host, *(gpus if device == "cuda" else [])]
+
+
+def _served_model(run: StoredRun, label: str) -> object:
+    """The model of a running server; None of an engine that was started for the run."""
+    launches = (one for one in run.info.launches if (one.engine, one.label) == (RUNNING_SERVER, label))
+    return next((one.settings.get("model") for one in launches), None)
 
 
 def _trace(run: StoredRun, field: str) -> object:

@@ -44,8 +44,13 @@ LOCAL: dict[EngineName, LocalEngine] = {
 }
 
 
-def get_engine(name: EngineName, base_url: str | None = None, api_key_env: str | None = None) -> Engine:
-    """The engine of that name; the address and key are those of `openai`.
+def get_engine(
+    name: EngineName,
+    base_url: str | None = None,
+    api_key_env: str | None = None,
+    served_model: str | None = None,
+) -> Engine:
+    """The engine of that name; the address, the key and the model are those of `openai`.
 
     Raises:
         UsageError: there is none, it cannot be loaded, or the address or key cannot be used.
@@ -54,7 +59,7 @@ def get_engine(name: EngineName, base_url: str | None = None, api_key_env: str |
     if name in BROKEN:
         raise BROKEN[name]
     if name == OpenAI.name:
-        return OpenAI(base_url, api_key_env)
+        return OpenAI(base_url, api_key_env, served_model)
     return LOCAL.get(name) or ENGINES[name]
 
 

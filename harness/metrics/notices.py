@@ -14,19 +14,25 @@ from harness.schema.load import ClosedLoop, from_light_to_heavy
 from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import METRICS, latencies
 from harness.schema.notice import CellNotice
-from harness.schema.results import OnlineSummary
+from harness.schema.results import PREFIX_BLOCK_TOKENS, OnlineSummary, PrefixHits
+from harness.schema.settings import RUNNING_SERVER
 
 #: What the machine did during each cell, by cell.
 Machines = Mapping[int, MachineLoad]
 
 #: A lighter load is slower than a heavier one where its median is above the heavier one's by this factor.
 SLOWER_FACTOR = 1.5
-#: The engine that is a server somebody else started.
-RUNNING_SERVER = "openai"
+#: Prompt tokens beside those of a load that a cache may have: one that begins each sequence, and part of a
+#: block where prompts share some.
+BEGIN_TOKENS, PART_OF_A_BLOCK = 1, PREFIX_BLOCK_TOKENS
 
 
-def cell_notices(group: Group, machines: Machines) -> list[CellNotice]:
-    """What was noticed of one cell. Its load is judged as a whole, whatever part of it is measured."""
+def cell_notices(group: Group, machines: Machines, prefixes: PrefixHits | None = None) -> list[CellNotice]:
+    """What was noticed of one cell. Its load is judged as a whole, whatever part of it is measured.
+
+    Args:
+        prefixes: what a prefix cache had of its prompts; None: not known.
+    """
     found: list[CellNotice | None] = [*_inferred(group)]
     whole = group.whole or group
     if isinstance(group.load, ClosedLoop):
@@ -42,17 +48,17 @@ def cell_notices(group: Group, machines: Machines) -> list[CellNotice]:
     for cell in whole.requests["cell"].unique():
         if (machine := machines.get(int(cell))) is not None:
             found += disturbed(machine, engine_is_ours=group.engine != RUNNING_SERVER)
+    if prefixes is not None:
+        found.append(_cached(group, prefixes))
     return [notice for notice in found if notice is not None]
 
 
-def pooled_notices(
-    repeats: Sequence[Group], each: Sequence[OnlineSummary], machines: Machines
-) -> list[CellNotice]:
+def pooled_notices(repeats: Sequence[Group], each: Sequence[OnlineSummary]) -> list[CellNotice]:
     """What was noticed of one engine at one load: of its repeats, and between them."""
     short = few_rounds(repeats[0].load, min(len((group.whole or group).requests) for group in repeats))
     found = [] if short is None else [short]
     if len(each) == 1:
-        return found + cell_notices(repeats[0], machines)
+        return found + each[0].notices
     medians = {
         METRICS[name].label: [_median(summary, name) for summary in each] for name in latencies("headline")
     }
@@ -87,6 +93,27 @@ def _slower(light: OnlineSummary, heavy: OnlineSummary) -> CellNotice | None:
         return None
     text = f"slower than at a heavier load ({heavy.load}): TTFT p50 {a:.3g} ms against {b:.3g} ms"
     return CellNotice(kind="order", text=text)
+
+
+def _cached(group: Group, prefixes: PrefixHits) -> CellNotice | None:
+    """Whether prompts were answered from a cache that had them before, or nobody says."""
+    if prefixes.reported is None:
+        if group.engine != RUNNING_SERVER:
+            return None
+        text = (
+            "the server does not report prompt tokens from a cache, so it is not known whether it had "
+            "seen some of the prompts before"
+        )
+        return CellNotice(kind="unreported", text=text)
+    sent = (group.whole or group).requests["reusable_tokens"].dropna()
+    slack = BEGIN_TOKENS * len(sent) + PART_OF_A_BLOCK * int((sent > 0).sum())
+    if (prefixes.reported - prefixes.possible) * prefixes.prompt_tokens <= slack:
+        return None
+    text = (
+        f"{prefixes.reported:.0%} of the prompt tokens came from a cache, and only {prefixes.possible:.0%} "
+        "were sent before in this cell: the server knew the prompts from elsewhere, and TTFT is too short"
+    )
+    return CellNotice(kind="cached", text=text)
 
 
 def _inferred(group: Group) -> Iterator[CellNotice]:

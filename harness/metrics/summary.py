@@ -15,8 +15,9 @@ from harness.metrics.validity import discredit, invalid_reasons
 from harness.metrics.waterfall import Reported, reported_mean, waterfall
 from harness.metrics.window import Cut, scheduled
 from harness.schema.calibration import ClientCeiling
+from harness.schema.load import Load
 from harness.schema.metrics import LATENCIES, METRICS
-from harness.schema.results import Distribution, OnlineSummary
+from harness.schema.results import Distribution, OnlineSummary, PrefixHits
 from harness.schema.settings import Slo
 
 
@@ -29,6 +30,7 @@ def summarize(
     reported: Reported | None = None,
     wrong: Mapping[str, str] | None = None,
     machines: Machines | None = None,
+    prefixes: Sequence[PrefixHits] = (),
 ) -> list[OnlineSummary]:
     """Summarize the two tables of records/columns.py.
 
@@ -41,13 +43,14 @@ def summarize(
         reported: What the engines' histograms say of each cell.
         wrong: Engines whose answers are wrong, by label, and why: their cells are invalid.
         machines: What else the machine did during each cell.
+        prefixes: What a prefix cache had of each cell's prompts.
 
     Returns:
         For each engine as it first appears and each load ascending: its repeats, then all of them pooled
         (`repeat` None).
     """
     points = [measure(repeats, slo) for repeats in by_load(split(requests, chunks, cut))]
-    return summarize_points(points, slo, ceiling, reported, wrong, machines)
+    return summarize_points(points, slo, ceiling, reported, wrong, machines, prefixes)
 
 
 def summarize_points(
@@ -57,19 +60,27 @@ def summarize_points(
     reported: Reported | None = None,
     wrong: Mapping[str, str] | None = None,
     machines: Machines | None = None,
+    prefixes: Sequence[PrefixHits] = (),
 ) -> list[OnlineSummary]:
     """`summarize` of what is estimated already."""
     summaries = []
     reported, machines = reported or {}, machines or {}
+    hits: dict[tuple[str, Load, int | None], PrefixHits] = {
+        (one.label, one.load, one.repeat): one for one in prefixes
+    }
     for point in points:
         cells = zip(point.repeats, point.each, strict=True)
         each = [
             _summary(group, [group], found, slo, ceiling, reported).model_copy(
-                update={"notices": cell_notices(group, machines)}
+                update={
+                    "notices": cell_notices(
+                        group, machines, hits.get((group.label, group.load, group.repeat))
+                    )
+                }
             )
             for group, found in cells
         ]
-        notices = pooled_notices(point.repeats, each, machines)
+        notices = pooled_notices(point.repeats, each)
         if len(each) == 1:
             pooled = each[0].model_copy(update={"repeat": None, "notices": notices})
         else:

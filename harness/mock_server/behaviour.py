@@ -21,6 +21,8 @@ class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token_ids: bool = True
     usage: Literal["final", "continuous", "none"] = "final"
     usage_off_by: int = 0  # added to the completion tokens that are reported
+    cached_ttft_ms: float | None = None  # of a prompt that came before: a prompt cache; None: there is none
+    cached_tokens: int | None = None  # prompt tokens reported from the cache, all of such a prompt's but one
     usage_ahead: int = 0  # continuous usage reports so many tokens before they are sent
     role_usage: int = 0  # completion tokens that the role chunk reports, with continuous usage
     ids_in: Literal["each", "first", "last"] = "each"  # chunk that carries the token ids

@@ -97,7 +97,11 @@ def _events(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> tuple[
         events += [Step(i * COMMENT_GAP_S, COMMENT) for i in range(behaviour.comments)]
         at += events[-1].after_s
     if behaviour.chat:
-        spoken = _usage(prompt_tokens, behaviour.role_usage) if behaviour.usage == "continuous" else None
+        spoken = (
+            _usage(behaviour, prompt_tokens, behaviour.role_usage)
+            if behaviour.usage == "continuous"
+            else None
+        )
         events.append(Step(at - behaviour.ttft_ms / 2e3, _chunk(behaviour, "", role=True, usage=spoken)))
     if behaviour.empty_first:
         events.append(Step(at - behaviour.ttft_ms / 2e3, _chunk(behaviour, "")))
@@ -121,14 +125,14 @@ def _events(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> tuple[
         chunks += 1
         finish = behaviour.finish_reason if sent == total else None
         reported = min(total, sent + behaviour.usage_ahead)
-        usage = _usage(prompt_tokens, reported) if behaviour.usage == "continuous" else None
+        usage = _usage(behaviour, prompt_tokens, reported) if behaviour.usage == "continuous" else None
         ids, padding = _ids(behaviour, sent - k, sent, total), behaviour.padding if chunks == 1 else 0
         data = _chunk(behaviour, text, token_ids=ids, finish=finish, usage=usage, padding=padding)
         events.append(Step(at, data, (k,)))
         at += behaviour.itl_ms / 1e3 * min(behaviour.tokens_per_chunk, max(1, total - sent))
     last = events[-1].after_s if events else 0.0
     if behaviour.usage != "none":
-        usage = _usage(prompt_tokens, sent + behaviour.usage_off_by)
+        usage = _usage(behaviour, prompt_tokens, sent + behaviour.usage_off_by)
         events.append(Step(last, msgspec.json.encode({**_ENVELOPE, "choices": [], "usage": usage})))
     if behaviour.done:
         events.append(Step(last, b"[DONE]"))
@@ -146,12 +150,15 @@ def _ids(behaviour: Behaviour, start: int, stop: int, total: int) -> list[int]:
 _ENVELOPE: dict[str, Any] = {"id": "mock", "object": "text_completion", "created": 0, "model": "mock"}
 
 
-def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
-    return {
+def _usage(behaviour: Behaviour, prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
+    usage: dict[str, Any] = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
     }
+    if behaviour.cached_tokens is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": behaviour.cached_tokens}
+    return usage
 
 
 def _chunk(

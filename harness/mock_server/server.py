@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from harness.mock_server.behaviour import Behaviour, ServedRequest
 from harness.mock_server.connection import SO_TIMESTAMPNS, Connection
@@ -79,6 +80,7 @@ class MockServer:
         self._log_fd = log_fd
         self._keep_gaps = keep_gaps
         self._arrived = 0
+        self._seen: set[str | tuple[int, ...]] = set()
         self._running = 0
         self._queue: deque[_Answer] = deque()
         self._due: list[tuple[float, int, _Answer]] = []
@@ -182,6 +184,7 @@ class MockServer:
             prompt = request.prompt
             length = len(prompt.split()) if isinstance(prompt, str) else len(prompt or request.messages or ())
             served.user = request.user
+            behaviour = self._from_cache(behaviour, prompt, length)
             script = write_script(behaviour, request.max_tokens, length)
         served.status = script.status
         answer = self._answers[connection] = _Answer(connection, script, served)
@@ -189,6 +192,17 @@ class MockServer:
             self._queue.append(answer)
         else:
             self._start(answer, arrived)
+
+    def _from_cache(self, behaviour: Behaviour, prompt: str | list[int] | None, length: int) -> Behaviour:
+        """How a prompt is answered that came before, where there is a cache."""
+        if behaviour.cached_ttft_ms is None:
+            return behaviour
+        key = prompt if isinstance(prompt, str) else tuple(prompt or ())
+        if key not in self._seen:
+            self._seen.add(key)
+            return behaviour
+        reported = None if behaviour.cached_tokens is None else length - 1
+        return replace(behaviour, ttft_ms=behaviour.cached_ttft_ms, cached_tokens=reported)
 
     def _start(self, answer: _Answer, now: float) -> None:
         self._running += 1

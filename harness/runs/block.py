@@ -9,12 +9,14 @@ from pathlib import Path
 import msgspec
 
 from harness.engines.base import Encoder, Engine, RequestSettings, Server
-from harness.engines.prometheus import Samples, histograms, mean_between, read_samples
+from harness.engines.prometheus import PrefixCounters, Samples, histograms, mean_between, read_samples
+from harness.engines.registry import ENGINES
 from harness.engines.server_pages import post
 from harness.errors import BenchError, CleanupError, EngineError
 from harness.files import now
 from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, WireRequest
 from harness.loadgen.run_load import run_load
+from harness.metrics.prefixes import prefix_hits
 from harness.metrics.summary import summarize
 from harness.models.text_tokens import token_counter
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
@@ -35,6 +37,7 @@ from harness.runs.run_state import Run
 from harness.runs.schedule import Block, Cell
 from harness.schema.load import ClosedLoop
 from harness.schema.results import Skipped
+from harness.schema.settings import RUNNING_SERVER
 from harness.telemetry.cell_monitor import CellMonitor
 from harness.workload import PlannedRequest
 from harness.workload.prefix_reuse import reusable_tokens
@@ -146,14 +149,15 @@ class _Measuring:
         self.server.check()
         records = self._read(result, requests, cell)
         write_cell(self.run.folder, cell.index, records)
-        after, ref = self._samples(), cell.engine_variant.ref
-        counters, wanted = self.engine.prefix_counters, self.engine.histograms
+        after, ref, wanted = self._samples(), cell.engine_variant.ref, self.engine.histograms
+        counted = (counters.count(before, after) for counters in self._counters)
+        prefix_cache = next(filter(None, counted), None)
         entry = JournalEntry(
             cell=cell.index, engine=ref.name, variant=ref.variant, label=cell.engine_variant.label,
             load=cell.load, repeat=cell.repeat,
             finished=now(), requests=len(requests), failed=int(records.requests["error"].notna().sum()),
             clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in result.usage],
-            prefix_cache=None if counters is None else counters.count(before, after),
+            prefix_cache=prefix_cache,
             reported=mean_between(histograms(before, wanted), histograms(after, wanted)),
             machine=monitor.summary(),
         )  # fmt: skip
@@ -162,12 +166,19 @@ class _Measuring:
         [summary, *_] = summarize(
             records.requests, records.chunks, settings.slo, cut=settings.cut, ceiling=self.run.ceiling,
             machines={cell.index: monitor.summary()},
+            prefixes=prefix_hits(records.requests, {cell.index: prefix_cache} if prefix_cache else {}),
         )  # fmt: skip
         self.notify(CellDone(cell, summary))
 
+    @property
+    def _counters(self) -> list[PrefixCounters]:
+        """Of the engine's prefix cache; of a running server all that are known, as its engine is not."""
+        others = ENGINES.values() if self.engine.name == RUNNING_SERVER else ()
+        return [engine.prefix_counters for engine in (self.engine, *others) if engine.prefix_counters]
+
     def _samples(self) -> Samples:
         """What the server counts, where its engine's counters or histograms are wanted."""
-        wanted = self.engine.prefix_counters is not None or self.engine.histograms
+        wanted = self._counters or self.engine.histograms
         return read_samples(self.server.target) if wanted else []
 
     def _flush(self, cell: Cell) -> None:

@@ -118,15 +118,22 @@ def _write_results(run: Run) -> OnlineResults:
     entries = read_journal(run.folder / JOURNAL)
     reported = {entry.cell: entry.reported for entry in entries if entry.reported}
     counts = {entry.cell: entry.prefix_cache for entry in entries if entry.prefix_cache is not None}
+    prefixes = prefix_hits(requests, counts)
     machines = {entry.cell: entry.machine for entry in entries if entry.machine is not None}
     results = OnlineResults(
         meta=run.info,
         summaries=summarize_points(
-            points, settings.slo, run.ceiling, reported, answers.wrong if answers else None, machines
+            points,
+            settings.slo,
+            run.ceiling,
+            reported,
+            answers.wrong if answers else None,
+            machines,
+            prefixes,
         ),
         comparisons=compare_points(points),
         skipped=run.left_out(),
-        prefixes=prefix_hits(requests, counts),
+        prefixes=prefixes,
         ledger=ledger(run.info.launches),
         answers=answers,
         reported=reported,

@@ -33,7 +33,9 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
     wrong = results.answers.wrong if results.answers else None
     with ThreadPoolExecutor(2) as threads:
         points = list(threads.map(partial(measure, slo=settings.slo), by_load(groups)))
-    summaries = summarize_points(points, settings.slo, ceiling, results.reported, wrong, results.machines)
+    summaries = summarize_points(
+        points, settings.slo, ceiling, results.reported, wrong, results.machines, results.prefixes
+    )
     return results.model_copy(update={"summaries": summaries, "comparisons": compare_points(points)})
 
 

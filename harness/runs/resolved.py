@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import TypeVar
 
 from harness.calibration.calibrate import calibrate
 from harness.calibration.calibration_file import load as load_calibration
+from harness.engines.adapters.openai import OpenAI
 from harness.engines.auto_settings import resolve_device, resolve_dtype
 from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, Missing
 from harness.engines.cores import CpuSplit, physical_cores, split
@@ -22,7 +24,7 @@ from harness.runs.events import Calibrating, Notify
 from harness.runs.workload import Workload
 from harness.schema.calibration import Calibration
 from harness.schema.results import Skipped
-from harness.schema.settings import CommonSettings, OnlineSettings
+from harness.schema.settings import RUNNING_SERVER, CommonSettings, OnlineSettings
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 
@@ -66,7 +68,8 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
     """
     engine_variants = make_engine_variants(settings)
     engines = {
-        v.label: get_engine(v.ref.name, settings.base_url, settings.api_key_env) for v in engine_variants
+        v.label: get_engine(v.ref.name, settings.base_url, settings.api_key_env, settings.served_model)
+        for v in engine_variants
     }
     found, missing = find_engines(engine_variants, engines)
     if len(missing) == len(engine_variants):
@@ -77,6 +80,8 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
     absent = {s.label for s in missing}
     engine_variants = [v for v in engine_variants if v.label not in absent]
     settings, model = resolve_common(settings, [v.ref.name for v in engine_variants])
+    if settings.prompt_nonce is None and any(v.ref.name == RUNNING_SERVER for v in engine_variants):
+        settings = settings.model_copy(update={"prompt_nonce": secrets.randbits(32)})
     assert settings.max_model_len is not None
     workload = Workload.make(settings, settings.vocab_size, settings.max_model_len)
     cpus = split(physical_cores())
@@ -172,10 +177,13 @@ def make_engine_variants(settings: CommonSettings) -> list[EngineVariant]:
 
 
 def _check_command(engine: Engine, settings: EngineSettings) -> None:
-    """Raises UsageError when the installed version has no such option; other faults show at the start."""
-    if isinstance(engine, LocalEngine):
-        with suppress(EngineError):
+    """Raises UsageError when the installed version has no such option, or a running server serves several
+    models and none is chosen; other faults show at the start."""
+    with suppress(EngineError):
+        if isinstance(engine, LocalEngine):
             engine.server(engine.installed(), settings, port=0)
+        elif isinstance(engine, OpenAI):
+            engine.served_model()
 
 
 def find_engines(
@@ -185,7 +193,7 @@ def find_engines(
     found: dict[str, Installation] = {}
     missing = []
     for engine_variant in engine_variants:
-        if engine_variant.ref.name == "openai":
+        if engine_variant.ref.name == RUNNING_SERVER:
             continue
         place = engines[engine_variant.label].find()
         if isinstance(place, Missing):
@@ -206,10 +214,15 @@ def resolve_model(settings: CommonSettings, device: str, names: Sequence[str]) -
     `auto` is GPT-2's own shape on a GPU and a small one on a CPU, both with random weights.
     """
     if settings.model == "auto":
-        if all(name == "openai" for name in names):
+        if all(name == RUNNING_SERVER for name in names):
             return None
         return resolve("random:gpt2" if device == "cuda" else "random:gpt2-tiny")
-    return resolve(settings.model)
+    try:
+        return resolve(settings.model)
+    except UsageError as error:
+        if RUNNING_SERVER in names:
+            error.hint += "; a model of the running server is named with --served-model"
+        raise
 
 
 def _calibration(settings: OnlineSettings, notify: Notify) -> Calibration | None:

@@ -12,7 +12,7 @@ import numpy as np
 from harness.engines.base import EngineVariant
 from harness.runs.balanced_orders import balanced_orders
 from harness.schema.load import Load
-from harness.schema.settings import CommonSettings, OnlineSettings
+from harness.schema.settings import RUNNING_SERVER, CommonSettings, OnlineSettings
 
 T = TypeVar("T")
 
@@ -21,8 +21,9 @@ T = TypeVar("T")
 class Cell:
     """One measurement: an engine at a load.
 
-    `index` is its number in the run. `load_seed` is that of its prompts, which every engine gets alike at the
-    same load and repeat and which come in no other load or repeat.
+    `index` is its number in the run. `load_seed` is that of its prompts, which come in no other load or
+    repeat. Every engine that is started here gets the same ones; a running server, whose cache may outlive
+    the run, gets its own in each run.
     """
 
     index: int
@@ -49,11 +50,25 @@ def plan(settings: OnlineSettings, engine_variants: list[EngineVariant]) -> list
     Engines go in the order of `turns`, an engine's loads from light to heavy.
     """
     index = count()
+    servers = [one.label for one in engine_variants if one.ref.name == RUNNING_SERVER]
+
+    def seed(engine_variant: EngineVariant) -> list[int]:
+        nonce = settings.prompt_nonce
+        if nonce is None or engine_variant.label not in servers:
+            return [settings.seed]
+        return [settings.seed, nonce, servers.index(engine_variant.label)]
+
     return [
         Block(
             engine_variant,
             tuple(
-                Cell(next(index), engine_variant, load, repeat, _load_seed(settings.seed, repeat, position))
+                Cell(
+                    next(index),
+                    engine_variant,
+                    load,
+                    repeat,
+                    _load_seed([*seed(engine_variant), repeat, position]),
+                )
                 for position, load in enumerate(settings.loads)
             ),
         )
@@ -73,6 +88,6 @@ def turns(engines: Sequence[T], settings: CommonSettings) -> list[tuple[T, int]]
     return [(engines[i], repeat) for repeat, order in enumerate(orders) for i in order]
 
 
-def _load_seed(seed: int, repeat: int, load_index: int) -> int:
+def _load_seed(parts: list[int]) -> int:
     """64 bits, so that no two loads of a run have the same prompts."""
-    return int(np.random.SeedSequence([seed, repeat, load_index]).generate_state(1, np.uint64)[0])
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0])

@@ -22,6 +22,8 @@ Fit = Literal["drop", "clip", "scale"]
 MIN_ROUNDS = 3
 
 _REFERENCE = re.compile(r"^(?P<name>[a-z][a-z0-9_-]*)(@(?P<variant>[A-Za-z0-9][A-Za-z0-9._-]*))?$")
+#: The engine that is a server somebody else started.
+RUNNING_SERVER: EngineName = "openai"
 #: Where nobody asks what is installed, and where nothing else is.
 DEFAULT_ENGINES: tuple[EngineName, ...] = ("roseinfer", "vllm")
 
@@ -190,6 +192,16 @@ class OnlineSettings(CommonSettings):
 
     base_url: str | None = Field(None, description="of the running server that engine `openai` means")
     api_key_env: str | None = Field(None, description="environment variable that holds the server's API key")
+    served_model: str | None = Field(
+        None, min_length=1, description="model of the running server, needed where it serves several"
+    )
+    prompt_nonce: int | None = Field(
+        None,
+        ge=0,
+        description="part of the seed of a running server's prompts, so that its cache knows none of them; "
+        "drawn for each run unless given",
+        json_schema_extra={"shown": "drawn"},
+    )
     trace: str = Field("builtin", description="a name from the catalog, or a file")
     fit: Fit = Field("drop", description="what happens to a request that does not fit the context")
     max_output_len: int | None = Field(None, ge=1, description="upper limit of output tokens with --fit clip")
@@ -228,8 +240,9 @@ class OnlineSettings(CommonSettings):
             idle = dict.fromkeys(("rounds", "input_len", "output_len"), "needs --concurrency")
             if self.fit != "clip":
                 idle["max_output_len"] = "needs --fit clip"
-        if all(engine.name != "openai" for engine in self.engines):
-            idle |= dict.fromkeys(("base_url", "api_key_env"), "needs engine openai")
+        if all(engine.name != RUNNING_SERVER for engine in self.engines):
+            names = ("base_url", "api_key_env", "served_model", "prompt_nonce")
+            idle |= dict.fromkeys(names, "needs engine openai")
         return idle
 
     @model_validator(mode="before")
@@ -268,7 +281,7 @@ class OnlineSettings(CommonSettings):
             raise ValueError("--window and --steady-state are two answers to one question: give one of them")
         if self.aa and self.repeats < 2:
             raise ValueError("--aa needs repeats to see how they differ: give --repeats 2 or more, best 5")
-        if any(engine.name == "openai" for engine in self.engines) and self.base_url is None:
+        if any(engine.name == RUNNING_SERVER for engine in self.engines) and self.base_url is None:
             raise ValueError("engine openai needs --base-url, the address of the running server")
         if len(set(self.scales)) != len(self.scales):
             raise ValueError("a scale is given twice")

@@ -36,13 +36,14 @@ class RunningServer:
 
     def check(self) -> None:
         """Raises EngineError if it no longer answers."""
-        _models(self.target)
+        _get_models(self.target)
 
 
 class OpenAI(Engine):
     """The server at `base_url` (`http://host:port`, with or without `/v1` or another path before it).
 
-    The API key is read from the environment variable `api_key_env`; it is sent but never stored.
+    The API key is read from the environment variable `api_key_env`; it is sent but never stored. Requests
+    name `served_model`, or else the only model that the server lists.
 
     Raises:
         UsageError: the address is not valid, or the variable is not set.
@@ -52,8 +53,11 @@ class OpenAI(Engine):
     display = "openai"
     color, marker = "#7b68c8", "P"
 
-    def __init__(self, base_url: str | None = None, api_key_env: str | None = None) -> None:
+    def __init__(
+        self, base_url: str | None = None, api_key_env: str | None = None, served_model: str | None = None
+    ) -> None:
         self._base_url = base_url
+        self._served_model = served_model
         self._target = None if base_url is None else _target(base_url, api_key_env)
 
     def find(self) -> Installation | Missing:
@@ -63,16 +67,30 @@ class OpenAI(Engine):
         """Token ids in chunks, asked for only with ignore_eos: both extend OpenAI's API."""
         return {"return_token_ids": True} if request_settings.ignore_eos else {}
 
-    def fixed_length(self, output_tokens: int) -> dict[str, object]:
-        """Both fields that servers have for it, because it is unknown which one this server understands."""
-        return {"min_tokens": output_tokens, "ignore_eos": True}
+    def served_model(self) -> str:
+        """The model's name in requests.
+
+        Raises:
+            EngineError: the server does not answer, refuses the API key, or lists no model.
+            UsageError: it lists several and none is chosen, or it has no address.
+        """
+        if self._target is None:
+            raise UsageError("engine openai needs the address of a running server", "add --base-url URL")
+        status, content = _get_models(self._target)
+        if self._served_model is not None:
+            return self._served_model
+        names = _names(self._target, status, content)
+        if len(names) > 1:
+            where = f"{self._target.host}:{self._target.port}"
+            raise UsageError(
+                f"{where} serves several models: {', '.join(names)}", "choose one with --served-model NAME"
+            )
+        return names[0]
 
     @contextmanager
     def open(self, settings: EngineSettings, log: Path) -> Iterator[Server]:
-        if self._target is None:
-            raise UsageError("engine openai needs the address of a running server", "add --base-url URL")
-        models = _models(self._target)
-        name = settings.served_name if settings.served_name in models else models[0]
+        name = self.served_model()
+        assert self._target is not None
         engine_variant = settings.engine_variant
         record = LaunchRecord(
             engine=self.name,
@@ -105,27 +123,41 @@ def _target(base_url: str, api_key_env: str | None) -> Target:
     return Target(parts.hostname, port or (443 if tls else 80), prefix + COMPLETIONS, headers, tls)
 
 
-def _models(target: Target) -> list[str]:
-    """The names of the server's models, at least one.
+def _get_models(target: Target) -> tuple[int, str]:
+    """Status and body of the server's list of models.
 
     Raises:
-        EngineError: it does not answer, refuses the API key, or has no model.
+        EngineError: it does not answer, or refuses the API key.
     """
     where = f"{target.host}:{target.port}"
-    path = target.path.removesuffix("/completions") + "/models"
     try:
-        status, content = request(target, "GET", path)
-        if status in (401, 403):
-            raise EngineError(f"{where} refuses the API key ({status})", "check --api-key-env")
-        if status != 200:
-            raise EngineError(f"GET {path} of {where} answers {status}", "check --base-url")
-        names = [str(model["id"]) for model in json.loads(content)["data"]]
+        status, content = request(target, "GET", _models_path(target))
     except (OSError, http.client.HTTPException) as error:
         raise EngineError(f"no server answers at {where}: {error}", "start it, or check --base-url") from None
+    if status in (401, 403):
+        raise EngineError(f"{where} refuses the API key ({status})", "check --api-key-env")
+    return status, content
+
+
+def _names(target: Target, status: int, content: str) -> list[str]:
+    """The models of a list, at least one. Raises EngineError where it is none."""
+    where = f"{target.host}:{target.port}"
+    other = "or name the model with --served-model"
+    if status != 200:
+        raise EngineError(
+            f"GET {_models_path(target)} of {where} answers {status}", f"check --base-url, {other}"
+        )
+    try:
+        names = [str(model["id"]) for model in json.loads(content)["data"]]
     except (ValueError, KeyError, TypeError):
         raise EngineError(
-            f"GET {path} of {where} is not a list of models", "the server must speak OpenAI's API"
+            f"GET {_models_path(target)} of {where} is not a list of models",
+            f"the server must speak OpenAI's API, {other}",
         ) from None
     if not names:
-        raise EngineError(f"{where} serves no model", "load a model into that server")
+        raise EngineError(f"{where} lists no model", f"load a model into that server, {other}")
     return names
+
+
+def _models_path(target: Target) -> str:
+    return target.path.removesuffix("/completions") + "/models"

@@ -150,8 +150,8 @@ class Clinging(OpenAI):
 def test_nothing_is_measured_beside_what_was_left_behind(
     start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def get(name: Any, url: str | None, key: str | None) -> Engine:
-        return Clinging(url, key)
+    def get(name: Any, *given: str | None) -> Engine:
+        return Clinging(*given)
 
     monkeypatch.setattr(resolved, "get_engine", get)
     watch = Watcher()

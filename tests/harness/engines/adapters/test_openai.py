@@ -22,14 +22,16 @@ KEY = "sk-secret"
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """`/v1/models` and `/proxy/v1/models`, the latter behind a key; `/other` answers without JSON."""
+    """One model at `/v1/models` and, behind a key, at `/proxy`; two at `/several`; no list elsewhere."""
 
     def do_GET(self) -> None:
-        body, status = json.dumps({"data": [{"id": "first"}, {"id": "second"}]}).encode(), 200
+        body, status = json.dumps({"data": [{"id": "first"}]}).encode(), 200
         if self.path == "/proxy/v1/models" and self.headers["Authorization"] != f"Bearer {KEY}":
             body, status = b"{}", 401
         elif self.path.startswith("/other"):
             body = b"<html>"
+        elif self.path.startswith("/several"):
+            body = b'{"data": [{"id": "first"}, {"id": "second"}]}'
         elif self.path.startswith("/empty"):
             body = b'{"data": []}'
         elif self.path not in ("/v1/models", "/proxy/v1/models"):
@@ -65,9 +67,28 @@ def test_forms_of_the_address(address: str, form: str, tmp_path: Path):
         server.check()
 
 
-def test_the_model_asked_for_is_taken_where_it_is_served(address: str, tmp_path: Path):
-    with OpenAI(address).open(_settings("second"), tmp_path) as server:
+def test_several_models_are_not_guessed_among(address: str, tmp_path: Path):
+    with (
+        pytest.raises(UsageError, match="serves several models: first, second") as raised,
+        OpenAI(f"{address}/several").open(_settings("second"), tmp_path),
+    ):
+        pass
+    assert "--served-model" in raised.value.hint
+
+
+@pytest.mark.parametrize("path", ["", "/several", "/nothing", "/other", "/empty"])
+def test_a_model_that_is_named_is_taken_whatever_is_listed(address: str, tmp_path: Path, path: str):
+    with OpenAI(address + path, served_model="second").open(_settings(), tmp_path) as server:
         assert server.served_name == "second"
+        assert server.record.settings["model"] == "second"
+        server.check()
+
+
+def test_a_named_model_needs_a_server_and_its_key(address: str):
+    with pytest.raises(EngineError, match="no server answers"):
+        OpenAI("http://127.0.0.1:1", served_model="second").served_model()
+    with pytest.raises(EngineError, match="refuses the API key"):
+        OpenAI(f"{address}/proxy", served_model="second").served_model()
 
 
 def test_the_key_is_sent_and_not_written_down(address: str, tmp_path: Path, monkeypatch):
