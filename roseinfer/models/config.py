@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from roseinfer.config import ConfigError
 from roseinfer.models.rope import Rope
 
@@ -27,6 +29,13 @@ class ModelConfig:
     ffn_width: int
     norm_eps: float
     eos_token_ids: tuple[int, ...]
+
+
+def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Bytes of the matrices of all layers, which every step reads."""
+    attention = 2 * (config.heads + config.kv_heads) * config.head_dim
+    ffn = (3 if isinstance(config, LlamaConfig) else 2) * config.ffn_width
+    return config.layers * config.width * (attention + ffn) * dtype.itemsize
 
 
 @dataclass(frozen=True)

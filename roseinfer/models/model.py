@@ -23,6 +23,8 @@ class Model(ABC):
     fused: ClassVar[bool] = False
     #: In how many parts side by side the tokens of so many requests are computed soonest; 1 if not here.
     decode_parts: ClassVar[Mapping[int, int]] = {}
+    #: Whether `forward` of prompts and of requests that decode is best done at once.
+    mixes: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
