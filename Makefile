@@ -1,4 +1,4 @@
-# `make help` lists what there is to do. Everything is set up from PyPI into .venv on first use.
+# `make help` lists the targets. Everything is installed from PyPI into .venv on first use.
 PYTHON ?= python3
 VENV ?= .venv
 SCALES ?= 0.4,0.8,1.6
@@ -11,11 +11,17 @@ OUT ?=
 RUN ?=
 ARGS ?=
 
+# Tests start hundreds of processes, and each would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+WORKERS = -n logical --maxprocesses 8
+
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Local copies of public traces: a search path. Tests that need one are skipped without it.
+export BENCH_TRACES ?= $(realpath ../shared/traces)
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
 
-.PHONY: setup help bench-online bench-offline bench-profile report test coverage lint format clean
+.PHONY: setup help bench-online bench-offline bench-profile report test test-unit coverage lint format dist clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY) ## make .venv with everything in it
@@ -29,7 +35,7 @@ help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 	@echo "  variables: SCALES=$(SCALES) CONCURRENCY= MODEL=$(MODEL) ENGINES=$(ENGINES) TRACE=$(TRACE) N=$(N) OUT= RUN= ARGS="
 
-bench-online: $(READY) ## replay TRACE at SCALES, or hold CONCURRENCY=1,8,64 in flight, against ENGINES; HTML report
+bench-online: $(READY) ## replay TRACE at SCALES, or keep CONCURRENCY=1,8,64 in flight, against ENGINES; writes an HTML report
 	$(BIN)/bench online $(if $(CONCURRENCY),--concurrency '$(CONCURRENCY)' --rounds 10,--scales '$(SCALES)' --trace '$(TRACE)') --n $(N) $(COMMON)
 
 bench-offline: $(READY) ## throughput of a fixed batch of prompts through ENGINES
@@ -43,12 +49,15 @@ report: $(READY) ## render RUN (one or several run folders) into one HTML file u
 	$(BIN)/bench report $(RUN)
 
 test: $(READY) ## run the test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-coverage: $(READY) ## how much of the engine's own code its tests run, in all its processes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/roseinfer --cov $(ARGS)
+test-unit: $(READY) ## run the quick tests that start no process and open no socket
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m 'unit and not slow' $(ARGS)
 
-lint: $(READY) ## ruff, mypy and the walls between the packages
+coverage: $(READY) ## coverage of the engine by its tests, in all its processes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) tests/roseinfer --cov $(ARGS)
+
+lint: $(READY) ## ruff, mypy and the layers of the packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -57,5 +66,8 @@ lint: $(READY) ## ruff, mypy and the walls between the packages
 format: $(READY) ## format the code
 	$(BIN)/ruff format .
 
-clean: ## remove .venv and caches; runs and reports stay
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+dist: $(READY) ## build sdist and wheel into dist/
+	$(BIN)/python -m build --no-isolation
+
+clean: ## remove .venv, builds and caches of tools; runs, reports and the user's cache folder stay
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

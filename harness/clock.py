@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
-import sys
 import time
 from collections.abc import Callable
 
@@ -22,31 +21,23 @@ _TFD_TIMER_ABSTIME = 1
 
 
 class Alarm:
-    """Calls `ring` on the loop at a given time of `time.monotonic()`; one time is set at any moment.
+    """Calls `ring` on the loop at one given time of `time.monotonic()`.
 
-    On Linux this is a timerfd in the loop's own epoll set (timerfd_create(2)), so waiting costs no CPU and a
-    time that has already passed rings at once. Elsewhere it is the loop's timer, exact to a millisecond.
+    It is a timerfd in the loop's epoll set (timerfd_create(2)): waiting costs no CPU, and a time in the past
+    rings at once.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
         self._loop = loop
         self._ring = ring
-        self._handle: asyncio.TimerHandle | None = None
-        self._fd = -1
-        if sys.platform == "linux":
-            self._libc = ctypes.CDLL(None, use_errno=True)
-            self._fd = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
-            if self._fd < 0:
-                raise OSError(ctypes.get_errno(), "timerfd_create failed")
-            loop.add_reader(self._fd, self._expired)
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create failed")
+        loop.add_reader(self._fd, self._expired)
 
     def set(self, when: float) -> None:
-        """Ring at `when` (seconds of `time.monotonic()`) instead of at any time set before."""
-        if self._fd < 0:
-            if self._handle is not None:
-                self._handle.cancel()
-            self._handle = self._loop.call_later(max(0.0, when - time.monotonic()), self._ring)
-            return
+        """Ring at `when` (seconds of `time.monotonic()`); replaces the time set before."""
         seconds, nanoseconds = divmod(max(1, round(when * 1e9)), 1_000_000_000)
         spec = _Itimerspec(_Timespec(0, 0), _Timespec(seconds, nanoseconds))
         if self._libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None) < 0:
@@ -54,8 +45,6 @@ class Alarm:
 
     def close(self) -> None:
         """Never ring again."""
-        if self._handle is not None:
-            self._handle.cancel()
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)

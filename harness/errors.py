@@ -1,40 +1,40 @@
-"""Errors a user can mend. The command line prints them as one line and exits with their code."""
+"""Errors that a user can fix. The command line prints one as a line and a hint, and exits with its code."""
 
 
 class BenchError(Exception):
-    """Something went wrong that the user can do something about.
+    """An error that the user can do something about.
 
     Args:
         message: What is wrong, in one sentence.
-        mend: What to do about it, in one sentence.
+        hint: How to fix it, in one sentence.
     """
 
     exit_code = 3
 
-    def __init__(self, message: str, mend: str = "") -> None:
+    def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}\n  mend: {self.mend}" if self.mend else self.message
+        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 
 
 class UsageError(BenchError):
-    """The command line, a settings file or an input file is not what the tool understands."""
+    """The command line, a settings file or an input file is wrong."""
 
     exit_code = 2
 
 
 class EngineError(BenchError):
-    """An engine could not be started, asked or stopped."""
+    """An engine could not be started, used or stopped."""
 
 
-class LeftBehindError(EngineError):
-    """Something of an engine could not be ended: nothing can be measured beside it."""
+class CleanupError(EngineError):
+    """A process or GPU memory of an engine is still there after it was stopped: measuring cannot go on."""
 
 
 class InterruptedRunError(BenchError):
-    """The user ended a run that can be finished later."""
+    """The user interrupted a run that can be finished later."""
 
     exit_code = 130

@@ -1,17 +1,21 @@
-"""Files that appear whole or not at all."""
+"""Atomic files: a reader sees the whole file or none. One lock on a folder, one present moment."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
+
+from pydantic import BaseModel
 
 
 def write_whole(path: Path, data: bytes | memoryview) -> None:
-    """Write beside `path`, sync, rename; the folder is made where it is missing.
+    """Write a temporary file next to `path`, sync it, rename it. Missing folders are created.
 
-    Raises OSError, with nothing left beside `path`.
+    Raises OSError; the temporary file is then removed.
     """
     with whole_file(path) as partial:
         partial.write_bytes(data)
@@ -19,7 +23,7 @@ def write_whole(path: Path, data: bytes | memoryview) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; behind the `with` it is synced and renamed, after an error gone."""
+    """A temporary path to write to: after the `with` synced and renamed to `path`, after an error removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -35,9 +39,38 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names created or renamed in `folder` survive a power cut."""
+    """Sync a folder, so that names created or renamed in it survive a power cut."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def write_json(path: Path, content: BaseModel) -> None:
+    """Strict JSON, whole or not at all."""
+    write_whole(path, content.model_dump_json(indent=2).encode() + b"\n")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """No other process is inside `locked` for the same folder.
+
+    flock(2) on the folder itself: nothing is left in it, and the lock goes with the process, however it ends.
+    filelock keeps a file of its own beside what it locks, which every copy of a run would carry.
+
+    Raises:
+        BlockingIOError: Another process is.
+        OSError: There is no such folder.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def now() -> str:
+    """The present moment as result files have it: ISO 8601, UTC, whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -12,9 +12,9 @@ import typer
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.options import with_settings
-from roseinfer.params import RequestError, SamplingParams
+from roseinfer.request.params import RequestError, SamplingParams
 from roseinfer.server.config import ServerConfig
-from roseinfer.server.launch import launch
+from roseinfer.server.process.launch import launch
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -30,7 +30,7 @@ def serve_command(engine: EngineConfig, server: ServerConfig) -> None:
 @with_settings(EngineConfig)
 def generate_command(
     engine: EngineConfig,
-    prompt: Annotated[str, typer.Option(help="the text to go on from")],
+    prompt: Annotated[str, typer.Option(help="the text to continue")],
     max_tokens: Annotated[int, typer.Option(min=1, help="tokens to generate")] = 64,
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy")] = 0.0,
     top_p: Annotated[float, typer.Option(help="smallest set of tokens with this mass")] = 1.0,
@@ -76,7 +76,7 @@ def bench_scheduler_command(
     request_seed: Annotated[int, typer.Option(min=0, help="of prompts and arrivals")] = 0,
 ) -> None:
     """Run requests through the engine without HTTP, or through its scheduler in virtual time."""
-    from roseinfer.benchmarks import replay, scheduler
+    from roseinfer.bench import replay, scheduler
 
     if mode == "online" and trace is not None:
         arrivals = replay.from_trace(trace, scale, num_requests, request_seed)
@@ -121,7 +121,7 @@ def bench_streaming_command(
         os.environ["ROSEINFER_NVTX"] = "1"
     if engine.cuda_graph and not engine.paged_attn:
         print("warning: --cuda-graph needs --paged-attn and stays off", file=sys.stderr)
-    from roseinfer.benchmarks import streaming, streaming_report
+    from roseinfer.bench import streaming, streaming_report
 
     load = streaming.StreamingLoad(
         prompt, unique_prompts, pretok, tokenize_workers, num_requests, max_new_tokens,
@@ -139,21 +139,6 @@ def bench_streaming_command(
         print("\n".join(streaming_report.lines(values)))
     if json is not None:
         streaming_report.write(json, shown)
-
-
-@app.command("bench-frontend")
-@with_settings(ServerConfig)
-def bench_frontend_command(
-    server: ServerConfig,
-    clients: Annotated[int, typer.Option(min=1, help="streams at once")] = 256,
-    tokens: Annotated[int, typer.Option(min=2, help="tokens of a stream")] = 256,
-    rounds: Annotated[int, typer.Option(min=1, help="streams of each client")] = 4,
-    step_ms: Annotated[float, typer.Option(min=0.01, help="time between two tokens of a stream")] = 2.0,
-) -> None:
-    """What the front ends cost a token: real HTTP clients, and an engine that computes nothing."""
-    from roseinfer.benchmarks.frontend import measure
-
-    print("\n".join(measure(server, clients, tokens, rounds, step_ms).lines()))
 
 
 def main() -> None:

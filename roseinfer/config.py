@@ -53,7 +53,7 @@ class EngineConfig:
         "fifo", "fifo: in order of arrival; pack: later requests may go first where the first does not fit"
     )
     admission_lookahead: int = setting(
-        16, "pack: requests behind the first that are looked at, and how often the first is passed at most"
+        16, "pack: requests after the first that may pass it, and how often it is passed at most"
     )
     decode_first: bool = setting(
         True, "every step decodes, prompts come along; else steps with prompts compute only prompts"
@@ -67,7 +67,7 @@ class EngineConfig:
     overlap_schedule: bool | None = setting(
         None, "launch a step before the tokens of the last one are read; on for a GPU if not given"
     )
-    paged_attn: bool = setting(True, "GPU: attend over the blocks where they lie, else gather them")
+    paged_attn: bool = setting(True, "GPU: attend over the blocks where they are, else gather them")
     cuda_graph: bool = setting(True, "GPU: replay captured graphs instead of launching every kernel")
     fused_ops: bool = setting(True, "GPU: kernels that do several operators' work at once")
     pinned_staging: bool = setting(True, "GPU: kernels read a step's arrays from pinned memory, else a copy")
@@ -80,7 +80,7 @@ class EngineConfig:
         "flash-attn first; on a CPU, where every other is sdpa, these are the C++ kernel, or sdpa",
     )
     spin_ms: float | None = setting(
-        None, "how long processes without work stay awake for more; 1000 beside a GPU, else 0, if not given"
+        None, "how long processes without work stay awake; 1000 with a GPU, else 0, if not given"
     )
     threads: int | None = setting(None, "CPU threads; PyTorch's choice if not given")
     packed_weights: bool = setting(True, "store weights in the layout of the CPU's matrix kernels")

@@ -9,7 +9,7 @@ import numpy as np
 
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
-from roseinfer.params import SamplingParams
+from roseinfer.request.params import SamplingParams
 from roseinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 

@@ -2,8 +2,8 @@
 
 
 class ModelError(Exception):
-    """A named model that cannot be had. `mend` says what would help."""
+    """A named model that cannot be had. `hint` says what would help."""
 
-    def __init__(self, message: str, mend: str) -> None:
+    def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
-        self.mend = mend
+        self.hint = hint

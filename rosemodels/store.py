@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from filelock import FileLock
+
 from rosemodels import gpt2, llama, smollm2
+from rosemodels.cache import cache_folder
 from rosemodels.errors import ModelError
 
 __all__ = ["CACHE", "ModelError", "folder", "names"]
 
-CACHE = Path(__file__).resolve().parents[1] / ".cache" / "models"
+CACHE = cache_folder() / "models"
 RANDOM = "random:"
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,9 @@ def folder(model: str, cache: Path = CACHE) -> Path | None:
     path = cache / recipe.key
     if not path.is_dir():
         try:
-            with _alone(cache, recipe.key):
+            cache.mkdir(parents=True, exist_ok=True)
+            # Of processes that want the same folder one makes it, the others wait.
+            with FileLock(cache / f".{recipe.key}.lock"):
                 if not path.is_dir():
                     _make(path, recipe.write)
         except OSError as error:
@@ -70,15 +73,6 @@ def folder(model: str, cache: Path = CACHE) -> Path | None:
                 f"could not make {path}: {error}", "check that there is room and who may write"
             ) from None
     return path
-
-
-@contextmanager
-def _alone(cache: Path, key: str) -> Iterator[None]:
-    """Of processes that want the same folder one makes it, the others wait."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / f".{key}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _make(path: Path, write: Callable[[Path], None]) -> None:

@@ -41,13 +41,13 @@ for phase in $phases; do
     case $phase in
     tests)
         logged tests_gpu 5 python3 -m pytest -q -p no:cacheprovider --durations 8 \
-            tests/gpu tests/roseinfer/test_triton_kernels.py
+            tests/gpu tests/roseinfer/kernels/test_triton_kernels.py
         ;;
     sanitize)
         logged memcheck 5 compute-sanitizer --tool memcheck --kernel-name "$own_kernels" \
-            python3 scripts/serve_a_few.py
+            python3 -m benchmarks.serve_a_few
         ;;
-    kernels) logged kernels 50 python3 scripts/measure_gpu_kernels.py ;;
+    kernels) logged kernels 50 python3 -m benchmarks.gpu_kernels ;;
     online)
         logged online 70 $bench online --engines "$engines" "${common[@]}" --trace "$trace" --fit clip \
             --max-output-len 128 --n "$n" --scales "$scales"

@@ -2,9 +2,17 @@
 
 import importlib.util
 import os
+import signal
+import sys
+from collections.abc import Generator
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+# A job that a script starts in the background ignores SIGINT and hands that down to all that it starts; tests
+# send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: A loaded machine is no fault of the code. Under CI the same examples are tried each time, elsewhere new
 #: ones.
@@ -21,3 +29,45 @@ if importlib.util.find_spec("triton") and not Path("/dev/nvidiactl").exists():
 
     del os.environ["TRITON_INTERPRET"]
     knobs.runtime.interpret = True
+
+#: What makes a test an integration test, as Python's audit events, and what the current test did of it.
+OUTSIDE = {"subprocess.Popen", "os.fork", "os.posix_spawn", "socket.bind", "socket.connect"}
+went_outside: list[str] = []
+
+
+def note(event: str, arguments: tuple[object, ...]) -> None:
+    if event in OUTSIDE:
+        went_outside.append(f"{event} {arguments[:2]}")
+
+
+sys.addaudithook(note)
+
+
+@pytest.fixture(scope="session")
+def integration() -> None:
+    """For fixtures that start processes or open sockets: a test that uses one is an integration test."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Every test is marked integration or unit; slow ones come first, so that workers end together."""
+    for item in items:
+        kinds = {name for name in ("unit", "integration") if item.get_closest_marker(name)}
+        if len(kinds) == 2:
+            raise pytest.UsageError(f"{item.nodeid} is marked unit and integration")
+        if not kinds:
+            outside = any(map(item.get_closest_marker, ("peer", "gpu", "browser")))
+            item.add_marker("integration" if outside or "integration" in item.fixturenames else "unit")
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    went_outside.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Function) -> Generator[None]:
+    yield
+    if went_outside and item.get_closest_marker("unit"):
+        pytest.fail(f"this unit test is an integration test, mark it: {went_outside[0]}", pytrace=False)

@@ -1,1 +1,1 @@
-"""The load client measured against a server of known latency: how much it sustains, how well it times."""
+"""Measures the client against a server of known latency: its highest rates and its timing error."""

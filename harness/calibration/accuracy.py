@@ -1,4 +1,4 @@
-"""How well the client times: what it measured beside what the golden server did."""
+"""The client's timing error: what it measured minus what the mock server did."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from harness.calibration.golden import ask, golden_server
+from harness.calibration.mock_process import ask, mock_server
 from harness.engines.cores import CpuSplit
 from harness.errors import BenchError
-from harness.golden.behaviour import Deed
-from harness.load.plan import LoadPlan, RawResponse
-from harness.load.run import run_load
+from harness.loadgen.load_plan import LoadPlan, RawResponse
+from harness.loadgen.run_load import run_load
+from harness.mock_server.behaviour import ServedRequest
 from harness.records.request import read_request
-from harness.spec.calibration import Spread, TimingError
+from harness.schema.calibration import Spread, TimingError
 
 BEHAVIOUR: Mapping[str, object] = {"ttft_ms": 40.0, "itl_ms": 5.0, "empty_first": True}
 UNPINNED = CpuSplit(None, None)
@@ -23,7 +23,8 @@ UNPINNED = CpuSplit(None, None)
 
 @dataclass
 class Times:
-    """Metrics of all requests, in ms: TTFT, TPOT and E2E one a request, ITL one a token after the first."""
+    """Metrics of all requests, in ms: TTFT, TPOT and E2E for each request, ITL for each token after the
+    first."""
 
     ttft: list[float] = field(default_factory=list)
     tpot: list[float] = field(default_factory=list)
@@ -31,21 +32,34 @@ class Times:
     e2e: list[float] = field(default_factory=list)
 
     def add(self, begin: float, chunks: list[tuple[float, int]]) -> None:
-        """A request that began at `begin` and whose chunks are (time, tokens)."""
+        """Add a request that began at `begin`, with chunks (time, tokens)."""
         first, last = chunks[0][0], chunks[-1][0]
         self.ttft.append((first - begin) * 1e3)
         self.e2e.append((last - begin) * 1e3)
         self.tpot.append((last - first) * 1e3 / max(1, sum(tokens for _, tokens in chunks) - 1))
-        for (before, _), (now, tokens) in pairwise(chunks):
-            self.itl += [(now - before) * 1e3 / tokens] * tokens
+        self.itl += token_gaps(chunks)
+
+
+def token_gaps(chunks: list[tuple[float, int]]) -> list[float]:
+    """ITL in ms of each token after the first chunk."""
+    return [
+        (now - before) * 1e3 / tokens
+        for (before, _), (now, tokens) in pairwise(chunks)
+        for _ in range(tokens)
+    ]
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A load as measured and as it was: the samples of both stand in the same order."""
+    """A load as measured and as it truly was, requests in the same order.
+
+    A client that reads the first chunks at once has no ITL for their tokens, so `itl_error`, in ms, is of the
+    tokens for which both sides have one.
+    """
 
     measured: Times
     true: Times
+    itl_error: list[float]
     submit_lag: list[float]
 
     def error(self, processes: int, concurrency: int) -> TimingError:
@@ -55,7 +69,7 @@ class Accuracy:
             concurrency=concurrency,
             requests=len(self.submit_lag),
             ttft_error_ms=_spread(np.subtract(self.measured.ttft, self.true.ttft)),
-            itl_error_ms=_spread(np.subtract(self.measured.itl, self.true.itl)),
+            itl_error_ms=_spread(np.asarray(self.itl_error)),
             submit_lag_ms=_spread(np.asarray(self.submit_lag)),
         )
 
@@ -69,28 +83,33 @@ def measure_accuracy(
     behaviour: Mapping[str, object] = BEHAVIOUR,
     cpus: CpuSplit = UNPINNED,
 ) -> Accuracy:
-    """Hold `concurrency` requests in flight and compare the clocks of both sides.
+    """Keep `concurrency` requests in flight and compare the times of both sides.
 
     Raises:
         BenchError: A request failed.
     """
-    with golden_server(cpus=cpus.engine) as golden:
+    with mock_server(cpus=cpus.engine) as mock:
         wire = [ask(index, tokens, behaviour, None) for index in range(requests)]
-        plan = LoadPlan(golden.target, wire, concurrency)
+        plan = LoadPlan(mock.target, wire, concurrency)
         result = run_load(plan, clients=processes, cpus=cpus.client)
-        deeds = golden.deeds()
-    accuracy = Accuracy(Times(), Times(), [])
+        served_requests = mock.served_requests()
+    accuracy = Accuracy(Times(), Times(), [], [])
     for response in result.responses:
-        _add(accuracy, response, deeds[response.index], tokens)
+        _add(accuracy, response, served_requests[response.index], tokens)
     return accuracy
 
 
-def _add(accuracy: Accuracy, response: RawResponse, deed: Deed, tokens: int) -> None:
+def _add(accuracy: Accuracy, response: RawResponse, served: ServedRequest, tokens: int) -> None:
     record = read_request(response, tokens)
     if record.error is not None or response.t_sent is None:
-        raise BenchError(f"a request to the golden server failed: {record.error}: {record.detail}")
+        raise BenchError(f"a request to the mock server failed: {record.error}: {record.detail}")
     accuracy.measured.add(response.t_sent, record.chunks)
-    accuracy.true.add(deed.t_received, deed.writes)
+    accuracy.true.add(served.t_received, served.writes)
+    measured, true = token_gaps(record.chunks), token_gaps(served.writes)
+    both = min(len(measured), len(true))
+    accuracy.itl_error.extend(
+        np.subtract(measured[len(measured) - both :], true[len(true) - both :]).tolist()
+    )
     accuracy.submit_lag.append((response.t_sent - response.t_sched) * 1e3)
 
 

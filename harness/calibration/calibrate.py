@@ -1,29 +1,29 @@
-"""The whole calibration: ceilings and timing errors, for one client process and for several."""
+"""The calibration: highest rates and timing errors, for one client process and for several."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from harness.calibration.accuracy import measure_accuracy
+from harness.calibration.calibration_file import save, this_machine
 from harness.calibration.ceiling import measure_ceiling
-from harness.calibration.store import load, save, this_machine
 from harness.engines.cores import CpuSplit, physical_cores, split
-from harness.spec.calibration import Calibration, ClientCeiling, TimingError
+from harness.files import now
+from harness.schema.calibration import Calibration, ClientCeiling, TimingError
 
 FIRST_CHUNKS_PER_S, FIRST_REQUESTS_PER_S = 40_000.0, 1_000.0
-#: Client processes of the second measurement where the client has no cores of its own.
+#: Client processes of the second measurement if the client has no cores of its own.
 SEVERAL = 2
 
-Tell = Callable[[str], None]
+ReportStatus = Callable[[str], None]
 
 
-def calibrate(*, quick: bool, tell: Tell) -> Calibration:
-    """Measure the client on this machine and store what was found.
+def calibrate(*, quick: bool, report_status: ReportStatus) -> Calibration:
+    """Measure the client on this machine and store the result.
 
     Args:
         quick: One client process and short trials: about 15 s instead of about 50.
-        tell: Is told what is being measured.
+        report_status: Called with what is being measured.
 
     Raises:
         BenchError: The machine is too busy, or the client failed.
@@ -34,25 +34,20 @@ def calibrate(*, quick: bool, tell: Tell) -> Calibration:
     ceilings: list[ClientCeiling] = []
     errors: list[TimingError] = []
     for processes in counts:
-        tell(f"ceiling of {processes} client {'process' if processes == 1 else 'processes'}")
+        report_status(f"ceiling of {processes} client {'process' if processes == 1 else 'processes'}")
         ceilings.append(_ceiling(processes, quick, cpus, ceilings))
         for concurrency in [8] if quick else [8, 32]:
-            tell(f"timing error of {processes}, {concurrency} requests in flight")
+            report_status(f"timing error of {processes}, {concurrency} requests in flight")
             errors.append(_error(processes, concurrency, quick, cpus))
     found = Calibration(
         machine=this_machine(),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now(),
         quick=quick,
         ceilings=ceilings,
         errors=errors,
     )
     save(found)
     return found
-
-
-def of_this_machine(tell: Tell) -> Calibration:
-    """The stored calibration of this machine, or a quick one made now."""
-    return load() or calibrate(quick=True, tell=tell)
 
 
 def _ceiling(processes: int, quick: bool, cpus: CpuSplit, before: list[ClientCeiling]) -> ClientCeiling:

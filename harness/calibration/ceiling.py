@@ -1,35 +1,35 @@
-"""The highest rate that the client sustains, searched for by trial."""
+"""Searches the highest rates that the client sustains."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import sqrt
 
-from harness.calibration.trials import Limit, Trial, try_chunks, try_requests
+from harness.calibration.rate_trials import Limit, Trial, try_chunks, try_requests
 from harness.engines.cores import CpuSplit
 from harness.errors import BenchError
-from harness.spec.calibration import ClientCeiling
+from harness.schema.calibration import ClientCeiling
 
-#: The next rate is the one at which the client would be this busy, as the last trial tells ...
+#: The next rate is the one at which the client would be this busy, estimated from the last trial ...
 BUSY = 0.9
-#: ... within these factors of the last.
+#: ... within these factors of the last rate.
 LEAST_STEP, MOST_STEP = 1.25, 3.0
 MOST_TRIALS = 12
-#: Trials between the highest rate that held and the lowest that did not.
+#: Trials between the highest rate that succeeded and the lowest that failed.
 REFINEMENTS = 2
 
 
 def measure_ceiling(
     *, processes: int, seconds: float, cpus: CpuSplit, start: tuple[float, float]
 ) -> ClientCeiling:
-    """Search both ceilings of `processes` client processes.
+    """Search the highest chunk and request rates of `processes` client processes.
 
     Args:
         seconds: Length of each trial.
         start: Chunks and requests a second to begin with.
 
     Raises:
-        BenchError: Not even a small rate holds.
+        BenchError: The client does not keep up with any rate.
     """
     chunks, limit = search(lambda rate: try_chunks(rate, seconds, processes, cpus), start[0])
     requests, _ = search(lambda rate: try_requests(rate, seconds, processes, cpus), start[1])
@@ -45,9 +45,9 @@ def measure_ceiling(
 def search(
     attempt: Callable[[float], Trial], start: float, refinements: int = REFINEMENTS
 ) -> tuple[Trial, Limit]:
-    """The best trial that the client kept up with, and what gave way above it.
+    """The best trial that the client kept up with, and what limits higher rates.
 
-    A rate that does not hold is tried once more: other work on the machine may have come between.
+    A failed rate is tried once more: other work on the machine may have disturbed it.
 
     Raises:
         BenchError: It kept up with none of the rates.
@@ -56,10 +56,10 @@ def search(
     too_much: Trial | None = None
     rate = start
     for _ in range(MOST_TRIALS + refinements):
-        trial = _twice(attempt, rate)
-        if trial.gave_way != "client" and (best is None or trial.reached > best.reached):
+        trial = _try_rate(attempt, rate)
+        if trial.limited_by != "client" and (best is None or trial.reached > best.reached):
             best = trial
-        if trial.gave_way is not None:
+        if trial.limited_by is not None:
             too_much = trial
         if best is None:
             rate /= 2
@@ -71,18 +71,20 @@ def search(
             refinements -= 1
             rate = sqrt(best.offered * too_much.offered)
     if best is None:
-        raise BenchError("the client keeps up with no rate on this machine", "let other work on it end first")
-    return best, (too_much and too_much.gave_way) or "client"
+        raise BenchError(
+            "the client keeps up with no rate on this machine", "stop other programs and try again"
+        )
+    return best, (too_much and too_much.limited_by) or "client"
 
 
-def _twice(attempt: Callable[[float], Trial], rate: float) -> Trial:
-    """The better of two trials, where the first does not hold."""
+def _try_rate(attempt: Callable[[float], Trial], rate: float) -> Trial:
+    """One trial, or the better of two if the first fails."""
     first = attempt(rate)
-    if first.gave_way is None:
+    if first.limited_by is None:
         return first
     second = attempt(rate)
-    return max(first, second, key=lambda trial: (_MERIT[trial.gave_way], trial.reached))
+    return max(first, second, key=lambda trial: (_RANK[trial.limited_by], trial.reached))
 
 
-#: A trial in which the client kept up says more than one in which it did not.
-_MERIT: dict[Limit | None, int] = {None: 2, "server": 1, "client": 0}
+#: A trial in which the client kept up is better than one in which it did not.
+_RANK: dict[Limit | None, int] = {None: 2, "server": 1, "client": 0}

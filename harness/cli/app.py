@@ -1,4 +1,4 @@
-"""The `bench` command: what a user can mend is one line, and an exit code."""
+"""The `bench` command. An error that the user can fix is one line, a hint and an exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.errors import BenchError
 
 INTERRUPTED = 130
 
-#: What a file system refuses and a user can mend: no space, no permission, a file where a folder should be.
+#: Errors of the file system that a user can fix: no space, no permission, a file where a folder should be.
 _REFUSED = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
@@ -19,30 +19,30 @@ _REFUSED = {
 
 def main() -> None:
     """Run a command and exit with its code."""
-    said = ""
+    message = ""
     try:
         code = _run()
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BenchError as error:
-        code, said = error.exit_code, str(error)
+        code, message = error.exit_code, str(error)
     except OSError as error:
         if error.errno not in _REFUSED:
             raise
         where = f"{error.filename}: " if error.filename else ""
         code = BenchError.exit_code
-        mend = "make room, let this user write there, or choose another --out"
-        said = f"{where}{error.strerror}\n  mend: {mend}"
+        hint = "free some space, fix the permissions, or choose another --out"
+        message = f"{where}{error.strerror}\n  hint: {hint}"
     if code == INTERRUPTED:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # pressed again, it would break off the way out
-        said = said or "interrupted"
-    if said:
-        print(f"bench: {said}", file=sys.stderr)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would interrupt the clean-up
+        message = message or "interrupted"
+    if message:
+        print(f"bench: {message}", file=sys.stderr)
     sys.exit(code)
 
 
 def _run() -> int:
-    """The imports take a second, in which a user may already press Ctrl-C."""
+    """Imports here, because they take a second in which a user may press Ctrl-C."""
     import typer
 
     from harness.cli.commands import app
@@ -51,7 +51,8 @@ def _run() -> int:
         code: int | None = app(standalone_mode=False)
     except typer.TyperException as error:
         if message := error.format_message().replace(": Value error, ", ": "):
-            print(f"bench: {message}\n  mend: see `bench --help` and `bench COMMAND --help`", file=sys.stderr)
+            hint = "`bench --help` lists the commands, `bench COMMAND --help` their options"
+            print(f"bench: {message}\n  hint: {hint}", file=sys.stderr)
         return error.exit_code
     return code or 0
 

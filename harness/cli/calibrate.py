@@ -1,4 +1,4 @@
-"""`bench calibrate`: the client's own ceiling and timing error on this machine."""
+"""`bench calibrate`: how fast and how exact the client is on this machine."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.calibration.calibrate import calibrate as measure
-from harness.calibration.store import PATH
-from harness.spec.calibration import Calibration
+from harness.calibration.calibration_file import PATH
+from harness.schema.calibration import Calibration
 
 
 def calibrate(
-    quick: Annotated[bool, typer.Option("--quick", help="one client process, 15 s")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="measure one client process only: 15 s instead of 50 s")
+    ] = False,
 ) -> None:
-    """Measure the load client itself against a server of known latency; runs are judged by the result."""
+    """Measure the client against a server of known latency.
+
+    `bench online` uses the result to judge its cells.
+    """
     progress = Console(stderr=True, highlight=False)
     with progress.status("starting") as status:
-        found = measure(quick=quick, tell=lambda what: status.update(what))
+        found = measure(quick=quick, report_status=lambda what: status.update(what))
     _show(found, Console(highlight=False))
     print(PATH)
 
@@ -34,13 +39,13 @@ def _show(found: Calibration, console: Console) -> None:
     ceilings = Table(
         "client processes", "chunks/s each", "chunks per CPU s", "requests/s each", "limited by", box=None
     )
-    for one in found.ceilings:
+    for ceiling in found.ceilings:
         ceilings.add_row(
-            str(one.processes),
-            f"{one.chunks_per_s:,.0f}",
-            f"{one.chunks_per_cpu_s:,.0f}",
-            f"{one.requests_per_s:,.0f}",
-            one.limit,
+            str(ceiling.processes),
+            f"{ceiling.chunks_per_s:,.0f}",
+            f"{ceiling.chunks_per_cpu_s:,.0f}",
+            f"{ceiling.requests_per_s:,.0f}",
+            ceiling.limit,
         )
     console.print(ceilings)
     console.print("\nMeasured minus true, ms:")

@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
 import harness
-from harness.cli import calibrate, compare, engines, offline, online, profile, report, schema, traces
+
+#: What `bench --help` says of each command. Its module, `harness.cli.NAME`, with underscores for hyphens, is
+#: imported when it is called.
+COMMANDS = {
+    "online": "Measure each engine's server under load: a trace, or a fixed number of requests in flight.",
+    "offline": "Measure the throughput of a fixed batch of prompts through each engine's in-process API.",
+    "compare": "Compare two runs by their raw times, with intervals and verdicts.",
+    "calibrate": "Measure the client against a server of known latency.",
+    "report": "Render one or several runs into one self-contained HTML file.",
+    "schema": "Print the JSON Schema of a settings or results file.",
+    "engines": "List, check, show and install engines.",
+    "profile": "Profile the engines of a run (`bench profile RUN`), or compare two profiles (`… diff A B`).",
+    "convert-run": "Convert runs of version 0.1 to this version's schema; the originals are kept.",
+    "traces": "List, describe, download and convert traces.",
+}
+
+
+class _OnDemand(typer.core.TyperGroup):
+    """Imports only the command that is called: some imports take a second."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, name and load_command(name), rest
+
+
+def load_command(name: str) -> Any:
+    """The command of `harness.cli.NAME`: its `app` of several commands, or its function NAME."""
+    function = name.replace("-", "_")
+    module, alone = import_module(f"harness.cli.{function}"), typer.Typer()
+    if hasattr(module, "app"):
+        alone.add_typer(module.app, name=name)
+    else:
+        alone.command(name)(getattr(module, function))
+    return typer.main.get_group(alone).commands[name]
+
 
 app = typer.Typer(
+    cls=_OnDemand,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -17,8 +53,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         print(f"rosebench {harness.__version__}")
         raise typer.Exit
 
@@ -32,12 +68,5 @@ def _bench(
     pass
 
 
-app.command("online")(online.online)
-app.command("offline")(offline.offline)
-app.command("compare")(compare.compare)
-app.command("calibrate")(calibrate.calibrate)
-app.command("report")(report.report)
-app.command("schema")(schema.schema)
-app.add_typer(engines.app, name="engines")
-app.add_typer(profile.app, name="profile")
-app.add_typer(traces.app, name="traces")
+for _name, _help in COMMANDS.items():
+    app.command(_name, help=_help)(lambda: None)

@@ -1,4 +1,4 @@
-"""`bench compare A B`: how run B differs from run A, and whether gates hold."""
+"""`bench compare A B`: how run B differs from run A, and whether it passes its gates."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import typer
 from rich.console import Console
 
 from harness.cli.progress import PLAIN_WIDTH, rich_table
-from harness.compare import tables
 from harness.compare.comparable import NAMES
 from harness.compare.compare import compare_runs
-from harness.spec.compare import CompareResults
-from harness.spec.gates import parse_gate
-from harness.spec.settings import split
+from harness.report.tables.differences import caveats, difference_tables, gates_table
+from harness.schema.compare import CompareResults
+from harness.schema.gates import parse_gate
+from harness.schema.settings import split
 
 #: Exit code by outcome. Code 2 is also that of a wrong command line, which says so on stderr.
 CODES = {"pass": 0, "no gate": 0, "regression": 1, "inconclusive": 2, "not comparable": 3}
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="folder of the run to measure against")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="folder of the run that is judged")],
+    a: Annotated[Path, typer.Argument(metavar="A", help="folder of the baseline run")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="folder of the run to judge")],
     gate: Annotated[
         str | None,
         typer.Option(
-            help="limits, e.g. 'ttft_p99<=+10%, output_tok_per_s>=-3%, e2e_p50<=2s'", metavar="EXPR"
+            help="limits of B, e.g. 'ttft_p99<=+10%, output_tok_per_s>=-3%, e2e_p50<=2s'", metavar="EXPR"
         ),
     ] = None,
     engine_a: Annotated[
@@ -34,11 +34,11 @@ def compare(
     ] = None,
     engine_b: Annotated[str | None, typer.Option(help="with this engine of B", metavar="NAME")] = None,
     allow_different: Annotated[
-        str, typer.Option(help=f"what may differ, of {', '.join(NAMES)}", metavar="NAME,…")
+        str, typer.Option(help=f"differences to allow: {', '.join(NAMES)}", metavar="NAME,…")
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
-    """Compare two runs by their raw times.
+    """Compare two runs by their raw times, with intervals and verdicts.
 
     Exits with 0 (pass), 1 (regression), 2 (inconclusive) or 3 (not comparable).
     """
@@ -56,17 +56,21 @@ def _show(results: CompareResults) -> None:
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     console.print(f"A: {results.a}\nB: {results.b}")
-    for one in results.obstacles:
-        console.print(f"{'allowed' if one.allowed else 'not comparable'} ({one.name}): {one.reason}")
-    for table in tables.differences(results):
+    for obstacle in results.obstacles:
+        console.print(
+            f"{'allowed' if obstacle.allowed else 'not comparable'} ({obstacle.name}): {obstacle.reason}"
+        )
+    for table in difference_tables(results):
         console.print(rich_table(table))
     if results.differences:
-        for line in tables.caveats(results):
+        for line in caveats(results):
             console.print(line)
     if results.gates:
-        console.print(rich_table(tables.gates(results)))
+        console.print(rich_table(gates_table(results)))
     if results.outcome != "no gate":
         console.print(f"verdict: {results.outcome}")
     if results.outcome == "not comparable":
-        names = ",".join(dict.fromkeys(one.name for one in results.obstacles if not one.allowed))
-        console.print(f"  mend: measure both alike, or add to --allow-different {names}")
+        names = ",".join(
+            dict.fromkeys(obstacle.name for obstacle in results.obstacles if not obstacle.allowed)
+        )
+        console.print(f"  hint: measure both runs with the same settings, or use --allow-different {names}")

@@ -1,4 +1,4 @@
-"""`bench engines`: which engines there are, what would be started, what is missing, and how to bring it."""
+"""`bench engines`: which engines are installed, what would be started, and how to install the rest."""
 
 from __future__ import annotations
 
@@ -12,35 +12,38 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from harness.engines.auto_settings import resolve_device, resolve_dtype
 from harness.engines.base import EngineSettings, Installation, Missing
 from harness.engines.configured import load_variants
-from harness.engines.environments.bundle import find_bundle, make_bundle, read_size
-from harness.engines.environments.install import install as install_engine
-from harness.engines.environments.install import unfinished
-from harness.engines.environments.unpack import UnpackError
-from harness.engines.environments.unpack import unpack as unpack_bundle
 from harness.engines.find import CACHE, place
 from harness.engines.local import LocalEngine
-from harness.engines.registry import LOCAL, contender, get_engine
-from harness.engines.resolve import resolve_device, resolve_dtype
+from harness.engines.names import check_name
+from harness.engines.registry import BROKEN, ENGINES, LOCAL, get_engine, get_engine_variant
+from harness.environments.bundle import find_bundle, make_bundle, read_size
+from harness.environments.install import install as install_engine
+from harness.environments.install import unfinished
+from harness.environments.unpack import UnpackError
+from harness.environments.unpack import unpack as unpack_bundle
 from harness.errors import UsageError
-from harness.spec.settings import Device, Dtype, EngineRef
+from harness.schema.settings import Device, Dtype, EngineRef
 from harness.telemetry import gpu
 
-app = typer.Typer(no_args_is_help=True, help="Which engines exist, whether they run here, what is started.")
+app = typer.Typer(no_args_is_help=True, help="List, check, show and install engines.")
 console = Console(soft_wrap=True, highlight=False)
 
 
 @app.command("list")
 def list_engines() -> None:
-    """Engines, where they are, and their variants."""
+    """List engines, where they are installed, and their variants."""
     table = Table("engine", "version", "where", "variants", box=None, header_style="bold")
-    for engine in [*LOCAL.values(), get_engine("openai")]:
+    for engine in ENGINES.values():
         found = engine.find()
         version, where = (
             (found.version, found.how) if isinstance(found, Installation) else ("-", found.reason)
         )
-        table.add_row(engine.name, version, where, ", ".join(sorted(load_variants(engine.name))) or "-")
+        table.add_row(engine.name, version, where, ", ".join(sorted(load_variants(engine))) or "-")
+    for name, error in BROKEN.items():
+        table.add_row(name, "-", error.message, "-")
     console.print(table)
 
 
@@ -48,23 +51,23 @@ def list_engines() -> None:
 def show(
     name: Annotated[str, typer.Argument(help="NAME or NAME@VARIANT")],
     model: Annotated[Path, typer.Option(help="model folder")] = Path("MODEL"),
-    device: Annotated[Device, typer.Option(help="where it runs")] = "auto",
-    dtype: Annotated[Dtype, typer.Option(help="weights and activations")] = "auto",
+    device: Annotated[Device, typer.Option(help="device")] = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="dtype of weights and activations")] = "auto",
     max_model_len: Annotated[int, typer.Option(min=2, help="context in tokens")] = 1024,
-    prefix_cache: Annotated[bool, typer.Option(help="reuse the KV cache of shared prefixes")] = False,
+    prefix_cache: Annotated[bool, typer.Option(help="turn the prefix cache on")] = False,
 ) -> None:
-    """The exact command and environment that would be started."""
+    """Show the exact command and environment that would be started."""
     ref = _reference(name)
     engine = _local(ref)
     found = engine.find()
     if isinstance(found, Missing):
-        console.print(f"# not installed: {found.reason}; {found.mend}", markup=False)
+        console.print(f"# not installed: {found.reason}; {found.hint}", markup=False)
         found = Installation(ref.name, "unknown", engine.distributions[0], Path("PYTHON"), "nowhere")
     if engine.caveat:
         console.print(f"# {engine.display}: {engine.caveat}", markup=False)
     where = resolve_device("auto") if device == "auto" else device
     settings = EngineSettings(
-        contender=contender(ref),
+        engine_variant=get_engine_variant(ref),
         model=model,
         served_name="model",
         device=where,
@@ -79,61 +82,69 @@ def show(
 
 def _reference(name: str) -> EngineRef:
     try:
-        return EngineRef.model_validate(name)
+        ref = EngineRef.model_validate(name)
     except ValidationError:
-        known = ", ".join([*LOCAL, "openai"])
-        raise UsageError(f"{name!r} is not an engine", f"NAME or NAME@VARIANT of {known}") from None
+        known = ", ".join(ENGINES)
+        raise UsageError(
+            f"{name!r} is not an engine", f"give NAME or NAME@VARIANT; engines are {known}"
+        ) from None
+    check_name(ref.name)
+    return ref
 
 
 def _local(ref: EngineRef) -> LocalEngine:
-    engine = LOCAL.get(ref.name)
-    if engine is None:
-        raise UsageError(f"{ref.name} is not started by this harness", f"known: {', '.join(LOCAL)}")
+    engine = get_engine(ref.name)
+    if not isinstance(engine, LocalEngine):
+        raise UsageError(f"{ref.name} is not started by bench", f"choose one of {', '.join(LOCAL)}")
     return engine
 
 
 @app.command("install")
 def install(
     name: Annotated[str, typer.Argument(help="engine")],
-    version: Annotated[str | None, typer.Option(help="instead of the one that was tried")] = None,
+    version: Annotated[
+        str | None, typer.Option(help="version of the engine; default: the tested one")
+    ] = None,
     cpu: Annotated[
-        bool | None, typer.Option("--cpu/--cuda", help="for which device; default: this machine's")
+        bool | None, typer.Option("--cpu/--cuda", help="device to install for; default: that of this machine")
     ] = None,
 ) -> None:
-    """Make an engine's own environment in the project's cache, with a lock file. Goes on where it stopped."""
+    """Install an engine into an environment of its own. An interrupted installation is continued."""
     engine = _local(_reference(name))
     build = resolve_device("auto") if cpu is None else ("cpu" if cpu else "cuda")
     made = install_engine(engine, build, version)
     console.print(f"{engine.name} {made.version}: {made.python}", markup=False)
     if (decides := place(engine.name)).python.parent != CACHE / engine.name / "bin":
-        console.print(f"note: runs use {decides.python}, {decides.how}", markup=False)
+        console.print(f"note: bench uses {decides.python} instead ({decides.how})", markup=False)
 
 
 @app.command("bundle")
 def bundle(
     name: Annotated[str, typer.Argument(help="engine")],
     out: Annotated[Path, typer.Option(help="folder of the bundle")],
-    part_size: Annotated[str, typer.Option(help="largest part, like 45M")] = "45M",
-    version: Annotated[str | None, typer.Option(help="of the engine")] = None,
+    part_size: Annotated[str, typer.Option(help="size of the largest part, such as 45M")] = "45M",
+    version: Annotated[
+        str | None, typer.Option(help="version of the engine; default: the first that can be packed")
+    ] = None,
 ) -> None:
-    """Pack an engine for a GPU host without a network; `unpack.py` in the bundle lays it out there."""
-    ref = _reference(name)
+    """Pack an engine for a GPU host without a network. `unpack.py` in the bundle installs it there."""
+    engine = _local(_reference(name))
     size = read_size(part_size)
-    version, recipe = find_bundle(ref.name, version)
-    manifest = make_bundle(ref.name, version, recipe, out, size)
+    version, recipe = find_bundle(engine, version)
+    manifest = make_bundle(engine, version, recipe, out, size)
     parts = sorted(out.glob("part-*"))
     total = sum(part.stat().st_size for part in parts) / 2**20
     console.print(
-        f"{manifest.parent}: {ref.name} {version}, {len(parts)} parts, {total:.0f} MiB", markup=False
+        f"{manifest.parent}: {engine.name} {version}, {len(parts)} parts, {total:.0f} MiB", markup=False
     )
 
 
 @app.command("unpack")
 def unpack(
     bundle: Annotated[Path, typer.Argument(help="folder of the bundle")],
-    python: Annotated[str, typer.Option(help="the interpreter that has torch")] = sys.executable,
+    python: Annotated[str, typer.Option(help="Python interpreter with torch")] = sys.executable,
 ) -> None:
-    """Lay out a bundle as an engine of this project; without it: `python3 BUNDLE/unpack.py --to FOLDER`."""
+    """Install an engine from a bundle. Without bench: `python3 BUNDLE/unpack.py --to FOLDER`."""
     try:
         folder = unpack_bundle(bundle, CACHE, python)
     except UnpackError as error:
@@ -143,16 +154,16 @@ def unpack(
 
 @app.command("doctor")
 def doctor() -> None:
-    """What is there, what runs, what is missing, and the mend. Ends with 3 when something is broken."""
+    """Check every engine: is it installed, does it run, how to fix it. Exits with 3 if one is broken."""
     broken = False
     for engine in LOCAL.values():
         found = engine.find()
         if isinstance(found, Missing):
-            console.print(f"{engine.name}: not installed: {found.reason}\n  mend: {found.mend}", markup=False)
+            console.print(f"{engine.name}: not installed: {found.reason}\n  hint: {found.hint}", markup=False)
         else:
             trouble = engine.trouble(found)
             broken = broken or trouble is not None
-            state = "runs" if trouble is None else f"does not run: {trouble}\n  mend: {engine.install}"
+            state = "runs" if trouble is None else f"does not run: {trouble}\n  hint: {engine.install}"
             where = f"{found.how} ({found.python})"
             console.print(
                 f"{engine.name}: {found.distribution} {found.version}, {where}: {state}", markup=False
@@ -160,7 +171,10 @@ def doctor() -> None:
         if engine.caveat:
             console.print(f"  note: {engine.caveat}", markup=False)
         for folder in unfinished(engine.name):
-            console.print(f"  {folder.name} is half installed\n  mend: {engine.install}", markup=False)
+            console.print(f"  {folder.name} is only partly installed\n  hint: {engine.install}", markup=False)
+    for error in BROKEN.values():
+        broken = True
+        console.print(f"{error.message}\n  hint: {error.hint}", markup=False)
     names = [f"{device['name']} (driver {device['driver']})" for device in gpu.describe()]
     console.print(f"GPU: {', '.join(names) or 'none'}", markup=False)
     raise typer.Exit(3 if broken else 0)

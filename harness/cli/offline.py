@@ -1,4 +1,4 @@
-"""`bench offline`: throughput of a fixed batch through each engine's own API."""
+"""`bench offline`: throughput of a fixed batch through each engine's in-process API."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from pathlib import Path
 
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
-from harness.cli.profile import profile_alone, profile_behind
+from harness.cli.profile import profile_after, profile_only
 from harness.cli.progress import make_display
 from harness.errors import BenchError, EngineError, InterruptedRunError
-from harness.offline.run import Begun, Event, run_offline
-from harness.reporting.report import write_run_outputs
-from harness.spec.results import OfflineResult
-from harness.spec.settings import OfflineSettings
+from harness.report.render import write_run_outputs
+from harness.runs.events import BatchDone, Event, Started
+from harness.runs.offline import run_offline
+from harness.schema.settings import OfflineSettings
 
 
 @with_settings(OfflineSettings)
 def offline(
     settings: OfflineSettings, open_report: Open = False, as_json: Json = False, quiet: Quiet = False
 ) -> None:
-    """Throughput of a fixed batch of token-id prompts through each engine's in-process API."""
+    """Measure the throughput of a fixed batch of prompts through each engine's in-process API."""
     folder: Path | None = None
     measured = 0
     with make_display(quiet) as display:
 
         def show(event: Event) -> None:
             nonlocal folder, measured
-            if isinstance(event, Begun):
+            if isinstance(event, Started):
                 folder = event.folder
-            measured += isinstance(event, OfflineResult)
+            measured += isinstance(event, BatchDone)
             display.show(event)
 
         if settings.profile_only:
-            profile_alone(settings, "offline", display)
+            profile_only(settings, display)
             return
         try:
             folder, results = run_offline(settings, ["bench", *sys.argv[1:]], show)
         except KeyboardInterrupt:
             if folder is None:
                 raise
-            what = "interrupted; what is measured is saved" if measured else "interrupted"
+            what = "interrupted; finished measurements are saved" if measured else "interrupted"
             raise InterruptedRunError(what, _again(folder, measured)) from None
         except BenchError as error:
             if folder is not None:
-                error.mend = "; then ".join(filter(None, (error.mend, _again(folder, measured))))
+                error.hint = "; then ".join(filter(None, (error.hint, _again(folder, measured))))
             raise
         if not results.results:
             raise EngineError("nothing could be measured", f"see the logs in {folder / 'logs'}")
         report = write_run_outputs(folder)
-        fault = profile_behind(folder, settings.profile, display) if settings.profile else None
+        fault = profile_after(folder, settings.profile, display) if settings.profile else None
     display.tables(results)
     conclude(results, report, fault, as_json=as_json, open_report=open_report)
 
 
 def _again(folder: Path, measured: int) -> str:
-    """How to go on with a run that ended early; there is no resuming a batch."""
+    """What to do after a run that ended early. A batch cannot be resumed."""
     again, name = "run the command again", shlex.quote(str(folder))
     if not measured:
         return f"{again}; nothing was measured, the logs are in {name}"

@@ -1,4 +1,4 @@
-"""`bench online`: parse, run, show, name the report."""
+"""`bench online`: runs an online benchmark, shows its progress, prints the path of the report."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Annotated
 
 import typer
 
-from harness.cells.events import Event, Started
-from harness.cells.online import resume_online, run_online
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
-from harness.cli.profile import profile_alone, profile_behind
+from harness.cli.profile import profile_after, profile_only
 from harness.cli.progress import make_display
 from harness.errors import BenchError, InterruptedRunError
 from harness.profiling.stage import unprofiled
-from harness.reporting.notices import few_rounds
-from harness.reporting.report import write_run_outputs
-from harness.spec.settings import OnlineSettings
+from harness.report.render import write_run_outputs
+from harness.report.text.notices import few_rounds
+from harness.runs.events import Event, Started
+from harness.runs.online import resume_online, run_online
+from harness.schema.settings import OnlineSettings
 
-Resume = Annotated[Path | None, typer.Option(help="finish this run; it has its settings", metavar="RUN")]
+Resume = Annotated[Path | None, typer.Option(help="finish this run, with its own settings", metavar="RUN")]
 
 
 @with_settings(OnlineSettings, instead="resume")
@@ -32,7 +32,7 @@ def online(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Load each engine's server, one engine at a time: a trace at several scales, or so many in flight."""
+    """Measure each engine's server under load: a trace, or a fixed number of requests in flight."""
     folder: Path | None = None
     with make_display(quiet) as display:
 
@@ -43,7 +43,7 @@ def online(
             display.show(event)
 
         if settings is not None and settings.profile_only:
-            profile_alone(settings, "online", display)
+            profile_only(settings, display)
             return
         try:
             if settings is not None:
@@ -57,15 +57,15 @@ def online(
         except KeyboardInterrupt:
             if folder is None:
                 raise
-            raise InterruptedRunError("interrupted; what is measured is saved", _finish(folder)) from None
+            raise InterruptedRunError("interrupted; finished cells are saved", _finish(folder)) from None
         except BenchError as error:
             if folder is not None:
-                error.mend = "; then ".join(filter(None, (error.mend, _finish(folder))))
+                error.hint = "; then ".join(filter(None, (error.hint, _finish(folder))))
             raise
         fault = None
-        tools = OnlineSettings.model_validate(results.meta.settings).profile
+        tools = results.meta.settings.profile
         if tools is not None and (engines := unprofiled(run, results, tools)):
-            fault = profile_behind(run, tools, display, engines)
+            fault = profile_after(run, tools, display, engines)
     display.tables(results)
     conclude(results, report, fault, as_json=as_json, open_report=open_report)
 

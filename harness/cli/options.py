@@ -1,4 +1,4 @@
-"""Command-line options made from the settings models, so that every setting is written once."""
+"""Command-line options from the settings models, so that every setting is defined once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import typer
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from harness.engines.names import check_name
 from harness.engines.registry import installed_engines
 from harness.errors import UsageError
-from harness.spec.loader import build
-from harness.spec.settings import CommonSettings
+from harness.schema.loader import build
+from harness.schema.settings import CommonSettings
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 
@@ -25,13 +26,13 @@ _SHORTER = {"list": "LIST", "EngineRef": "NAME[@VARIANT],…", "Slo": "METRIC=MS
 def with_settings(
     kind: type[CommonSettings], instead: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command `--config` and an option for each field of `kind`; its first argument is the result.
+    """Give a command `--config` and an option for each field of `kind`; its first argument is the settings.
 
-    Options keep the text they were given: pydantic alone decides what it means, for YAML and CLI alike.
+    Options stay text: pydantic alone parses them, in the same way as YAML.
 
     Args:
-        instead: An option of the command that stands for all settings. Where it is given, the first argument
-            is None, and a setting beside it is a UsageError.
+        instead: An option of the command that replaces all settings. If it is given, the first argument is
+            None, and any other setting is a UsageError.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -43,6 +44,8 @@ def with_settings(
             given = {name: text for name, text in texts.items() if text is not None}
             if instead is None or values[instead] is None:
                 settings = build(kind, config, given)
+                for engine in settings.engines:
+                    check_name(engine.name)
                 if "engines" not in settings.model_fields_set:
                     settings = settings.model_copy(update={"engines": installed_engines()})
                 command(settings, **values)
@@ -50,7 +53,8 @@ def with_settings(
             if beside := [*given, *(["config"] if config else [])]:
                 options = ", ".join("--" + name.replace("_", "-") for name in beside)
                 raise UsageError(
-                    f"--{instead} goes with the run's own settings, not {options}", "leave it out"
+                    f"--{instead} uses the run's own settings and cannot be combined with {options}",
+                    f"leave out {options}",
                 )
             command(None, **values)
 
@@ -63,7 +67,7 @@ def with_settings(
 
 
 def _config() -> inspect.Parameter:
-    option = typer.Option(help="YAML file with the same settings; options win", metavar="FILE")
+    option = typer.Option(help="YAML file with settings; options override it", metavar="FILE")
     return inspect.Parameter(
         "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, option]
     )
@@ -85,7 +89,7 @@ def _metavar(field: FieldInfo) -> str:
 
 
 def _words(annotation: Any) -> Iterator[str]:
-    """What a value looks like: choices as they are, types by name."""
+    """How a value is written: choices as they are, types by name."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from _words(get_args(annotation)[0])

@@ -1,4 +1,4 @@
-"""How a benchmark ends: what goes to stdout, and the exit code."""
+"""The end of a benchmark: what is printed to stdout, and the exit code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.errors import BenchError
-from harness.spec.results import OfflineResults, OnlineResults
+from harness.schema.results import OfflineResults, OnlineResults
 
 FAILED = 3
 
@@ -29,7 +29,7 @@ def conclude(
     """Print the report's path or the results, alone, to stdout. Exits with 3 when something failed.
 
     Raises:
-        BenchError: `fault`, what ended a stage behind the benchmark.
+        BenchError: `fault`, the error of the profiling after the benchmark.
     """
     print(results.model_dump_json(indent=2) if as_json else report)
     if open_report:
@@ -41,7 +41,7 @@ def conclude(
 
 
 def _failed(results: OnlineResults | OfflineResults) -> bool:
-    """Whether something that was begun failed. An engine that is not installed did not begin."""
+    """Whether something that was started failed. An engine that is not installed was not started."""
     faults = any(skipped.repeat is not None for skipped in results.skipped)
     return faults or (
         isinstance(results, OnlineResults) and any(summary.num_error for summary in results.summaries)

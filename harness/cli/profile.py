@@ -6,37 +6,41 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from harness.cli.progress import PLAIN_WIDTH, Display, make_display, rich_table
 from harness.errors import BenchError, EngineError, InterruptedRunError, UsageError
-from harness.profiling import tables
 from harness.profiling.analysis import analyse
-from harness.profiling.stage import Captured, ProfileOptions, Profiling, profile_run
-from harness.profiling.store import MANIFEST, read_profiles
+from harness.profiling.profile_files import read_profiles
+from harness.profiling.stage import ProfileOptions, profile_run
 from harness.profiling.subject import begin_run, open_subject
-from harness.reporting.report import write_run_outputs
-from harness.reporting.run import OFFLINE, ONLINE
-from harness.reporting.table import Table
-from harness.spec.load import LoadLevel
-from harness.spec.profile import ProfileFigures, Profiles, Tools
-from harness.spec.settings import CommonSettings, split
+from harness.report.render import write_run_outputs
+from harness.report.tables import profiles as profile_tables
+from harness.report.tables.gaps import gap_table
+from harness.report.tables.table import Table
+from harness.runs.events import CaptureDone, CaptureStarting, Event
+from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS
+from harness.schema.load import ClosedLoop, Load, TraceLoad
+from harness.schema.profile import ProfileFigures, Profiles, Tools
+from harness.schema.settings import OfflineSettings, OnlineSettings, split
 
-Scale = Annotated[float | None, typer.Option(help="of the run's scales; default the heaviest", metavar="S")]
+Scale = Annotated[float | None, typer.Option(help="scale of the run; default: the heaviest", metavar="S")]
 Concurrency = Annotated[
-    int | None, typer.Option(help="of a closed loop's requests in flight; default the most", metavar="K")
+    int | None, typer.Option(help="level of a closed loop; default: the highest", metavar="K")
 ]
 Engines = Annotated[
-    str | None, typer.Option(help="of the run's engines; default all", metavar="NAME[@VARIANT],…")
+    str | None, typer.Option(help="engines of the run; default: all", metavar="NAME[@VARIANT],…")
 ]
 Tool = Annotated[Tools, typer.Option(help="which profiler")]
 Steps = Annotated[int, typer.Option(min=2, help="engine steps to capture")]
-Stacks = Annotated[bool, typer.Option("--stacks", help="Python stacks too: large, and slow to write")]
-Nsys = Annotated[Path | None, typer.Option(help="the nsys program; default: looked for", metavar="PATH")]
-MaxMb = Annotated[int, typer.Option(min=1, help="a larger file is removed, in MB", metavar="N")]
+Stacks = Annotated[bool, typer.Option("--stacks", help="record Python stacks: large files, slow to write")]
+Nsys = Annotated[
+    Path | None, typer.Option(help="path of the nsys program; default: searched", metavar="PATH")
+]
+MaxMb = Annotated[int, typer.Option(min=1, help="remove files larger than this, in MB", metavar="N")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the manifest's path")]
 PERFETTO = "https://ui.perfetto.dev"
 
@@ -53,7 +57,7 @@ class _RunByDefault(typer.core.TyperGroup):
 app = typer.Typer(
     cls=_RunByDefault,
     no_args_is_help=True,
-    help="Profile a run's engines, each in a server of its own: `bench profile RUN` or `… diff A B`.",
+    help="Profile the engines of a run (`bench profile RUN`), or compare two profiles (`… diff A B`).",
 )
 
 
@@ -70,11 +74,11 @@ def run(
     max_mb: MaxMb = ProfileOptions.max_bytes >> 20,
     quiet: Quiet = False,
 ) -> None:
-    """Capture a sample of a run's load and read it; the figures of the benchmark stay as they are."""
+    """Profile the engines of a run under a sample of its load. The figures of the benchmark do not change."""
     if scale is not None and concurrency is not None:
-        raise UsageError("--scale is of a trace, --concurrency of a closed loop", "give one of them")
-    load = None if scale is None else LoadLevel(scale)
-    load = load if concurrency is None else LoadLevel(concurrency=concurrency)
+        raise UsageError("--scale is for a trace, --concurrency for a closed loop", "use one of them")
+    load: Load | None = None if scale is None else TraceLoad(scale=scale)
+    load = load if concurrency is None else ClosedLoop(concurrency=concurrency)
     options = ProfileOptions(tool, steps, stacks, nsys, max_mb << 20)
     with make_display(quiet) as display:
         chosen = None if engines is None else split(engines)
@@ -84,12 +88,12 @@ def run(
 
 def profile_folder(
     folder: Path,
-    load: LoadLevel | None,
+    load: Load | None,
     options: ProfileOptions,
     display: Display,
     engines: Sequence[str] | None = None,
 ) -> None:
-    """The whole stage of one run, or of some of its engines: captures, figures, the report made again.
+    """Profile a run, or some of its engines: capture, read the figures, render the report again.
 
     Raises:
         EngineError: a capture failed; the others are kept.
@@ -97,24 +101,26 @@ def profile_folder(
 
     faults: list[str | None] = []
 
-    def show(event: Profiling | Captured) -> None:
-        if isinstance(event, Captured):
+    def show(event: Event) -> None:
+        if isinstance(event, CaptureDone):
             faults.append(event.run.error)
         match event:
-            case Profiling(label, tool, level, log):
+            case CaptureStarting(label, tool, level, log):
                 display.line(f"{label}: {tool} profile with {level.in_flight} in flight; log: {log}")
-            case Captured(one) if one.error is not None:
+            case CaptureDone(one) if one.error is not None:
                 display.line(f"{one.label}: no {one.tool} profile: {one.error}")
-            case Captured(one):
+            case CaptureDone(one):
                 size = sum(artifact.bytes for artifact in one.artifacts) / 1e6
                 display.line(f"{one.label}: {one.tool} profile, {size:.1f} MB in {one.wall_s:.0f} s")
                 for artifact in one.artifacts:
                     if artifact.kind == "torch trace":
                         display.line(f"  open {folder / artifact.path} in {PERFETTO}")
+            case _:
+                display.show(event)
 
-    profile_run(open_subject(folder, load, display.show, engines), options, show)
+    profile_run(open_subject(folder, load, show, engines), options, show)
     profiles = analyse(folder)
-    if (folder / ONLINE).is_file() or (folder / OFFLINE).is_file():
+    if (folder / ONLINE_RESULTS).is_file() or (folder / OFFLINE_RESULTS).is_file():
         write_run_outputs(folder)
     display.print_tables(_tables(profiles))
     for path, reason in profiles.unread.items():
@@ -125,23 +131,23 @@ def profile_folder(
         raise EngineError(what, f"see {folder / 'logs'}")
 
 
-def profile_behind(
+def profile_after(
     folder: Path, tools: Tools, display: Display, engines: Sequence[str] | None = None
 ) -> BenchError | None:
-    """The stage behind a benchmark. What ended it comes back, to be raised when the results are printed."""
+    """Profile after a benchmark. Returns the error, to be raised after the results are printed."""
     try:
         profile_folder(folder, None, ProfileOptions(tools), display, engines)
     except BenchError as error:
         return error
     except KeyboardInterrupt:
-        mend = f"profile it with `bench profile {shlex.quote(str(folder))} --tool {tools}`"
-        return InterruptedRunError("interrupted; the run is measured", mend)
+        hint = f"profile it with `bench profile {shlex.quote(str(folder))} --tool {tools}`"
+        return InterruptedRunError("interrupted; the run is measured", hint)
     return None
 
 
-def profile_alone(settings: CommonSettings, kind: Literal["online", "offline"], display: Display) -> None:
-    """A run that is profiled and not measured; prints the manifest's path."""
-    folder = begin_run(settings, kind, ["bench", *sys.argv[1:]])
+def profile_only(settings: OnlineSettings | OfflineSettings, display: Display) -> None:
+    """Profile without measuring; prints the manifest's path."""
+    folder = begin_run(settings, ["bench", *sys.argv[1:]])
     profile_folder(folder, None, ProfileOptions(settings.profile or "torch"), display)
     print(folder / MANIFEST)
 
@@ -149,16 +155,18 @@ def profile_alone(settings: CommonSettings, kind: Literal["online", "offline"], 
 @app.command("diff")
 def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="folder of a profiled run")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="another, or the same")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="folder of another profiled run, or the same")],
     engine_a: Annotated[
-        str | None, typer.Option(help="of A, as drawn; default its first", metavar="NAME")
+        str | None, typer.Option(help="engine of A; default: its first", metavar="NAME")
     ] = None,
-    engine_b: Annotated[str | None, typer.Option(help="of B", metavar="NAME")] = None,
+    engine_b: Annotated[
+        str | None, typer.Option(help="engine of B; default: its first", metavar="NAME")
+    ] = None,
 ) -> None:
-    """Compare two profiles part by part: where a step's time goes in A, in B, and the difference."""
+    """Compare two profiles part by part: the time of a step in A, in B, and the difference."""
     found_a, found_b = _figures(a), _figures(b)
     if engine_a is None and engine_b is None and a.resolve() == b.resolve():
-        labels = list(dict.fromkeys(one.label for one in found_a))
+        labels = list(dict.fromkeys(figures.label for figures in found_a))
         if len(labels) < 2:
             raise UsageError(f"{a} has one engine, {labels[0]}", "name another run")
         engine_a, engine_b = labels[:2]
@@ -166,15 +174,15 @@ def diff(
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     pairs = [
-        (one, other)
-        for one in _of(found_a, engine_a, a)
-        for other in _of(found_b, engine_b, b)
-        if one.tool == other.tool
+        (figures_a, figures_b)
+        for figures_a in _of(found_a, engine_a, a)
+        for figures_b in _of(found_b, engine_b, b)
+        if figures_a.tool == figures_b.tool
     ]
     if not pairs:
-        raise UsageError("A and B were not profiled by the same tool", "profile both by one: --tool torch")
-    for one, other in pairs:
-        table = tables.difference(one, other)
+        raise UsageError("A and B were not profiled with the same tool", "profile both with --tool torch")
+    for figures_a, figures_b in pairs:
+        table = profile_tables.difference(figures_a, figures_b)
         console.print(rich_table(table))
         for note in table.notes:
             console.print(note)
@@ -183,23 +191,23 @@ def diff(
 def _figures(run: Path) -> list[ProfileFigures]:
     profiles = read_profiles(run)
     if profiles is None or not profiles.figures:
-        raise UsageError(f"{run} holds no profile that was read", f"bench profile {run}")
+        raise UsageError(f"{run} has no profile", f"run `bench profile {run}`")
     return profiles.figures
 
 
 def _of(figures: list[ProfileFigures], label: str | None, run: Path) -> list[ProfileFigures]:
     label = label or figures[0].label
-    found = [one for one in figures if one.label == label]
+    found = [profile for profile in figures if profile.label == label]
     if not found:
-        known = ", ".join(dict.fromkeys(one.label for one in figures))
-        raise UsageError(f"{run} has no profile of {label!r}", f"it has {known}")
+        known = ", ".join(dict.fromkeys(profile.label for profile in figures))
+        raise UsageError(f"{run} has no profile of {label!r}", f"choose one of {known}")
     return found
 
 
 def _tables(profiles: Profiles) -> list[Table]:
     if not profiles.figures:
         return []
-    shown = [tables.steps(profiles.figures), tables.categories(profiles.figures)]
+    shown = [profile_tables.steps(profiles.figures), profile_tables.categories(profiles.figures)]
     if profiles.agreements:
-        shown.append(tables.agreements(profiles.agreements))
-    return [*shown, *(tables.gap(one) for one in profiles.gaps)]
+        shown.append(profile_tables.agreements(profiles.agreements))
+    return [*shown, *(gap_table(gap) for gap in profiles.gaps)]

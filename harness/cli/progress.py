@@ -1,4 +1,4 @@
-"""Shows what a run is doing: a live line in a terminal, plain lines elsewhere."""
+"""Shows the progress of a run: a live line in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,18 @@ from rich.progress import (
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from harness.cells.events import (
+from harness.metrics.percentiles import missing
+from harness.report.tables.latency import latency_table
+from harness.report.tables.noise import noise_tables, planning_tables
+from harness.report.tables.offline import offline_table
+from harness.report.tables.prefix_hits import prefix_table
+from harness.report.tables.table import Table
+from harness.report.tables.throughput import throughput_table
+from harness.report.text.heading import fitted
+from harness.report.text.numbers import DASH, plural
+from harness.runs.events import (
+    BatchDone,
+    BatchStarting,
     Calibrating,
     CellDone,
     CellProgress,
@@ -29,29 +40,18 @@ from harness.cells.events import (
     Reporting,
     Started,
 )
-from harness.compare.tables import noise, planning
-from harness.metrics.percentiles import missing
-from harness.offline.run import Begun, Measuring
-from harness.offline.run import Event as OfflineEvent
-from harness.reporting import tables
-from harness.reporting.facts import fitted
-from harness.reporting.numbers import DASH, plural
-from harness.reporting.prefixes import prefix_table
-from harness.reporting.table import Table
-from harness.spec.results import (
+from harness.schema.results import (
     Distribution,
-    OfflineResult,
     OfflineResults,
     OnlineResults,
     OnlineSummary,
-    Skipped,
 )
 
 PLAIN_WIDTH = 160
 
 
 class Display:
-    """Prints events to stderr, so that stdout holds the report's path alone."""
+    """Prints events to stderr, so that stdout has only the report's path."""
 
     def __init__(self, console: Console, progress: Progress | None, quiet: bool) -> None:
         self._console, self._progress, self._quiet = console, progress, quiet
@@ -59,23 +59,23 @@ class Display:
         self._cells = 0
         self._current = -1
 
-    def show(self, event: Event | OfflineEvent) -> None:
+    def show(self, event: Event) -> None:
         """Print `event`."""
         if self._quiet:
             return
         match event:
             case Calibrating(what):
-                self.line(f"measuring the client itself, once for this machine: {what}")
+                self.line(f"calibrating the client, once for this machine: {what}")
             case Started(folder, cells, done, trace):
                 self._cells = cells
-                before = f", {done} measured before" if done else ""
+                before = f", {done} already measured" if done else ""
                 self.line(f"run {folder}: {plural(cells, 'cell')}{before}")
-                if trace is not None and (told := fitted(trace)):
-                    self.line(told)
-            case EngineSkipped(skipped) | (Skipped() as skipped):
+                if trace is not None and (fit_note := fitted(trace)):
+                    self.line(fit_note)
+            case EngineSkipped(skipped):
                 load = "" if skipped.load is None else f", {skipped.load}"
                 repeat = "" if skipped.repeat is None else f", repeat {skipped.repeat}"
-                self.line(f"skipped {skipped.label}{load}{repeat}: {skipped.reason}", skipped.mend)
+                self.line(f"skipped {skipped.label}{load}{repeat}: {skipped.reason}", skipped.hint)
             case EngineStarting(label, _):
                 self._live(f"{label}: starting", None)
             case EngineWarming(label, ready_s, requests):
@@ -96,20 +96,23 @@ class Display:
                 )
             case CellDone(cell, summary):
                 self.line(f"[{cell.index + 1}/{self._cells}] {cell}: {_summary(summary)}")
-            case Begun(folder):
-                self.line(f"run {folder}")
-            case Measuring(label, repeat, index, total, log):
+            case BatchStarting(label, repeat, index, total, log):
                 self.line(f"[{index + 1}/{total}] {label}, repeat {repeat}; log: {log}")
                 self._live(f"[{index + 1}/{total}] {label}, repeat {repeat}", None)
-            case OfflineResult():
-                rate = f"{event.output_tok_per_s:,.0f} output tok/s in {event.total_s:.3f} s"
-                self.line(f"{event.label}, repeat {event.repeat}: {rate}")
+            case BatchDone(result):
+                rate = f"{result.output_tok_per_s:,.0f} output tok/s in {result.total_s:.3f} s"
+                self.line(f"{result.label}, repeat {result.repeat}: {rate}")
             case Reporting():
-                self._live("making tables, figures and report", None)
+                self._live("writing tables, figures and report", None)
 
     def tables(self, results: OnlineResults | OfflineResults) -> None:
         """Print the results' first tables."""
         self.print_tables(_tables(results))
+        if isinstance(results, OnlineResults):
+            for summary in results.summaries:
+                if summary.repeat is None:
+                    for notice in summary.notices:
+                        self.line(f"notice: {summary.label}, {summary.load}: {notice.text}")
 
     def print_tables(self, tables: Sequence[Table]) -> None:
         """Print tables, one below the other."""
@@ -118,11 +121,11 @@ class Display:
         for table in tables:
             self._console.print(rich_table(table))
 
-    def line(self, text: str, mend: str = "") -> None:
-        """Print a line of text, and what would mend it."""
+    def line(self, text: str, hint: str = "") -> None:
+        """Print a line of text, and a hint."""
         if self._quiet:
             return
-        self._console.print(text + (f"\n  mend: {mend}" if mend else ""))
+        self._console.print(text + (f"\n  hint: {hint}" if hint else ""))
 
     def _live(self, text: str, total: int | None, done: int = 0) -> None:
         if self._progress is None:
@@ -154,7 +157,7 @@ def make_display(quiet: bool) -> Iterator[Display]:
 
 
 def rich_table(table: Table) -> RichTable:
-    """A table for a terminal. Text from outside is not read as markup."""
+    """A table for a terminal. Text is not parsed as markup."""
     rich = RichTable(title=Text(table.title), title_justify="left")
     for column, head in zip(table.columns, table.headers, strict=True):
         rich.add_column(Text(head), justify="right" if column.numeric else "left")
@@ -165,13 +168,13 @@ def rich_table(table: Table) -> RichTable:
 
 def _tables(results: OnlineResults | OfflineResults) -> list[Table]:
     if isinstance(results, OfflineResults):
-        return [tables.offline(results.results)]
+        return [offline_table(results.results)]
     pooled = [summary for summary in results.summaries if summary.repeat is None]
     metrics = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
-    found = [*(tables.latency(pooled, metric) for metric in metrics), tables.throughput(pooled)]
+    found = [*(latency_table(pooled, metric) for metric in metrics), throughput_table(pooled)]
     if prefixes := prefix_table(results.prefixes):
         found.append(prefixes)
-    more = noise if results.meta.settings.get("aa") else planning
+    more = noise_tables if results.meta.settings.aa else planning_tables
     return found + more(results.comparisons)
 
 
@@ -183,17 +186,18 @@ def _summary(summary: OnlineSummary) -> str:
     if summary.num_error:
         parts.append(f"{summary.num_error} failed {summary.errors}")
     if summary.left_out:
-        parts.append(f"{summary.left_out} requests outside the window left out")
-    if summary.held_turns:
+        parts.append(f"{summary.left_out} requests outside the window are not counted")
+    if summary.late_turns:
         parts.append(
-            f"{summary.held_turns} of {summary.later_turns} later turns waited for the answer before"
+            f"{summary.late_turns} of {summary.later_turns} later turns waited for the previous answer"
         )
     parts += [f"INVALID: {reason}" for reason in summary.invalid_reasons]
+    parts += [f"NOTICE: {notice.text}" for notice in summary.notices]
     return ", ".join(parts)
 
 
 def _pair(distribution: Distribution) -> str:
-    """p50 and p99, or as far up as the sample supports."""
+    """p50 and p99, or the highest percentile that the sample supports."""
     known = [q for q in (50, 90, 99) if distribution.n and not missing(q, distribution.n)]
     shown = dict.fromkeys([*known[:1], *known[-1:]])
     return " ".join(f"p{q} {getattr(distribution, f'p{q}'):.1f}" for q in shown) or DASH

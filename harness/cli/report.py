@@ -1,4 +1,4 @@
-"""`bench report RUN…`: stored runs as one HTML file."""
+"""`bench report RUN…`: renders stored runs into one HTML file."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from typing import Annotated
 import typer
 
 from harness.errors import BenchError, UsageError
-from harness.reporting.index import write_index
-from harness.reporting.report import write_report
+from harness.report.index import write_index
+from harness.report.render import write_report
 
 REPORTS = Path("reports")
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders, one chapter each")],
-    out: Annotated[Path | None, typer.Option("--out", help="the HTML file; default reports/RUN.html")] = None,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders; each becomes a chapter")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="HTML file to write; default: reports/RUN.html")
+    ] = None,
 ) -> None:
     """Render one or several runs into one self-contained HTML file."""
     target = out or REPORTS / f"{default_name(runs)}.html"
     if target.is_dir():
-        raise UsageError(f"{target} is a folder", f"name a file, such as {target / default_name(runs)}.html")
+        raise UsageError(f"{target} is a folder", f"give a file, such as {target / default_name(runs)}.html")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        reason = f"{target.parent} cannot be made: {error.strerror}"
+        reason = f"cannot create {target.parent}: {error.strerror}"
         raise BenchError(reason, "choose another --out") from None
     print(f"report: {write_report(runs, target)}")
     if out is None:
@@ -33,6 +35,6 @@ def report(
 
 
 def default_name(runs: list[Path]) -> str:
-    """The run's name; of several, the first and how many more."""
+    """The run's name; for several runs, the first name and the number of the others."""
     first = runs[0].resolve().name
     return first if len(runs) == 1 else f"{first}_and_{len(runs) - 1}_more"

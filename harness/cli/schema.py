@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from harness.errors import UsageError
-from harness.spec.calibration import Calibration
-from harness.spec.compare import CompareResults
-from harness.spec.profile import ProfileManifest, Profiles
-from harness.spec.results import OfflineResults, OnlineResults, RunInfo
-from harness.spec.settings import OfflineSettings, OnlineSettings
+from harness.runs.journal import JournalEntry
+from harness.schema.calibration import Calibration
+from harness.schema.compare import CompareResults
+from harness.schema.profile import ProfileManifest, Profiles
+from harness.schema.results import OfflineResults, OnlineResults, RunInfo
+from harness.schema.settings import OfflineSettings, OnlineSettings
 
-SCHEMAS: dict[str, type[BaseModel]] = {
+SCHEMAS: dict[str, Any] = {
     "online-settings": OnlineSettings,
     "offline-settings": OfflineSettings,
     "run": RunInfo,
     "online-results": OnlineResults,
     "offline-results": OfflineResults,
     "compare-results": CompareResults,
+    "journal-entry": JournalEntry,
     "calibration": Calibration,
     "profile-manifest": ProfileManifest,
     "profiles": Profiles,
@@ -32,4 +34,4 @@ def schema(name: Annotated[str, typer.Argument(help=", ".join(SCHEMAS))]) -> Non
     """Print the JSON Schema of a settings or results file."""
     if name not in SCHEMAS:
         raise UsageError(f"there is no schema {name!r}", f"choose one of {', '.join(SCHEMAS)}")
-    print(json.dumps(SCHEMAS[name].model_json_schema(), indent=2))
+    print(json.dumps(TypeAdapter(SCHEMAS[name]).json_schema(), indent=2))

@@ -1,4 +1,4 @@
-"""`bench traces`: what traces there are, what they look like, how to get them."""
+"""`bench traces`: lists, describes, downloads and converts traces."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from harness.traces.readers import project
 from harness.traces.statistics import Lengths, Statistics
 from harness.traces.trace import Trace
 
-app = typer.Typer(no_args_is_help=True, help="What traces there are, what they look like, how to get them.")
+app = typer.Typer(no_args_is_help=True, help="List, describe, download and convert traces.")
 console = Console()
 
-NameOrPath = Annotated[str, typer.Argument(help="a name of `bench traces list`, or a file")]
+NameOrPath = Annotated[str, typer.Argument(help="name from `bench traces list`, or a file")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 @app.command("list")
 def list_(json: AsJson = False) -> None:
-    """Every trace there is a name for, and whether it is on this machine."""
+    """List the traces with a name, and whether they are on this machine."""
     rows = [_listed(entry) for entry in catalog.entries().values()]
     made = {
         "name": builtin.NAME,
@@ -46,7 +46,7 @@ def list_(json: AsJson = False) -> None:
 
 @app.command()
 def info(trace: NameOrPath = builtin.NAME, json: AsJson = False) -> None:
-    """Arrivals, lengths and shared prefixes of a trace, and where it comes from."""
+    """Describe a trace: arrivals, lengths, shared prefixes, source and licence."""
     loaded = catalog.load(trace)
     found = statistics.describe(loaded)
     if json:
@@ -62,8 +62,8 @@ def info(trace: NameOrPath = builtin.NAME, json: AsJson = False) -> None:
 
 
 @app.command("fetch")
-def fetch_(names: Annotated[list[str], typer.Argument(help="names of `bench traces list`")]) -> None:
-    """Download public traces from their official places into the project's cache."""
+def fetch_(names: Annotated[list[str], typer.Argument(help="names from `bench traces list`")]) -> None:
+    """Download public traces from their official sources into the cache."""
     for name in names:
         with _download_bar() as bar:
             path = fetch.fetch(name, progress=_on(bar, name))
@@ -73,12 +73,12 @@ def fetch_(names: Annotated[list[str], typer.Argument(help="names of `bench trac
 @app.command()
 def convert(
     trace: NameOrPath,
-    out: Annotated[Path, typer.Argument(help="the CSV to write")],
+    out: Annotated[Path, typer.Argument(help="CSV file to write")],
     n: Annotated[int | None, typer.Option("--n", min=1, help="only the first N requests")] = None,
 ) -> None:
     """Write a trace as this project's CSV: arrival_s,input_tokens,output_tokens[,session,prefix_blocks]."""
     if out.exists() and trace != builtin.NAME and out.samefile(catalog.file_of(trace)):
-        raise UsageError(f"{out} is the trace itself", "name another file to write")
+        raise UsageError(f"{out} is the trace itself", "write to another file")
     loaded = catalog.load(trace)
     kept = loaded if n is None else loaded.head(n)
     project.write(kept, out)

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.compare.runs import StoredRun
-from harness.spec.compare import Obstacle
-from harness.spec.load import LoadLevel
+from harness.compare.stored_run import StoredRun
+from harness.schema.compare import Obstacle
+from harness.schema.load import Load
 
 #: What must be alike, by the name that --allow-different takes. Cells and engines are checked apart.
 ALIKE: dict[str, Callable[[StoredRun], object]] = {
@@ -58,8 +58,8 @@ def obstacles(
         loads_a, loads_b = sorted(a.cells[of_a]), sorted(b.cells[of_b])
         if loads_a != loads_b:
             name = "scales" if a.settings.concurrency is None else "concurrency"
-            told = f"{of_a} has {_listed(loads_a)} in A, {of_b} has {_listed(loads_b)} in B"
-            found.append((name, told))
+            reason = f"{of_a} has {_listed(loads_a)} in A, {of_b} has {_listed(loads_b)} in B"
+            found.append((name, reason))
         found += [("invalid", f"A: {reason}") for reason in a.invalid(of_a)]
         found += [("invalid", f"B: {reason}") for reason in b.invalid(of_b)]
     return [
@@ -101,7 +101,7 @@ def _requests(a: StoredRun, b: StoredRun) -> tuple[object, object]:
     return of_a, of_b
 
 
-def _listed(loads: Sequence[LoadLevel]) -> str:
+def _listed(loads: Sequence[Load]) -> str:
     return ", ".join(map(str, loads))
 
 

@@ -8,14 +8,14 @@ from typing import Literal
 
 from harness.compare.comparable import NAMES, obstacles
 from harness.compare.gates import judge, judge_errors
-from harness.compare.runs import StoredRun
+from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.metrics.contrast import Contrast, contrast, judged
-from harness.metrics.estimates import HEADLINE, Key, estimates
+from harness.metrics.estimates import COMPARED, Key, estimates
 from harness.metrics.intervals import LEVEL
-from harness.spec.compare import CompareResults, Difference, Gated
-from harness.spec.gates import ERROR_RATE, GateTerm
-from harness.spec.load import LoadLevel
+from harness.schema.compare import CompareResults, Difference, Gated
+from harness.schema.gates import ERROR_RATE, GateTerm
+from harness.schema.load import Load
 
 Pair = tuple[str, str]
 
@@ -81,20 +81,19 @@ def _contrasts(a: StoredRun, b: StoredRun, pair: Pair, gates: Sequence[GateTerm]
     """What is compared by default and what gates ask for, at the loads of both."""
     rates: list[Key] = [("goodput_req_per_s", "goodput_req_per_s")] if a.settings.slo else []
     asked = [(gate.metric, gate.statistic) for gate in gates]
-    keys = list(dict.fromkeys([*HEADLINE, *rates, *asked]))
+    keys = list(dict.fromkeys([*COMPARED, *rates, *asked]))
     if ("goodput_req_per_s", "goodput_req_per_s") in asked and not (a.settings.slo and b.settings.slo):
         raise UsageError("a gate on goodput needs a service level", "measure both runs with --slo")
     of_a, of_b = a.cells[pair[0]], b.cells[pair[1]]
     found = []
     for load in _loads(a, b, pair):
-        # Of the same engine in both runs the seeds differ, so that resamples do not move together.
-        base = estimates(of_a[load], a.settings.slo, seed=0)
-        new = estimates(of_b[load], b.settings.slo, seed=1)
+        base = estimates(of_a[load], a.settings.slo)
+        new = estimates(of_b[load], b.settings.slo)
         found += contrast(load, new, base, keys)
     return judged(found)
 
 
-def _loads(a: StoredRun, b: StoredRun, pair: Pair) -> list[LoadLevel]:
+def _loads(a: StoredRun, b: StoredRun, pair: Pair) -> list[Load]:
     return sorted(set(a.cells[pair[0]]) & set(b.cells[pair[1]]))
 
 
@@ -127,8 +126,7 @@ def _difference(pair: Pair, one: Contrast) -> Difference:
     return Difference(
         engine_a=pair[0],
         engine_b=pair[1],
-        scale=one.load.scale,
-        concurrency=one.load.concurrency,
+        load=one.load,
         metric=one.metric,
         statistic=one.statistic,
         value_a=one.b.value,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from scipy import special
+from scipy import stats
 
 from harness.metrics.contrast import Contrast
-from harness.metrics.intervals import LEVEL, Ends, level
+from harness.metrics.intervals import CONFIDENCE, Ends, level
 from harness.metrics.power import repeats_to_find
 from harness.metrics.samples import Group
-from harness.spec.compare import Gated, Outcome
-from harness.spec.gates import GateTerm
-from harness.spec.load import LoadLevel
+from harness.schema.compare import Gated, Outcome
+from harness.schema.gates import GateTerm
+from harness.schema.load import Load
+from harness.schema.metrics import METRICS
 
 
 def outcome(term: GateTerm, bound: float, ci: Ends | None) -> Outcome:
@@ -22,7 +23,7 @@ def outcome(term: GateTerm, bound: float, ci: Ends | None) -> Outcome:
     return "pass" if high <= bound else "regression" if low > bound else "inconclusive"
 
 
-def judge(term: GateTerm, engines: tuple[str, str], load: LoadLevel, found: Contrast | None) -> Gated:
+def judge(term: GateTerm, engines: tuple[str, str], load: Load, found: Contrast | None) -> Gated:
     """A gate on a latency or a rate. `found` is None where an engine has no such statistic at that load."""
     bound = 1 + term.limit if term.relative else term.limit
     if found is None:
@@ -33,8 +34,8 @@ def judge(term: GateTerm, engines: tuple[str, str], load: LoadLevel, found: Cont
     if gated.outcome != "inconclusive":
         return gated
     if found.missing:
-        what = "tokens" if term.metric == "itl_ms" else "requests"
-        reason = f"{term.statistic} is withheld: it needs {found.missing} more {what}"
+        what = f"{METRICS[term.metric].sample}s"
+        reason = f"{term.statistic} is withheld: each repeat needs {found.missing} more {what}"
         return gated.model_copy(update={"reason": reason})
     if found.spread is None:
         reason = "one repeat does not show how repeats differ: measure 2 or more of each"
@@ -46,26 +47,21 @@ def judge(term: GateTerm, engines: tuple[str, str], load: LoadLevel, found: Cont
     return gated.model_copy(update={"reason": reason, "needed_repeats": more})
 
 
-def judge_errors(term: GateTerm, engines: tuple[str, str], load: LoadLevel, repeats: list[Group]) -> Gated:
+def judge_errors(term: GateTerm, engines: tuple[str, str], load: Load, repeats: list[Group]) -> Gated:
     """A gate on run B's share of failed requests, with the exact interval (Clopper and Pearson, 1934)."""
     every = [(group.whole or group).requests["error"] for group in repeats]
     failed, count = sum(int(one.notna().sum()) for one in every), sum(len(one) for one in every)
-    gated = _gated(term, engines, load, failed / count, _share(failed, count), term.limit)
+    exact = stats.binomtest(failed, count).proportion_ci(CONFIDENCE, "exact")
+    ends = float(exact.low), float(exact.high)
+    gated = _gated(term, engines, load, failed / count, ends, term.limit)
     reason = f"{failed} of {count} requests failed, which does not decide it: measure more requests"
     return gated.model_copy(update={"reason": reason}) if gated.outcome == "inconclusive" else gated
-
-
-def _share(part: int, whole: int) -> Ends:
-    """The 95 % interval of a share, by the quantiles of the beta distribution."""
-    low = float(special.betaincinv(part, whole - part + 1, LEVEL / 2)) if part else 0.0
-    high = float(special.betaincinv(part + 1, whole - part, 1 - LEVEL / 2)) if part < whole else 1.0
-    return low, high
 
 
 def _gated(
     term: GateTerm,
     engines: tuple[str, str],
-    load: LoadLevel,
+    load: Load,
     value: float | None,
     ci: Ends | None,
     bound: float,
@@ -76,8 +72,7 @@ def _gated(
         relative=term.relative,
         engine_a=engines[0],
         engine_b=engines[1],
-        scale=load.scale,
-        concurrency=load.concurrency,
+        load=load,
         value=value,
         ci=ci,
         limit=bound,

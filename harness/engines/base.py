@@ -1,7 +1,7 @@
-"""The seam between the harness and an engine: neutral settings in, a reachable server and HTTP bodies out.
+"""The interface between the harness and an engine: neutral settings in, a running server and HTTP bodies out.
 
-An engine that this harness starts is a `harness.engines.local.LocalEngine`; one that is already running is
-an `Engine` of its own kind (`harness.engines.openai`). Whatever only one engine does stands in its own file.
+An engine that the harness starts is a `harness.engines.local.LocalEngine`; a server that is already running
+is `harness.engines.adapters.openai`. What only one engine does is in its adapter.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import ClassVar, Literal, Protocol
 
 import msgspec
 
-from harness.engines.counters import PrefixCounters
 from harness.engines.profiler import Route
-from harness.engines.text import TextPrompts
-from harness.engines.variants import Variant
-from harness.load.plan import Target
-from harness.spec.results import LaunchRecord
-from harness.spec.settings import EngineName, EngineRef
+from harness.engines.prometheus import PrefixCounters
+from harness.engines.text_prompts import TextPrompts
+from harness.engines.variants import CONFIGS, Variant
+from harness.loadgen.load_plan import Target
+from harness.schema.results import LaunchRecord
+from harness.schema.settings import EngineName, EngineRef
 
-#: Full contexts that a KV cache holds where an engine is told its size, within these bounds.
+#: Bounds of the number of full contexts in the KV cache of an engine whose cache size is set by us.
 MIN_CONTEXTS, MAX_CONTEXTS = 16, 64
 
 #: Makes the HTTP body of one request: (prompt token ids, output tokens) -> JSON.
@@ -33,8 +33,8 @@ COMPLETIONS = "/v1/completions"
 
 
 @dataclass(frozen=True)
-class Contender:
-    """An engine with one of its variants, as it stands in a run. `label` is how it is drawn."""
+class EngineVariant:
+    """An engine with one of its variants, as compared in a run. `label` is its name in tables and figures."""
 
     ref: EngineRef
     variant: Variant
@@ -43,13 +43,13 @@ class Contender:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What an engine is started with, in no engine's words.
+    """What an engine is started with, by names that no engine dictates.
 
-    `max_model_len` is the context in tokens. `max_concurrency` is the most requests the load can have in
-    flight, None if unknown. `cpus` are the logical CPUs the engine is confined to, None if it is not.
+    `max_model_len` is the context in tokens. `max_concurrency` is the most requests that the load can have in
+    flight, None if unknown. `cpus` are the logical CPUs that the engine may use, None for all.
     """
 
-    contender: Contender
+    engine_variant: EngineVariant
     model: Path
     served_name: str
     device: Literal["cuda", "cpu"]
@@ -63,26 +63,26 @@ class EngineSettings:
 
     @property
     def torch_dtype(self) -> str:
-        """The dtype by its name in torch."""
+        """The dtype's name in torch."""
         return {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[self.dtype]
 
     @property
     def full_contexts(self) -> int:
-        """How many requests of the whole context an engine has room for that is told how many: as many as
-        there are in flight."""
+        """The number of full contexts that the KV cache has space for, where we set it: the requests in
+        flight, within MIN_CONTEXTS and MAX_CONTEXTS."""
         return min(max(self.max_concurrency or 0, MIN_CONTEXTS), MAX_CONTEXTS)
 
     @property
     def caches_prefixes(self) -> bool:
-        """Whether the prefix cache is on: the variant's word, else the run's."""
-        override = self.contender.variant.prefix_cache
+        """Whether the prefix cache is on: the variant's setting, else the run's."""
+        override = self.engine_variant.variant.prefix_cache
         return self.prefix_cache if override is None else override
 
 
 @dataclass(frozen=True)
-class Asking:
-    """How every request of a run is asked: greedy and streamed. `model` is the folder of its tokenizer; with
-    `text`, prompts are sent as text of as many tokens."""
+class RequestSettings:
+    """Settings of every request of a run, which are greedy and streamed. `model` is the folder of the
+    tokenizer. With `text`, prompts are sent as text with the same number of tokens."""
 
     model: Path
     served_name: str
@@ -93,9 +93,9 @@ class Asking:
 
 @dataclass(frozen=True)
 class Installation:
-    """An engine that is there. `how` says in words where it was found; `env` is set whenever it runs.
+    """An installed engine. `how` says where it was found; `env` is set whenever it runs.
 
-    `python` is the interpreter that has it; of a `llama-server` that is in none, that program itself.
+    `python` is the interpreter that has it; for a `llama-server` outside of any, that program itself.
     """
 
     engine: EngineName
@@ -109,15 +109,15 @@ class Installation:
 
 @dataclass(frozen=True)
 class Missing:
-    """An engine that is not there, and what would bring it."""
+    """An engine that is not installed, and how to install it."""
 
     engine: EngineName
     reason: str
-    mend: str
+    hint: str
 
 
 class Server(Protocol):
-    """A server that answers. `record` holds no secret; `target.headers` may."""
+    """A server that is ready. `record` has no secrets; `target.headers` may."""
 
     @property
     def target(self) -> Target:
@@ -125,75 +125,86 @@ class Server(Protocol):
 
     @property
     def served_name(self) -> str:
-        """What requests call the model."""
+        """The model's name in requests."""
 
     @property
     def record(self) -> LaunchRecord:
-        """What it was started with."""
+        """How it was started."""
 
     def check(self) -> None:
-        """Raises EngineError, with the last lines of its log, when the server has died."""
+        """Raises EngineError, with the last lines of its log, if the server has died."""
 
 
 class Engine(ABC):
-    """One kind of server. Instances carry no state of a run."""
+    """One kind of server. Instances have no state of a run."""
 
     name: ClassVar[EngineName]
     display: ClassVar[str]
-    #: Its Prometheus histograms of seconds, for the metrics that its streams do not tell (`queue_wait_ms`,
-    #: `prefill_ms`): names with the labels that choose a series, `sglang:queue_time_seconds`.
+    #: As figures draw it: `#rrggbb` and one of matplotlib's markers, distinct from other engines'. Empty:
+    #: the next of a palette.
+    color: ClassVar[str] = ""
+    marker: ClassVar[str] = ""
+    #: Its file of variants and environments (`harness.engines.variants.EngineFile`), where it brings one.
+    config: ClassVar[Path | None] = None
+    #: Its Prometheus histograms of seconds for metrics that are not in its streams (`queue_wait_ms`,
+    #: `prefill_ms`): a name, with labels where they choose a series, such as `sglang:queue_time_seconds`.
     histograms: ClassVar[Mapping[str, str]] = {}
 
-    #: Empties its prefix cache; None: it has no route for that.
+    #: The route that empties its prefix cache; None if there is none.
     flush: ClassVar[Route | None] = None
-    #: Its counters of prompt tokens in the prefix cache.
+    #: Its counters of prompt tokens found in the prefix cache.
     prefix_counters: ClassVar[PrefixCounters | None] = None
+
+    @property
+    def config_file(self) -> Path:
+        """Its file of variants and environments, which need not be there."""
+        return self.config or CONFIGS / f"{self.name}.yaml"
 
     @abstractmethod
     def find(self) -> Installation | Missing:
-        """Where the engine is on this machine."""
+        """Find the engine on this machine."""
 
     @abstractmethod
     def open(self, settings: EngineSettings, log: Path) -> AbstractContextManager[Server]:
-        """A server that is ready inside the `with` and gone after it. Its output is appended to `log`.
+        """A server that is ready inside the `with` and ended after it. Its output is appended to `log`.
 
         Raises:
-            EngineError: not installed, died, never got ready, or left something behind.
+            EngineError: not installed, died, not ready in time, or not ended completely.
         """
 
     def label(self, variant: Variant) -> str:
-        """As drawn: `vLLM`, or `vLLM (no async scheduling)`."""
+        """The name in tables and figures: `vLLM`, or `vLLM (no async scheduling)`."""
         return f"{self.display} ({variant.label})" if variant.label else self.display
 
-    def encoder(self, asking: Asking) -> Encoder:
-        """The body maker of `POST /v1/completions`: greedy, streamed, usage at the end.
+    def encoder(self, request_settings: RequestSettings) -> Encoder:
+        """Makes bodies of `POST /v1/completions`: greedy, streamed, usage at the end.
 
         Raises:
-            EngineError: prompts are to be text, and the model's tokenizer cannot write them.
+            EngineError: prompts are sent as text, and the model's tokenizer cannot write them.
         """
         common = {
-            "model": asking.served_name,
+            "model": request_settings.served_name,
             "stream": True,
             "stream_options": {"include_usage": True},
             "temperature": 0,
-            "seed": asking.seed,
-            **self.extra_body(asking),
+            "seed": request_settings.seed,
+            **self.extra_body(request_settings),
         }
 
-        written = TextPrompts(asking.model).of if asking.text else list
+        to_prompt = TextPrompts(request_settings.model).of if request_settings.text else list
 
         def encode(prompt: Sequence[int], output_tokens: int) -> bytes:
-            lengths: dict[str, object] = {"prompt": written(prompt), "max_tokens": output_tokens}
-            if asking.ignore_eos:
+            lengths: dict[str, object] = {"prompt": to_prompt(prompt), "max_tokens": output_tokens}
+            if request_settings.ignore_eos:
                 lengths |= self.fixed_length(output_tokens)
             return msgspec.json.encode(common | lengths)
 
         return encode
 
     def fixed_length(self, output_tokens: int) -> dict[str, object]:
-        """What makes an answer exactly so long. `min_tokens` as well would mask logits in every step."""
+        """Fields that make an answer exactly that long. `min_tokens` too would mask logits in every step."""
         return {"ignore_eos": True}
 
-    def extra_body(self, asking: Asking) -> dict[str, object]:
-        """What this engine understands beyond the common fields."""
+    def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
+        """Fields of this engine beyond the common ones."""
         return {}

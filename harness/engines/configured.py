@@ -1,7 +1,7 @@
-"""What is written down about an engine: the project's `configs/engines/NAME.yaml`, and the user's own file.
+"""What is written down about an engine: the file that comes with it, and the user's own.
 
 The user's is the file that `BENCH_ENGINES` names, else `~/.config/rosebench/engines.yaml`. By engine it holds
-where that lives, what is set when it runs, and variants beside the project's:
+where that lives, what is set when it runs, and more variants:
 
     vllm: {python: /path/to/venv/bin/python, env: {PYTHONPATH: /path}}
     roseinfer: {variants: {small-blocks: {label: small blocks, args: [--block-size, "8"]}}}
@@ -12,13 +12,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import platformdirs
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
-from harness.engines.variants import CONFIGS, Variant, load_file
+from harness.engines.base import Engine
+from harness.engines.names import check_name
+from harness.engines.variants import Variant, load_file
 from harness.errors import UsageError
-from harness.spec.base import Strict, first_fault
-from harness.spec.settings import EngineName
+from harness.schema.base import Strict, first_fault
+from harness.schema.settings import EngineName
 
 
 class UserEngine(Strict):
@@ -26,7 +29,9 @@ class UserEngine(Strict):
 
     python: Path | None = Field(None, description="the interpreter of the engine's environment")
     env: dict[str, str] = Field(default_factory=dict, description="set whenever the engine runs")
-    variants: dict[str, Variant] = Field(default_factory=dict, description="beside those of the project")
+    variants: dict[str, Variant] = Field(
+        default_factory=dict, description="beside those that come with the engine"
+    )
 
 
 _FILE = TypeAdapter(dict[EngineName, UserEngine])
@@ -36,8 +41,7 @@ def user_file() -> Path:
     """The file that `BENCH_ENGINES` names, else the one in the user's configuration folder."""
     if named := os.environ.get("BENCH_ENGINES"):
         return Path(named).expanduser()
-    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(base).expanduser() / "rosebench" / "engines.yaml"
+    return platformdirs.user_config_path("rosebench") / "engines.yaml"
 
 
 def user_engine(engine: EngineName) -> UserEngine:
@@ -49,35 +53,41 @@ def user_engine(engine: EngineName) -> UserEngine:
     path = user_file()
     if not path.exists():
         if "BENCH_ENGINES" in os.environ:
-            raise UsageError(f"BENCH_ENGINES names {path}, which does not exist", "unset it or mend the path")
+            raise UsageError(f"BENCH_ENGINES names {path}, which does not exist", "correct or unset it")
         return UserEngine()
     try:
-        return _FILE.validate_python(yaml.safe_load(path.read_text()) or {}).get(engine, UserEngine())
+        known = _FILE.validate_python(yaml.safe_load(path.read_text()) or {})
     except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "mend the file") from None
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "correct the file") from None
     except ValidationError as error:
         keys, settings = (", ".join(kind.model_fields) for kind in (UserEngine, Variant))
         raise UsageError(
             f"{path}: {first_fault(error)}", f"an engine has the keys {keys}; a variant {settings}"
         ) from None
+    for name in known:
+        try:
+            check_name(name)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error.message}", error.hint) from None
+    return known.get(engine, UserEngine())
 
 
-def load_variants(engine: EngineName, folder: Path = CONFIGS) -> dict[str, Variant]:
-    """The variants of an engine by name, the project's and the user's.
+def load_variants(engine: Engine) -> dict[str, Variant]:
+    """The variants of an engine by name, those that come with it and the user's.
 
     Raises:
-        UsageError: a file cannot be read, or the user's has a variant of a name that the project's has.
+        UsageError: a file cannot be read, or a name is in both.
     """
-    known, own = load_file(engine, folder).variants, user_engine(engine).variants
+    known, own = load_file(engine.config_file).variants, user_engine(engine.name).variants
     if twice := sorted(known.keys() & own.keys()):
         raise UsageError(
-            f"{user_file()} has a variant {engine}@{twice[0]}, which the project has too",
+            f"{user_file()} has a variant {engine.name}@{twice[0]}, which comes with the engine too",
             "give it another name",
         )
     return known | own
 
 
-def find_variant(engine: EngineName, name: str | None, folder: Path = CONFIGS) -> Variant:
+def find_variant(engine: Engine, name: str | None) -> Variant:
     """The variant of that name; without a name the engine as it is.
 
     Raises:
@@ -85,10 +95,10 @@ def find_variant(engine: EngineName, name: str | None, folder: Path = CONFIGS) -
     """
     if name is None:
         return Variant()
-    variants = load_variants(engine, folder)
+    variants = load_variants(engine)
     if name not in variants:
-        known = ", ".join(f"{engine}@{known}" for known in sorted(variants)) or "none"
+        known = ", ".join(f"{engine.name}@{known}" for known in sorted(variants)) or "none"
         raise UsageError(
-            f"{engine} has no variant {name!r}", f"known: {known}; your own go into {user_file()}"
+            f"{engine.name} has no variant {name!r}", f"known: {known}; your own go into {user_file()}"
         )
     return variants[name]

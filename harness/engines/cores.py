@@ -1,9 +1,9 @@
 """Which CPUs the load generator and the engine run on.
 
-The rule: with four physical cores or more, the client has a quarter of them (at least one, at most eight)
-with all their threads to itself and the engine has the rest, so that neither takes time from the other or
-shares a core's units with it. With fewer, nothing is pinned: a core of its own for the client would cost the
-engine more than sharing does. Every engine then runs at a lower priority than the client (guard.py).
+With four physical cores or more, the client gets a quarter of them (at least one, at most eight), with all
+their threads, and the engine gets the rest: neither takes time from the other or shares a core with it. With
+fewer cores nothing is pinned, because a core for the client alone would cost the engine more than sharing
+does. Every engine then runs at a lower priority than the client (guard.py).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ MAX_CLIENT_CORES = 8
 
 @dataclass(frozen=True)
 class CpuSplit:
-    """Logical CPUs of client and engine; None: not pinned."""
+    """Logical CPUs of client and engine; None if not pinned."""
 
     client: tuple[int, ...] | None
     engine: tuple[int, ...] | None
 
 
 def physical_cores(topology: Path = TOPOLOGY) -> list[tuple[int, ...]]:
-    """The logical CPUs this process may use, grouped by physical core, in CPU order."""
+    """The logical CPUs that this process may use, grouped by physical core, in CPU order."""
     groups: dict[str, list[int]] = {}
     for cpu in sorted(os.sched_getaffinity(0)):
         siblings = topology / f"cpu{cpu}" / "topology" / "thread_siblings_list"
@@ -38,16 +38,16 @@ def physical_cores(topology: Path = TOPOLOGY) -> list[tuple[int, ...]]:
 
 
 def compute_threads(cpus: Collection[int] | None) -> int:
-    """Threads of an engine confined to `cpus` that is told how many: one on each physical core but one, which
-    its front end has."""
+    """Compute threads of an engine on `cpus`: one on each physical core except one, which is for its front
+    end."""
     cores = [core for core in physical_cores() if cpus is None or not set(core).isdisjoint(cpus)]
     return max(1, len(cores) - 1)
 
 
 def split(cores: list[tuple[int, ...]]) -> CpuSplit:
-    """Applies the rule above to a machine's physical cores."""
+    """Split a machine's physical cores by the rule above."""
     if len(cores) < MIN_CORES:
         return CpuSplit(None, None)
-    mine = min(len(cores) // CLIENT_SHARE, MAX_CLIENT_CORES)
-    flat = [tuple(sorted(cpu for core in part for cpu in core)) for part in (cores[:mine], cores[mine:])]
+    client = min(len(cores) // CLIENT_SHARE, MAX_CLIENT_CORES)
+    flat = [tuple(sorted(cpu for core in part for cpu in core)) for part in (cores[:client], cores[client:])]
     return CpuSplit(*flat)

@@ -4,7 +4,7 @@ Looked up in this order, the first that is configured decides:
 
 1. the user's own file (configured.py)
 2. the folder `BENCH_PEERS`, which holds one virtual environment per engine: `$BENCH_PEERS/vllm/bin/python`
-3. `.cache/engines/vllm/bin/python` in the project
+3. `~/.cache/rosebench/engines/vllm/bin/python`: the user's cache folder, or what `BENCH_CACHE` names
 4. the interpreter that runs this harness
 """
 
@@ -18,18 +18,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness import PROJECT_ROOT
+from harness import paths
 from harness.engines.base import Installation, Missing
 from harness.engines.configured import user_engine, user_file
 from harness.errors import UsageError
-from harness.spec.settings import EngineName
+from harness.modules import ELSEWHERE
+from harness.schema.settings import EngineName
 
-CACHE = PROJECT_ROOT / ".cache" / "engines"
-#: Distributions whose versions stand in `run.json`, by the name the result files use.
+CACHE = paths.CACHE / "engines"
+#: Distributions whose versions are in `run.json`, by the name the result files use.
 REPORTED = ("torch", "transformers")
 
 _PROBE = """
-import importlib.metadata as metadata, json, sys
+import importlib.metadata as metadata, json
 found = {"python": sys.version.split()[0]}
 for name in sys.argv[1:]:
     try:
@@ -60,10 +61,10 @@ def place(engine: EngineName) -> Place:
         python = own.python.expanduser()
         if not os.access(python, os.X_OK):
             raise UsageError(
-                f"{user_file()} names {python} for {engine}, which cannot be run", "mend the path"
+                f"{user_file()} names {python} for {engine}, which cannot be run", "correct the path"
             )
         return Place(python, f"named in {user_file()}", own.env)
-    folders = [(CACHE, f".cache/engines/{engine}")]
+    folders = [(CACHE, f"engines/{engine} in the cache")]
     if peers := os.environ.get("BENCH_PEERS"):
         folders.insert(0, (Path(peers).expanduser(), f"$BENCH_PEERS/{engine}"))
     for folder, how in folders:
@@ -81,7 +82,7 @@ def probe(where: Place, distributions: Sequence[str]) -> dict[str, str]:
     """
     try:
         done = subprocess.run(
-            [str(where.python), "-c", _PROBE, *distributions],
+            [str(where.python), "-c", ELSEWHERE + _PROBE, *distributions],
             env=os.environ | where.env,
             capture_output=True,
             text=True,
@@ -97,19 +98,19 @@ def probe(where: Place, distributions: Sequence[str]) -> dict[str, str]:
 
 
 def find(
-    engine: EngineName, distributions: Sequence[str], mend: str, needs: Sequence[str] = ()
+    engine: EngineName, distributions: Sequence[str], hint: str, needs: Sequence[str] = ()
 ) -> Installation | Missing:
-    """The engine, where `place` says that it is. `mend` says how to install it."""
-    return inspect(engine, place(engine), distributions, mend, needs)
+    """The engine, where `place` says that it is. `hint` says how to install it."""
+    return inspect(engine, place(engine), distributions, hint, needs)
 
 
 def inspect(
-    engine: EngineName, where: Place, distributions: Sequence[str], mend: str, needs: Sequence[str] = ()
+    engine: EngineName, where: Place, distributions: Sequence[str], hint: str, needs: Sequence[str] = ()
 ) -> Installation | Missing:
     """The engine in that environment: its package is the first of `distributions`, beside all of `needs`."""
     versions = probe(where, [*distributions, *needs, *REPORTED])
     if absent := [name for name in needs if name not in versions]:
-        return Missing(engine, f"{where.how} ({where.python}) has no {', '.join(absent)}", mend)
+        return Missing(engine, f"{where.how} ({where.python}) has no {', '.join(absent)}", hint)
     for distribution in distributions:
         if distribution in versions:
             reported = {name: versions[name] for name in ("python", *REPORTED) if name in versions}
@@ -117,4 +118,4 @@ def inspect(
                 engine, versions[distribution], distribution, where.python, where.how, where.env, reported
             )
     wanted = " or ".join(distributions)
-    return Missing(engine, f"{where.how} ({where.python}) has no {wanted}", mend)
+    return Missing(engine, f"{where.how} ({where.python}) has no {wanted}", hint)

@@ -1,4 +1,4 @@
-"""Which options the installed version of an engine has, from its own help."""
+"""The options of the installed version of an engine, from its own help."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from harness.errors import EngineError
 from harness.files import write_whole
 
 HELP_TIMEOUT_S = 180
-#: Help that is laid out for a terminal cuts long options short on a narrow one.
+#: Some help texts cut long options on a narrow terminal.
 WIDE = {"COLUMNS": "500"}
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*")
 
 
 def supported_flags(installation: Installation, command: Sequence[str], keep: bool) -> frozenset[str]:
-    """Every `--option` that the help names. With `keep` they stay in the project's cache: some take 12 s.
+    """Every `--option` in the help. With `keep` the result is cached: some engines need 12 s for it.
 
     Raises:
-        EngineError: the help cannot be had.
+        EngineError: the help command failed.
     """
     what = json.dumps([installation.distribution, installation.version, *command])
-    kept = CACHE / "flags" / f"{installation.engine}-{hashlib.sha256(what.encode()).hexdigest()[:16]}.json"
-    if keep and kept.exists():
-        return frozenset(json.loads(kept.read_text()))
-    flags = _ask(tuple(command), tuple(sorted(installation.env.items())))
+    cached = CACHE / "flags" / f"{installation.engine}-{hashlib.sha256(what.encode()).hexdigest()[:16]}.json"
+    if keep and cached.exists():
+        return frozenset(json.loads(cached.read_text()))
+    flags = _run_help(tuple(command), tuple(sorted(installation.env.items())))
     if keep:
-        write_whole(kept, json.dumps(sorted(flags)).encode())
+        write_whole(cached, json.dumps(sorted(flags)).encode())
     return flags
 
 
 @cache
-def _ask(command: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> frozenset[str]:
+def _run_help(command: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> frozenset[str]:
     try:
         done = subprocess.run(
             command,
@@ -50,6 +50,6 @@ def _ask(command: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> frozense
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise EngineError(
-            f"{' '.join(command)} does not work: {error}", "bench engines doctor says what is missing"
+            f"`{' '.join(command)}` failed: {error}", "run `bench engines doctor` to see what is missing"
         ) from None
     return frozenset(_FLAG.findall(done.stdout))

@@ -1,4 +1,4 @@
-"""An engine that this harness starts: an interpreter, a command, and the engine's words for settings."""
+"""An engine that the harness starts: its interpreter, its command, and its names of settings."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from pydantic import JsonValue
 from harness.engines.base import Engine, EngineSettings, Installation, Missing, Server
 from harness.engines.find import find
 from harness.engines.flags import supported_flags
+from harness.engines.process.engine_server import EngineServer, Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
 from harness.engines.selfreport import SelfReport
-from harness.engines.server import EngineServer, Launch
 from harness.errors import EngineError, UsageError
-from harness.spec.fairness import Fact
-from harness.spec.results import LaunchRecord
+from harness.modules import ELSEWHERE
+from harness.schema.fairness import Fact
+from harness.schema.results import LaunchRecord
 from harness.telemetry.gpu import memory_restored
 
 
 @dataclass(frozen=True)
 class OfflineFactory:
-    """What makes the engine's in-process API: `target` is `module:callable` or `file.py:callable`, called
-    with `arguments` by the engine's own interpreter (protocol: harness/offline/workers/run_worker.py).
-    """
+    """Makes the engine's in-process API: `target` is `module:callable` or `file.py:callable`, called with
+    `arguments` by the engine's own interpreter (protocol: harness/engines/workers/run_worker.py)."""
 
     target: str
     arguments: dict[str, JsonValue]
@@ -40,29 +40,29 @@ class OfflineFactory:
 class LocalEngine(Engine):
     """Base of the engines that run on this machine."""
 
-    #: Names of the package that holds the engine; the first that is installed is taken.
+    #: Names of the package with the engine; the first that is installed is used.
     distributions: ClassVar[tuple[str, ...]]
-    #: Distributions without which it does not serve.
+    #: Distributions that its server needs too.
     needs: ClassVar[tuple[str, ...]] = ()
-    #: How to install it, for messages.
+    #: How to install it; shown as a hint.
     install: ClassVar[str]
-    #: What its interpreter imports to see whether it runs.
+    #: Module that is imported to check that it runs.
     module: ClassVar[str]
     #: Whether it has an API that takes a batch of prompts without a server.
     in_process: ClassVar[bool] = True
-    #: What to know before trusting it, where there is such a thing.
+    #: A warning to users, if there is one.
     caveat: ClassVar[str] = ""
-    #: Pages on which the server tells its settings, read once when it is ready.
+    #: Pages with the server's settings, read once when it is ready.
     pages: ClassVar[tuple[str, ...]] = ()
 
     def find(self) -> Installation | Missing:
         return find(self.name, self.distributions, self.install, self.needs)
 
     def installed(self) -> Installation:
-        """Like `find`. Raises EngineError when it is missing."""
+        """Like `find`. Raises EngineError if it is not installed."""
         found = self.find()
         if isinstance(found, Missing):
-            raise EngineError(f"{self.display} is not installed: {found.reason}", found.mend)
+            raise EngineError(f"{self.display} is not installed: {found.reason}", found.hint)
         return found
 
     @abstractmethod
@@ -75,27 +75,27 @@ class LocalEngine(Engine):
 
     @abstractmethod
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
-        """The in-process API, without the variant's settings. Raises EngineError where it has none here."""
+        """The in-process API, without the variant's settings. Raises EngineError if there is none."""
 
     def prepare(self, settings: EngineSettings) -> None:
-        """Make the files that `command` names, where they are missing: what it needs beside the model's
-        folder. Raises EngineError."""
+        """Create missing files that `command` names, other than the model's folder. Raises EngineError."""
 
-    def facts(self, told: SelfReport) -> dict[str, Fact]:
-        """The resolved settings that the server tells, by the keys of `harness.fairness.ledger.SETTINGS`."""
+    def facts(self, report: SelfReport) -> dict[str, Fact]:
+        """The resolved settings that the server reports, by the keys of
+        `harness.fairness.ledger.SETTINGS`."""
         return {}
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler | None:
-        """How its own profiler captures that; None: it has none. nsys needs nothing of an engine."""
+        """How its own profiler captures that; None if it has none. nsys needs no support by the engine."""
         return EngineProfiler() if capture.tool == "nsys" else None
 
     def server(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
-        """What would be started.
+        """The command with the variant's settings.
 
         Raises:
-            UsageError: the variant has an option that the installed version does not know.
+            UsageError: the variant has an option that the installed version does not have.
         """
-        variant = settings.contender.variant
+        variant = settings.engine_variant.variant
         options = [arg.partition("=")[0] for arg in variant.args if arg.startswith("--")]
         self.require(installation, settings, options)
         launch = self.command(installation, settings, port)
@@ -106,16 +106,17 @@ class LocalEngine(Engine):
         )
 
     def require(self, installation: Installation, settings: EngineSettings, options: list[str]) -> None:
-        """Raises UsageError when the installed version does not know all of these options."""
+        """Raises UsageError unless the installed version has all of these options."""
         if options and (unknown := sorted({*options} - self.flags(installation))):
             raise UsageError(
-                f"{settings.contender.ref}: {self.display} {installation.version} has no option "
+                f"{settings.engine_variant.ref}: {self.display} {installation.version} has no option "
                 f"{', '.join(unknown)}",
-                f"change configs/engines/{self.name}.yaml, or install a version that has it",
+                f"change {self.config_file.name}, or install a version that has it",
             )
 
     def flags(self, installation: Installation) -> frozenset[str]:
-        """Every `--option` of the installed version's server. Not kept for what may be under development."""
+        """Every `--option` of the installed version's server. Not cached for engines in our own environment,
+        which may be under development."""
         keep = installation.python != Path(sys.executable)
         return supported_flags(installation, self.help_command(installation), keep)
 
@@ -123,20 +124,20 @@ class LocalEngine(Engine):
     def open(
         self, settings: EngineSettings, log: Path, change: Callable[[Launch], Launch] = lambda launch: launch
     ) -> Iterator[Server]:
-        """As in `Engine`; `change` has the last word on what is started."""
+        """As in `Engine`; `change` can alter the command."""
         installation = self.installed()
-        contender = settings.contender
+        engine_variant = settings.engine_variant
         record = LaunchRecord(
             engine=self.name,
-            variant=contender.ref.variant,
-            label=contender.label,
+            variant=engine_variant.ref.variant,
+            label=engine_variant.label,
             version=installation.version,
         )
         self.server(installation, settings, port=0)
         self.prepare(settings)
-        hygiene = memory_restored(contender.label) if settings.device == "cuda" else nullcontext()
+        memory_check = memory_restored(engine_variant.label) if settings.device == "cuda" else nullcontext()
         with (
-            hygiene,
+            memory_check,
             EngineServer(
                 lambda port: change(self.server(installation, settings, port)),
                 record,
@@ -150,11 +151,11 @@ class LocalEngine(Engine):
             yield server
 
     def proof(self, installation: Installation) -> list[str]:
-        """A short command that succeeds where the installed engine runs."""
-        return [str(installation.python), "-c", f"import {self.module}"]
+        """A short command that succeeds if the installed engine runs."""
+        return [str(installation.python), "-c", f"{ELSEWHERE}import {self.module}"]
 
     def trouble(self, installation: Installation) -> str | None:
-        """Why the installed engine does not run; None when it does."""
+        """Why the installed engine does not run; None if it does."""
         try:
             done = subprocess.run(
                 self.proof(installation),

@@ -1,4 +1,4 @@
-"""How an engine's own profiler is used: what its server starts with, which routes start and stop it."""
+"""How an engine's own profiler is used: options of the server, and routes that start and stop it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from harness.spec.profile import Tool
+from harness.schema.profile import Tool
 
 
 @dataclass(frozen=True)
 class CaptureRequest:
-    """What is to be captured: `steps` steps of the engine, with its torch profiler into `folder` (absolute),
-    or with marks and windows for nsys."""
+    """What to capture: `steps` engine steps, with its torch profiler into `folder` (absolute), or with marks
+    and windows for nsys."""
 
     tool: Tool
     folder: Path
@@ -24,7 +24,7 @@ class CaptureRequest:
 
 @dataclass(frozen=True)
 class Route:
-    """A POST, with a JSON body or none."""
+    """A POST request, with a JSON body or none."""
 
     path: str
     body: JsonValue = None
@@ -32,8 +32,8 @@ class Route:
 
 @dataclass(frozen=True)
 class EngineProfiler:
-    """`args` and `env` are added to the server's. Without routes the engine is not told; with `start` alone
-    it stops by itself after the steps asked for."""
+    """`args` and `env` are added to the server's. Without routes the profiler needs no start; with `start`
+    alone it stops by itself after the wanted number of steps."""
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)

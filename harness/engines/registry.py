@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
-from harness.engines.base import Contender, Engine, Missing
-from harness.engines.configured import find_variant
-from harness.engines.llamacpp import Llamacpp
-from harness.engines.local import LocalEngine
-from harness.engines.openai import OpenAI
-from harness.engines.roseinfer import Roseinfer
-from harness.engines.sglang import Sglang
-from harness.engines.transformers import Transformers
-from harness.engines.trtllm import Trtllm
-from harness.engines.vllm import Vllm
-from harness.spec.settings import DEFAULT_ENGINES, EngineName, EngineRef
+from importlib.metadata import EntryPoint
 
-#: Engines that this harness starts, in the order in which they are listed.
+from harness.engines.adapters.openai import OpenAI
+from harness.engines.base import Engine, EngineVariant, Missing
+from harness.engines.configured import find_variant
+from harness.engines.local import LocalEngine
+from harness.engines.names import check_name, engine_points
+from harness.errors import UsageError
+from harness.plugins import describe, load_plugin
+from harness.schema.settings import DEFAULT_ENGINES, EngineName, EngineRef
+
+
+def _load(point: EntryPoint) -> Engine:
+    """Raises UsageError when it names no engine's class."""
+    kind, hint = load_plugin(point), "correct or uninstall its package"
+    if not (isinstance(kind, type) and issubclass(kind, Engine)):
+        raise UsageError(f"{describe(point)} is not a subclass of harness.engines.base.Engine", hint)
+    if getattr(kind, "name", None) != point.name:
+        raise UsageError(f"{describe(point)} has another name in its class", hint)
+    return kind()
+
+
+def _load_all() -> tuple[dict[EngineName, Engine], dict[EngineName, UsageError]]:
+    engines: dict[EngineName, Engine] = {}
+    broken: dict[EngineName, UsageError] = {}
+    for name, point in engine_points().items():
+        try:
+            engines[name] = _load(point)
+        except UsageError as error:
+            broken[name] = error
+    return engines, broken
+
+
+#: Every engine, in the order in which they are listed, and why others cannot be used.
+ENGINES, BROKEN = _load_all()
+
+#: Those that this harness starts.
 LOCAL: dict[EngineName, LocalEngine] = {
-    engine.name: engine for engine in (Roseinfer(), Vllm(), Sglang(), Trtllm(), Transformers(), Llamacpp())
+    name: engine for name, engine in ENGINES.items() if isinstance(engine, LocalEngine)
 }
 
 
@@ -24,9 +48,14 @@ def get_engine(name: EngineName, base_url: str | None = None, api_key_env: str |
     """The engine of that name; the address and key are those of `openai`.
 
     Raises:
-        UsageError: the address or key cannot be used.
+        UsageError: there is none, it cannot be loaded, or the address or key cannot be used.
     """
-    return OpenAI(base_url, api_key_env) if name == "openai" else LOCAL[name]
+    check_name(name)
+    if name in BROKEN:
+        raise BROKEN[name]
+    if name == OpenAI.name:
+        return OpenAI(base_url, api_key_env)
+    return LOCAL.get(name) or ENGINES[name]
 
 
 def installed_engines() -> list[EngineRef]:
@@ -36,12 +65,12 @@ def installed_engines() -> list[EngineRef]:
     return [EngineRef(name=name) for name in (("roseinfer", *others) if others else DEFAULT_ENGINES)]
 
 
-def contender(ref: EngineRef) -> Contender:
+def get_engine_variant(ref: EngineRef) -> EngineVariant:
     """The engine and variant that `NAME@VARIANT` means, with the label under which it is drawn.
 
     Raises:
-        UsageError: unknown variant.
+        UsageError: unknown engine or variant.
     """
     engine = get_engine(ref.name)
-    variant = find_variant(ref.name, ref.variant)
-    return Contender(ref, variant, engine.label(variant))
+    variant = find_variant(engine, ref.variant)
+    return EngineVariant(ref, variant, engine.label(variant))

@@ -1,4 +1,4 @@
-"""What a started server says of itself, and how settings are found in it."""
+"""What a started server reports about itself, and how settings are read from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from pydantic import JsonValue
 
-from harness.spec.fairness import Fact
+from harness.schema.fairness import Fact
 
 LOG = "start-up log"
 ARGV = "command line"
@@ -26,51 +26,53 @@ _WORDS: dict[str, JsonValue] = {"true": True, "false": False, "none": None, "nul
 
 @dataclass(frozen=True)
 class SelfReport:
-    """The log up to readiness, the bodies of pages that answered 200 by path, the command line, and what the
-    environment adds to the inherited one."""
+    """The log until it was ready, the bodies of pages that answered 200 by path, the command line, and the
+    variables added to the environment."""
 
     log: str = ""
     pages: Mapping[str, str] = field(default_factory=dict)
     argv: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
-    def logged(self, key: str, pattern: str) -> dict[str, Fact]:
-        """`key` with the first group of the pattern's last match in the log; nothing without a match."""
+    def from_log(self, key: str, pattern: str) -> dict[str, Fact]:
+        """`key` with the first group of the pattern's last match in the log; empty without a match."""
         matches = re.findall(pattern, self.log)
-        return {key: Fact(value=plain(matches[-1]), source=LOG)} if matches else {}
+        return {key: Fact(value=normalised(matches[-1]), source=LOG)} if matches else {}
 
-    def all_logged(self, lines: Mapping[str, str]) -> dict[str, Fact]:
-        """`logged` for each key and pattern."""
-        return {name: fact for key, line in lines.items() for name, fact in self.logged(key, line).items()}
+    def all_from_log(self, lines: Mapping[str, str]) -> dict[str, Fact]:
+        """`from_log` for each key and pattern."""
+        return {name: fact for key, line in lines.items() for name, fact in self.from_log(key, line).items()}
 
     def page(self, path: str) -> JsonValue:
-        """The page's JSON; null where it did not answer, or with something else."""
+        """The page's JSON; null if it did not answer, or not with JSON."""
         try:
             content: JsonValue = json.loads(self.pages.get(path, ""))
         except ValueError:
             return None
         return content
 
-    def paged(self, path: str, places: Mapping[str, str]) -> dict[str, Fact]:
-        """Settings by the places at which they stand in the page's JSON, such as `settings.kv_tokens`."""
-        found = {key: at(self.page(path), place) for key, place in places.items()}
+    def from_page(self, path: str, places: Mapping[str, str]) -> dict[str, Fact]:
+        """Settings by their places in the page's JSON, such as `settings.kv_tokens`."""
+        found = {key: value_at(self.page(path), place) for key, place in places.items()}
         source = f"GET {path.partition('?')[0]}"
         return {
-            key: Fact(value=plain(value), source=source) for key, value in found.items() if value is not None
+            key: Fact(value=normalised(value), source=source)
+            for key, value in found.items()
+            if value is not None
         }
 
-    def argued(self, options: Mapping[str, str]) -> dict[str, Fact]:
-        """Settings by the options that ask for them, where nothing tells what came of it."""
-        given = dict(pairwise(self.argv))
+    def from_argv(self, options: Mapping[str, str]) -> dict[str, Fact]:
+        """Settings by the options on the command line, for an engine that does not report them."""
+        values = dict(pairwise(self.argv))
         return {
-            key: Fact(value=plain(given[option]), source=ARGV)
+            key: Fact(value=normalised(values[option]), source=ARGV)
             for key, option in options.items()
-            if option in given
+            if option in values
         }
 
 
-def at(content: JsonValue, place: str) -> JsonValue:
-    """What stands at `a.b.c`; null where that is nothing."""
+def value_at(content: JsonValue, place: str) -> JsonValue:
+    """The value at `a.b.c`; null if there is none."""
     for name in place.split("."):
         if not isinstance(content, dict):
             return None
@@ -78,24 +80,24 @@ def at(content: JsonValue, place: str) -> JsonValue:
     return content
 
 
-def plain(value: JsonValue) -> JsonValue:
-    """The word that all engines share: numbers as numbers, `torch.bfloat16` as `bfloat16`, `True` as true."""
+def normalised(value: JsonValue) -> JsonValue:
+    """One spelling for all engines: numbers as numbers, `torch.bfloat16` as `bfloat16`, `True` as true."""
     if isinstance(value, list):
-        return few(value)
+        return shortened(value)
     if not isinstance(value, str):
         return value
     text = value.strip().removeprefix("torch.")
     if re.fullmatch(r"-?\d[\d,]*", text):
         return int(text.replace(",", ""))
     if re.fullmatch(r"\[[\d, ]*\]", text):
-        return few(json.loads(text))
+        return shortened(json.loads(text))
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     return _DTYPES.get(text.lower(), text)
 
 
-def few(values: list[JsonValue]) -> JsonValue:
-    """A list as it is, a long one of numbers as its range: graphs are captured at many sizes."""
+def shortened(values: list[JsonValue]) -> JsonValue:
+    """A list unchanged; a long list of numbers as its range, because graphs are captured at many sizes."""
     numbers = [value for value in values if isinstance(value, int)]
     if len(numbers) <= 8 or len(numbers) < len(values):
         return values

@@ -1,4 +1,4 @@
-"""What an engine's `configs/engines/NAME.yaml` holds: variants, and how its environments are made."""
+"""What an engine's file (`configs/engines/NAME.yaml`) holds: variants, and how its environments are made."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from pathlib import Path
 import yaml
 from pydantic import Field, JsonValue, ValidationError
 
-from harness import PROJECT_ROOT
-from harness.engines.environments.recipe import Build, BundleRecipe, Recipe
+from harness import paths
+from harness.engines.recipe import Build, BundleRecipe, Recipe
 from harness.errors import UsageError
-from harness.spec.base import Strict, first_fault
-from harness.spec.settings import EngineName
+from harness.schema.base import Strict, first_fault
 
-CONFIGS = PROJECT_ROOT / "configs" / "engines"
+CONFIGS = paths.DATA / "configs" / "engines"
 
 
 class Variant(Strict):
     """Settings laid over an engine's defaults. The empty one is the engine as it is."""
 
-    label: str = Field("", description="what stands in parentheses behind the engine's name")
+    label: str = Field("", description="what is in parentheses after the engine's name")
     about: str = Field("", description="one sentence for `bench engines list`")
     args: list[str] = Field(default_factory=list, description="appended to the server's command line")
     env: dict[str, str] = Field(default_factory=dict, description="environment of server and offline worker")
@@ -40,19 +39,18 @@ class EngineFile(Strict):
     )
 
 
-def load_file(engine: EngineName, folder: Path = CONFIGS) -> EngineFile:
-    """The engine's file; an empty one when it has none.
+def load_file(path: Path) -> EngineFile:
+    """An engine's file; an empty one where there is none.
 
     Raises:
         UsageError: the file is not YAML, or has a key that is not known.
     """
-    path = folder / f"{engine}.yaml"
     if not path.exists():
         return EngineFile()
     try:
         return EngineFile.model_validate(yaml.safe_load(path.read_text()) or {})
     except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "mend the file") from None
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", "correct the file") from None
     except ValidationError as error:
         known = ", ".join(Variant.model_fields)
         raise UsageError(f"{path}: {first_fault(error)}", f"a variant has the keys {known}") from None

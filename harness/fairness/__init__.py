@@ -1,1 +1,1 @@
-"""Whether a comparison is fair: settings side by side, and the same answers."""
+"""Is a comparison fair: the settings of all engines side by side, and the answer check."""

@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.spec.fairness import Agreement, Fact, Ledger, LedgerRow
-from harness.spec.results import LaunchRecord
+from harness.schema.fairness import Agreement, Fact, Ledger, LedgerRow
+from harness.schema.results import LaunchRecord
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting that engines tell. `comparable`: engines that differ in it do not run alike."""
+    """A setting that engines report. `comparable`: it should be equal for all engines."""
 
     key: str
     name: str
@@ -40,7 +40,7 @@ SETTINGS = (
 
 
 def ledger(launches: Sequence[LaunchRecord]) -> Ledger:
-    """One row for each setting that any engine tells, in the order of SETTINGS."""
+    """One row for each setting that an engine reports, in the order of SETTINGS."""
     rows = []
     for setting in SETTINGS:
         facts = {launch.label: launch.facts.get(setting.key) for launch in launches}
@@ -54,7 +54,7 @@ def ledger(launches: Sequence[LaunchRecord]) -> Ledger:
 def _agree(setting: Setting, facts: dict[str, Fact | None]) -> Agreement:
     if not setting.comparable:
         return "own"
-    told = [json.dumps(fact.value, sort_keys=True) for fact in facts.values() if fact is not None]
-    if len(set(told)) > 1:
+    values = [json.dumps(fact.value, sort_keys=True) for fact in facts.values() if fact is not None]
+    if len(set(values)) > 1:
         return "differs"
-    return "equal" if len(told) > 1 else "unknown"
+    return "equal" if len(values) > 1 else "unknown"

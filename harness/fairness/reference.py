@@ -1,4 +1,4 @@
-"""The reference of the answer check: the model itself, in float32, by transformers."""
+"""The reference of the answer check: the same model in float32 with transformers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import psutil
 from pydantic import ValidationError
 
 from harness.engines.base import Installation
-from harness.engines.process import Guarded, describe_exit
-from harness.spec.base import Strict
+from harness.engines.process.tree import Guarded, describe_exit
+from harness.schema.base import Strict
 
 SCRIPT = Path(__file__).parent / "reference_worker.py"
-#: The best tokens that are kept of each position.
+#: The number of best tokens that are stored for each position.
 CANDIDATES = 16
 TIMEOUT_S = 600.0
 #: Share of the free memory that the weights in float32 may take.
@@ -27,7 +27,7 @@ MEMORY_SHARE = 0.5
 
 
 class ReferenceAnswer(Strict):
-    """One greedy answer, and for each of its tokens the best tokens with how far each falls short of it."""
+    """One greedy answer, and for each position the best tokens with how far each is below the first."""
 
     tokens: list[int]
     candidates: list[list[tuple[int, float]]]
@@ -47,10 +47,10 @@ class Reference(Strict):
 
 
 def interpreter(found: Sequence[Installation]) -> Path | None:
-    """One that has torch and transformers: our own, else that of an engine; None where there is none."""
+    """An interpreter with torch and transformers: our own, else that of an engine; None if there is none."""
     if all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
         return Path(sys.executable)
-    able = (one.python for one in found if {"torch", "transformers"} <= {*one.versions})
+    able = (engine.python for engine in found if {"torch", "transformers"} <= {*engine.versions})
     return next(able, None)
 
 
@@ -63,10 +63,10 @@ def ask_reference(
     output_tokens: int,
     log: Path,
 ) -> Reference | str:
-    """The reference's answers; in words why there are none, where it cannot run here."""
+    """The reference's answers, or a sentence why it cannot run here."""
     size = 2 * sum(path.stat().st_size for path in model.glob("*.safetensors"))
     if device == "cpu" and size > MEMORY_SHARE * psutil.virtual_memory().available:
-        return f"the model in float32 takes up to {size / 2**30:.1f} GiB, too much for this machine"
+        return f"the model in float32 needs up to {size / 2**30:.1f} GiB, too much for this machine"
     job = {
         "model": str(model),
         "device": device,
@@ -79,7 +79,7 @@ def ask_reference(
         job_file, result_file = Path(scratch, "job.json"), Path(scratch, "result.json")
         job_file.write_text(json.dumps(job))
         argv = [str(python), str(SCRIPT), str(job_file), str(result_file)]
-        every = sorted(os.sched_getaffinity(0))  # nothing is measured beside it: it need not stand back
+        every = sorted(os.sched_getaffinity(0))  # nothing is measured meanwhile, so it may use all CPUs
         process = Guarded("the reference", argv, os.environ | {"HF_HUB_OFFLINE": "1"}, log, every)
         deadline = time.monotonic() + TIMEOUT_S
         try:

@@ -1,13 +1,13 @@
-"""Greedy answers of a model by transformers in float32, and how far its own dtype moves the logits.
+"""Greedy answers of a model by transformers in float32, and how much its own dtype changes the logits.
 
     python reference_worker.py JOB.json RESULT.json
 
-Run by any interpreter that has torch and transformers; nothing of this project is imported.
+Runs with any interpreter that has torch and transformers; it imports nothing of this project.
 JOB.json: {"model", "device", "dtype", "prompts", "output_tokens", "candidates"}.
 RESULT.json: {"version", "noise", "spread", "answers": [{"tokens", "candidates"}]}.
 
 An answer ends before its end-of-sequence token, as engines differ in whether that may be chosen. `candidates`
-are, for each token of an answer, the ids with the largest logits and how far each falls short of the largest.
+are, for each token of an answer, the ids with the largest logits and how far each is below the largest.
 `noise` is the largest change of any logit from float32 to the dtype over all answers, `spread` the standard
 deviation of the logits.
 """

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.metrics.estimates import HEADLINE, Key
-from harness.metrics.glossary import GLOSSARY
+from harness.metrics.estimates import COMPARED, Key
 from harness.metrics.holm import holm
 from harness.metrics.intervals import LEVEL, Effect, Estimate, difference, ratio
 from harness.metrics.power import repeats_to_find
-from harness.spec.compare import EFFECTS
-from harness.spec.load import LoadLevel
-from harness.spec.results import Verdict
+from harness.schema.compare import EFFECTS
+from harness.schema.load import Load
+from harness.schema.metrics import METRICS
+from harness.schema.results import Verdict
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Contrast:
         comparisons: how many those are.
     """
 
-    load: LoadLevel
+    load: Load
     metric: str
     statistic: str
     a: Estimate
@@ -42,7 +42,7 @@ class Contrast:
             return "not enough data"
         if self.adjusted_p > LEVEL:
             return "no difference"
-        return "better" if (self.ratio.value < 1) == GLOSSARY[self.metric].lower_is_better else "worse"
+        return "better" if (self.ratio.value < 1) == METRICS[self.metric].lower_is_better else "worse"
 
     @property
     def spread(self) -> float | None:
@@ -76,7 +76,7 @@ class Contrast:
 
 
 def contrast(
-    load: LoadLevel, a: Mapping[Key, Estimate], b: Mapping[Key, Estimate], keys: Iterable[Key] = HEADLINE
+    load: Load, a: Mapping[Key, Estimate], b: Mapping[Key, Estimate], keys: Iterable[Key] = COMPARED
 ) -> list[Contrast]:
     """The statistics that both engines have, `b`'s not being 0."""
     return [

@@ -1,6 +1,6 @@
 """What each metric is: from raw times to milliseconds, one row a request or one row a gap between chunks.
 
-The times are those of `harness/records/schema.py`; the definitions stand in docs/metrics.md.
+The times are those of `harness/records/columns.py`, the formulas those of the registry.
 """
 
 from __future__ import annotations
@@ -11,39 +11,82 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-MS = 1e3
+from harness.schema.metric import MS, Metric, Times
+from harness.schema.metrics import LATENCIES, METRICS
 
-#: Metrics with one value a request.
-REQUEST_METRICS = (
-    "ttft_ms",
-    "tpot_ms",
-    "e2e_ms",
-    "submit_lag_ms",
-    "ttft_from_schedule_ms",
-    "e2e_from_schedule_ms",
-    "queue_wait_ms",
-    "prefill_ms",
-)
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
-def request_metrics(requests: pd.DataFrame) -> pd.DataFrame:
-    """The per-request metrics of every request, in ms, NaN where the request has none. Index as given.
+@dataclass(frozen=True)
+class RequestTimes:
+    """The times of U successful requests, as `harness.schema.metric.Times` says.
 
-    TPOT needs two output tokens: it is NaN for a request of one.
+    Attributes:
+        requests: one row a request.
+        gaps: theirs, `request` below U.
     """
-    sent, sched = _floats(requests, "t_sent"), _floats(requests, "t_sched")
-    first, last = _floats(requests, "t_first"), _floats(requests, "t_last")
-    tokens = _floats(requests, "completion_tokens")
-    steps = np.where(tokens >= 2, tokens - 1, np.nan)
+
+    requests: pd.DataFrame
+    gaps: Gaps
+
+    @property
+    def sched(self) -> Floats:
+        return _floats(self.requests, "t_sched")
+
+    @property
+    def sent(self) -> Floats:
+        return _floats(self.requests, "t_sent")
+
+    @property
+    def first(self) -> Floats:
+        return _floats(self.requests, "t_first")
+
+    @property
+    def last(self) -> Floats:
+        return _floats(self.requests, "t_last")
+
+    @property
+    def tokens(self) -> Floats:
+        return _floats(self.requests, "completion_tokens")
+
+    @property
+    def steps(self) -> Floats:
+        tokens = self.tokens
+        return np.where((tokens >= 2) & (self.last > self.first), tokens - 1, np.nan)
+
+    @property
+    def queue_wait_ms(self) -> Floats:
+        return _floats(self.requests, "queue_wait_ms")
+
+    @property
+    def prefill_ms(self) -> Floats:
+        return _floats(self.requests, "prefill_ms")
+
+    @property
+    def gap_ms(self) -> Floats:
+        return self.gaps.gap_ms
+
+    @property
+    def gap_tokens(self) -> Ints:
+        return self.gaps.tokens
+
+    @property
+    def gap_request(self) -> Ints:
+        return self.gaps.request
+
+
+def values_of(metric: Metric, times: Times) -> Floats:
+    """A latency's values in ms: (U,) one a request, or (S,) one a gap."""
+    assert metric.of is not None, metric.name
+    return np.asarray(metric.of(times), dtype=np.float64)
+
+
+def request_metrics(requests: pd.DataFrame, gaps: Gaps) -> pd.DataFrame:
+    """The per-request metrics of U successful requests, NaN where a request has none. Index as given."""
+    times = RequestTimes(requests, gaps)
     columns = {
-        "ttft_ms": (first - sent) * MS,
-        "tpot_ms": (last - first) * MS / steps,
-        "e2e_ms": (last - sent) * MS,
-        "submit_lag_ms": (sent - sched) * MS,
-        "ttft_from_schedule_ms": (first - sched) * MS,
-        "e2e_from_schedule_ms": (last - sched) * MS,
-        "queue_wait_ms": _floats(requests, "queue_wait_ms"),
-        "prefill_ms": _floats(requests, "prefill_ms"),
+        name: values_of(METRICS[name], times) for name in LATENCIES if METRICS[name].sample == "request"
     }
     return pd.DataFrame(columns, index=requests.index)
 

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
+from statistics import median
 
 import numpy as np
+from scipy import special
 
-from harness.metrics.bootstrap import RESAMPLES, Resampling
-from harness.metrics.intervals import Estimate, own
-from harness.metrics.percentiles import missing
-from harness.metrics.rates import NO_TIME_S, Flow, flow
+from harness.metrics.independence import Dependence
+from harness.metrics.intervals import LEVEL, Ends, Estimate, bounded, order_statistics, own
+from harness.metrics.percentiles import at_ranks, missing, needed, percentiles
+from harness.metrics.rates import NO_TIME_S, flow
 from harness.metrics.samples import Group, Sample, pool
-from harness.spec.results import LATENCY_METRICS, PERCENTILES, Distribution
-from harness.spec.settings import Slo
+from harness.schema.metrics import COMPARED_PERCENTILES, LATENCIES, METRICS, PERCENTILES, latencies, rates
+from harness.schema.results import Distribution
+from harness.schema.settings import Slo
 
 #: Metric and statistic, as in the results; a rate is its own statistic.
 Key = tuple[str, str]
 Estimates = dict[Key, Estimate]
 
-LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
-RATES = ("req_per_s", "output_tok_per_s", "goodput_req_per_s")
-
 #: What is compared where nothing else is asked for, and what a verdict holds for together.
-HEADLINE: tuple[Key, ...] = (
-    *((metric, f"p{q}") for metric in LATENCIES for q in (50, 90, 99)),
-    ("output_tok_per_s", "output_tok_per_s"),
+COMPARED: tuple[Key, ...] = (
+    *((metric, f"p{q}") for metric in latencies("compared") for q in COMPARED_PERCENTILES),
+    *((rate, rate) for rate in rates("compared")),
 )
+
+#: Latencies that can be asked for: those compared, and those that gates limit.
+_ASKED = tuple(dict.fromkeys([*latencies("compared"), *latencies("gated")]))
 
 
 @dataclass(frozen=True)
@@ -47,22 +50,25 @@ class Point:
     found: Estimates
 
 
-def measure(repeats: Sequence[Group], slo: Slo | None = None, seed: int = 0) -> Point:
+def measure(repeats: Sequence[Group], slo: Slo | None = None) -> Point:
     """Everything that is estimated of one engine at one load, from its repeats."""
-    group = pool(repeats)
-    each = [_latencies(one, LATENCY_METRICS, seed) for one in repeats]
-    together = each[0] if len(each) == 1 else _latencies(group, LATENCY_METRICS, seed)
-    return Point(repeats, group, each, together | (_rates(repeats, slo, seed) if together else {}))
+    each = [_latencies([one], one, LATENCIES) for one in repeats]
+    if len(each) == 1:
+        group, together = pool(repeats), each[0]
+    else:
+        group = pool(repeats)
+        together = _latencies(repeats, group, LATENCIES)
+    return Point(repeats, group, each, together | (_rates(repeats, slo) if together else {}))
 
 
-def estimates(repeats: Sequence[Group], slo: Slo | None = None, seed: int = 0) -> Estimates:
+def estimates(repeats: Sequence[Group], slo: Slo | None = None) -> Estimates:
     """Mean and percentiles of every latency that has a sample, and the rates, of one engine at one load.
 
     Goodput needs a service level. Nothing is estimated where no request succeeded.
     """
     group = repeats[0] if len(repeats) == 1 else pool(repeats)
-    found = _latencies(group, LATENCIES, seed)
-    return found | (_rates(repeats, slo, seed) if found else {})
+    found = _latencies(repeats, group, _ASKED)
+    return found | (_rates(repeats, slo) if found else {})
 
 
 def distribution(sample: Sample, found: Mapping[str, Estimate] | None = None) -> Distribution:
@@ -79,58 +85,74 @@ def of_metric(found: Estimates, metric: str) -> dict[str, Estimate]:
     return {statistic: one for (name, statistic), one in found.items() if name == metric}
 
 
-def generator(seed: int, group: Group) -> np.random.Generator:
-    """A random stream of the engine's own: resamples of two engines must not move together.
-
-    The levels of a closed loop share it, since they have one scale.
-    """
-    name = f"{group.label}\n{group.load.scale!r}\n{group.repeat}"
-    return np.random.default_rng([seed, zlib.crc32(name.encode())])
-
-
-def _latencies(group: Group, metrics: Sequence[str], seed: int) -> Estimates:
-    """Mean and percentiles of every latency that has a sample."""
-    resampling = Resampling.plan(group.repeat_of, generator(seed, group))
-    samples = {metric: group.sample(metric) for metric in metrics}
-    found = {one: _statistics(one, resampling) for one in dict.fromkeys(samples.values()) if one.values.size}
-    return {
-        (metric, name): estimate
-        for metric, sample in samples.items()
-        for name, estimate in found.get(sample, {}).items()
-    }
-
-
-def _statistics(sample: Sample, resampling: Resampling) -> dict[str, Estimate]:
-    repeats, rows = resampling.repeats, resampling.replicates(sample, PERCENTILES)
-    found = {"mean": Estimate(sample.mean, resampling.means(sample), repeats)}
-    for q, row in zip(PERCENTILES, rows, strict=True):
-        found[f"p{q}"] = Estimate(sample.levels[f"p{q}"], row, repeats, missing(q, sample.n))
+def _latencies(repeats: Sequence[Group], pooled: Group, metrics: Sequence[str]) -> Estimates:
+    """Mean and percentiles of every latency that every repeat has a sample of."""
+    found: Estimates = {}
+    known: dict[Sample, dict[str, Estimate]] = {}
+    for metric in metrics:
+        whole, parts = pooled.sample(metric), [one.sample(metric) for one in repeats]
+        if not all(part.values.size for part in parts):
+            continue
+        if whole not in known:
+            known[whole] = estimates_of(parts, whole)
+        found |= {(metric, name): estimate for name, estimate in known[whole].items()}
     return found
 
 
-def _rates(repeats: Sequence[Group], slo: Slo | None, seed: int) -> Estimates:
-    """Counts of all repeats over their summed time; repeats are resampled."""
+def estimates_of(parts: Sequence[Sample], whole: Sample | None = None) -> dict[str, Estimate]:
+    """The mean and the percentiles of one metric, by name.
+
+    Args:
+        parts: its sample in each repeat, none empty.
+        whole: all of them pooled; not needed for one repeat.
+    """
+    whole = whole or parts[0]
+    dependences = [Dependence(part) for part in parts]
+    levels = np.array([percentiles(part.values, part.weights, PERCENTILES, unbiased=True) for part in parts])
+    means = np.array([part.mean for part in parts])
+    found = {"mean": Estimate(whole.mean, means, _mean_ends(dependences))}
+    for q, row in zip(PERCENTILES, levels.T, strict=True):
+        worth = [one.below(float(level), q / 100) for one, level in zip(dependences, row, strict=True)]
+        short = missing(q, int(median(part.n for part in parts)))
+        dependent = median(worth) < needed(q)
+        within = _order_ends(parts[0], q / 100, worth[0]) if len(parts) == 1 else None
+        if len(parts) == 1 and within is None:
+            short = max(short, ceil(bounded(q / 100) * parts[0].n / worth[0]) - parts[0].n)
+        found[f"p{q}"] = Estimate(whole.levels[f"p{q}"], row, within, short, dependent)
+    return found
+
+
+def _mean_ends(dependences: Sequence[Dependence]) -> Ends | None:
+    """The interval of the mean of one repeat."""
+    if len(dependences) > 1 or dependences[0].requests < 2:
+        return None
+    [one] = dependences
+    mean = one.sample.mean
+    half = float(special.stdtrit(one.requests - 1, 1 - LEVEL / 2)) * one.error_of_mean(mean)
+    return mean - half, mean + half
+
+
+def _order_ends(sample: Sample, share: float, independent: float) -> Ends | None:
+    """The values between which a percentile of one repeat lies; None where one side has no bound."""
+    ranks = order_statistics(share, sample.n, independent)
+    if ranks is None:
+        return None
+    first, last = at_ranks(sample.values, sample.weights, ranks)
+    return first, last
+
+
+def _rates(repeats: Sequence[Group], slo: Slo | None) -> Estimates:
+    """Counts of all repeats over their summed time."""
     flows = [flow(group, slo) for group in repeats]
-    draws = generator(seed, pool(repeats)).multinomial(
-        len(flows), np.full(len(flows), 1 / len(flows)), RESAMPLES
-    )
     seconds = np.array([one.seconds for one in flows])
     if not np.all(seconds > NO_TIME_S):
         return {}
     found = {}
-    for rate in RATES:
-        counts = [_count(one, rate) for one in flows]
-        if any(count is None for count in counts):
+    for name, metric in METRICS.items():
+        if metric.counted is None:
             continue
-        passed = np.array(counts, dtype=np.float64)
-        replicates = (draws @ passed) / (draws @ seconds) if len(flows) > 1 else None
-        found[rate, rate] = Estimate(float(passed.sum() / seconds.sum()), replicates, len(flows))
+        counts = [metric.counted(one) for one in flows]
+        if all(count is not None for count in counts):
+            passed = np.array(counts, dtype=np.float64)
+            found[name, name] = Estimate(float(passed.sum() / seconds.sum()), passed / seconds)
     return found
-
-
-def _count(passed: Flow, rate: str) -> int | None:
-    return {
-        "req_per_s": passed.ended,
-        "output_tok_per_s": passed.output_tokens,
-        "goodput_req_per_s": passed.good,
-    }[rate]

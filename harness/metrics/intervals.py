@@ -1,76 +1,91 @@
 """Intervals and p-values of one statistic, and of two engines' ratio and difference in it.
 
 With several repeats the repeat is the unit: what differs between server starts, and between minutes of a
-machine, is not in the requests of one repeat. Whole repeats are resampled; requests inside them are not,
-since a second stage counts their spread twice (Davison and Hinkley, Bootstrap Methods and their
-Application, 1997, section 3.8). The variance over resamples of R repeats is (R − 1) / R of the true one,
-and the percentiles of so few resamples are far too narrow, so the bootstrap gives the standard error, times
-√(R / (R − 1)), and Student's t with R − 1 degrees of freedom the quantile (Hesterberg, What Teachers Should
-Know about the Bootstrap, The American Statistician 69, 2015). Two engines are compared by Welch's t
-(Biometrika 34, 1947), their ratio on the logarithm. `scripts/interval_coverage.py` measures how often these
-intervals hold the truth.
+machine, is not in the requests of one repeat. Each repeat gives one value, percentiles by the median-unbiased
+definition (Hyndman and Fan's type 8, The American Statistician 50, 1996), and Student's t on their logarithms
+gives the interval; two engines are compared by Welch's t (Biometrika 34, 1947).
 
-One repeat shows nothing of how repeats differ. One engine's interval is then the percentile bootstrap over
-its requests and speaks of that repeat alone; a comparison assumes that repeats differ by `ASSUMED_SPREAD`,
-so that it claims what is plain and nothing finer.
+One repeat shows nothing of how repeats differ. One engine's interval then speaks of that repeat alone: the
+order statistics between which the percentile lies (Clopper and Pearson, Biometrika 26, 1934), for as many
+independent observations as its requests are worth. A comparison assumes that repeats differ by
+`ASSUMED_SPREAD`, so that it claims what is plain and nothing finer.
+
+`benchmarks/interval_coverage.py` measures how often these intervals hold the truth.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
-from harness.metrics.bootstrap import CONFIDENCE, Floats
+Floats = npt.NDArray[np.float64]
+Ends = tuple[float, float]
 
+CONFIDENCE = 0.95
 LEVEL = 1 - CONFIDENCE
 
-#: Relative standard deviation from repeat to repeat, where there is only one to see.
-ASSUMED_SPREAD = 0.1
+#: Relative standard deviation from repeat to repeat, where there is only one to see: above the largest that
+#: repeats of one engine have shown, 19 % (p99 of TTFT, vLLM, docs/method.md).
+ASSUMED_SPREAD = 0.25
 
 #: An error this small is rounding: repeats that are exactly alike.
 _NOTHING = 1e-12
 
-Ends = tuple[float, float]
-
 
 @dataclass(frozen=True)
 class Estimate:
-    """A statistic of one engine at one load, all repeats pooled.
+    """A statistic of one engine at one load.
 
     Attributes:
-        value: of the whole sample.
-        replicates: (B,) of its resamples, over repeats or, of one repeat, over requests. None for a rate of
-            one repeat, and where the sample does not support the statistic.
-        repeats: how many were pooled.
-        missing: requests or tokens that the sample lacks to support it; 0 where it does.
+        value: of all repeats pooled, as it is shown.
+        each: (R,) of each repeat.
+        within: of one repeat, the 95 % interval by its own requests; None where they do not give one.
+        missing: requests or tokens that the median repeat lacks for the statistic; 0: none.
+        dependent: whether its requests depend on each other so much that it is too low, as p99 of a few
+            independent ones is. Two engines' ratio bears that, an interval of its own does not.
     """
 
     value: float
-    replicates: Floats | None
-    repeats: int
+    each: Floats
+    within: Ends | None = None
     missing: int = 0
+    dependent: bool = False
+
+    @property
+    def repeats(self) -> int:
+        """How many there are."""
+        return self.each.size
 
     @property
     def has_log(self) -> bool:
-        """Whether it and all its resamples are positive."""
-        return self.value > 0 and (self.replicates is None or bool(np.all(self.replicates > 0)))
+        """Whether it is positive in every repeat."""
+        return self.value > 0 and bool(np.all(self.each > 0))
+
+    def centre(self, log: bool) -> float:
+        """The mean over the repeats, of the logarithm or plain."""
+        return float(np.mean(np.log(self.each) if log else self.each))
 
     def spread(self, log: bool) -> float | None:
         """Standard deviation from repeat to repeat, of the logarithm or plain; None where it was not seen."""
-        if self.replicates is None or self.repeats < 2:
+        if self.repeats < 2:
             return None
-        return _deviation(self.replicates, log) * self.repeats / math.sqrt(self.repeats - 1)
+        return float(np.std(np.log(self.each) if log else self.each, ddof=1))
 
     def error(self, log: bool) -> tuple[float, float]:
-        """Standard error, of the logarithm or plain, and its degrees of freedom."""
+        """Standard error of the centre, and its degrees of freedom."""
         spread = self.spread(log)
         if spread is not None:
             return spread / math.sqrt(self.repeats), self.repeats - 1
         assumed = ASSUMED_SPREAD * (1 if log else abs(self.value))
-        within = 0.0 if self.replicates is None else _deviation(self.replicates, log)
+        within = 0.0
+        if self.within is not None:
+            low, high = np.log(self.within) if log else self.within
+            within = float(high - low) / (2 * float(special.ndtri(1 - LEVEL / 2)))
         return math.hypot(assumed, within), math.inf
 
 
@@ -84,39 +99,67 @@ class Effect:
 
 
 def own(estimate: Estimate) -> Ends | None:
-    """The 95 % interval of one engine's statistic: of several repeats by t, of one over its requests."""
-    if estimate.repeats >= 2 or estimate.replicates is None:
-        return level(estimate) if estimate.repeats >= 2 else None
-    if not np.all(np.isfinite(estimate.replicates)):
+    """The 95 % interval of one engine's statistic: of several repeats by t, of one by its requests."""
+    if estimate.missing or estimate.dependent:
         return None
-    low, high = np.percentile(estimate.replicates, (50 * LEVEL, 100 - 50 * LEVEL))
-    return float(low), float(high)
+    return level(estimate) if estimate.repeats >= 2 else estimate.within
 
 
 def level(estimate: Estimate) -> Ends | None:
     """The 95 % interval of what further repeats would give, on the logarithm where that exists."""
-    if estimate.missing or not _finite(estimate):
+    if estimate.missing or estimate.dependent:
         return None
     log = estimate.has_log
-    return _ends(math.log(estimate.value) if log else estimate.value, *estimate.error(log), log)
+    ends = _ends(estimate.centre(log), *estimate.error(log), log)
+    if ends is None:
+        return None
+    return min(ends[0], estimate.value), max(ends[1], estimate.value)
 
 
 def ratio(a: Estimate, b: Estimate) -> Effect:
-    """`a / b`; `b` is not 0."""
-    value = a.value / b.value
-    return _welch(value, a, b, log=True) if a.has_log and b.has_log else Effect(value)
+    """`a / b` of a typical repeat; `b` is not 0."""
+    if not (a.has_log and b.has_log):
+        return Effect(a.value / b.value)
+    return _welch(a, b, log=True)
 
 
 def difference(a: Estimate, b: Estimate) -> Effect:
-    """`a − b`, in the statistic's own unit."""
-    return _welch(a.value - b.value, a, b, log=False)
+    """`a − b` of a typical repeat, in the statistic's own unit."""
+    return _welch(a, b, log=False)
 
 
-def _welch(value: float, a: Estimate, b: Estimate, log: bool) -> Effect:
-    if a.missing or b.missing or not (_finite(a) and _finite(b)):
+def order_statistics(share: float, n: int, independent: float) -> tuple[int, int] | None:
+    """Ranks, from 1, between which the `share`-quantile lies with 95 %, by Clopper and Pearson.
+
+    None where the sample is too small to bound it on both sides.
+
+    Args:
+        share: between 0 and 1.
+        n: observations in the sample.
+        independent: observations that it is worth.
+    """
+    below, above = share * independent, (1 - share) * independent
+    low = math.floor(n * float(special.betaincinv(below, above + 1, LEVEL / 2)))
+    high = math.ceil(n * float(special.betaincinv(below + 1, above, 1 - LEVEL / 2))) + 1
+    return (low, high) if low >= 1 and high <= n else None
+
+
+@cache
+def bounded(share: float) -> int:
+    """The smallest sample of independent observations that bounds the `share`-quantile on both sides."""
+    n = 2
+    while order_statistics(share, n, n) is None:
+        n += 1
+    return n
+
+
+def _welch(a: Estimate, b: Estimate, log: bool) -> Effect:
+    middle = a.centre(log) - b.centre(log)
+    value = math.exp(middle) if log else middle
+    if a.missing or b.missing:
         return Effect(value)
     (of_a, freedom_a), (of_b, freedom_b) = a.error(log), b.error(log)
-    middle, error = math.log(value) if log else value, math.hypot(of_a, of_b)
+    error = math.hypot(of_a, of_b)
     if error < _NOTHING:
         return Effect(value, (value, value), float(abs(middle) < _NOTHING))
     uncertain = of_a**4 / freedom_a + of_b**4 / freedom_b
@@ -131,11 +174,3 @@ def _ends(middle: float, error: float, freedom: float, log: bool) -> Ends | None
     with np.errstate(over="ignore"):
         low, high = (float(np.exp(end)) if log else end for end in (middle - half, middle + half))
     return (low, high) if math.isfinite(low) and math.isfinite(high) else None
-
-
-def _finite(estimate: Estimate) -> bool:
-    return estimate.replicates is None or bool(np.all(np.isfinite(estimate.replicates)))
-
-
-def _deviation(replicates: Floats, log: bool) -> float:
-    return float(np.std(np.log(replicates) if log else replicates))

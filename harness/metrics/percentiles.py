@@ -1,9 +1,15 @@
-"""Percentiles by linear interpolation (numpy's default, Hyndman and Fan's type 7), weighted ones included."""
+"""Percentiles of samples, weighted ones included.
+
+What is shown is linear interpolation (numpy's default, Hyndman and Fan's type 7, The American Statistician
+50, 1996). What intervals and comparisons use is median-unbiased (type 8): by type 7 the p99 of 100 requests
+is too low in 73 % of samples, and averaging over repeats does not make up for it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +26,36 @@ def missing(q: float, n: int) -> int:
 
 
 def percentiles(
-    values: npt.NDArray[np.float64], weights: npt.NDArray[np.int64] | None, qs: Sequence[float]
+    values: npt.NDArray[np.float64],
+    weights: npt.NDArray[np.int64] | None,
+    qs: Sequence[float],
+    *,
+    unbiased: bool = False,
 ) -> npt.NDArray[np.float64]:
-    """`np.percentile(np.repeat(values, weights), qs)` without the repeat. `values` must not be empty."""
+    """`np.percentile(np.repeat(values, weights), qs)` without the repeat. `values` must not be empty.
+
+    `unbiased` is numpy's method `median_unbiased`.
+    """
     if weights is None or np.all(weights == 1):
-        return np.asarray(np.percentile(values, qs), dtype=np.float64)
+        method: Literal["linear", "median_unbiased"] = "median_unbiased" if unbiased else "linear"
+        return np.asarray(np.percentile(values, qs, method=method), dtype=np.float64)
     order = np.argsort(values)
     ascending, cumulative = values[order], np.cumsum(weights[order])
-    position = (cumulative[-1] - 1) * (np.asarray(qs, dtype=np.float64) / 100)
+    n, shares = cumulative[-1], np.asarray(qs, dtype=np.float64) / 100
+    position = np.clip((n + 1 / 3) * shares - 2 / 3, 0, n - 1) if unbiased else (n - 1) * shares
     below = np.floor(position)
     low = ascending[np.searchsorted(cumulative, below, side="right")]
     high = ascending[np.searchsorted(cumulative, np.ceil(position), side="right")]
     return np.asarray(low + (high - low) * (position - below), dtype=np.float64)
+
+
+def at_ranks(
+    values: npt.NDArray[np.float64], weights: npt.NDArray[np.int64] | None, ranks: Sequence[int]
+) -> list[float]:
+    """The values at `ranks`, the smallest being at 1, of `np.repeat(values, weights)`."""
+    places = np.asarray(ranks) - 1
+    if weights is None:
+        return [float(value) for value in np.partition(values, places)[places]]
+    order = np.argsort(values)
+    found = np.searchsorted(np.cumsum(weights[order]), places, side="right")
+    return [float(value) for value in values[order][found]]

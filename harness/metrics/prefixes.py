@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pandas as pd
 
 from harness.metrics.samples import load_of
-from harness.spec.results import PrefixCount, PrefixHits
+from harness.schema.results import PrefixCount, PrefixHits
 
-UNKNOWN = "unknown: the engine does not tell"
+UNKNOWN = "unknown: the engine does not report it"
 USAGE = "usage of the answers: prompt_tokens_details.cached_tokens"
 
 
@@ -17,7 +17,7 @@ def prefix_hits(requests: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> l
     """One entry a cell, in the order in which cells first appear, over all requests that were sent.
 
     Args:
-        requests: One row a request (records/schema.py).
+        requests: One row a request (records/columns.py).
         counted: By cell, what the engine's counters said; the usage of the answers goes before it.
     """
     return [_hits(cell, counted) for _, cell in requests.groupby("cell", sort=False)]
@@ -26,18 +26,17 @@ def prefix_hits(requests: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> l
 def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> PrefixHits:
     first, load = cell.iloc[0], load_of(cell)
     sent = cell[cell["reusable_tokens"].notna()]
-    told = cell[cell["cached_tokens"].notna()]
+    known = cell[cell["cached_tokens"].notna()]
     reported, source = None, UNKNOWN
-    if len(told):
-        reported, source = _share(told["cached_tokens"].sum(), told["input_tokens"].sum()), USAGE
+    if len(known):
+        reported, source = _share(known["cached_tokens"].sum(), known["input_tokens"].sum()), USAGE
     elif count := counted.get(int(first["cell"])):
         reported, source = _share(count.hits, count.queries), count.source
     return PrefixHits(
         engine=first["engine"],
         variant=None if pd.isna(first["variant"]) else first["variant"],
         label=first["label"],
-        scale=load.scale,
-        concurrency=load.concurrency,
+        load=load,
         repeat=first["repeat"],
         prompt_tokens=int(sent["input_tokens"].sum()),
         possible=_share(sent["reusable_tokens"].sum(), sent["input_tokens"].sum()),

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.definitions import MS, succeeded
+from harness.metrics.definitions import succeeded
 from harness.metrics.samples import Group
 from harness.metrics.window import inside, scheduled
-from harness.spec.settings import Slo
+from harness.schema.metric import MS
+from harness.schema.settings import Slo
 
-#: Shorter than any clock can tell.
+#: Shorter than any clock can measure.
 NO_TIME_S = 1e-9
 
 
@@ -84,11 +85,29 @@ def duration_s(requests: pd.DataFrame) -> float:
     return max(0.0, float(end - start)) if np.isfinite(end) and np.isfinite(start) else 0.0
 
 
+def peak_in_flight(requests: pd.DataFrame) -> int:
+    """The most requests of one cell that were sent and not ended at once: one that ends as another is sent
+    makes room for it."""
+    sent = requests["t_sent"].dropna()
+    ended = requests.loc[sent.index, "t_end"].dropna()
+    times = np.concatenate([sent.to_numpy(np.float64), ended.to_numpy(np.float64)])
+    change = np.repeat([1, -1], [len(sent), len(ended)])
+    return int(np.cumsum(change[np.lexsort((change, times))]).max(initial=0))
+
+
 def meets(group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
-    """(U,) which successes meet every limit. `itl_ms` limits every token; no value is no breach."""
-    good = np.ones(len(group.metrics), dtype=bool)
+    """(U,) which successes meet every limit; `itl_ms` limits every token.
+
+    An answer of several tokens without a value was not seen to meet the limit: all of it came at one moment.
+    """
+    requests = group.requests[succeeded(group.requests)]
+    one_token = requests["completion_tokens"].to_numpy(np.float64) < 2
+    good = np.ones(len(requests), dtype=bool)
     for name, limit in slo.model_dump(exclude_none=True).items():
         sample = group.sample(name)
+        seen = one_token.copy()
+        seen[sample.request] = True
+        good &= seen
         good[sample.request[sample.values > limit]] = False
     return good
 

@@ -1,4 +1,4 @@
-"""The samples behind a summary: which requests, and the values of each metric with their requests."""
+"""What a summary is made of: which requests, and the values of each metric with their requests."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.bins import bins
 from harness.metrics.definitions import (
-    REQUEST_METRICS,
     Gaps,
+    RequestTimes,
     chunk_gaps,
     request_keys,
     request_metrics,
     succeeded,
+    values_of,
 )
 from harness.metrics.percentiles import percentiles
 from harness.metrics.window import Cut, find_window, inside, scheduled
-from harness.spec.load import LoadLevel
-from harness.spec.results import PERCENTILES
-from harness.spec.settings import Window
+from harness.schema.load import Load, parse_load
+from harness.schema.metrics import METRICS, PERCENTILES
+from harness.schema.settings import Window
 
-#: Columns that are a load.
-LOAD = ["scale", "concurrency"]
 _IDENTITY = ["engine", "variant", "label", "repeat"]
 
 
@@ -60,18 +58,13 @@ class Sample:
         found = percentiles(self.values, self.weights, PERCENTILES)
         return {f"p{q}": float(level) for q, level in zip(PERCENTILES, found, strict=True)}
 
-    @cached_property
-    def bins(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """(S,) bin of each value, and (L,) the ascending mean of each bin."""
-        return bins(self.values, self.weights)
-
 
 @dataclass(frozen=True)
 class Group:
     """The requests of one engine at one load: one repeat, or several pooled (`repeat` is None).
 
     Attributes:
-        requests: every request, failures included (columns of records/schema.py).
+        requests: every request, failures included (columns of records/columns.py).
         metrics: per-request metrics of the U successes, in their order in `requests`.
         repeat_of: (U,) repeat of each success.
         gaps: of the successes, `request` below U.
@@ -82,7 +75,7 @@ class Group:
     engine: str
     variant: str | None
     label: str
-    load: LoadLevel
+    load: Load
     repeat: int | None
     requests: pd.DataFrame
     metrics: pd.DataFrame
@@ -93,21 +86,22 @@ class Group:
     _samples: dict[str, Sample] = field(default_factory=dict, repr=False, compare=False)
 
     def sample(self, metric: str) -> Sample:
-        """The samples of a metric: one a request, one a gap (`icl_ms`), or one a token (`itl_ms`)."""
+        """The samples of a latency: one a request, one a gap (`icl_ms`), or one a token (`itl_ms`)."""
         if metric not in self._samples:
             self._samples[metric] = self._sample(metric)
         return self._samples[metric]
 
     def _sample(self, metric: str) -> Sample:
-        if metric == "icl_ms":
-            return Sample(self.gaps.gap_ms, None, self.gaps.request)
+        kind = METRICS[metric].sample
+        if kind == "request":
+            values = self.metrics[metric].to_numpy(np.float64)
+            request = np.flatnonzero(np.isfinite(values))
+            return Sample(values[request], None, request)
         if metric == "itl_ms" and np.all(self.gaps.tokens == 1):
             return self.sample("icl_ms")
-        if metric == "itl_ms":
-            return Sample(self.gaps.gap_ms / self.gaps.tokens, self.gaps.tokens, self.gaps.request)
-        values = self.metrics[metric].to_numpy(np.float64)
-        request = np.flatnonzero(np.isfinite(values))
-        return Sample(values[request], None, request)
+        good = self.requests[succeeded(self.requests)]
+        values = values_of(METRICS[metric], RequestTimes(good, self.gaps))
+        return Sample(values, self.gaps.tokens if kind == "token" else None, self.gaps.request)
 
 
 def split(requests: pd.DataFrame, chunks: pd.DataFrame, cut: Cut | None = None) -> list[Group]:
@@ -118,7 +112,7 @@ def split(requests: pd.DataFrame, chunks: pd.DataFrame, cut: Cut | None = None) 
     gaps = chunk_gaps(chunks)
     rank = {label: position for position, label in enumerate(requests["label"].unique())}
     groups = []
-    for _, rows in requests.groupby(["label", *LOAD, "repeat"], observed=True, dropna=False):
+    for _, rows in requests.groupby(["label", "load", "repeat"], observed=True):
         group = _group(rows, gaps)
         if cut is not None:
             window = find_window(rows, cut)
@@ -133,6 +127,7 @@ def _group(rows: pd.DataFrame, gaps: Gaps, named: pd.DataFrame | None = None) ->
     good = rows[succeeded(rows)]
     named = rows if named is None else named
     engine, variant, label, repeat = named[_IDENTITY].iloc[0]
+    own_gaps = gaps.of(request_keys(good))
     return Group(
         engine=str(engine),
         variant=None if pd.isna(variant) else str(variant),
@@ -140,16 +135,15 @@ def _group(rows: pd.DataFrame, gaps: Gaps, named: pd.DataFrame | None = None) ->
         load=load_of(named),
         repeat=int(repeat),
         requests=rows,
-        metrics=request_metrics(good)[list(REQUEST_METRICS)],
+        metrics=request_metrics(good, own_gaps),
         repeat_of=np.full(len(good), int(repeat), dtype=np.int64),
-        gaps=gaps.of(request_keys(good)),
+        gaps=own_gaps,
     )
 
 
-def load_of(rows: pd.DataFrame) -> LoadLevel:
+def load_of(rows: pd.DataFrame) -> Load:
     """That of the first of them, where all have the same."""
-    scale, concurrency = rows[LOAD].iloc[0]
-    return LoadLevel(float(scale), None if pd.isna(concurrency) else int(concurrency))
+    return parse_load(rows["load"].iloc[0])
 
 
 def by_load(groups: Sequence[Group]) -> Iterator[list[Group]]:

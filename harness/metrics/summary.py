@@ -8,70 +8,78 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
-from harness.metrics.rates import NO_TIME_S, Flow, flow, total
+from harness.metrics.notices import Machines, cell_notices, inferred, pooled_notices, with_order
+from harness.metrics.rates import NO_TIME_S, Flow, flow, peak_in_flight, total
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.validity import discredit, invalid_reasons
-from harness.metrics.waterfall import Told, told_mean, waterfall
+from harness.metrics.waterfall import Reported, reported_mean, waterfall
 from harness.metrics.window import Cut, scheduled
-from harness.spec.calibration import ClientCeiling
-from harness.spec.results import LATENCY_METRICS, Distribution, OnlineSummary
-from harness.spec.settings import Slo
-
-#: Metrics that only the engine can tell.
-ENGINE_METRICS = ("queue_wait_ms", "prefill_ms")
+from harness.schema.calibration import ClientCeiling
+from harness.schema.metrics import LATENCIES, METRICS
+from harness.schema.results import Distribution, OnlineSummary
+from harness.schema.settings import Slo
 
 
 def summarize(
     requests: pd.DataFrame,
     chunks: pd.DataFrame,
     slo: Slo | None = None,
-    seed: int = 0,
     cut: Cut | None = None,
     ceiling: ClientCeiling | None = None,
-    told: Told | None = None,
+    reported: Reported | None = None,
     wrong: Mapping[str, str] | None = None,
+    machines: Machines | None = None,
 ) -> list[OnlineSummary]:
-    """Summarize the two tables of records/schema.py.
+    """Summarize the two tables of records/columns.py.
 
     Args:
         requests: One row a request, of any number of cells.
         chunks: One row a token-carrying chunk of those requests.
         slo: The service level that a request of the goodput meets; without it goodput is None.
-        seed: Of the bootstrap. The same tables and seed give the same summaries.
         cut: The part of each cell that is measured; None: all.
         ceiling: What one client process sustains; None: not known, and not judged by.
-        told: What the engines' histograms say of each cell.
+        reported: What the engines' histograms say of each cell.
         wrong: Engines whose answers are wrong, by label, and why: their cells are invalid.
+        machines: What else the machine did during each cell.
 
     Returns:
         For each engine as it first appears and each load ascending: its repeats, then all of them pooled
         (`repeat` None).
     """
-    points = [measure(repeats, slo, seed) for repeats in by_load(split(requests, chunks, cut))]
-    return summarize_points(points, slo, ceiling, told, wrong)
+    points = [measure(repeats, slo) for repeats in by_load(split(requests, chunks, cut))]
+    return summarize_points(points, slo, ceiling, reported, wrong, machines)
 
 
 def summarize_points(
     points: Sequence[Point],
     slo: Slo | None = None,
     ceiling: ClientCeiling | None = None,
-    told: Told | None = None,
+    reported: Reported | None = None,
     wrong: Mapping[str, str] | None = None,
+    machines: Machines | None = None,
 ) -> list[OnlineSummary]:
     """`summarize` of what is estimated already."""
     summaries = []
-    told = told or {}
+    reported, machines = reported or {}, machines or {}
     for point in points:
         cells = zip(point.repeats, point.each, strict=True)
-        each = [_summary(group, [group], found, slo, ceiling, told) for group, found in cells]
+        each = [
+            _summary(group, [group], found, slo, ceiling, reported).model_copy(
+                update={"notices": cell_notices(group, machines)}
+            )
+            for group, found in cells
+        ]
+        notices = pooled_notices(point.repeats, each, machines)
         if len(each) == 1:
-            pooled = each[0].model_copy(update={"repeat": None})
+            pooled = each[0].model_copy(update={"repeat": None, "notices": notices})
         else:
             reasons = [f"repeat {one.repeat}: {why}" for one in each for why in one.invalid_reasons]
-            pooled = _summary(point.pooled, point.repeats, point.found, slo, None, told)
-            pooled = pooled.model_copy(update={"valid": not reasons, "invalid_reasons": reasons})
+            pooled = _summary(point.pooled, point.repeats, point.found, slo, None, reported)
+            judgement = {"valid": not reasons, "invalid_reasons": reasons, "notices": notices}
+            pooled = pooled.model_copy(update=judgement)
         summaries += [*each, pooled]
-    return [discredit(summary, (wrong or {}).get(summary.label)) for summary in summaries]
+    judged = [discredit(summary, (wrong or {}).get(summary.label)) for summary in summaries]
+    return list(with_order(judged))
 
 
 def _summary(
@@ -80,21 +88,23 @@ def _summary(
     found: Estimates,
     slo: Slo | None,
     ceiling: ClientCeiling | None,
-    told: Told,
+    reported: Reported,
 ) -> OnlineSummary:
     requests = group.requests
     good = requests[requests["error"].isna()]
     errors = requests["error"].dropna().astype(str).value_counts()
     passed = total([flow(one, slo) for one in repeats])
-    latencies = {name: distribution(group.sample(name), of_metric(found, name)) for name in LATENCY_METRICS}
-    latencies |= {name: _engine_told(good, name, told) for name in ENGINE_METRICS if not latencies[name].n}
+    latencies = {name: distribution(group.sample(name), of_metric(found, name)) for name in LATENCIES}
+    unknown = [name for name in LATENCIES if METRICS[name].by_engine and not latencies[name].n]
+    latencies |= {name: _engine_reported(good, name, reported) for name in unknown}
+    if inferred(good):
+        latencies["itl_ms"] = latencies["itl_ms"].model_copy(update={"source": "inferred"})
     reasons = invalid_reasons(group, ceiling)
     return OnlineSummary(
         engine=group.engine,
         variant=group.variant,
         label=group.label,
-        scale=group.load.scale,
-        concurrency=group.load.concurrency,
+        load=group.load,
         repeat=group.repeat,
         num_requests=len(requests),
         num_success=len(good),
@@ -109,34 +119,35 @@ def _summary(
         prompt_tokens=passed.prompt_tokens,
         completion_tokens=passed.output_tokens,
         chunks=int(good["chunks"].sum()),
+        peak_in_flight=max(peak_in_flight((one.whole or one).requests) for one in repeats),
         valid=not reasons,
         invalid_reasons=reasons,
         window_s=None if group.window is None else (group.window.start_s, group.window.end_s),
         left_out=sum(len((one.whole or one).requests) - len(one.requests) for one in repeats),
-        later_turns=int(requests["held_s"].notna().sum()),
-        held_turns=int((_held_s(requests) > 0).sum()),
-        waterfall=waterfall(good, told),
+        later_turns=int(requests["late_s"].notna().sum()),
+        late_turns=int((_late_s(requests) > 0).sum()),
+        waterfall=waterfall(good, reported),
         **latencies,
     )
 
 
-def _engine_told(good: pd.DataFrame, metric: str, told: Told) -> Distribution:
+def _engine_reported(good: pd.DataFrame, metric: str, reported: Reported) -> Distribution:
     """Only an engine knows its queue and its prefill: without each request's, the mean by its histograms."""
-    found = told_mean(good, told, metric)
+    found = reported_mean(good, reported, metric)
     if found is None:
         return Distribution(source="unknown")
     return Distribution(mean=found.mean_ms, n=found.n, source="inferred")
 
 
-def _held_s(requests: pd.DataFrame) -> pd.Series[float]:
+def _late_s(requests: pd.DataFrame) -> pd.Series[float]:
     """How long each request had to wait for the turn before it; 0 for those that follow none."""
-    return requests["held_s"].astype(np.float64).fillna(0.0)
+    return requests["late_s"].astype(np.float64).fillna(0.0)
 
 
 def _offered(repeats: Sequence[Group], passed: Flow) -> float:
     """Arrivals a second by the schedule: intervals over their length, or requests over duration. A turn that
     had to wait arrives at its own time."""
-    spans = [scheduled(group.requests) - _held_s(group.requests) for group in repeats if len(group.requests)]
+    spans = [scheduled(group.requests) - _late_s(group.requests) for group in repeats if len(group.requests)]
     length = float(sum(span.max() - span.min() for span in spans))
     if np.isfinite(length) and length > NO_TIME_S:
         return sum(len(span) - 1 for span in spans) / length

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 
 import numpy as np
@@ -9,8 +10,11 @@ import pandas as pd
 
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
-from harness.spec.calibration import ClientCeiling
-from harness.spec.results import OnlineSummary
+from harness.schema.calibration import ClientCeiling
+from harness.schema.load import ClosedLoop
+from harness.schema.notice import CellNotice
+from harness.schema.results import OnlineSummary
+from harness.schema.settings import MIN_ROUNDS
 
 #: A cell is invalid when the client sent later than this at p99, unless TTFT is so long that it is nothing.
 LAG_LIMIT_MS = 1.0
@@ -41,6 +45,16 @@ def invalid_reasons(group: Group, ceiling: ClientCeiling | None = None) -> list[
         if late > limit:
             reasons.append(f"the client sent late: submit lag p99 {late:.2f} ms, above {limit:.2f} ms")
     return reasons + above
+
+
+def few_rounds(repeats: Sequence[Group]) -> CellNotice | None:
+    """Whether a closed loop is over before it is steady."""
+    load = repeats[0].load
+    sent = min(len((one.whole or one).requests) for one in repeats)
+    if not isinstance(load, ClosedLoop) or sent >= MIN_ROUNDS * load.concurrency:
+        return None
+    text = f"{sent:,} requests for {load}: most are sent while the load begins or ends"
+    return CellNotice(kind="short", text=text)
 
 
 def discredit(summary: OnlineSummary, why: str | None) -> OnlineSummary:

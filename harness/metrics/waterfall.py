@@ -1,4 +1,4 @@
-"""Where the time to first token went: what client and engine tell, added up to the mean TTFT.
+"""Where the time to first token went: what client and engine report, added up to the mean TTFT.
 
 Means are taken because they add up; percentiles do not. docs/metrics.md has the definitions.
 """
@@ -11,22 +11,22 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.definitions import MS
-from harness.spec.fairness import Part, Source, ToldMean, Waterfall, WaterfallPart
+from harness.schema.fairness import Part, ReportedMean, Source, Waterfall, WaterfallPart
+from harness.schema.metric import MS
 
 #: Means by the engine's histograms: metric by cell.
-Told = Mapping[int, Mapping[str, ToldMean]]
+Reported = Mapping[int, Mapping[str, ReportedMean]]
 
 Floats = npt.NDArray[np.float64]
 
 
-def waterfall(good: pd.DataFrame, told: Told) -> Waterfall | None:
-    """The mean request of `good`, U successes of any cells (columns of records/schema.py); None for U = 0.
+def waterfall(good: pd.DataFrame, reported: Reported) -> Waterfall | None:
+    """The mean request of `good`, U successes of any cells (columns of records/columns.py); None for U = 0.
 
     A request's HTTP part ends with the head of the response. Some servers send the head when the request is
     with the engine already; what the engine says then bounds it: it was over before the queue began, so it is
     at most TTFT - queue - prefill. Others hold the head back until they have the first token: a head that is
-    nearer to that than to the sending tells nothing.
+    nearer to that than to the sending says nothing.
     """
     if good.empty:
         return None
@@ -36,8 +36,8 @@ def waterfall(good: pd.DataFrame, told: Told) -> Waterfall | None:
     head = _column(good, "t_head")
     began = np.where(head - sent < first - head, (head - sent) * MS, np.nan)
     http = np.clip(began, 0, np.maximum(ttft - np.nan_to_num(queue) - np.nan_to_num(prefill), 0))
-    queue_part, queue = _engine_part("queue", queue, good, told, "queue_wait_ms")
-    prefill_part, prefill = _engine_part("prefill", prefill, good, told, "prefill_ms")
+    queue_part, queue = _engine_part("queue", queue, good, reported, "queue_wait_ms")
+    prefill_part, prefill = _engine_part("prefill", prefill, good, reported, "prefill_ms")
     delivery = ttft - http - queue - prefill
     parts = [
         _part("client lag", lag, "measured", "the client's clock"),
@@ -54,22 +54,22 @@ def waterfall(good: pd.DataFrame, told: Told) -> Waterfall | None:
     return Waterfall(n=len(good), total_ms=total, ttft_ms=mean_ttft, parts=parts)
 
 
-def told_mean(requests: pd.DataFrame, told: Told, metric: str) -> ToldMean | None:
+def reported_mean(requests: pd.DataFrame, reported: Reported, metric: str) -> ReportedMean | None:
     """The histograms' mean over all cells of `requests`; None where no cell has one."""
-    found = [told[cell][metric] for cell in requests["cell"].unique() if metric in told.get(cell, {})]
+    found = [reported[cell][metric] for cell in requests["cell"].unique() if metric in reported.get(cell, {})]
     count = sum(one.n for one in found)
     if not count:
         return None
-    return ToldMean(mean_ms=sum(one.mean_ms * one.n for one in found) / count, n=count)
+    return ReportedMean(mean_ms=sum(one.mean_ms * one.n for one in found) / count, n=count)
 
 
 def _engine_part(
-    part: Part, values: Floats, good: pd.DataFrame, told: Told, metric: str
+    part: Part, values: Floats, good: pd.DataFrame, reported: Reported, metric: str
 ) -> tuple[WaterfallPart, Floats]:
     """From each request's own metrics, else the mean of its cell; and the values (U,) that it is made of."""
     if np.isfinite(values).any():
         return _part(part, values, "measured", "the engine, for each request"), values
-    means = {cell: means[metric].mean_ms for cell, means in told.items() if metric in means}
+    means = {cell: means[metric].mean_ms for cell, means in reported.items() if metric in means}
     of_cell = np.asarray(good["cell"].map(means), dtype=np.float64)
     how = "the engine's histograms, the mean of all requests of the cell"
     return _part(part, of_cell, "inferred", how), of_cell
@@ -79,7 +79,7 @@ def _part(part: Part, values: Floats, source: Source, how: str) -> WaterfallPart
     """The mean over all, those of which nothing is known counting as 0. A part takes no less than no time."""
     known = int(np.isfinite(values).sum())
     if not known:
-        return WaterfallPart(part=part, mean_ms=None, n=0, source="unknown", how="nobody tells")
+        return WaterfallPart(part=part, mean_ms=None, n=0, source="unknown", how="not reported")
     mean = max(float(np.nan_to_num(values).sum() / len(values)), 0.0)
     return WaterfallPart(part=part, mean_ms=mean, n=known, source=source, how=how)
 

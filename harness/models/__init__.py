@@ -1,5 +1,5 @@
-"""Makes a model a local folder that every engine can open."""
+"""Provides a model as a local folder that every engine can open."""
 
-from harness.models.folder import ModelFolder, resolve
+from harness.models.model_folder import ModelFolder, resolve
 
 __all__ = ["ModelFolder", "resolve"]

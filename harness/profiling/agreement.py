@@ -6,7 +6,7 @@ from statistics import fmean
 
 from harness.profiling.reading.figures import step_works
 from harness.profiling.reading.timeline import Timeline
-from harness.spec.profile import Agreement
+from harness.schema.profile import Agreement
 
 #: Where a kernel's name goes on with what the two tools write in different ways.
 _ENDS = "<("

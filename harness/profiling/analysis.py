@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cells.folder import write_json
-from harness.cells.run import RESULTS
 from harness.errors import UsageError
+from harness.files import write_json
 from harness.profiling.agreement import Sorts, agreement, sorts
 from harness.profiling.explain import explain
 from harness.profiling.level import measure_levels
+from harness.profiling.profile_files import read_manifest, read_profiles
 from harness.profiling.reading.errors import TraceError
 from harness.profiling.reading.figures import figures
 from harness.profiling.reading.nsys_file import read_nsys
 from harness.profiling.reading.timeline import Timeline
 from harness.profiling.reading.torch_trace import read_torch_trace
-from harness.profiling.store import FIGURES, MANIFEST, read_manifest
-from harness.records.store import read_records
-from harness.spec.profile import ProfileFigures, ProfileRun, Profiles, Tool
-from harness.spec.results import OnlineResults
-from harness.spec.stored import read_stored
+from harness.runs.folder import FIGURES, MANIFEST, ONLINE_RESULTS
+from harness.runs.reader import read_raw
+from harness.schema.profile import Gap, ProfileFigures, ProfileManifest, ProfileRun, Profiles, Tool
+from harness.schema.results import OnlineResults
+from harness.schema.stored import read_of_run
 
 
 def analyse(run: Path) -> Profiles:
@@ -49,17 +50,38 @@ def analyse(run: Path) -> Profiles:
                 steps.setdefault(one.label, {})[one.tool] = sorts(timeline)
         except TraceError as error:
             unread[error.path.relative_to(run).as_posix()] = error.reason
-    gaps = []
-    if (run / RESULTS).is_file():
-        results = read_stored(run / RESULTS, OnlineResults)
-        records = read_records(run, concurrency=results.meta.only_concurrency)
-        levels = measure_levels(records.requests, records.chunks)
-        gaps = explain(results, manifest.runs, found, levels)
+    gaps = find_gaps(run, manifest, found)
     compared = [agreement(label, of["torch"], of["nsys"]) for label, of in steps.items() if len(of) > 1]
     agreements = [each for each in compared if each is not None]
     profiles = Profiles(figures=found, gaps=gaps, agreements=agreements, unread=unread)
     write_json(run / FIGURES, profiles)
     return profiles
+
+
+def renew_gaps(run: Path) -> None:
+    """Find the gaps of a profiled run again by its figures, where it has the raw tables for that.
+
+    Raises:
+        UsageError: the manifest, the figures or the results cannot be read.
+    """
+    manifest, profiles = read_manifest(run), read_profiles(run)
+    if manifest is None or profiles is None or not (run / "requests.parquet").is_file():
+        return
+    gaps = find_gaps(run, manifest, profiles.figures)
+    write_json(run / FIGURES, profiles.model_copy(update={"gaps": gaps}))
+
+
+def find_gaps(run: Path, manifest: ProfileManifest, figures: Sequence[ProfileFigures]) -> list[Gap]:
+    """The differences that the run's results found, taken apart; none of a run that was not measured.
+
+    Raises:
+        UsageError: its results or raw tables cannot be read.
+    """
+    if not (run / ONLINE_RESULTS).is_file():
+        return []
+    results = read_of_run(run, ONLINE_RESULTS, OnlineResults)
+    records = read_raw(run).records
+    return explain(results, manifest.runs, figures, measure_levels(records.requests, records.chunks))
 
 
 def _read(run: Path, one: ProfileRun) -> Timeline:

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from harness.errors import EngineError
-from harness.spec.profile import Artifact
+from harness.schema.profile import Artifact
 
 KINDS = {
     ".json": "torch trace",
@@ -45,7 +45,7 @@ def remove_oversized(folder: Path, max_bytes: int) -> str | None:
     names = ", ".join(f"{path.name} with {size / 1e6:.1f} MB" for path, size in large)
     return (
         f"{names} was removed: the limit is {max_bytes / 1e6:.1f} MB\n"
-        "  mend: lower --steps, or raise --max-mb"
+        "  hint: lower --steps, or raise --max-mb"
     )
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.engines.base import Encoder, Server
-from harness.engines.pages import post
 from harness.engines.profiler import EngineProfiler
+from harness.engines.server_pages import post
 from harness.errors import BenchError, EngineError
-from harness.load.plan import LoadPlan, Progress, Target, WireRequest
-from harness.load.run import run_load
+from harness.loadgen.load_plan import LoadPlan, Progress, Target, WireRequest
+from harness.loadgen.run_load import run_load
 from harness.profiling.artifacts import files
 from harness.workload import PlannedRequest
 

@@ -7,17 +7,17 @@ from math import ceil
 import numpy as np
 import pandas as pd
 
-from harness.metrics.definitions import MS
-from harness.metrics.samples import LOAD, load_of
-from harness.spec.load import LoadLevel
-from harness.spec.profile import Level
+from harness.metrics.samples import load_of
+from harness.schema.load import Load
+from harness.schema.metric import MS
+from harness.schema.profile import Level
 
 
-def measure_levels(requests: pd.DataFrame, chunks: pd.DataFrame) -> dict[tuple[str, LoadLevel], Level]:
+def measure_levels(requests: pd.DataFrame, chunks: pd.DataFrame) -> dict[tuple[str, Load], Level]:
     """By label and load; without those at which no request succeeded."""
     return {
         (str(rows["label"].iloc[0]), load_of(rows)): level
-        for _, rows in requests.groupby(["label", *LOAD], observed=True, dropna=False)
+        for _, rows in requests.groupby(["label", "load"], observed=True)
         if (level := measure_level(rows, chunks)) is not None
     }
 
@@ -26,7 +26,7 @@ def measure_level(requests: pd.DataFrame, chunks: pd.DataFrame) -> Level | None:
     """Requests in flight and running when tokens came, a mean over all tokens but each request's first.
 
     Args:
-        requests: of one engine at one load, any repeats (columns of records/schema.py).
+        requests: of one engine at one load, any repeats (columns of records/columns.py).
         chunks: of any cells.
 
     Returns:

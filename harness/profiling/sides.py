@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.spec.profile import Level, ProfileFigures, ProfileRun, Tool
+from harness.schema.profile import Level, ProfileFigures, ProfileRun, Tool
 
 #: A profiled step that differs by more from the benchmark's is not representative.
 TOLERANCE = 0.20

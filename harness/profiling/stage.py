@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-from harness.cells.folder import write_json
-from harness.cells.resolve import make_contenders
-from harness.engines.base import Asking, Contender, Encoder, Server
+from harness.engines.base import Encoder, EngineVariant, RequestSettings, Server
 from harness.engines.local import LocalEngine
+from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
-from harness.engines.server import Launch
-from harness.errors import BenchError, EngineError, LeftBehindError
-from harness.load.plan import LoadPlan, WireRequest
-from harness.load.run import run_load
+from harness.errors import BenchError, CleanupError, EngineError
+from harness.files import write_json
+from harness.loadgen.load_plan import LoadPlan, WireRequest
+from harness.loadgen.run_load import run_load
 from harness.profiling.artifacts import collect, files, name_torch_traces, remove_oversized
 from harness.profiling.capture import RouteWindow, Window, capture, settle
 from harness.profiling.nsys import NsysSession, find_nsys
-from harness.profiling.store import MANIFEST, read_manifest
+from harness.profiling.profile_files import read_manifest
 from harness.profiling.subject import Subject
-from harness.spec.profile import Level, ProfileManifest, ProfileRun, Tool, Tools
-from harness.spec.results import OnlineResults
-from harness.spec.settings import OnlineSettings
+from harness.runs.events import CaptureDone, CaptureStarting, Notify
+from harness.runs.folder import MANIFEST
+from harness.runs.resolved import make_engine_variants
+from harness.schema.profile import ProfileManifest, ProfileRun, Tool, Tools
+from harness.schema.results import OnlineResults
 
 
 @dataclass(frozen=True)
@@ -39,43 +40,23 @@ class ProfileOptions:
     max_bytes: int = 512 * 1024**2
 
 
-@dataclass(frozen=True)
-class Profiling:
-    """A capture begins."""
-
-    label: str
-    tool: Tool
-    level: Level
-    log: Path
-
-
-@dataclass(frozen=True)
-class Captured:
-    """A capture has ended, well or with `run.error`."""
-
-    run: ProfileRun
-
-
-NotifyProfile = Callable[[Profiling | Captured], None]
-
-
-def profile_run(subject: Subject, options: ProfileOptions, notify: NotifyProfile) -> ProfileManifest:
+def profile_run(subject: Subject, options: ProfileOptions, notify: Notify) -> ProfileManifest:
     """Profile every engine of a run with every tool asked for; what fails is an `error` of the manifest.
 
     Captures of the same engine and tool that the run already has are replaced, the others kept.
 
     Raises:
         UsageError: the manifest that is there cannot be read.
-        LeftBehindError: an engine could not be ended.
+        CleanupError: an engine could not be ended.
     """
     manifest = read_manifest(subject.folder) or ProfileManifest(meta=subject.info)
-    for who in subject.contenders:
+    for engine_variant in subject.engine_variants:
         for tool in _each(options.tools):
-            run = _profile(subject, options, who, tool, notify)
+            run = _profile(subject, options, engine_variant, tool, notify)
             kept = [one for one in manifest.runs if (one.label, one.tool) != (run.label, run.tool)]
             manifest = manifest.model_copy(update={"runs": [*kept, run]})
             write_json(subject.folder / MANIFEST, manifest)
-            notify(Captured(run))
+            notify(CaptureDone(run))
     return manifest
 
 
@@ -87,10 +68,14 @@ def unprofiled(folder: Path, results: OnlineResults, tools: Tools) -> list[str]:
     """
     manifest = read_manifest(folder)
     had = {(run.label, run.tool) for run in manifest.runs if run.error is None} if manifest else set()
-    absent = {one.label for one in results.skipped if one.scale is None}
-    contenders = make_contenders(OnlineSettings.model_validate(results.meta.settings))
-    there = [who for who in contenders if who.label not in absent]
-    missing = [str(who.ref) for who in there if {(who.label, tool) for tool in _each(tools)} - had]
+    absent = {one.label for one in results.skipped if one.load is None}
+    engine_variants = make_engine_variants(results.meta.settings)
+    there = [engine_variant for engine_variant in engine_variants if engine_variant.label not in absent]
+    missing = [
+        str(engine_variant.ref)
+        for engine_variant in there
+        if {(engine_variant.label, tool) for tool in _each(tools)} - had
+    ]
     return list(dict.fromkeys(missing))
 
 
@@ -99,34 +84,33 @@ def _each(tools: Tools) -> tuple[Tool, ...]:
 
 
 def _profile(
-    subject: Subject, options: ProfileOptions, who: Contender, tool: Tool, notify: NotifyProfile
+    subject: Subject, options: ProfileOptions, engine_variant: EngineVariant, tool: Tool, notify: Notify
 ) -> ProfileRun:
     """One engine under one tool."""
-    name = _name(who, subject.contenders)
+    name = _name(engine_variant, subject.engine_variants)
     run = subject.folder.resolve()
     folder, log = run / "profiles" / tool / name, run / "logs" / f"{name}.{tool}.log"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    level, load, began = subject.level(who), subject.load, time.monotonic()
-    notify(Profiling(who.label, tool, level, log))
-    stage = _Stage(subject, options, who, tool, folder, log)
+    level, load, began = subject.level(engine_variant), subject.load, time.monotonic()
+    notify(CaptureStarting(engine_variant.label, tool, level, log))
+    stage = _Stage(subject, options, engine_variant, tool, folder, log)
     error = None
     try:
         stage.run()
-    except LeftBehindError:
+    except CleanupError:
         raise
     except BenchError as fault:
         error = str(fault)
     error = remove_oversized(folder, options.max_bytes) or error
     return ProfileRun(
         tool=tool,
-        engine=who.ref.name,
-        variant=who.ref.variant,
-        label=who.label,
+        engine=engine_variant.ref.name,
+        variant=engine_variant.ref.variant,
+        label=engine_variant.label,
         cmd=stage.cmd,
         env=stage.env,
-        scale=None if load.concurrency else load.scale,
-        concurrency=load.concurrency if subject.info.kind == "online" else None,
+        load=load if subject.info.kind == "online" else None,
         n=stage.n,
         level=level,
         steps=options.steps,
@@ -138,20 +122,26 @@ def _profile(
     )
 
 
-def _name(who: Contender, contenders: Sequence[Contender]) -> str:
+def _name(engine_variant: EngineVariant, engine_variants: Sequence[EngineVariant]) -> str:
     """Of the folder and the log: `roseinfer`, `roseinfer.VARIANT`; of the sides of an A/A run with A or B."""
-    name = str(who.ref).replace("@", ".")
-    sides = [one.label for one in contenders if one.ref == who.ref]
-    return name if len(sides) == 1 else f"{name}.{'AB'[sides.index(who.label)]}"
+    name = str(engine_variant.ref).replace("@", ".")
+    sides = [side.label for side in engine_variants if side.ref == engine_variant.ref]
+    return name if len(sides) == 1 else f"{name}.{'AB'[sides.index(engine_variant.label)]}"
 
 
 class _Stage:
     """One capture. `cmd`, `env` and `n` are what it came to, however it ended."""
 
     def __init__(
-        self, subject: Subject, options: ProfileOptions, who: Contender, tool: Tool, folder: Path, log: Path
+        self,
+        subject: Subject,
+        options: ProfileOptions,
+        engine_variant: EngineVariant,
+        tool: Tool,
+        folder: Path,
+        log: Path,
     ) -> None:
-        self._subject, self._options, self._who = subject, options, who
+        self._subject, self._options, self._engine_variant = subject, options, engine_variant
         self._tool, self._folder, self._log = tool, folder, log
         self.cmd: list[str] = []
         self.env: dict[str, str] = {}
@@ -159,15 +149,15 @@ class _Stage:
 
     def run(self) -> None:
         """Raises BenchError."""
-        who, resolved = self._who, self._subject.resolved
-        engine = resolved.engines[who.label]
+        engine_variant, resolved = self._engine_variant, self._subject.resolved
+        engine = resolved.engines[engine_variant.label]
         if not isinstance(engine, LocalEngine):
             raise EngineError("a server that was not started here is not profiled", "profile it on its own")
         asked = CaptureRequest(self._tool, self._folder, self._options.steps, self._options.stacks)
         profiler = engine.profiler(engine.installed(), asked)
         if profiler is None:
             raise EngineError(f"{engine.display} has no profiler of its own", "use --tool nsys on a GPU")
-        settings = resolved.engine_settings(who)
+        settings = resolved.engine_settings(engine_variant)
         session = None
         if self._tool == "nsys":
             if settings.device == "cpu":
@@ -184,8 +174,10 @@ class _Stage:
 
         with engine.open(settings, self._log, change) as server:
             run = resolved.settings
-            asking = Asking(settings.model, server.served_name, run.ignore_eos, run.seed, run.text_prompts)
-            self._capture(server, engine.encoder(asking), profiler, session)
+            wanted = RequestSettings(
+                settings.model, server.served_name, run.ignore_eos, run.seed, run.text_prompts
+            )
+            self._capture(server, engine.encoder(wanted), profiler, session)
         if session is not None:
             session.export()
         else:
@@ -194,8 +186,8 @@ class _Stage:
     def _capture(
         self, server: Server, encode: Encoder, profiler: EngineProfiler, session: NsysSession | None
     ) -> None:
-        resolved, level = self._subject.resolved, self._subject.level(self._who)
-        requests = self._subject.sample(self._who)
+        resolved, level = self._subject.resolved, self._subject.level(self._engine_variant)
+        requests = self._subject.sample(self._engine_variant)
         self.n = len(requests)
         for wave in resolved.workload.warmup_waves(resolved.settings.seed):
             wire = [WireRequest(r.index, None, encode(r.prompt.tolist(), r.output_tokens)) for r in wave]

@@ -7,26 +7,24 @@ from dataclasses import dataclass, replace
 from itertools import count
 from math import ceil
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from harness.cells.events import Notify
-from harness.cells.folder import RUN, make_folder, now, read_info, write_json
-from harness.cells.load import Workload
-from harness.cells.resolve import Resolved, find_engines, make_contenders, resolve_online
-from harness.engines.base import Contender
+from harness.engines.base import EngineVariant
 from harness.engines.registry import get_engine
 from harness.errors import UsageError
+from harness.files import write_json
 from harness.profiling.level import measure_levels
-from harness.records.store import read_records
-from harness.spec.load import LoadLevel
-from harness.spec.profile import Level
-from harness.spec.results import RunInfo
-from harness.spec.settings import CommonSettings, OfflineSettings, OnlineSettings
-from harness.spec.stored import checked
-from harness.telemetry.machine import environment
-from harness.telemetry.versions import versions
+from harness.runs.events import Notify
+from harness.runs.folder import RUN, make_folder, read_info
+from harness.runs.info import offline_info, online_info
+from harness.runs.reader import read_raw
+from harness.runs.resolved import Resolved, find_engines, make_engine_variants, resolve_online
+from harness.runs.workload import Workload
+from harness.schema.load import ClosedLoop, Load
+from harness.schema.profile import Level
+from harness.schema.results import OnlineRunInfo, RunInfo
+from harness.schema.settings import CommonSettings, OfflineSettings, OnlineSettings
 from harness.workload import PlannedRequest
 
 #: The sample lasts about this long at the benchmark's rate; it ends as soon as the capture has.
@@ -44,24 +42,24 @@ class Subject:
     folder: Path
     info: RunInfo
     resolved: Resolved
-    load: LoadLevel
+    load: Load
     levels: dict[str, Level]
 
     @property
-    def contenders(self) -> list[Contender]:
-        return self.resolved.contenders
+    def engine_variants(self) -> list[EngineVariant]:
+        return self.resolved.engine_variants
 
-    def level(self, who: Contender) -> Level:
+    def level(self, engine_variant: EngineVariant) -> Level:
         """As the benchmark measured it; without a benchmark as the load may have it."""
-        if who.label in self.levels:
-            return self.levels[who.label]
-        most = self.load.concurrency or MAX_IN_FLIGHT
+        if engine_variant.label in self.levels:
+            return self.levels[engine_variant.label]
+        most = self.load.concurrency if isinstance(self.load, ClosedLoop) else MAX_IN_FLIGHT
         in_flight = min(self.resolved.workload.concurrency(), most, MAX_IN_FLIGHT)
         return Level(in_flight=in_flight, running=in_flight)
 
-    def sample(self, who: Contender) -> list[PlannedRequest]:
+    def sample(self, engine_variant: EngineVariant) -> list[PlannedRequest]:
         """Requests to be held in flight, with the lengths of the run's load and prompts of their own."""
-        level, workload = self.level(who), self.resolved.workload
+        level, workload = self.level(engine_variant), self.resolved.workload
         wanted = MIN_TURNS * level.in_flight
         if level.step_ms is not None:
             tokens = workload.record.output_tokens / max(1, workload.record.requests)
@@ -69,7 +67,7 @@ class Subject:
         return list(_cycle(workload, self.load, min(wanted, MAX_REQUESTS), self.resolved.settings.seed))
 
 
-def _cycle(workload: Workload, load: LoadLevel, wanted: int, seed: int) -> Iterator[PlannedRequest]:
+def _cycle(workload: Workload, load: Load, wanted: int, seed: int) -> Iterator[PlannedRequest]:
     index = 0
     for turn in count():
         drawn = int(np.random.SeedSequence([seed, 0x9F0F, turn]).generate_state(1, np.uint64)[0])
@@ -80,30 +78,29 @@ def _cycle(workload: Workload, load: LoadLevel, wanted: int, seed: int) -> Itera
             index += 1
 
 
-def begin_run(settings: CommonSettings, kind: Literal["online", "offline"], command: list[str]) -> Path:
+def begin_run(settings: OnlineSettings | OfflineSettings, command: list[str]) -> Path:
     """A new run's folder with its `run.json`, in which nothing is measured.
 
     Raises:
         UsageError: an unknown engine, or a folder that cannot be written to.
     """
-    contenders = make_contenders(settings)
-    engines = {who.label: get_engine(who.ref.name) for who in contenders}
-    found, _ = find_engines(contenders, engines)
-    info = RunInfo(
-        kind=kind,
-        created=now(),
-        command=command,
-        settings=settings.model_dump(mode="json"),
-        environment=environment(),
-        versions=versions(found),
-    )
-    folder = make_folder(settings.out, kind)
+    engine_variants = make_engine_variants(settings)
+    engines = {
+        engine_variant.label: get_engine(engine_variant.ref.name) for engine_variant in engine_variants
+    }
+    found, _ = find_engines(engine_variants, engines)
+    info: RunInfo
+    if isinstance(settings, OnlineSettings):
+        info = online_info(settings, command, found)
+    else:
+        info = offline_info(settings, command, found)
+    folder = make_folder(settings.out, info.kind)
     write_json(folder / RUN, info)
     return folder
 
 
 def open_subject(
-    folder: Path, load: LoadLevel | None, notify: Notify, engines: Sequence[str] | None = None
+    folder: Path, load: Load | None, notify: Notify, engines: Sequence[str] | None = None
 ) -> Subject:
     """The subject of a run's folder, measured before or not.
 
@@ -125,12 +122,12 @@ def open_subject(
         settings = settings.model_copy(update={"engines": [run_has[name] for name in dict.fromkeys(engines)]})
     if load is not None and load not in settings.loads:
         known = ", ".join(map(str, settings.loads))
-        raise UsageError(f"the run was not measured {load.where}", f"it has {known}")
+        raise UsageError(f"{load} is not one of the run's loads", f"it has {known}")
     chosen = load or settings.loads[-1]
     resolved = resolve_online(settings.model_copy(update={"calibrate": False}), notify)
     levels: dict[str, Level] = {}
     if info.kind == "online" and ((folder / "requests.parquet").is_file() or (folder / "raw").is_dir()):
-        records = read_records(folder, concurrency=info.only_concurrency)
+        records = read_raw(folder).records
         every = measure_levels(records.requests, records.chunks)
         levels = {label: level for (label, at), level in every.items() if at == chosen}
     return Subject(folder, info, resolved, chosen, levels)
@@ -138,12 +135,11 @@ def open_subject(
 
 def _as_online(info: RunInfo) -> OnlineSettings:
     """Settings of the load; a fixed batch is profiled as so many requests held in flight."""
-    if info.kind == "online":
-        return checked(info.settings, OnlineSettings, "the settings of the run")
-    batch = checked(info.settings, OfflineSettings, "the settings of the run")
-    common = set(OnlineSettings.model_fields) & set(OfflineSettings.model_fields)
+    if isinstance(info, OnlineRunInfo):
+        return info.settings
+    batch = info.settings
     return OnlineSettings.model_validate(
-        {name: info.settings[name] for name in common if name in info.settings}
+        {name: getattr(batch, name) for name in CommonSettings.model_fields}
         | {
             "concurrency": min(batch.num_prompts, MAX_IN_FLIGHT),
             "n": batch.num_prompts,

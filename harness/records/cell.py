@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
 
-from harness.load.plan import LoadResult
+from harness.loadgen.load_plan import LoadResult
+from harness.records.columns import CHUNKS, REQUESTS
 from harness.records.request import read_request
-from harness.records.schema import CHUNKS, REQUESTS
+from harness.schema.load import Load, load_text
 
 
 class Expected(NamedTuple):
@@ -30,25 +31,32 @@ class CellIdentity:
     engine: str
     variant: str | None
     label: str
-    scale: float
+    load: Load
     repeat: int
-    concurrency: int | None = None
 
 
 @dataclass(frozen=True)
 class CellRecords:
-    """The tables of `records/schema.py`, of one cell or of many."""
+    """The tables of `records/columns.py`, of one cell or of many."""
 
     requests: pd.DataFrame
     chunks: pd.DataFrame
 
 
 def read_cell(
-    result: LoadResult, expected: Sequence[Expected], identity: CellIdentity, *, exact_length: bool
+    result: LoadResult,
+    expected: Sequence[Expected],
+    identity: CellIdentity,
+    *,
+    exact_length: bool,
+    exact_prompts: bool = True,
+    tokens_of: Callable[[str], int] | None = None,
 ) -> CellRecords:
     """Parse every response of a load. Times become seconds since `result.t0`.
 
     Args:
+        tokens_of: Tokens of a text by the model's tokenizer, where that is known.
+        exact_prompts: A request whose prompt the server counts otherwise failed; true for token ids.
         expected: What each request asks for, by request index.
         exact_length: A request that gives another number of tokens failed; true where EOS is ignored.
     """
@@ -63,9 +71,15 @@ def read_cell(
 
     for raw in result.responses:
         asked = expected[raw.index]
-        record = read_request(raw, asked.output_tokens if exact_length else None)
+        record = read_request(
+            raw,
+            asked.output_tokens if exact_length else None,
+            asked.input_tokens if exact_prompts else None,
+            tokens_of,
+        )
         row = {
             **vars(identity),
+            "load": load_text(identity.load),
             "request": raw.index,
             "input_tokens": asked.input_tokens,
             "output_tokens": asked.output_tokens,
@@ -87,7 +101,7 @@ def read_cell(
             "prefill_ms": record.prefill_ms,
             "client": raw.client,
             "connection_reused": raw.reused,
-            "held_s": raw.held_s,
+            "late_s": raw.late_s,
             "reusable_tokens": asked.reusable_tokens,
             "cached_tokens": record.cached_tokens,
         }

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.load.plan import RawResponse
+from harness.loadgen.load_plan import RawResponse
 from harness.records.stream import Stream, read_error, read_stream
 from harness.records.tokens import TokenCount, TokenSource, count_tokens
 from harness.records.wire import WireResponse, read_wire
 
-_BAD_ENDS = ("abort", "error")
+#: Reasons to finish that belong to a whole answer; vLLM, SGLang, TensorRT-LLM, llama.cpp and TGI send these.
+_GOOD_ENDS = ("stop", "length", "tool_calls", "function_call", "eos_token", "stop_sequence")
+
+#: A server may count so many tokens more than the prompt that was sent: a token that begins the sequence.
+BEGIN_TOKENS = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +23,9 @@ class RequestRecord:
 
     `error` is None for a success; else one of the client's own kinds, `http_<status>`, `stream_error` (an
     error in the stream, or what came is no stream), `truncated` (the response ended properly, the stream did
-    not), `no_tokens`, `no_usage` (there is text and nobody says how many tokens it is), `token_mismatch` (the
-    stream and its usage disagree) or `wrong_length` (not the number of tokens asked for).
+    not), `no_tokens`, `no_usage` (there is text, and no count of its tokens), `token_mismatch` (two counts,
+    or a count and the text, disagree), `prompt_mismatch` (the server counted another prompt than was sent)
+    or `wrong_length` (not the number of tokens asked for).
     """
 
     chunks: list[tuple[float, int]]
@@ -36,14 +42,25 @@ class RequestRecord:
     cached_tokens: int | None
 
 
-def read_request(raw: RawResponse, exact_tokens: int | None) -> RequestRecord:
-    """Read one response; `exact_tokens` is the length that it must have, if it must."""
+def read_request(
+    raw: RawResponse,
+    exact_tokens: int | None,
+    prompt_tokens: int | None = None,
+    tokens_of: Callable[[str], int] | None = None,
+) -> RequestRecord:
+    """Read one response.
+
+    Args:
+        exact_tokens: The output tokens that it must have; None: any number.
+        prompt_tokens: The tokens of the prompt that the server must have counted; None: not known.
+        tokens_of: Tokens of a text by the model's tokenizer, to check counts that have no token ids.
+    """
     wire = read_wire(raw)
     stream, count = Stream(), TokenCount(None, [], 0)
     if wire.status == 200 and _is_stream(wire):
         stream = read_stream(wire.body, complete=wire.complete)
-        count = count_tokens(stream)
-    error, detail = _judge(raw, wire, stream, count, exact_tokens) or (None, None)
+        count = count_tokens(stream, tokens_of)
+    error, detail = _judge(raw, wire, stream, count, exact_tokens, prompt_tokens) or (None, None)
     return RequestRecord(
         chunks=count.chunks,
         completion_tokens=count.total if count.source else None,
@@ -61,7 +78,12 @@ def read_request(raw: RawResponse, exact_tokens: int | None) -> RequestRecord:
 
 
 def _judge(
-    raw: RawResponse, wire: WireResponse, stream: Stream, count: TokenCount, exact_tokens: int | None
+    raw: RawResponse,
+    wire: WireResponse,
+    stream: Stream,
+    count: TokenCount,
+    exact_tokens: int | None,
+    prompt_tokens: int | None,
 ) -> tuple[str, str] | None:
     """Kind and detail of the first thing that is wrong; None for a success."""
     text_chunks = sum(chunk.text > 0 for chunk in stream.chunks)
@@ -75,7 +97,7 @@ def _judge(
     if not _is_stream(wire):
         content_type = wire.headers.get("content-type")
         return "stream_error", f"not an event stream but {content_type}: {read_error(_body(wire))}"
-    if stream.finish_reason in _BAD_ENDS:
+    if stream.finish_reason is not None and stream.finish_reason not in _GOOD_ENDS:
         return "stream_error", f"the engine finished with reason {stream.finish_reason!r}"
     if not stream.done and stream.finish_reason is None:
         return "truncated", "the response ended without [DONE] and without a finish_reason"
@@ -85,6 +107,12 @@ def _judge(
         return "no_tokens", "the stream carries no token"
     if reported is not None and reported != count.total:
         return "token_mismatch", f"{count.total} tokens by {count.source}, {reported} by the final usage"
+    if count.problem is not None:
+        return "token_mismatch", count.problem
+    if prompt_tokens is not None and stream.prompt_tokens is not None:
+        counted, most = stream.prompt_tokens, prompt_tokens + BEGIN_TOKENS
+        if not prompt_tokens <= counted <= most:
+            return "prompt_mismatch", f"a prompt of {prompt_tokens} tokens was sent, {counted} were counted"
     if exact_tokens is not None and count.total != exact_tokens:
         return "wrong_length", f"{count.total} tokens, {exact_tokens} asked for"
     return None

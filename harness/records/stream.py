@@ -18,22 +18,26 @@ from harness.records.sse import read_events
 
 @dataclass(slots=True)
 class StreamChunk:
-    """One chunk with a choice in it: characters of text, and whatever it says of tokens.
+    """One chunk with a choice in it: characters of text, and what it says about tokens.
 
-    `token_ids` is how many ids it carries; `reported` the completion tokens so far, by its usage.
+    `token_ids` is how many ids it carries; `reported` the completion tokens so far, by its usage; `role` says
+    that its delta names the speaker.
     """
 
     t: float
     text: int
     token_ids: int | None
     reported: int | None
+    role: bool = False
 
 
 @dataclass(slots=True)
 class Stream:
-    """All that a stream said. `completion_tokens` is from the last usage; `error` the first error in it."""
+    """What a stream said. `text` has one part for each chunk with text; `completion_tokens` is from the last
+    usage, `error` the first error in the stream."""
 
     chunks: list[StreamChunk] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
@@ -45,6 +49,7 @@ class Stream:
 
 
 class _Delta(msgspec.Struct):
+    role: str | None = None
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -135,17 +140,20 @@ def _take(stream: Stream, t: float, event: _Event) -> None:
             stream.cached_tokens = event.usage.prompt_tokens_details.cached_tokens
     if event.choices:
         choice = event.choices[0]
-        text = len(choice.text or "")
+        text = choice.text or ""
         if (delta := choice.delta) is not None:
-            text += len(delta.content or "") + len(delta.reasoning_content or "") + len(delta.reasoning or "")
+            text += "".join(filter(None, (delta.reasoning_content or delta.reasoning, delta.content)))
+        if text:
+            stream.text.append(text)
         ids = len(choice.token_ids) if choice.token_ids is not None else None
-        stream.chunks.append(StreamChunk(t, text, ids, reported))
+        role = delta is not None and delta.role is not None
+        stream.chunks.append(StreamChunk(t, len(text), ids, reported, role))
         stream.finish_reason = choice.finish_reason or stream.finish_reason
         if choice.metrics:
             _take_metrics(stream, choice.metrics)
-    for told in (event.metrics, event.timings):
-        if told:
-            _take_metrics(stream, told)
+    for raw_metrics in (event.metrics, event.timings):
+        if raw_metrics:
+            _take_metrics(stream, raw_metrics)
 
 
 def _take_metrics(stream: Stream, raw: msgspec.Raw) -> None:

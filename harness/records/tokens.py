@@ -1,39 +1,70 @@
-"""How many tokens each chunk carries. The server's word is taken; its text is never tokenized here."""
+"""When tokens came: how many tokens each chunk carries, and how that is known.
+
+The rules are those of docs/metrics.md, "Which chunk carries a token". A server's counts are believed only
+where they move together with its text; otherwise tokens are dealt to the chunks with text, and the source
+says `inferred`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 from harness.records.stream import Stream, StreamChunk
 
-TokenSource = Literal["token_ids", "continuous_usage", "final_usage"]
+TokenSource = Literal["token_ids", "continuous_usage", "final_usage", "inferred"]
+
+#: A chunk with text carries at least one token, but for so many: text that was held back comes at the end.
+FLUSHED_CHUNKS = 1
+
+#: A count without token ids is refused where it and the tokens of the text, by the model's tokenizer, differ
+#: by more than this factor and by more than TEXT_SLACK: text does not tell exactly how it was split.
+TEXT_FACTOR = 1.5
+TEXT_SLACK = 4
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """Chunks that carry tokens as (time, tokens), and where the numbers come from (None: from nowhere)."""
+    """When tokens came, as (time, tokens), ascending, and how the counts are known (None: not at all).
+
+    `problem` says why the counts cannot be right; `total` is then what the server claims.
+    """
 
     source: TokenSource | None
     chunks: list[tuple[float, int]]
     total: int
+    problem: str | None = None
 
 
-def count_tokens(stream: Stream) -> TokenCount:
-    """Count by token ids in chunks, else by usage in every chunk, else spread the final usage over text."""
+def count_tokens(stream: Stream, tokens_of: Callable[[str], int] | None = None) -> TokenCount:
+    """Count by token ids, else by usage in every chunk, else by the final usage dealt to chunks with text.
+
+    Token ids count where every chunk with text has its own; usage in every chunk where each chunk with text
+    raises it. The final usage is exact where it has one token for each chunk with text, and `inferred` where
+    it has to be dealt by the length of the text.
+
+    Args:
+        tokens_of: Tokens of a text by the model's tokenizer; checks every count that has no token ids.
+    """
     chunks = stream.chunks
-    source: TokenSource | None
-    if any(chunk.token_ids for chunk in chunks):
+    source: TokenSource
+    claimed = stream.completion_tokens
+    if _has_own_ids(chunks):
         source, counts = "token_ids", [chunk.token_ids or 0 for chunk in chunks]
-    elif _continuous(chunks):
-        source, counts = "continuous_usage", _steps([chunk.reported for chunk in chunks])
-    elif stream.completion_tokens is not None:
-        source, counts = "final_usage", spread(stream.completion_tokens, [chunk.text for chunk in chunks])
+    elif (steps := _usage_steps(chunks)) is not None:
+        source, counts = "continuous_usage", steps
     else:
-        return TokenCount(None, [], 0)
-    carrying = [(chunk.t, tokens) for chunk, tokens in zip(chunks, counts, strict=True) if tokens > 0]
-    return TokenCount(source, carrying, sum(tokens for _, tokens in carrying))
+        total = claimed if claimed is not None else sum(chunk.token_ids or 0 for chunk in chunks)
+        if not total:
+            return TokenCount(None, [], 0)
+        lengths = [chunk.text for chunk in chunks]
+        source = "final_usage" if total == sum(length > 0 for length in lengths) else "inferred"
+        counts = spread(total, lengths)
+    events = [(chunk.t, tokens) for chunk, tokens in zip(chunks, counts, strict=True) if tokens > 0]
+    problem = None if source == "token_ids" else _problem(stream, sum(counts), tokens_of)
+    return TokenCount(source, _by_stamp(events), sum(counts), problem)
 
 
 def spread(total: int, text: Sequence[int]) -> list[int]:
@@ -60,17 +91,45 @@ def spread(total: int, text: Sequence[int]) -> list[int]:
     return counts
 
 
-def _continuous(chunks: Sequence[StreamChunk]) -> bool:
-    """Whether every chunk with text says how many tokens there were up to it."""
-    told = [chunk.reported is not None for chunk in chunks if chunk.text > 0]
-    return bool(told) and all(told)
+def _has_own_ids(chunks: Sequence[StreamChunk]) -> bool:
+    """Whether there are token ids, and no chunk has text without any."""
+    return any(chunk.token_ids for chunk in chunks) and all(chunk.token_ids for chunk in chunks if chunk.text)
 
 
-def _steps(totals: Sequence[int | None]) -> list[int]:
-    """From totals so far to what each chunk added."""
-    steps, before = [], 0
-    for total in totals:
-        now = before if total is None else max(before, total)
-        steps.append(now - before)
-        before = now
-    return steps
+def _usage_steps(chunks: Sequence[StreamChunk]) -> list[int] | None:
+    """What each chunk adds to the usage; None unless every chunk with text adds something.
+
+    Usage before the first text, or in a chunk that only names the role, shows no token: what it adds counts
+    with the next text.
+    """
+    steps, before, seen_text = [], 0, False
+    for chunk in chunks:
+        seen_text = seen_text or chunk.text > 0
+        step = 0 if chunk.reported is None else chunk.reported - before
+        if chunk.text > 0 and step <= 0:
+            return None
+        if not seen_text or (chunk.role and chunk.text == 0):
+            step = 0
+        step = max(0, step)
+        before += step
+        steps.append(step)
+    return steps if seen_text else None
+
+
+def _by_stamp(events: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Chunks that arrived at the same moment are one: how a server cuts its bytes makes no difference."""
+    return [(t, sum(tokens for _, tokens in same)) for t, same in groupby(events, key=lambda event: event[0])]
+
+
+def _problem(stream: Stream, total: int, tokens_of: Callable[[str], int] | None) -> str | None:
+    """Why the server's count of `total` tokens does not fit the text that it sent."""
+    with_text = sum(chunk.text > 0 for chunk in stream.chunks)
+    if total < with_text - FLUSHED_CHUNKS:
+        return f"{with_text} chunks with text, and only {total} tokens by the server's usage"
+    if tokens_of is None or not with_text:
+        return None
+    found = tokens_of("".join(stream.text))
+    low, high = sorted((found, total))
+    if high > TEXT_FACTOR * low and high - low > TEXT_SLACK:
+        return f"{total} tokens by the server's usage, {found} by the model's tokenizer in its text"
+    return None

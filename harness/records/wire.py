@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import httptools
 
-from harness.load.plan import RawResponse
+from harness.loadgen.load_plan import RawResponse
 
 
 @dataclass(slots=True)

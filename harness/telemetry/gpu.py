@@ -1,4 +1,4 @@
-"""What NVML says about the GPUs this process may use. Empty where there is none."""
+"""The GPUs that this process may use, as NVML reports them. Empty if there is none."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 import pynvml
 from pydantic import JsonValue
 
-from harness.errors import BenchError, LeftBehindError
+from harness.errors import BenchError, CleanupError
 
-#: Share of a GPU's memory that may still differ after an engine has gone.
+#: Share of a GPU's memory that may still differ after an engine has ended.
 TOLERANCE = 0.01
-#: Seconds that the driver has to take memory back.
+#: Seconds that the driver has to free memory.
 PATIENCE_S = 20.0
 
 
 @contextmanager
-def _handles() -> Iterator[list[Any]]:
-    """The devices of CUDA_VISIBLE_DEVICES (all without it), for as long as NVML is open."""
+def visible_devices() -> Iterator[list[Any]]:
+    """The devices of CUDA_VISIBLE_DEVICES (without it all), valid while NVML is open."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -31,7 +31,7 @@ def _handles() -> Iterator[list[Any]]:
     try:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if visible is None:
-            yield _every()
+            yield _all_devices()
         else:
             found = (_by_name(name.strip()) for name in visible.split(","))
             yield list(takewhile(lambda handle: handle is not None, found))
@@ -39,34 +39,34 @@ def _handles() -> Iterator[list[Any]]:
         pynvml.nvmlShutdown()
 
 
-def _every() -> list[Any]:
+def _all_devices() -> list[Any]:
     return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
 
 
 def _by_name(name: str) -> Any:
-    """A device by index, or by UUID or as much of it as no other has; None where there is none, where CUDA
+    """A device by index, by UUID or by an unambiguous beginning of a UUID; None if there is none, where CUDA
     ends its list.
     """
     if name.isdecimal():
-        return dict(enumerate(_every())).get(int(name))
+        return dict(enumerate(_all_devices())).get(int(name))
     if name.startswith("GPU-"):
-        named = [one for one in _every() if pynvml.nvmlDeviceGetUUID(one).startswith(name)]
+        named = [device for device in _all_devices() if pynvml.nvmlDeviceGetUUID(device).startswith(name)]
         return named[0] if len(named) == 1 else None
-    return _told(lambda: pynvml.nvmlDeviceGetHandleByUUID(name))
+    return _or_none(lambda: pynvml.nvmlDeviceGetHandleByUUID(name))
 
 
 def available() -> bool:
     """Whether this process may use a GPU."""
-    with _handles() as handles:
+    with visible_devices() as handles:
         return bool(handles)
 
 
 def describe() -> list[dict[str, JsonValue]]:
     """Name, memory (bytes), power limit (W), clocks (MHz), temperature, driver and CUDA of each GPU.
 
-    A value that a device does not tell is null.
+    A value that a device does not report is null.
     """
-    with _handles() as handles:
+    with visible_devices() as handles:
         return [_device(handle) for handle in handles]
 
 
@@ -79,17 +79,19 @@ def _device(handle: Any) -> dict[str, JsonValue]:
         "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
         "memory_total": memory.total,
         "memory_used": memory.used,
-        "power_limit_w": _told(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
-        "power_w": _told(lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000),
-        "temperature_c": _told(lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
-        "sm_clock_mhz": _told(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
-        "sm_clock_max_mhz": _told(lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)),
-        "memory_clock_mhz": _told(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
-        "mig": _told(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE),
+        "power_limit_w": _or_none(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
+        "power_w": _or_none(lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+        "temperature_c": _or_none(
+            lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
+        ),
+        "sm_clock_mhz": _or_none(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+        "sm_clock_max_mhz": _or_none(lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+        "memory_clock_mhz": _or_none(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
+        "mig": _or_none(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE),
     }
 
 
-def _told(read: Any) -> Any:
+def _or_none(read: Any) -> Any:
     try:
         return read()
     except pynvml.NVMLError:
@@ -97,8 +99,8 @@ def _told(read: Any) -> Any:
 
 
 def _memory() -> list[tuple[int, int, list[int]]]:
-    """Per GPU: bytes used, bytes in all, and the PIDs that hold some."""
-    with _handles() as handles:
+    """For each GPU: bytes used, bytes in total, and the PIDs that use some."""
+    with visible_devices() as handles:
         found = []
         for handle in handles:
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
@@ -109,11 +111,13 @@ def _memory() -> list[tuple[int, int, list[int]]]:
 
 @contextmanager
 def memory_restored(label: str) -> Iterator[None]:
-    """Inside, an engine runs; after it, every GPU holds what it held before, within 1 % of its memory.
+    """Run an engine inside. After it, every GPU must have as much free memory as before, within 1 % of its
+    size.
 
     Raises:
-        LeftBehindError: it does not, 20 seconds later; the message names the PIDs that hold memory, behind
-            what the engine failed with, if it did.
+        CleanupError: it has less after 20 seconds; the message names the PIDs that use memory, after the
+        error of
+            the engine, if it had one.
     """
     before = _memory()
     try:
@@ -125,20 +129,20 @@ def memory_restored(label: str) -> Iterator[None]:
 
 
 def _wait(label: str, before: list[tuple[int, int, list[int]]], fault: BenchError | None = None) -> None:
-    """Until memory is as `before`. Raises LeftBehindError when that takes too long."""
+    """Wait until memory is as `before`. Raises CleanupError if that takes too long."""
     deadline = time.monotonic() + PATIENCE_S
-    while held := _held(before, _memory()):
+    while still_used := _still_used(before, _memory()):
         if time.monotonic() > deadline:
-            what, mend = f"after {label} had ended, {'; '.join(held)}", "end the processes named"
+            what, hint = f"after {label} had ended, {'; '.join(still_used)}", "end these processes"
             if fault is not None:
-                what, mend = f"{fault.message}; {what}", "; ".join(filter(None, (fault.mend, mend)))
-            raise LeftBehindError(what, mend) from fault
+                what, hint = f"{fault.message}; {what}", "; ".join(filter(None, (fault.hint, hint)))
+            raise CleanupError(what, hint) from fault
         time.sleep(0.2)
 
 
-def _held(before: list[tuple[int, int, list[int]]], now: list[tuple[int, int, list[int]]]) -> list[str]:
+def _still_used(before: list[tuple[int, int, list[int]]], now: list[tuple[int, int, list[int]]]) -> list[str]:
     return [
-        f"GPU {index} still held {(used - was) / 2**20:.0f} MiB (PIDs {', '.join(map(str, pids)) or '?'})"
+        f"GPU {index} still uses {(used - was) / 2**20:.0f} MiB (PIDs {', '.join(map(str, pids)) or '?'})"
         for index, ((was, total, _), (used, _, pids)) in enumerate(zip(before, now, strict=True))
         if used - was > TOLERANCE * total
     ]

@@ -1,15 +1,15 @@
-"""What machine this is, as `environment` of run.json."""
+"""The machine, as `environment` in run.json."""
 
 from __future__ import annotations
 
 import os
 import platform
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 from pydantic import JsonValue
 
+from harness.files import now
 from harness.telemetry import gpu, revision
 
 #: Instruction sets that decide how fast matrix products are on a CPU.
@@ -31,10 +31,10 @@ OS_RELEASE = Path("/etc/os-release")
 def environment() -> dict[str, JsonValue]:
     """CPU, memory (bytes), kernel, OS, Python, GPUs, git state and the load average, now.
 
-    A value that the system does not tell is null.
+    A value that the system does not report is null.
     """
     return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": now(),
         "cpu": cpu(),
         "memory_total": psutil.virtual_memory().total,
         "memory_available": psutil.virtual_memory().available,
@@ -48,7 +48,7 @@ def environment() -> dict[str, JsonValue]:
 
 
 def cpu() -> dict[str, JsonValue]:
-    """Model, physical and logical cores of the machine, logical cores this process may use, vector units."""
+    """CPU model, physical and logical cores, logical cores that this process may use, vector instructions."""
     fields = _cpuinfo()
     return {
         "model": fields.get("model name") or platform.processor() or None,
@@ -61,7 +61,7 @@ def cpu() -> dict[str, JsonValue]:
 
 
 def cpu_flags() -> list[str]:
-    """Those of VECTOR_FLAGS that the CPU has."""
+    """The VECTOR_FLAGS that the CPU has."""
     fields = _cpuinfo()
     flags = (fields.get("flags") or fields.get("Features") or "").split()
     return [flag for flag in VECTOR_FLAGS if flag in flags]

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Iterator
 from hashlib import sha256
+from pathlib import Path
 
 from pydantic import JsonValue
 
-from harness import PROJECT_ROOT
-
 PACKAGES = ("harness", "roseinfer", "rosemodels")
+#: The folder that holds the packages: the checkout, or site-packages.
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _git(*arguments: str) -> str | None:
-    """What git prints; None without git, outside a checkout, or in somebody else's."""
+    """What git prints; None without git, or outside a checkout."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(PROJECT_ROOT), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
+            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -29,21 +28,32 @@ def _git(*arguments: str) -> str | None:
 
 def git_revision() -> str | None:
     """The commit of the project's checkout, with `-dirty` when tracked files differ; None outside one."""
-    if _git("rev-parse", "--show-toplevel") != str(PROJECT_ROOT):
+    if _git("rev-parse", "--show-toplevel") != str(ROOT):
         return None
     commit = _git("rev-parse", "HEAD")
     return f"{commit}-dirty" if commit and _git("status", "--porcelain", "-uno") else commit
 
 
 def source_hash() -> str:
-    """SHA-256 of names and contents of the packages' files, 16 digits: what runs, whatever git knows."""
+    """SHA-256 of names and contents of the packages' files, 16 digits: what runs, whatever git knows.
+
+    The same in a checkout and installed from a wheel of it.
+    """
     digest = sha256()
-    files = (path for package in PACKAGES for path in (PROJECT_ROOT / package).rglob("*") if path.is_file())
-    for path in sorted(files):
-        if "__pycache__" not in path.parts:
-            content = sha256(path.read_bytes()).hexdigest()
-            digest.update(f"{path.relative_to(PROJECT_ROOT).as_posix()} {content}\n".encode())
+    for name, path in sorted(_files()):
+        digest.update(f"{name} {sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()[:16]
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    """Every file of the packages and its name below ROOT."""
+    for package in PACKAGES:
+        for folder, below, files in os.walk(ROOT / package, followlinks=True):
+            if "__pycache__" in below:
+                below.remove("__pycache__")
+            for file in files:
+                path = Path(folder, file)
+                yield path.relative_to(ROOT).as_posix(), path
 
 
 def describe() -> dict[str, JsonValue] | None:

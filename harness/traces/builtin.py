@@ -1,10 +1,10 @@
-"""The built-in trace: made here, seeded, from statistics of a public trace.
+"""The built-in trace: generated with a seed from statistics of a public trace.
 
 Source of the statistics: rows 10397 to 11396 (from 0) of the Azure LLM inference trace 2023, conversation
 (Patel et al., Splitwise, ISCA 2024), the 1,000 consecutive requests with the shortest span. Gaps between
 arrivals are gamma distributed with the rate and the coefficient of variation of that window. Lengths come
-from its quantiles, with the logarithm linear between them. Input, output and gap are drawn independently,
-which the real requests are not quite: their input and output lengths correlate with -0.19.
+from its quantiles, with the logarithm linear between them. Input, output and gap are drawn independently; in
+the real trace the lengths of input and output correlate with -0.19.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.traces import draws
+from harness.traces import sampling
 from harness.traces.readers import project
 from harness.traces.trace import Trace
 
@@ -41,12 +41,12 @@ OUTPUT_QUANTILES = {0: 12, 0.01: 18, 0.1: 45, 0.25: 65, 0.5: 90, 0.75: 123, 0.9:
 
 def builtin() -> Trace:
     """The built-in trace; arrivals are whole microseconds. The digest is of its CSV."""
-    gaps = draws.gamma_gaps(REQUESTS, RATE, GAP_CV, SEED, stream=0)
+    gaps = sampling.gamma_gaps(REQUESTS, RATE, GAP_CV, SEED, stream=0)
     trace = Trace.build(
         NAME,
         np.round(np.cumsum(gaps) - gaps[0], 6),
-        draws.lengths(REQUESTS, INPUT_QUANTILES, SEED, stream=1),
-        draws.lengths(REQUESTS, OUTPUT_QUANTILES, SEED, stream=2),
+        sampling.lengths(REQUESTS, INPUT_QUANTILES, SEED, stream=1),
+        sampling.lengths(REQUESTS, OUTPUT_QUANTILES, SEED, stream=2),
         origin=ORIGIN,
         licence="Apache-2.0",
         citation="statistics: P. Patel et al., Splitwise: Efficient generative LLM inference using phase "

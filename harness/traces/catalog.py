@@ -1,4 +1,4 @@
-"""The public traces by name: `traces/catalog.yaml`, and where their files are looked for."""
+"""The public traces by name: `traces/catalog.yaml`, and where their files are searched."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from typing import Annotated, Self
 import yaml
 from pydantic import Field, TypeAdapter, model_validator
 
-from harness import PROJECT_ROOT
+from harness import paths
 from harness.errors import UsageError
-from harness.spec.base import Strict
+from harness.schema.base import Strict
 from harness.traces import builtin, readers
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
 GITHUB = "https://github.com"
-CATALOG = PROJECT_ROOT / "traces" / "catalog.yaml"
-CACHE = PROJECT_ROOT / ".cache" / "traces"
-SHARED = PROJECT_ROOT.parent / "shared" / "traces"
+CATALOG = paths.DATA / "traces" / "catalog.yaml"
+CACHE = paths.CACHE / "traces"
 
 
 class Place(Strict):
@@ -93,14 +92,14 @@ def entry(name: str) -> Entry:
     close = difflib.get_close_matches(name, [builtin.NAME, *entries()], n=3)
     raise UsageError(
         f"there is no trace or file {name!r}",
-        (f"did you mean {' or '.join(close)}? " if close else "") + "`bench traces list` names them all",
+        (f"did you mean {' or '.join(close)}? " if close else "") + "`bench traces list` lists all traces",
     )
 
 
 def load(name: str | Path) -> Trace:
     """The trace of that name, or in that file.
 
-    Raises UsageError when there is none, when the file is malformed, or when it is not the published one.
+    Raises UsageError if there is none, if the file is malformed, or if it is not the published one.
     """
     if name == builtin.NAME:
         return builtin.builtin()
@@ -112,9 +111,9 @@ def load(name: str | Path) -> Trace:
 
 
 def file_of(name: str | Path) -> Path:
-    """Where a public trace of that name lies, or the file itself.
+    """The path of the public trace of that name, or the file itself.
 
-    Raises UsageError when there is none, or when it is not the published one.
+    Raises UsageError if there is none, or if it is not the published one.
     """
     if str(name) in entries():
         return find(entries()[str(name)])
@@ -125,32 +124,32 @@ def file_of(name: str | Path) -> Path:
 
 
 def find(entry: Entry) -> Path:
-    """The local copy of a public trace: in a folder of `BENCH_TRACES`, in shared/traces beside the checkout,
-    or in the cache, there or one folder deeper.
+    """The local copy of a public trace: in a folder of `BENCH_TRACES` or in the cache, there or one folder
+    deeper.
 
-    Raises UsageError when there is none, or when its digest is not the published one.
+    Raises UsageError if there is none, or if its digest is not the published one.
     """
     copies = list(_copies(entry.file))
     if not copies:
         raise UsageError(
             f"trace {entry.name} is not on this machine ({entry.file})",
-            f"run `bench traces fetch {entry.name}`, or name its folder in BENCH_TRACES",
+            f"run `bench traces fetch {entry.name}`, or set BENCH_TRACES to its folder",
         )
     if entry.sha256 is None:
         return copies[0]
-    found = ""
+    actual = ""
     for copy in copies:
-        found = digest(copy)
-        if found == entry.sha256:
+        actual = digest(copy)
+        if actual == entry.sha256:
             return copy
     raise UsageError(
-        f"{copies[-1]} is not the published trace {entry.name}: sha256 {found}, expected {entry.sha256}",
-        f"run `bench traces fetch {entry.name}`, or give the file's path to use it as it is",
+        f"{copies[-1]} is not the published trace {entry.name}: sha256 {actual}, expected {entry.sha256}",
+        f"run `bench traces fetch {entry.name}`, or give the file's path to use this file",
     )
 
 
 def is_here(entry: Entry) -> bool:
-    """Whether there is a file of that name to be found; `find` checks what is in it."""
+    """Whether a file of that name exists; `find` checks its content."""
     return next(_copies(entry.file), None) is not None
 
 
@@ -162,7 +161,7 @@ def digest(path: Path) -> str:
 
 def _copies(file: str) -> Iterator[Path]:
     searched = [Path(folder) for folder in os.environ.get("BENCH_TRACES", "").split(os.pathsep) if folder]
-    for folder in (*searched, SHARED, CACHE):
+    for folder in (*searched, CACHE):
         for candidate in (folder / file, *sorted(folder.glob(f"*/{file}"))):
             if candidate.is_file():
                 yield candidate

@@ -1,4 +1,4 @@
-"""Downloads a public trace from its official place into the cache, and checks it."""
+"""Downloads a public trace from its official source into the cache, and checks its hash."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ _TIMEOUT_S = 30
 
 
 def fetch(name: str, folder: Path | None = None, progress: Progress | None = None) -> Path:
-    """Put the file of a public trace into `folder` (the cache if not given) and return its path.
+    """Download the file of a public trace into `folder` (default: the cache) and return its path.
 
-    It appears whole or not at all. A copy that is already there and right is kept. `progress` is called with
-    the bytes so far and the size, None where it is unknown. Raises UsageError for an unknown name, BenchError
-    without a network or when what came is not the published file.
-    """
+    The file is written atomically. A correct copy is not downloaded again. `progress` is called with the
+    bytes so far and the size, None if unknown. Raises UsageError for an unknown name, BenchError without a
+    network or if the download is not the published file."""
     if name == builtin.NAME:
-        raise UsageError("the built-in trace is made on the spot", "use it as `--trace builtin`")
+        raise UsageError("the built-in trace needs no download", "use it with `--trace builtin`")
     entry = catalog.entry(name)
     folder = folder or catalog.CACHE
     target = folder / entry.file
@@ -35,18 +34,18 @@ def fetch(name: str, folder: Path | None = None, progress: Progress | None = Non
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder} cannot be made: {error.strerror}", "check who may write there") from None
+        raise UsageError(f"cannot create {folder}: {error.strerror}", "check its permissions") from None
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
         partial = Path(scratch) / entry.file
         if entry.excerpt is None:
             _download(entry, partial, progress)
         else:
             _cut(fetch(entry.excerpt.trace, folder, progress), partial, entry.excerpt.rows)
-        found = catalog.digest(partial)
-        if entry.sha256 not in (None, found):
+        actual = catalog.digest(partial)
+        if entry.sha256 not in (None, actual):
             raise BenchError(
-                f"what came for {name} has sha256 {found}, expected {entry.sha256}",
-                f"fetch it again; if it stays so, {entry.place.url} has changed",
+                f"the download of {name} has sha256 {actual}, expected {entry.sha256}",
+                f"download it again; if the error stays, {entry.place.url} has changed",
             )
         partial.replace(target)
     return target
@@ -76,7 +75,7 @@ def _download(entry: catalog.Entry, partial: Path, progress: Progress | None) ->
 
 
 def _cut(whole: Path, partial: Path, rows: tuple[int, int]) -> None:
-    """The header of a CSV and its rows from the first to the last given, byte for byte."""
+    """Copy the header of a CSV and its rows from the first to the last of `rows`, byte for byte."""
     with whole.open("rb") as source, partial.open("wb") as file:
         file.write(source.readline())
         for row, line in enumerate(source):

@@ -1,4 +1,4 @@
-"""Fits a trace into a model's context: what does not fit is dropped, cut or scaled, and counted."""
+"""Fits a trace into a model's context: longer requests are dropped, clipped or scaled, and counted."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UsageError
-from harness.spec.results import TraceRecord
-from harness.spec.settings import Fit
+from harness.schema.results import TraceRecord
+from harness.schema.settings import Fit
 from harness.traces.trace import Trace
 
-#: Tokens of the context that input and output leave free. Engines keep room for a BOS token, some end an
-#: answer a token short of the context, and 1,015 of 1,024 is what published figures of these traces use.
+#: Tokens of the context that input and output leave free. Engines reserve space for a BOS token, some end an
+#: answer one token before the context is full, and published figures of these traces use 1,015 of 1,024.
 RESERVED_TOKENS = 9
-#: The share of requests that one factor on all lengths has to fit.
+#: The share of requests that must fit after scaling all lengths by one factor.
 SCALED_SHARE = 0.99
 
 
 def room(max_model_len: int) -> int:
-    """Tokens that input and output of a request may have together. Raises UsageError below two."""
+    """The most tokens of a request, input and output together. Raises UsageError below two."""
     if max_model_len - RESERVED_TOKENS < 2:
         raise UsageError(
-            f"a context of {max_model_len} tokens leaves no room for a request",
-            f"give --max-model-len of at least {RESERVED_TOKENS + 2}",
+            f"a context of {max_model_len} tokens is too short for a request",
+            f"use --max-model-len {RESERVED_TOKENS + 2} or more",
         )
     return max_model_len - RESERVED_TOKENS
 
@@ -85,10 +85,9 @@ class Fitted:
 def fit(trace: Trace, rule: Fit, max_model_len: int, max_output_len: int | None = None) -> Fitted:
     """Make every request fit `room(max_model_len)` tokens, with at least one input and one output token.
 
-    `drop` leaves out what is too long. `clip` cuts the output to `max_output_len`, then the input to what is
-    left. `scale` multiplies all lengths by one factor that fits 99 % of the requests and drops the rest.
-    Requests without input or output are dropped by every rule. Raises UsageError when nothing is left.
-    """
+    `drop` leaves out requests that are too long. `clip` cuts the output to `max_output_len`, then the input
+    to the rest. `scale` multiplies all lengths by one factor with which 99 % of the requests fit, and drops
+    the rest. Every rule drops requests without input or output. Raises UsageError if no request is left."""
     limit = room(max_model_len)
     usable = (trace.input_tokens > 0) & (trace.output_tokens > 0)
     before = trace.take(np.flatnonzero(usable))
@@ -116,8 +115,8 @@ def _clip(trace: Trace, limit: int, max_output_len: int | None) -> Trace:
 
 
 def _scale(trace: Trace, limit: int) -> Trace:
-    """One factor for all. Where there are blocks it is a whole number of tokens a block, so that what was a
-    shared prefix stays one."""
+    """Scale all lengths by one factor. With blocks, a block becomes a whole number of tokens, so that shared
+    prefixes stay shared."""
     total = trace.input_tokens + trace.output_tokens
     if not total.size:
         return trace
@@ -136,7 +135,7 @@ def _scale(trace: Trace, limit: int) -> Trace:
 def _resize(
     trace: Trace, input: NDArray[np.int64], output: NDArray[np.int64], block_size: int | None
 ) -> Trace:
-    """The same requests with other lengths, their blocks cut to the input."""
+    """The same requests with new lengths; blocks are cut to the input."""
     blocks = trace.blocks
     if blocks is not None and block_size is not None:
         needed = (-(-input // block_size)).tolist()

@@ -1,4 +1,4 @@
-"""A trace file as it lies on the disk: its bytes, its digest, and what its first line says it is."""
+"""A trace file: its bytes, its digest, and its kind by its first line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SNIFF = 65_536
 
 @dataclass(frozen=True)
 class Source:
-    """A trace file. `comments` are its leading `# key: value` lines; `body` is what follows them.
+    """A trace file. `comments` are its leading `# key: value` lines; `body` is the rest.
 
     `fields` are the column names of a CSV header or the keys of the first JSON object, and `first_line` is
     the number, from 1, of the line on which `body` starts. `sha256` is of the file, compressed or not.
@@ -36,9 +36,9 @@ class Source:
 
     @classmethod
     def open(cls, path: Path) -> Source:
-        """Read a file, unpacked where it is gzip.
+        """Read a file, which may be packed with gzip.
 
-        Raises UsageError when it cannot be read, is empty, or is not UTF-8 text.
+        Raises UsageError if it cannot be read, is empty, or is not UTF-8 text.
         """
         raw = _read(path)
         text = _unpack(path, raw).removeprefix(_BOM)
@@ -67,10 +67,10 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except IsADirectoryError:
-        raise UsageError(f"{path} is a folder", "name the trace file in it") from None
+        raise UsageError(f"{path} is a folder", "give the trace file in it") from None
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be read: {error.strerror}", "check the path and its rights"
+            f"{path} cannot be read: {error.strerror}", "check the path and its permissions"
         ) from None
 
 
@@ -80,7 +80,9 @@ def _unpack(path: Path, raw: bytes) -> bytes:
     try:
         return gzip.decompress(raw)
     except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{path} is not a whole gzip file: {error}", "fetch or pack it again") from None
+        raise UsageError(
+            f"{path} is not a complete gzip file: {error}", "download or pack it again"
+        ) from None
 
 
 def _decode(path: Path, line: int, text: bytes) -> str:
@@ -97,5 +99,5 @@ def _describe(path: Path, line: int, head: str) -> tuple[Literal["csv", "jsonl"]
         return "jsonl", tuple(msgspec.json.decode(head, type=dict[str, object]))
     except msgspec.DecodeError as error:
         raise UsageError(
-            f"{path}, line {line}: not a JSON object: {error}", "give one request a line, as JSON"
+            f"{path}, line {line}: not a JSON object: {error}", "write one request on each line, as JSON"
         ) from None

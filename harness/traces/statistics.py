@@ -1,4 +1,4 @@
-"""What a trace looks like: rate, burstiness, lengths, shared prefixes."""
+"""Statistics of a trace: rate, burstiness, lengths, shared prefixes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ class Statistics:
     """Times in seconds. `gap_cv` is the standard deviation of the times between arrivals over their mean.
 
     `rate` is the number of gaps over the span. `reuse` is the share of blocks that an earlier request had at
-    the same place behind the same prefix: the hit rate of an unbounded prefix cache. Both, and `gap_cv`, are
-    None where they do not exist.
-    """
+    the same place after the same prefix: the hit rate of an unbounded prefix cache. These three are None if
+    they are not defined."""
 
     requests: int
     span_s: float
@@ -64,7 +63,8 @@ def _lengths(tokens: NDArray[np.int64]) -> Lengths:
 
 
 def _reused(trace: Trace) -> int:
-    """Blocks whose whole prefix was there before. A prefix is its parent's number and its own hash."""
+    """The number of blocks whose whole prefix occurred before. A prefix is its parent's number and its own
+    hash."""
     nodes: dict[tuple[int, int], int] = {}
     reused = 0
     for request in trace.blocks or ():

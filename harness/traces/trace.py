@@ -16,9 +16,8 @@ class Trace:
     """Requests in order of arrival. Arrays have one entry a request; lengths are in tokens.
 
     `blocks` holds the hashes of the leading blocks of each input, `block_size` tokens a block and the last
-    one partly filled; the same hash means the same tokens. Input beyond the blocks is shared with nothing.
-    An empty `session` is none.
-    """
+    one may be incomplete; equal hashes mean equal tokens. Input after the blocks is shared with no other
+    request. An empty `session` means none."""
 
     name: str
     arrival_s: NDArray[np.float64]
@@ -54,7 +53,7 @@ class Trace:
         blocks: Blocks | None = None,
         **fields: Any,
     ) -> Self:
-        """A trace out of columns in any order and on any clock: sorted stably, the first arrival at 0."""
+        """A trace from columns in any order and on any clock: sorted stably, with the first arrival at 0."""
         arrival = np.asarray(arrival_s, dtype=np.float64)
         order = np.argsort(arrival, kind="stable")
         return cls(
@@ -75,7 +74,7 @@ class Trace:
         return self if n >= len(self) else self.take(np.arange(n))
 
     def take(self, rows: NDArray[np.int64]) -> Self:
-        """The requests at these ascending positions; the first of them arrives at 0."""
+        """The requests at these ascending positions; the first one arrives at 0."""
         arrival = self.arrival_s[rows]
         return replace(
             self,

@@ -1,9 +1,8 @@
-"""Prompts as token ids: distinct by default, equal exactly where a trace says that prefixes are.
+"""Prompts as token ids: distinct by default, equal exactly where the prefixes of a trace are equal.
 
-Ids come from a counter-based generator (Philox; Salmon et al., SC 2011) keyed by the seed and a stream, whose
-counter starts at the request's index or the block's hash. Two different counters never meet, so no two
-prompts, and no prompt of another seed or stream, share a block of 16 tokens but by a chance below V^-16.
-"""
+Ids come from a counter-based generator (Philox; Salmon et al., SC 2011). Its key is the seed and a stream,
+its counter starts at the request's index or the block's hash. Counters never overlap, so two prompts, also of
+other seeds or streams, share a block of 16 tokens only with a probability below V^-16."""
 
 from __future__ import annotations
 
@@ -15,9 +14,9 @@ from numpy.typing import NDArray
 
 
 class PromptSource:
-    """Prompts of one stream of one seed; the same arguments always give the same tokens.
+    """Prompts of one stream of one seed; equal arguments give equal tokens.
 
-    Ids are below `vocab_size - 1`: the last id is GPT-2's only special token, the end of a text.
+    Ids are below `vocab_size - 1`: the last id is GPT-2's only special token, the end of text.
     """
 
     def __init__(self, vocab_size: int, seed: int, stream: str) -> None:
@@ -28,15 +27,14 @@ class PromptSource:
         self._blocks = _key(seed, f"{stream} blocks")
 
     def distinct(self, index: int, length: int) -> NDArray[np.int32]:
-        """The prompt of the request at `index`: `length` tokens that are shared with no other."""
+        """The prompt of the request at `index`: `length` tokens shared with no other prompt."""
         return self._draw(self._own, index, length)
 
     def shared(self, index: int, length: int, blocks: Sequence[int], block_size: int) -> NDArray[np.int32]:
-        """A prompt that begins with `blocks`, given by their hashes, each `block_size` tokens.
+        """A prompt that begins with `blocks`, given by their hashes, of `block_size` tokens each.
 
-        Equal hashes are equal tokens. The last block is cut where the prompt ends; what is beyond the blocks
-        is the request's own.
-        """
+        Equal hashes give equal tokens. The last block is cut at the end of the prompt; tokens after the
+        blocks are shared with no other prompt."""
         needed = -(-length // block_size)
         parts = [self._draw(self._blocks, block, block_size) for block in blocks[:needed]]
         parts.append(self.distinct(index, max(0, length - len(parts) * block_size)))
@@ -50,6 +48,6 @@ class PromptSource:
 
 
 def _key(seed: int, stream: str) -> NDArray[np.uint64]:
-    """A 128-bit key out of a seed and a name."""
+    """A 128-bit key from a seed and a name."""
     digest = hashlib.blake2b(f"{seed} {stream}".encode(), digest_size=16).digest()
     return np.frombuffer(digest, dtype=np.uint64)

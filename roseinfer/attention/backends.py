@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-import torch
-
 from roseinfer.attention.base import Attention
 from roseinfer.attention.cpu_paged import CpuPagedAttention
 from roseinfer.attention.cpu_prefill import CpuPrefillAttention
@@ -14,7 +12,6 @@ from roseinfer.attention.torch_paged import TorchPagedAttention
 from roseinfer.config import PrefillBackend
 from roseinfer.kernels.cpu.build import BuildError
 from roseinfer.kvcache.pool import KVPool
-from roseinfer.models.config import ModelConfig
 
 log = logging.getLogger(__name__)
 
@@ -28,20 +25,13 @@ class Made:
     prefill: str
 
 
-def make_attention(
-    pool: KVPool,
-    config: ModelConfig,
-    dtype: torch.dtype,
-    *,
-    cpu_kernels: bool,
-    prefill_backend: PrefillBackend | None = None,
-) -> Made:
+def make_attention(pool: KVPool, *, cpu_kernels: bool, prefill_backend: PrefillBackend | None = None) -> Made:
     """Without a GPU's kernels: C++ on a CPU, else PyTorch's operators."""
-    if cpu_kernels and pool.device.type == "cpu" and CpuPagedAttention.supports(config, dtype):
+    if cpu_kernels and pool.device.type == "cpu" and CpuPagedAttention.supports(pool.shape):
         try:
-            if prefill_backend in (None, "auto", "auto2") and CpuPrefillAttention.supports(config, dtype):
-                return Made(CpuPrefillAttention(pool, config, dtype), "cpu-paged", "cpu-paged")
-            return Made(CpuPagedAttention(pool, config, dtype), "cpu-paged", "sdpa")
+            if prefill_backend in (None, "auto", "auto2") and CpuPrefillAttention.supports(pool.shape):
+                return Made(CpuPrefillAttention(pool), "cpu-paged", "cpu-paged")
+            return Made(CpuPagedAttention(pool), "cpu-paged", "sdpa")
         except BuildError as error:
             log.warning("CPU kernels are off, attention falls back to PyTorch: %s", error)
     return Made(TorchPagedAttention(pool), "torch", "sdpa")

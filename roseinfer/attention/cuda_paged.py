@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roseinfer.attention.base import Attention, Batch
+from roseinfer.attention.base import Attention
 from roseinfer.attention.prefill import Prefill, Spans
+from roseinfer.batch import Batch
 from roseinfer.kernels.cuda.gqa_decode import Heads, Rotation, gqa_decode, supports
 from roseinfer.kernels.triton.paged_decode import paged_decode
 from roseinfer.kernels.triton.rotate import rotate_
@@ -21,7 +22,7 @@ from roseinfer.tensors import to_device
 @dataclass(frozen=True)
 class Prompts:
     """The prompt rows of a step: `slots` `[T]`, where their keys and values go (−1: nowhere); `cached`, the
-    slots of all keys where some stand in the cache already, else None."""
+    slots of all keys where some are in the cache already, else None."""
 
     slots: Tensor
     spans: Spans

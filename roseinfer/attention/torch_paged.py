@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from roseinfer.attention.base import Attention, Batch, Ints
+from roseinfer.attention.base import Attention
+from roseinfer.batch import Batch, Ints
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.tensors import to_device
 
@@ -77,7 +78,7 @@ class TorchPagedAttention(Attention):
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, past_k: Tensor, past_v: Tensor) -> Tensor:
-    """Causal attention of `[count, heads, dim]` behind `past`, `[context, kv heads, dim]`."""
+    """Causal attention of `[count, heads, dim]` after `past`, `[context, kv heads, dim]`."""
     context, count = len(past_k), len(q)
     if not context:
         return _sdpa(q[None], k[None], v[None], None, causal=True)[0]

@@ -12,6 +12,7 @@ from roseinfer.attention.backends import make_attention
 from roseinfer.config import EngineConfig
 from roseinfer.engine.eager import EagerRunner
 from roseinfer.engine.runner import Runner
+from roseinfer.info import RunnerInfo
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.model import Model
 
@@ -20,14 +21,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Chosen:
-    """A runner, and what it is made of, for the start-up line: see EngineInfo."""
+    """A runner, and what it is made of."""
 
     runner: Runner
-    attention: str
-    prefill_backend: str
-    cuda_graph: tuple[int, ...] = ()
-    pinned_staging: bool = False
-    decode_parts: tuple[int, ...] = ()
+    info: RunnerInfo
 
 
 def triton_runs(device: torch.device) -> bool:
@@ -55,14 +52,9 @@ def choose_runner(
     are to be captured. Raises ConfigError where a setting cannot work here."""
     capacity = config.max_active_requests
     if not (config.paged_attn and triton_runs(pool.device)):
-        made = make_attention(
-            pool,
-            model.config,
-            dtype,
-            cpu_kernels=config.cpu_kernels,
-            prefill_backend=config.prefill_backend,
-        )
-        return Chosen(EagerRunner(model, made.attention, pool, capacity), made.decode, made.prefill)
+        made = make_attention(pool, cpu_kernels=config.cpu_kernels, prefill_backend=config.prefill_backend)
+        runner_info = RunnerInfo(made.decode, made.prefill)
+        return Chosen(EagerRunner(model, made.attention, pool, capacity), runner_info)
 
     from roseinfer.attention.cuda_paged import CudaPagedAttention
     from roseinfer.attention.prefill_backends import choose
@@ -71,7 +63,7 @@ def choose_runner(
     prefill = choose(config.prefill_backend, model.config.head_dim, dtype, pool.device)
     paged = CudaPagedAttention(pool, prefill.attend)
     if not config.cuda_graph:
-        return Chosen(EagerRunner(model, paged, pool, capacity), "triton", prefill.name)
+        return Chosen(EagerRunner(model, paged, pool, capacity), RunnerInfo("triton", prefill.name))
     parts = model.decode_parts if config.decode_parts else {}
     runner = CudaRunner(
         model,
@@ -87,4 +79,5 @@ def choose_runner(
     runner.capture(prompts=prefill.capturable, mixed_tokens=mixed_tokens)
     sizes = runner.decode_sizes
     in_parts = tuple(size for size in sizes if size in parts)
-    return Chosen(runner, "triton", prefill.name, sizes, config.pinned_staging, in_parts)
+    info = RunnerInfo("triton", prefill.name, sizes, config.pinned_staging, in_parts)
+    return Chosen(runner, info)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -16,12 +17,14 @@ from roseinfer.engine.loop import Loop
 from roseinfer.engine.resolve import resolve_device, resolve_dtype, resolve_policies, resolve_spin_ms
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.warmup import warm_up
+from roseinfer.info import EngineInfo, ModelInfo
 from roseinfer.kvcache.blocks import BlockAllocator
-from roseinfer.kvcache.pool import KVPool, bytes_per_token
+from roseinfer.kvcache.pool import KVPool
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
 from roseinfer.models.config import weight_bytes
 from roseinfer.models.load import load
-from roseinfer.params import EngineInfo, SamplingParams, check_request
+from roseinfer.request.limits import Limits
+from roseinfer.request.params import SamplingParams
 from roseinfer.scheduler.policies import Policies, TakeAlong, decode_first
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
@@ -54,13 +57,14 @@ class Engine:
             raise ConfigError(
                 f"max_model_len {max_model_len} is above the model's {shape.max_positions} positions"
             )
+        kv_shape = shape.kv_shape(dtype)
         kv_tokens = config.kv_tokens or _kv_tokens(
-            bytes_per_token(shape, dtype), device, config.max_active_requests * max_model_len
+            kv_shape.bytes_per_token, device, config.max_active_requests * max_model_len
         )
         num_blocks = kv_tokens // config.block_size
         if num_blocks * config.block_size < min(max_model_len, 2 * config.block_size):
             raise ConfigError(f"{kv_tokens} tokens of KV cache are too few; give --kv-tokens {max_model_len}")
-        pool = KVPool(shape, num_blocks, config.block_size, device, dtype)
+        pool = KVPool(kv_shape, num_blocks, config.block_size, device)
         self._allocator = BlockAllocator(num_blocks)
         cache = PrefixCache if config.prefix_cache else NoPrefixCache
         self._prefixes = cache(self._allocator, config.block_size)
@@ -77,35 +81,25 @@ class Engine:
             prefill_max_tokens=policies.prefill_max_tokens,
             mixed_tokens=_mixed_tokens(policies, config.max_active_requests),
         )
-        overlap = device.type == "cuda" if config.overlap_schedule is None else config.overlap_schedule
+        on_gpu = device.type == "cuda"
+        overlap = on_gpu if config.overlap_schedule is None else config.overlap_schedule
         self._loop = Loop(self._scheduler, running, chosen.runner, overlap=overlap)
         self.info = EngineInfo(
-            model=config.model,
-            device=str(device),
-            dtype=str(dtype).removeprefix("torch."),
-            vocab_size=shape.vocab_size,
-            max_model_len=max_model_len,
-            kv_tokens=num_blocks * config.block_size,
-            block_size=config.block_size,
-            max_active_requests=config.max_active_requests,
-            max_batch_size=policies.max_batch_size,
-            prefill_max_batch_size=policies.prefill_max_batch_size,
-            prefill_max_tokens=policies.prefill_max_tokens,
-            chunked_prefill_size=config.chunked_prefill_size,
-            admission_policy=config.admission_policy,
-            decode_first=config.decode_first,
-            mixed_steps=policies.composition is decode_first or isinstance(policies.composition, TakeAlong),
-            prefix_cache=config.prefix_cache,
-            overlap_schedule=overlap,
-            attention=chosen.attention,
-            prefill_backend=chosen.prefill_backend,
-            cuda_graph=chosen.cuda_graph,
-            fused_ops=model.fused,
-            pinned_staging=chosen.pinned_staging,
-            decode_parts=chosen.decode_parts,
-            linear=model.linear.name,
-            threads=torch.get_num_threads(),
-            spin_ms=resolve_spin_ms(config, device),
+            config=replace(
+                config,
+                device="cuda" if on_gpu else "cpu",
+                max_model_len=max_model_len,
+                kv_tokens=num_blocks * config.block_size,
+                max_batch_size=policies.max_batch_size,
+                prefill_max_tokens=policies.prefill_max_tokens,
+                mixed_steps=_mixes(policies),
+                overlap_schedule=overlap,
+                threads=torch.get_num_threads(),
+                spin_ms=resolve_spin_ms(config, device),
+            ),
+            limits=Limits(shape.vocab_size, max_model_len, num_blocks * config.block_size),
+            model=ModelInfo(str(dtype).removeprefix("torch."), model.fused, model.linear.name),
+            runner=chosen.info,
         )
         if config.warmup:
             warm_up(self)
@@ -129,7 +123,7 @@ class Engine:
 
     @property
     def kv_usage(self) -> float:
-        """Share of the cache's blocks that are held."""
+        """Share of the cache's blocks that are in use."""
         return 1 - self._allocator.num_free / self._allocator.num_blocks
 
     @property
@@ -147,23 +141,19 @@ class Engine:
         self._loop.runner = watcher(self._loop.runner)
 
     def flush_cache(self) -> None:
-        """Forget all prefixes. Running requests go on."""
+        """Forget all prefixes. Running requests are not affected."""
         self._prefixes.flush()
 
-    def add(
-        self,
-        request_id: int,
-        prompt: NDArray[np.int32],
-        params: SamplingParams,
-        submitted: float | None = None,
-    ) -> None:
-        """Queue a prompt `[n]`, which waits since `submitted` (monotonic, s; now if not given).
+    def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None:
+        """Queue a prompt `[n]`. Raises RequestError when it can never be served."""
+        self.info.limits.check(prompt, params.max_tokens)
+        self.submit(request_id, prompt, params, time.monotonic())
 
-        Raises RequestError when it can never be served.
-        """
-        check_request(self.info, prompt, params)
-        since = time.monotonic() if submitted is None else submitted
-        self._scheduler.add(Request(request_id, prompt, params, since, prompt))
+    def submit(
+        self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams, submitted: float
+    ) -> None:
+        """Queue a prompt `[n]` that is within the limits and waits since `submitted` (monotonic, s)."""
+        self._scheduler.add(Request(request_id, prompt, params, submitted, prompt))
 
     def discard(self, request_id: int) -> bool:
         """Forget a request at whatever stage. False if it is not known (any more)."""
@@ -176,11 +166,16 @@ class Engine:
     def check_idle(self) -> None:
         """Raise AssertionError unless there is no work and every block is free."""
         if self.has_work:
-            raise AssertionError("requests are under way")
+            raise AssertionError("requests are in flight")
         self._allocator.check()
         self._prefixes.check()
         if self._allocator.num_free != self._allocator.num_blocks:
             raise AssertionError(f"{self._allocator.num_blocks - self._allocator.num_free} blocks leaked")
+
+
+def _mixes(policies: Policies) -> bool:
+    """Whether prompts and decoding requests share steps."""
+    return policies.composition is decode_first or isinstance(policies.composition, TakeAlong)
 
 
 def _mixed_tokens(policies: Policies, capacity: int) -> int:

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from roseinfer.attention.base import Batch
 from roseinfer.attention.cuda_paged import CudaPagedAttention, Decodes, Prompts
 from roseinfer.attention.prefill import Spans
+from roseinfer.batch import Batch
 from roseinfer.engine.fetched import Fetched
 from roseinfer.engine.graphs import (
     MAX_PROMPTS,
@@ -24,21 +24,21 @@ from roseinfer.engine.graphs import (
     capture,
     decode_sizes,
 )
-from roseinfer.engine.logprobs import Logprobs, tell
+from roseinfer.engine.logprobs import DeviceLogprobs, asked_logprobs
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, part, sample
 from roseinfer.engine.staging import SLOTS, Inbox, Lines, Outbox
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.model import Model
-from roseinfer.ranges import named_range
 from roseinfer.tensors import fetch, to_device
+from roseinfer.tracing.ranges import named_range
 
 
 class CudaRunner(Runner):
     """`capacity` running rows with at most `max_blocks` blocks each, `max_batch` of them in a step; `parts`
     as in Model.decode_parts.
 
-    Row `capacity` belongs to nobody: what pads a batch reads and writes there.
+    Row `capacity` is no request's: what pads a batch reads and writes there.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class CudaRunner(Runner):
         parts: Mapping[int, int],
     ) -> None:
         self._model, self._attention, self._pool = model, attention, pool
-        self._nobody, device = capacity, pool.device
+        self._padding_row, device = capacity, pool.device
         self._longest = max_blocks * pool.block_size
         self._last = torch.zeros(capacity + 1, dtype=torch.int64, device=device)
         self._table = torch.zeros(capacity + 1, max_blocks, dtype=torch.int32, device=device)
@@ -112,7 +112,7 @@ class CudaRunner(Runner):
             self._pool.copy_blocks(*batch.copies)
         self._lines.change(batch.changed)
         parts: list[Tensor] = []
-        told: list[Logprobs] = []
+        logprobs: list[DeviceLogprobs] = []
         prompts, asked = len(batch.prefill_requests), sampling.asked
         if self._model.mixes and batch.segments and len(batch.decode_lengths):
             return self._launch_mixed(batch, sampling, ended)
@@ -122,14 +122,14 @@ class CudaRunner(Runner):
             if prompts:
                 first = self._first[:prompts]
                 parts.append(self._chosen(logits, first, given, batch, sampling, 0))
-                told += tell(logits, first, asked)
+                logprobs += asked_logprobs(logits, first, asked)
         if count := len(batch.decode_lengths):
             with named_range("roseinfer.model.forward.cuda_graph_replay"):
                 logits, given = self._launch_decode(batch)
             decoded = self._decoded[:count]
             parts.append(self._chosen(logits, decoded, given, batch, sampling, prompts))
-            told += tell(logits, decoded, asked, prompts)
-        return Fetched(parts, asked, told, ended)
+            logprobs += asked_logprobs(logits, decoded, asked, prompts)
+        return Fetched(parts, asked, logprobs, ended)
 
     def _launch_mixed(self, batch: Batch, sampling: SamplingBatch, ended: torch.cuda.Event) -> Pending:
         """Prompts and requests that decode at once, from a graph where there is one."""
@@ -153,13 +153,13 @@ class CudaRunner(Runner):
             logits, room = captured.logits, MAX_PROMPTS
         given = self._mixed_out.next()
         parts: list[Tensor] = []
-        told: list[Logprobs] = []
+        logprobs: list[DeviceLogprobs] = []
         for start, first, number in ((0, 0, ends), (room, ends, decodes)):
             tokens, rows = self._mixed[start : start + number], logits[start:]
             if number:
                 parts.append(self._chosen(rows, tokens, given[start:], batch, sampling, first))
-                told += tell(rows, tokens, asked, first)
-        return Fetched(parts, asked, told, ended)
+                logprobs += asked_logprobs(rows, tokens, asked, first)
+        return Fetched(parts, asked, logprobs, ended)
 
     def _mixed_step(
         self, size: int, decodes: int, room: int = MAX_PROMPTS, prompts: Prompts | None = None
@@ -192,7 +192,7 @@ class CudaRunner(Runner):
         count, most = len(batch.decode_lengths), self._max_batch
         array = self._decode_in.array()
         array[:count] = batch.decode_requests
-        array[count:size] = self._nobody
+        array[count:size] = self._padding_row
         array[most : most + count] = batch.decode_lengths
         array[most + count : most + size] = 0
         self._decode_in.send(2 * most + self._lines.put(batch.block_table, array[2 * most :]))
@@ -246,7 +246,7 @@ class CudaRunner(Runner):
         return logits, self._first_out.next()
 
     def _send_prompts(self, batch: Batch, size: int, room: int) -> None:
-        """Fill the inbox for `size` tokens of `room` prompts; those that `batch` has not are nobody's."""
+        """Fill the inbox for `size` tokens of `room` prompts; those that `batch` has not are padding."""
         count, prompts, ends = batch.decode_start, len(batch.segments), len(batch.prefill_requests)
         array = self._prompt_in.array()
         sources = (batch.tokens, 0), (batch.positions, 0), (batch.cache_slots, -1)
@@ -260,13 +260,13 @@ class CudaRunner(Runner):
         last[:ends] = batch.last_rows[:ends]
         last[ends:] = 0
         rows[:ends] = batch.prefill_requests
-        rows[ends:] = self._nobody
+        rows[ends:] = self._padding_row
         self._prompt_in.send(3 * size + 3 * room + 1)
 
     def _prompt_step(self, size: int, room: int = MAX_PROMPTS, prompts: Prompts | None = None) -> Tensor:
         """From what is in the inbox to tokens in `_last`, `_first` and the outbox. Returns the logits.
 
-        `prompts`: what attention is to know of them; None: the inbox tells it, and none has cached tokens.
+        `prompts`: for attention; None: they are in the inbox, and none has cached tokens.
         """
         arrays = self._prompt[: 3 * size + 3 * room + 1]
         self._prompt_in.take(arrays)
@@ -306,7 +306,7 @@ A = TypeVar("A", Tensor, NDArray[np.int32])
 
 
 def _prompt_arrays(array: A, size: int, room: int) -> tuple[A, A, A]:
-    """Where prompts begin and end `[room + 1]`, their last rows and their running rows, both `[room]`, behind
+    """Where prompts begin and end `[room + 1]`, their last rows and their running rows, both `[room]`, after
     the three arrays of `size` tokens."""
     first = 3 * size
     last = first + room + 1

@@ -5,19 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from roseinfer.attention.base import Attention, Batch, Ints
+from roseinfer.attention.base import Attention
+from roseinfer.batch import Batch, Ints
 from roseinfer.engine.fetched import Fetched
-from roseinfer.engine.logprobs import tell
+from roseinfer.engine.logprobs import asked_logprobs
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, sample
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.model import Model
-from roseinfer.ranges import named_range
 from roseinfer.tensors import to_device
+from roseinfer.tracing.ranges import named_range
 
 
 class EagerRunner(Runner):
-    """The model, its attention and the sampler; `capacity` is the number of running rows."""
+    """The model, its attention and the sampler, for at most `capacity` running rows."""
 
     def __init__(self, model: Model, attention: Attention, pool: KVPool, capacity: int) -> None:
         self._model, self._attention, self._pool = model, attention, pool
@@ -40,9 +41,9 @@ class EagerRunner(Runner):
         with named_range("roseinfer.sampler"):
             sampled = sample(logits, sampling)
         self._last[requests] = sampled
-        told = tell(logits, sampled, sampling.asked)
+        logprobs = asked_logprobs(logits, sampled, sampling.asked)
         event = torch.cuda.Event() if sampled.is_cuda else None  # type: ignore[no-untyped-call]
-        return Fetched([sampled], sampling.asked, told, event)
+        return Fetched([sampled], sampling.asked, logprobs, event)
 
     def _tensor(self, array: Ints) -> Tensor:
         return to_device(array, self._pool.device)

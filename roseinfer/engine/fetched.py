@@ -1,4 +1,4 @@
-"""A step's tokens, and what is told of them, on their way to the host."""
+"""A step's tokens, and their logprobs, on their way to the host."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roseinfer.attention.base import NO_INTS, Ints
-from roseinfer.engine.logprobs import Asked, Logprobs, collect
+from roseinfer.batch import NO_INTS, Ints
+from roseinfer.engine.logprobs import Asked, DeviceLogprobs, collect
 from roseinfer.engine.runner import Pending
-from roseinfer.logprobs import StepLogprobs
+from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.tensors import fetch
 
 
 class Fetched(Pending):
-    """Tokens `[R]` in parts, and what is told of them.
+    """Tokens `[R]` in parts, and the logprobs of those that were asked for.
 
-    What is on a GPU starts for the host when this is made, and is there once `event`, which is recorded
-    behind it, has happened; on a CPU `event` is None.
+    On a GPU the copies to the host start when this is made, and are complete once `event`, recorded after
+    them, has happened; on a CPU `event` is None.
     """
 
     def __init__(
         self,
         tokens: Sequence[Tensor],
         asked: Asked | None,
-        told: Sequence[Logprobs],
+        logprobs: Sequence[DeviceLogprobs],
         event: torch.cuda.Event | None,
     ) -> None:
         self._tokens, self._asked, self._event = [fetch(part) for part in tokens], asked, event
-        self._told = [Logprobs(fetch(part.tokens), fetch(part.values)) for part in told]
+        self._logprobs = [DeviceLogprobs(fetch(part.tokens), fetch(part.values)) for part in logprobs]
         if event is not None:
             event.record()
 
@@ -43,7 +43,7 @@ class Fetched(Pending):
         if self._asked is None:
             return None
         self._wait()
-        return collect(self._asked, self._told)
+        return collect(self._asked, self._logprobs)
 
     def _wait(self) -> None:
         if self._event is not None:

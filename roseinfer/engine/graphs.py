@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-#: Prompt tokens of the graphs for prompts, and how many prompts these take. More of either run eagerly.
+#: Prompt tokens of the graphs for prompts, and how many prompts these take. More of either run eagerly. What
+#: padding to the next size costs was measured on an H200 (2026-11-22, docs/notes/h200.md).
 PROMPT_TOKENS = (
     16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 2048, 3072, 4096,
     6144, 8192,

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from roseinfer.logprobs import StepLogprobs
+from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.tensors import to_device
 
 Ints = NDArray[np.int64]
@@ -28,21 +28,21 @@ class Asked:
 
 
 def who_asks(wanted: Ints, ids: Ints) -> Asked | None:
-    """None when nobody asks. `wanted` `[R]` is how many of the likeliest tokens each of the requests `ids`
-    `[R]` is told, -1 where it does not ask."""
+    """None when no request asks. `wanted` `[R]` is how many of the likeliest tokens each of the requests
+    `ids` `[R]` gets, -1 where it does not ask."""
     rows = np.flatnonzero(wanted >= 0)
     return Asked(rows, ids[rows], int(wanted.max())) if len(rows) else None
 
 
 @dataclass(frozen=True)
-class Logprobs:
+class DeviceLogprobs:
     """As StepLogprobs, of some of the rows that ask: both `[l, 1 + k]`, int64 and float32."""
 
     tokens: Tensor
     values: Tensor
 
 
-def logprobs(logits: Tensor, taken: Tensor, k: int) -> Logprobs:
+def logprobs(logits: Tensor, taken: Tensor, k: int) -> DeviceLogprobs:
     """Of tokens `[l]` that were taken, and of the `k` likeliest ones, for logits `[l, vocab]`.
 
     Of tokens with equal logits, the one that was taken comes first: it counts as the next larger number.
@@ -53,12 +53,19 @@ def logprobs(logits: Tensor, taken: Tensor, k: int) -> Logprobs:
     own = torch.nextafter(own, torch.full_like(own, math.inf))
     top = wide.scatter_(-1, taken, own).topk(min(k, wide.shape[-1]), dim=-1)
     values = torch.cat((own, top.values), -1) - wide.logsumexp(-1, keepdim=True)
-    return Logprobs(torch.cat((taken, top.indices), -1), values)
+    return DeviceLogprobs(torch.cat((taken, top.indices), -1), values)
 
 
-def tell(logits: Tensor, taken: Tensor, asked: Asked | None, start: int = 0) -> tuple[Logprobs, ...]:
-    """Of the rows that ask among those from `start` on of a step, which took the tokens `[R]`; the first rows
-    of `logits` `[≥ R, vocab]` are theirs. Empty when none of them asks."""
+def asked_logprobs(
+    logits: Tensor, taken: Tensor, asked: Asked | None, start: int = 0
+) -> tuple[DeviceLogprobs, ...]:
+    """The logprobs of a part of a step, for those of its rows that ask; empty when none does.
+
+    Args:
+        logits: `[≥ R, vocab]`, first those of the part's rows.
+        taken: `[R]`, the tokens of the part's rows.
+        start: which row of the step the part's first is.
+    """
     if asked is None:
         return ()
     rows = asked.rows[(asked.rows >= start) & (asked.rows < start + len(taken))] - start
@@ -68,7 +75,7 @@ def tell(logits: Tensor, taken: Tensor, asked: Asked | None, start: int = 0) -> 
     return (logprobs(logits[where], taken[where], asked.most),)
 
 
-def collect(asked: Asked, parts: Sequence[Logprobs]) -> StepLogprobs:
-    """What was told in `parts` of a step, in the order of its rows; waits for the device."""
+def collect(asked: Asked, parts: Sequence[DeviceLogprobs]) -> StepLogprobs:
+    """The logprobs in `parts` of a step, in the order of its rows; waits for the device."""
     tokens, values = torch.cat([p.tokens for p in parts]), torch.cat([p.values for p in parts])
     return StepLogprobs(asked.ids, tokens.int().cpu().numpy(), values.cpu().numpy())

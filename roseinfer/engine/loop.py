@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from roseinfer.attention.base import Batch, Ints
+from roseinfer.batch import Batch, Ints
 from roseinfer.engine.logprobs import who_asks
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
-from roseinfer.ranges import named_range
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler, StepResult
+from roseinfer.tracing.ranges import named_range
 
 
 class Loop:
@@ -33,10 +33,10 @@ class Loop:
             return None
         self._in_flight = self._launch() if self._overlap else None
         batch, pending = in_flight
-        result, told = self._scheduler.process(batch, pending.tokens()), pending.logprobs()
-        if told is None:
+        result, logprobs = self._scheduler.process(batch, pending.tokens()), pending.logprobs()
+        if logprobs is None:
             return result
-        return replace(result, logprobs=told.where(np.isin(told.ids, result.ids)))
+        return replace(result, logprobs=logprobs.where(np.isin(logprobs.ids, result.ids)))
 
     def _launch(self) -> tuple[Batch, Pending] | None:
         with named_range("roseinfer.scheduler.admit"):

@@ -35,6 +35,7 @@ from roseinfer.ipc.messages import (
     Failed,
     Load,
     Order,
+    PackedLogprobs,
     Query,
     Ready,
     Record,
@@ -44,12 +45,11 @@ from roseinfer.ipc.messages import (
     Submit,
     ToEngine,
     Tokens,
-    Told,
 )
-from roseinfer.logprobs import StepLogprobs
-from roseinfer.params import RequestError
-from roseinfer.ranges import named_range
+from roseinfer.request.logprobs import StepLogprobs
+from roseinfer.request.params import RequestError
 from roseinfer.scheduler.scheduler import StepResult
+from roseinfer.tracing.ranges import named_range
 
 log = logging.getLogger(__name__)
 
@@ -61,16 +61,16 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
     try:
         engine = Engine(config)
     except ConfigError as error:
-        _tell_all(channels, Failed(str(error)))
+        _send_all(channels, Failed(str(error)))
         return 2
     except (MemoryError, torch.OutOfMemoryError) as error:
-        _tell_all(channels, Failed(f"not enough memory: {error}"))
+        _send_all(channels, Failed(f"not enough memory: {error}"))
         return 2
     gc.collect()
     gc.freeze()
-    channels.spin_s = engine.info.spin_ms / 1e3
-    channels.on_idle = give_back
-    _tell_all(channels, Ready(engine.info))
+    channels.spin_s = engine.info.spin_s
+    channels.on_idle = trim_memory
+    _send_all(channels, Ready(engine.info))
     try:
         with nvtx_ranges():
             _serve(engine, channels)
@@ -81,7 +81,7 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
         return 1
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     """Return free memory to the system: glibc keeps what lies between pieces in use, more with every shape of
     batch."""
     ctypes.CDLL(None).malloc_trim(0)
@@ -115,8 +115,8 @@ def split(result: StepResult, owners: int) -> Iterator[tuple[int, Tokens]]:
         start, end = cuts[index], cuts[index + 1]
         if start < end:
             finished, begun = (
-                tuple(one for one in told if one.id >> OWNER_SHIFT == index)
-                for told in (result.finished, result.begun)
+                tuple(end for end in ends if end.id >> OWNER_SHIFT == index)
+                for ends in (result.finished, result.begun)
             )
             yield index, Tokens(ids[start:end].tobytes(), tokens[start:end].tobytes(), finished, begun)
 
@@ -125,15 +125,15 @@ def _whole(result: StepResult) -> Tokens:
     return Tokens(result.ids.tobytes(), result.tokens.tobytes(), result.finished, result.begun)
 
 
-def split_logprobs(step: StepLogprobs) -> Iterator[tuple[int, Told]]:
-    """What each front end is told that has requests which ask."""
+def split_logprobs(step: StepLogprobs) -> Iterator[tuple[int, PackedLogprobs]]:
+    """The logprobs for each front end whose requests ask for them."""
     owner = step.ids >> OWNER_SHIFT
     for index in np.unique(owner).tolist():
-        yield index, Told.of(step.where(owner == index))
+        yield index, PackedLogprobs.of(step.where(owner == index))
 
 
 def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
-    profiler = StepProfiler(len(channels), lambda message: _tell_all(channels, message))
+    profiler = StepProfiler(len(channels), lambda message: _send_all(channels, message))
     orders: deque[tuple[int, Order]] = deque()
     while True:
         with named_range("roseinfer.ipc.recv") if engine.has_work else nullcontext():
@@ -141,7 +141,7 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
         for owner, message in incoming:
             match message:
                 case Submit(id, prompt, params, submitted):
-                    engine.add(id, np.frombuffer(prompt, dtype=np.int32), params, submitted)
+                    engine.submit(id, np.frombuffer(prompt, dtype=np.int32), params, submitted)
                 case Discard(id):
                     engine.discard(id)
                 case Query(flush):
@@ -149,7 +149,7 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
                         engine.flush_cache()
                     channels.send(owner, _load(engine))
                 case Recorded():
-                    profiler.told(message)
+                    profiler.add_ranges(message)
                 case _:
                     orders.append((owner, message))
         while orders and (done := _obey(orders[0][1], engine, profiler)) is not None:
@@ -159,8 +159,8 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
         if result is not None:
             with named_range("roseinfer.ipc.send"):
                 if result.logprobs is not None:
-                    for owner, told in split_logprobs(result.logprobs):
-                        channels.send(owner, told)
+                    for owner, logprobs in split_logprobs(result.logprobs):
+                        channels.send(owner, logprobs)
                 for owner, tokens in split(result, len(channels)):
                     channels.send(owner, tokens)
             profiler.step()
@@ -185,7 +185,7 @@ def _obey(order: Order, engine: Engine, profiler: StepProfiler) -> Done | None:
     return Done()
 
 
-def _tell_all(channels: EngineChannels[ToEngine], message: Ready | Failed | Record) -> None:
+def _send_all(channels: EngineChannels[ToEngine], message: Ready | Failed | Record) -> None:
     for owner in range(len(channels)):
         channels.send(owner, message)
 

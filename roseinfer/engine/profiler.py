@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from roseinfer.engine.trace import add_ranges
 from roseinfer.ipc.messages import Record, Recorded
-from roseinfer.params import RequestError
+from roseinfer.request.params import RequestError
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +29,12 @@ def nvtx_ranges() -> AbstractContextManager[object]:
 
 class StepProfiler:
     """Off until started. A profile ends after its steps or when it is stopped, and is written when each of
-    the `front_ends`, which `tell` reaches, has told its ranges.
+    the `front_ends`, which `send` reaches, has sent its ranges.
     """
 
-    def __init__(self, front_ends: int, tell: Callable[[Record], None]) -> None:
-        self._front_ends, self._tell = front_ends, tell
-        self._told: list[Recorded] = []
+    def __init__(self, front_ends: int, send: Callable[[Record], None]) -> None:
+        self._front_ends, self._send = front_ends, send
+        self._recorded: list[Recorded] = []
         self._profile: profile | None = None
         self.writing = False
         self.failure: str | None = None  # why the last profile was not written
@@ -45,10 +45,10 @@ class StepProfiler:
         """Profile the next `steps` steps (None: until stopped) into a trace in `folder`.
 
         Raises:
-            RequestError: a profile is going on, or there can be no file in the folder.
+            RequestError: a profile is running, or there can be no file in the folder.
         """
         if self._profile is not None:
-            raise RequestError("a profile is already going on; POST /stop_profile ends it")
+            raise RequestError("a profile is already running; POST /stop_profile ends it")
         path = Path(folder) / f"roseinfer-{os.getpid()}.trace.json.gz"
         self._path, self._partial = path, path.with_name(f".{path.name}")
         self._own = path.with_name(f".roseinfer-{os.getpid()}.own.json")
@@ -68,7 +68,7 @@ class StepProfiler:
         self._left = -1 if steps is None else steps
         self._profile = profile(activities=activities, with_stack=with_stack)
         self._profile.start()
-        self._tell(Record())
+        self._send(Record())
 
     def step(self) -> None:
         """To be called after each step."""
@@ -78,21 +78,21 @@ class StepProfiler:
                 self.stop()
 
     def stop(self) -> None:
-        """End the profile, which is `writing` from then on; nothing happens when none is going on."""
+        """End the profile, which is `writing` from then on; nothing happens when none is running."""
         if self._profile is None:
             return
-        going_on, self._profile = self._profile, None
-        going_on.stop()
-        self._tell(Record(end=True))
+        running, self._profile = self._profile, None
+        running.stop()
+        self._send(Record(end=True))
         self.writing = True
-        going_on.export_chrome_trace(str(self._own))
+        running.export_chrome_trace(str(self._own))
 
-    def told(self, ranges: Recorded) -> None:
+    def add_ranges(self, ranges: Recorded) -> None:
         """The ranges of one front end; after the last, the trace is there, or a `failure`."""
-        self._told.append(ranges)
-        if len(self._told) == self._front_ends:
+        self._recorded.append(ranges)
+        if len(self._recorded) == self._front_ends:
             try:
-                add_ranges(self._own, self._partial, self._told)
+                add_ranges(self._own, self._partial, self._recorded)
                 self._partial.replace(self._path)
             except OSError as error:
                 self.failure = f"the profile cannot be written: {error}"
@@ -100,5 +100,5 @@ class StepProfiler:
             for rest in (self._own, self._partial):
                 with suppress(OSError):
                     rest.unlink(missing_ok=True)
-            self._told.clear()
+            self._recorded.clear()
             self.writing = False

@@ -86,7 +86,7 @@ def resolve_composition(config: EngineConfig, device: torch.device, weights: int
 
 
 def resolve_spin_ms(config: EngineConfig, device: torch.device) -> float:
-    """Cores that wait awake are taken from nobody where a GPU computes and there are some to spare."""
+    """Waiting awake takes no core from the work where a GPU computes and there are cores to spare."""
     if config.spin_ms is not None:
         return config.spin_ms
     return 1000.0 if device.type == "cuda" and len(os.sched_getaffinity(0)) >= _SPARE_CORES else 0.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from roseinfer.attention.base import Batch, Ints
+from roseinfer.batch import Batch, Ints
 from roseinfer.engine.sampler import SamplingBatch
-from roseinfer.logprobs import StepLogprobs
+from roseinfer.request.logprobs import StepLogprobs
 
 
 class Pending(ABC):
@@ -18,7 +18,7 @@ class Pending(ABC):
 
     @abstractmethod
     def logprobs(self) -> StepLogprobs | None:
-        """Wait for the device; the logprobs of `sampling.asked`, None where nobody asked."""
+        """Wait for the device; the logprobs of `sampling.asked`, None where no request asked."""
 
 
 class Runner(ABC):

@@ -17,7 +17,7 @@ from roseinfer.tensors import to_device
 class SamplingBatch:
     """How each of `R` requests samples, each array `[R]`; `position` is how many tokens it has.
 
-    `asked`: which of them ask for logprobs; None when nobody does.
+    `asked`: which of them ask for logprobs; None when none does.
     """
 
     temperature: NDArray[np.float32]

@@ -1,7 +1,7 @@
 """Host arrays on their way to the GPU and tokens on their way back, through pinned memory.
 
-Every box has SLOTS slots, one for each of the steps that may be under way: whoever launches a step waits
-until the one SLOTS ahead of it has ended, and tokens are read before their slot comes again.
+Every box has SLOTS slots, one for each of the steps that may be in flight: before a step is launched, the one
+SLOTS before it has ended, and tokens are read before their slot is used again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class _Box:
         return self._turn
 
     def reset(self) -> None:
-        """Forget what the device has done with it, as capturing does."""
+        """Start again at the first slot, on both sides: capturing a graph has used some."""
         self._turn = -1
         self._ticket.zero_()
 
 
 class Inbox(_Box):
-    """Up to `size` int32 a step. Every `array` is followed by one `send` on the host and one `take`, which a
-    graph may hold, on the device.
+    """Up to `size` int32 a step. Every `array` is followed by one `send` on the host and one `take` on the
+    device, which a graph may contain.
 
     Not `pinned`: `send` copies, and the device takes from its own memory.
     """
@@ -59,8 +59,8 @@ class Inbox(_Box):
             self._source[0, :count].copy_(self._hosts[self._turn, :count])
 
     def take(self, out: Tensor, table: Tensor | None = None) -> None:
-        """Fill `out` with the first of it, and lines of `table`: see `host_memory.take`."""
-        host_memory.take(self._source, self._ticket, out, table)
+        """Fill `out` with the first of it, and lines of `table`: see `host_memory.read_slot`."""
+        host_memory.read_slot(self._source, self._ticket, out, table)
 
 
 class Lines:
@@ -75,9 +75,9 @@ class Lines:
         self._changed[rows] = True
 
     def put(self, table: NDArray[np.int64], array: NDArray[np.int32]) -> int:
-        """Write those that changed to `array` `[≥ size]`, as `host_memory.take` reads them; `table` has them.
+        """Write the changed lines of `table` to `array` `[≥ size]`, as `host_memory.read_slot` reads them.
 
-        Returns how many numbers they are.
+        Returns how many numbers were written.
         """
         changed = np.flatnonzero(self._changed)
         self._changed[:] = False
@@ -97,8 +97,8 @@ class Outbox(_Box):
         self._hosts = torch.zeros(SLOTS, size, dtype=torch.int64, pin_memory=True)
 
     def give(self, tokens: Tensor) -> None:
-        """Send `tokens` `[n]`; a graph may hold this."""
-        host_memory.give(tokens, self._hosts, self._ticket)
+        """Send `tokens` `[n]`; a graph may contain this."""
+        host_memory.write_slot(tokens, self._hosts, self._ticket)
 
     def next(self) -> Tensor:
         """Where the tokens `[size]` that are given next will be once the step has ended."""

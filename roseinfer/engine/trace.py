@@ -25,13 +25,13 @@ def add_ranges(trace: Path, out: Path, processes: Sequence[Recorded]) -> None:
     """Write `trace`, JSON of torch's profiler, as `out`, gzip, with the ranges of `processes`.
 
     Times of a trace are us after its baseTimeNanoseconds, which count from the epoch (Kineto's
-    output_json.cpp). A trace that does not tell them is written as it is.
+    output_json.cpp). A trace without it is written as it is.
     """
     with trace.open("rb") as source, gzip.open(out, "wb", compresslevel=5) as target:
         head = source.read(_HEAD)
         base, events = _BASE.search(head), _EVENTS.search(head)
         if base is None or events is None:
-            log.warning("the trace does not tell its times: the ranges of front ends are left out")
+            log.warning("the trace has no base time: the ranges of front ends are left out")
             target.write(head)
         else:
             target.write(head[: events.end()])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roseinfer.params import SamplingParams
+from roseinfer.request.params import SamplingParams
 
 if TYPE_CHECKING:
     from roseinfer.engine.core import Engine
@@ -18,13 +18,13 @@ BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 def warm_up(engine: Engine) -> None:
     """Run prompts and decode batches of the usual sizes, then leave the engine empty."""
-    longest = min(engine.info.max_model_len, engine.info.kv_tokens) - 2
+    longest = engine.info.limits.left(2)
     two = SamplingParams(max_tokens=2, ignore_eos=True)
     for length in sorted({min(length, longest) for length in PROMPT_LENGTHS}):
         engine.add(-1, np.zeros(length, dtype=np.int32), two)
         _drain(engine)
     for size in BATCH_SIZES:
-        if size <= engine.info.max_active_requests:
+        if size <= engine.info.config.max_active_requests:
             for index in range(size):
                 engine.add(-1 - index, np.zeros(1, dtype=np.int32), two)
             _drain(engine)

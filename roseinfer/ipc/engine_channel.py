@@ -25,7 +25,7 @@ class FrontEndStuckError(Exception):
 
 
 class EngineChannels(Generic[T]):
-    """Nothing here waits, except `receive` when told to.
+    """Nothing here waits, except `receive` with `wait`.
 
     What a socket does not take is kept, up to `max_backlog` bytes, and sent on by a later call. A `receive`
     that waits stays awake for `spin_s` seconds before it sleeps.

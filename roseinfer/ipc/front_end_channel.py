@@ -9,7 +9,7 @@ from typing import Generic, TypeVar, cast
 import msgspec
 
 from roseinfer.ipc.framing import FrameReader, frame
-from roseinfer.spans import span
+from roseinfer.tracing.spans import span
 
 T = TypeVar("T")
 

@@ -1,13 +1,14 @@
-"""What front ends and the engine say to each other."""
+"""The messages between front ends and the engine."""
 
 from __future__ import annotations
 
 import msgspec
 import numpy as np
 
-from roseinfer.logprobs import StepLogprobs
-from roseinfer.params import EngineInfo, Finished, SamplingParams
-from roseinfer.spans import Span
+from roseinfer.info import EngineInfo
+from roseinfer.request.logprobs import StepLogprobs
+from roseinfer.request.params import Finished, SamplingParams
+from roseinfer.tracing.spans import Span
 
 #: A request's id is `front end << OWNER_SHIFT | number`, so that its tokens find their way back.
 OWNER_SHIFT = 40
@@ -87,7 +88,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 class Tokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """One step: request ids (int64) and their next tokens (int64) as bytes, who ended with it, and of those
-    that may stop at a string, at their first token, what could be told if they ended now."""
+    that may stop at a string, at their first token, their times so far."""
 
     ids: bytes
     tokens: bytes
@@ -95,28 +96,28 @@ class Tokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
     begun: tuple[Finished, ...] = ()
 
 
-class Told(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Logprobs of tokens that the Tokens behind it bring: StepLogprobs as bytes."""
+class PackedLogprobs(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Logprobs of the tokens in the Tokens after it: StepLogprobs as bytes."""
 
     ids: bytes
     tokens: bytes
     values: bytes
 
     @classmethod
-    def of(cls, step: StepLogprobs) -> Told:
-        """What `logprobs` reads."""
+    def of(cls, step: StepLogprobs) -> PackedLogprobs:
+        """As bytes."""
         return cls(step.ids.tobytes(), step.tokens.tobytes(), step.values.tobytes())
 
     @property
     def logprobs(self) -> StepLogprobs:
-        """What the engine told."""
+        """As arrays."""
         ids = np.frombuffer(self.ids, np.int64)
         tokens, values = np.frombuffer(self.tokens, np.int32), np.frombuffer(self.values, np.float32)
         return StepLogprobs(ids, tokens.reshape(len(ids), -1), values.reshape(len(ids), -1))
 
 
 class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What the engine holds between two steps: see Engine's properties."""
+    """The engine's load between two steps: see Engine's properties."""
 
     running: int
     waiting: int
@@ -134,4 +135,4 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
 #: What is answered with Done, in the order in which it was sent.
 Order = StartProfile | StopProfile | CheckBlocks
 ToEngine = Submit | Discard | Query | Order | Recorded
-FromEngine = Ready | Failed | Tokens | Told | Load | Done | Record
+FromEngine = Ready | Failed | Tokens | PackedLogprobs | Load | Done | Record

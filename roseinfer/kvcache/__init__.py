@@ -1,1 +1,1 @@
-"""The paged key-value cache: the memory, and who holds which block of it."""
+"""The paged key-value cache: its memory, its blocks, and which of them hold known prefixes."""

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from roseinfer.attention.base import Ints
+from roseinfer.batch import Ints
 from roseinfer.config import ConfigError
-from roseinfer.models.config import ModelConfig
 from roseinfer.tensors import to_device
+
+
+@dataclass(frozen=True)
+class KVShape:
+    """What a token has in the cache: in each of `layers` a key and a value, `[kv_heads, head_dim]` each."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of all layers."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
 
 class KVPool:
@@ -19,15 +35,13 @@ class KVPool:
     Layout `[layers, 2, num_blocks · block_size, kv heads, head_dim]`: a token's row is contiguous.
     """
 
-    def __init__(
-        self, config: ModelConfig, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        self.num_blocks, self.block_size, self.device = num_blocks, block_size, device
-        shape = (config.layers, 2, num_blocks * block_size, config.kv_heads, config.head_dim)
+    def __init__(self, shape: KVShape, num_blocks: int, block_size: int, device: torch.device) -> None:
+        self.shape, self.num_blocks, self.block_size, self.device = shape, num_blocks, block_size, device
+        sizes = (shape.layers, 2, num_blocks * block_size, shape.kv_heads, shape.head_dim)
         try:
-            self._memory = torch.zeros(shape, device=device, dtype=dtype)
+            self._memory = torch.zeros(sizes, device=device, dtype=shape.dtype)
         except RuntimeError as error:  # PyTorch's word for a full memory
-            size = num_blocks * block_size * bytes_per_token(config, dtype) / 2**30
+            size = num_blocks * block_size * shape.bytes_per_token / 2**30
             raise ConfigError(
                 f"no memory for a KV cache of {size:,.1f} GiB; give fewer --kv-tokens"
             ) from error
@@ -43,8 +57,3 @@ class KVPool:
         blocks = self._memory.view(layers, sides, self.num_blocks, self.block_size, *row)
         source, target = (to_device(side, self.device) for side in (sources, targets))
         blocks[:, :, target] = blocks[:, :, source]
-
-
-def bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Bytes that one token takes in the pool."""
-    return 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize

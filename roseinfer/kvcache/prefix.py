@@ -1,4 +1,4 @@
-"""Full blocks of keys and values, found again by the tokens that they stand for."""
+"""Full blocks of keys and values, found again by their tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.attention.base import Ints
+from roseinfer.batch import Ints
 from roseinfer.kvcache.blocks import BlockAllocator
 
 
@@ -31,8 +31,8 @@ class PrefixCache:
     """Maps a block's hash to the block.
 
     A hash covers all tokens up to the end of its block: 128 bits of BLAKE2b over the hash of the block before
-    and the block's tokens, under a key of this process. So equal hashes mean equal prefixes, also against
-    somebody who looks for collisions.
+    and the block's tokens, under a key of this process. So equal hashes mean equal prefixes,
+    and collisions cannot be prepared.
     """
 
     #: Whether anything is ever found.
@@ -73,7 +73,7 @@ class PrefixCache:
         yield Reuse(len(blocks) * self._block_size, blocks, blocks[:0])
 
     def insert(self, hashes: Sequence[bytes], blocks: Ints) -> None:
-        """`blocks`, which are held, hold what `hashes` stand for. A hash that is known keeps its block."""
+        """`blocks`, which have references, have the hashes `hashes`. A known hash keeps its block."""
         for key, block in zip(hashes, blocks.tolist(), strict=False):
             if key not in self._block_of:
                 self._block_of[key] = block
@@ -81,7 +81,7 @@ class PrefixCache:
                 self._allocator.keep(block)
 
     def flush(self) -> None:
-        """Forget every block and start counting anew. Running requests keep what they hold."""
+        """Forget every block and start counting anew. Running requests keep their blocks."""
         for block in self._hash_of:
             self._allocator.forget(block)
         self._hash_of.clear()

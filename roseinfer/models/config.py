@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from roseinfer.config import ConfigError
+from roseinfer.kvcache.pool import KVShape
 from roseinfer.models.rope import Rope
 
 
@@ -29,6 +30,10 @@ class ModelConfig:
     ffn_width: int
     norm_eps: float
     eos_token_ids: tuple[int, ...]
+
+    def kv_shape(self, dtype: torch.dtype) -> KVShape:
+        """What a token has in the cache, in `dtype`."""
+        return KVShape(self.layers, self.kv_heads, self.head_dim, dtype)
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:

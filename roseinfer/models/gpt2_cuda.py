@@ -16,24 +16,26 @@ from roseinfer.kernels.cuda import few_rows
 from roseinfer.kernels.triton.argmax import argmax, choose
 from roseinfer.kernels.triton.embed import embed_last
 from roseinfer.kernels.triton.head import MAX_ROWS, head
-from roseinfer.kernels.triton.held import MAX_ROWS as MAX_HELD_ROWS
-from roseinfer.kernels.triton.held import HeldTile
 from roseinfer.kernels.triton.norm import add_norm_, norm
 from roseinfer.kernels.triton.pipelined import PipelinedTile
 from roseinfer.kernels.triton.products import Tile, product, product_in_parts
+from roseinfer.kernels.triton.resident import MAX_ROWS as MAX_RESIDENT_ROWS
+from roseinfer.kernels.triton.resident import ResidentTile
 from roseinfer.models.gpt2 import GPT2
 from roseinfer.models.linear import Linear
 
-#: cuBLAS takes its fast kernels where an output's row is a multiple of this.
+#: cuBLAS has its fast kernels where an output's row is a multiple of this: a step of 64 requests took 530
+#: instead of 634 us (H200, 2026-11-21, docs/notes/h200.md).
 _ALIGNED = 64
 #: Tiles of a layer's products of up to so many rows; cuBLAS makes those that are not here. What is added to
-#: the residual stream has few outputs, so inputs are split.
+#: the residual stream has few outputs, so inputs are split. The fastest of those tried with GPT-2 124M in
+#: fp16 on an H200, 2026-11-22: see docs/notes/h200.md.
 TILES: dict[int, dict[str, Tile]] = {
-    MAX_HELD_ROWS: {
-        "qkv": HeldTile(),
-        "out": HeldTile(splits=4, inputs=64),
-        "up": HeldTile(),
-        "down": HeldTile(splits=4),
+    MAX_RESIDENT_ROWS: {
+        "qkv": ResidentTile(),
+        "out": ResidentTile(splits=4, inputs=64),
+        "up": ResidentTile(),
+        "down": ResidentTile(splits=4),
     },
     64: {
         "out": PipelinedTile(64, 32, splits=2, stages=4),
@@ -65,6 +67,7 @@ class CudaGPT2(GPT2):
     """The same weights and, within rounding, the same results as GPT2; hidden states are normed already."""
 
     fused: ClassVar[bool] = True
+    #: Measured with GPT-2 124M in fp16 on an H200, 2026-11-22: see docs/notes/h200.md.
     decode_parts: ClassVar[Mapping[int, int]] = {8: 2, 24: 2, 32: 2, 40: 3, 48: 3}
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-#: oneDNN's product with packed weights and an operation behind it, as torch.compile's CPU backend uses it.
+#: oneDNN's product with packed weights and an operation after it, as torch.compile's CPU backend uses it.
 _pointwise = torch.ops.mkldnn._linear_pointwise
 
 
 class Linear:
-    """`x Wᵀ + b` for x `[tokens, in]`, W `[out, in]`; also with GELU(tanh) or a residual behind it.
+    """`x Wᵀ + b` for x `[tokens, in]`, W `[out, in]`; also with GELU(tanh) or a residual after it.
 
     The reference, on any device. Subclasses have the same results within rounding.
     """
@@ -19,7 +19,6 @@ class Linear:
     name = "torch"
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.out_features = weight.shape[0]
         self.weight, self.bias = weight.contiguous(), bias
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -44,7 +43,6 @@ class OneDnnLinear(Linear):
     name = "onednn"
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.out_features = weight.shape[0]
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1)
         self.bias = bias
 

@@ -20,7 +20,7 @@ from roseinfer.models.weights import Weights
 class Layer:
     """One transformer block, pre-norm. The norms are gains of RMS norms, `[width]`.
 
-    `qkv` gives queries, keys and values behind each other, `gate_up` the gate before what it multiplies.
+    `qkv` gives queries, keys and values side by side, `gate_up` the gate before what it multiplies.
     `qk_norm` is `[heads + kv heads, head_dim]`, None where the family has none.
     """
 
@@ -56,7 +56,7 @@ class Llama(Model):
             return weights.get(name, shape).to(device=device, dtype=dtype)
 
         def product(names: dict[str, int], inputs: int, *, bias: bool) -> Linear:
-            """One product for the matrices of `names` (and their numbers of outputs), behind each other."""
+            """One product for the matrices of `names` (and their numbers of outputs), side by side."""
             weight = torch.cat([tensor(f"{name}.weight", size, inputs) for name, size in names.items()])
             if not bias:
                 return linear(weight, None)

@@ -4,12 +4,11 @@ import logging
 
 import torch
 
-from roseinfer.folder import model_folder
 from roseinfer.kernels.cpu.build import BuildError
-from roseinfer.kernels.cpu.linear import CpuLinear
-from roseinfer.kernels.cpu.ops import CpuOps
+from roseinfer.model_folder import model_folder
 from roseinfer.models import config
 from roseinfer.models.config import LlamaConfig, ModelConfig
+from roseinfer.models.cpu import CpuLinear, CpuOps
 from roseinfer.models.gpt2 import GPT2
 from roseinfer.models.linear import Linear, OneDnnLinear
 from roseinfer.models.llama import Llama
@@ -64,7 +63,7 @@ def _linear(
 def _ops(shape: ModelConfig, device: torch.device, dtype: torch.dtype, *, cpu_kernels: bool) -> Ops:
     if cpu_kernels and CpuOps.supports(shape, device, dtype):
         try:
-            return CpuOps(dtype)
+            return CpuOps()
         except BuildError as error:
             log.warning("CPU kernels are off, Llama's norms and rotations fall back to PyTorch: %s", error)
     return Ops()

@@ -21,7 +21,7 @@ class Model(ABC):
     linear: type[Linear]
     #: Whether its kernels do several operators' work at once.
     fused: ClassVar[bool] = False
-    #: In how many parts side by side the tokens of so many requests are computed soonest; 1 if not here.
+    #: Batch size of a decode step → the parts in which it is computed side by side; 1 where it is not listed.
     decode_parts: ClassVar[Mapping[int, int]] = {}
     #: Whether `forward` of prompts and of requests that decode is best done at once.
     mixes: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""What stands between the matrix products of a Llama layer, in plain PyTorch operators."""
+"""What is between the matrix products of a Llama layer, in plain PyTorch operators."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which requests run, and on which blocks."""
+"""Which requests run, and with which blocks of the cache."""

@@ -18,7 +18,7 @@ class Admission(ABC):
 
 
 class Fifo(Admission):
-    """In order of arrival: nobody passes the first in the queue."""
+    """In order of arrival: no request passes the first in the queue."""
 
     def pick(self, waiting: Iterable[Request], fits: Callable[[Request], bool]) -> Request | None:
         head = next(iter(waiting), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from roseinfer.attention.base import UNKNOWN, Batch, Ints, Segment
+from roseinfer.batch import UNKNOWN, Batch, Ints, Segment
 from roseinfer.scheduler.policies import Chunk
 from roseinfer.scheduler.running import Running
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from roseinfer.attention.base import NO_INTS, Ints
+from roseinfer.batch import NO_INTS, Ints
 from roseinfer.scheduler.admission import Admission, Fifo
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """`count` tokens of the prompt in `row`, behind `context` computed ones; `last` if none are left then."""
+    """`count` tokens of the prompt in `row`, after `context` computed ones; `last`: they complete it."""
 
     row: int
     context: int
@@ -56,33 +56,33 @@ class Prompts(Protocol):
 
 
 @dataclass(frozen=True)
-class Work:
-    """The two parts of a step, for whoever calls for them, how many requests wait for a first token, and how
+class StepParts:
+    """The two parts of a step, each made when it is called, how many requests wait for a first token, and how
     many for a next one."""
 
     prompts: Prompts
     decode: Callable[[], Ints]
-    wait: int
+    waiting: int
     decoding: int = 0
 
 
 #: Chooses the parts of a step by calling for them: first come the prompts, then the decode rows.
-Composition = Callable[[Work], tuple[list[Chunk], Ints]]
+Composition = Callable[[StepParts], tuple[list[Chunk], Ints]]
 
 
-def decode_first(work: Work) -> tuple[list[Chunk], Ints]:
-    """Every step decodes; prompts come along with what blocks are left."""
-    rows = work.decode()
-    return work.prompts(), rows
+def decode_first(parts: StepParts) -> tuple[list[Chunk], Ints]:
+    """Every step decodes; prompts take what blocks are left."""
+    rows = parts.decode()
+    return parts.prompts(), rows
 
 
-def prefill_first(work: Work) -> tuple[list[Chunk], Ints]:
+def prefill_first(parts: StepParts) -> tuple[list[Chunk], Ints]:
     """A step that has prompts computes only them: decoding waits until no prompt can be admitted."""
-    chunks = work.prompts()
-    return chunks, NO_INTS if chunks else work.decode()
+    chunks = parts.prompts()
+    return chunks, NO_INTS if chunks else parts.decode()
 
 
-#: Steps of prompts between two that decode, at most: 4,096 tokens each are 65,536.
+#: Steps of prompts in a row before one that decodes; at 4,096 tokens each, 65,536.
 MOST_IN_A_ROW = 16
 
 
@@ -97,18 +97,18 @@ class Alternate:
     def __init__(self) -> None:
         self._left = MOST_IN_A_ROW
 
-    def __call__(self, work: Work) -> tuple[list[Chunk], Ints]:
-        if not self._left and len(rows := self._decode(work)):
+    def __call__(self, parts: StepParts) -> tuple[list[Chunk], Ints]:
+        if not self._left and len(rows := self._decode(parts)):
             return [], rows
-        chunks = work.prompts()
+        chunks = parts.prompts()
         if not chunks:
-            return chunks, self._decode(work)
-        keep = len(chunks) < work.wait and all(chunk.last for chunk in chunks)
+            return chunks, self._decode(parts)
+        keep = len(chunks) < parts.waiting and all(chunk.last for chunk in chunks)
         self._left = self._left - 1 if keep else 0
         return chunks, NO_INTS
 
-    def _decode(self, work: Work) -> Ints:
-        rows = work.decode()
+    def _decode(self, parts: StepParts) -> Ints:
+        rows = parts.decode()
         self._left = MOST_IN_A_ROW
         return rows
 
@@ -125,12 +125,12 @@ class TakeAlong:
         self.requests, self.rows, self.cut = requests, rows, cut
         self._turns = Alternate()
 
-    def __call__(self, work: Work) -> tuple[list[Chunk], Ints]:
-        if work.wait + work.decoding < self.requests:
-            return self._turns(work)
-        rows = work.decode()
+    def __call__(self, parts: StepParts) -> tuple[list[Chunk], Ints]:
+        if parts.waiting + parts.decoding < self.requests:
+            return self._turns(parts)
+        rows = parts.decode()
         budget = max(self.rows - len(rows), self.rows // 2) if self.cut else self.rows
-        return work.prompts(budget, cut=self.cut), rows
+        return parts.prompts(budget, cut=self.cut), rows
 
 
 @dataclass(frozen=True)

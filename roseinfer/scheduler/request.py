@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.params import SamplingParams
+from roseinfer.request.params import SamplingParams
 
 
 @dataclass(slots=True, eq=False)
@@ -15,7 +15,7 @@ class Request:
     """A prompt `[n]` of token ids, and the times (s) of what happened to it.
 
     `tokens` is the prompt with what was generated so far: more than the prompt after a preemption.
-    `hashes` are those of its full blocks, for the prefix cache; it held `cached_tokens` of the prompt.
+    `hashes` are those of its full blocks, for the prefix cache, which had `cached_tokens` of the prompt.
     `passed` counts the requests that came later and were admitted while this one was the first in the queue.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.attention.base import UNKNOWN, Ints
+from roseinfer.batch import UNKNOWN, Ints
 from roseinfer.scheduler.request import Request
 
 
@@ -13,7 +13,7 @@ class Running:
     """Rows `0 … capacity − 1`.
 
     `order` lists the rows in use, the first admitted first; `prefilling` those of them whose prompt is not
-    computed yet; `decoding` those that go on token by token, in the order of their turns.
+    computed yet; `decoding` those that decode, in the order of their turns.
 
     A row's request has `length` tokens (prompt and generated; those that a launched step is making count, and
     are UNKNOWN). Its first `blocks` blocks take their keys and values; while it is prefilling, the first
@@ -101,9 +101,9 @@ class Running:
         """Make the row of a removed request free. Returns the blocks to release."""
         self.requests[row] = None
         self._free_rows.append(row)
-        return self.held_blocks(row).copy()
+        return self.blocks_of(row).copy()
 
-    def held_blocks(self, row: int) -> Ints:
+    def blocks_of(self, row: int) -> Ints:
         """The blocks of `row`, in the order of its tokens."""
         return self.block_table[row, : self.blocks[row]]
 

@@ -10,21 +10,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.attention.base import NO_COPIES, NO_INTS, UNKNOWN, Batch, Ints
+from roseinfer.batch import NO_COPIES, NO_INTS, UNKNOWN, Batch, Ints
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.prefix import PrefixCache, Reuse
-from roseinfer.logprobs import StepLogprobs
-from roseinfer.params import Finished, FinishReason
+from roseinfer.request.logprobs import StepLogprobs
+from roseinfer.request.params import Finished, FinishReason
 from roseinfer.scheduler.assemble import assemble
-from roseinfer.scheduler.policies import Chunk, ChunkedPrompts, Chunking, Policies, Work
+from roseinfer.scheduler.policies import Chunk, ChunkedPrompts, Chunking, Policies, StepParts
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """The tokens of a step: request ids and tokens `[R]`, the requests that ended with it, the logprobs that
-    some of them asked for, and of those that may stop at a string, at their first token, what is known."""
+    """The tokens of a step: request ids and tokens `[R]`.
+
+    `finished`: the requests that ended with it. `logprobs`: of those that asked for them. `begun`: of the
+    requests that may stop at a string, at their first token, their times so far."""
 
     ids: Ints
     tokens: Ints
@@ -82,13 +84,8 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._waiting) or len(self._running) > 0 or self._launched > self._processed
 
-    @property
-    def capacity_tokens(self) -> int:
-        """The longest request, prompt and answer, that can ever be served."""
-        return self._allocator.num_blocks * self._running.block_size
-
     def add(self, request: Request) -> None:
-        """Queue a request. It must fit the cache alone: see `capacity_tokens`."""
+        """Queue a request, whose prompt and answer the whole cache must hold: see Limits."""
         self._prefixes.hash(request.hashes, request.tokens)
         self._waiting[request.id] = request
 
@@ -105,9 +102,9 @@ class Scheduler:
         self._changed, self._copies = [], [NO_COPIES]
         running = self._running
         waiting = len(self._waiting) + len(running.prefilling)
-        work = Work(self._prompts, self._decode, waiting, len(running.decoding))
+        parts = StepParts(self._prompts, self._decode, waiting, len(running.decoding))
         try:
-            chunks, decode = self._policies.composition(work)
+            chunks, decode = self._policies.composition(parts)
         except _MustWaitError:
             return None
         if not chunks and not len(decode):
@@ -124,7 +121,7 @@ class Scheduler:
         running, rows = self._running, batch.requests
         for segment in batch.segments:
             running.computed[segment.request] = segment.context + segment.count
-            self._remember(segment.request)
+            self._share_prefix(segment.request)
         length = running.length[rows]
         running.tokens[rows, length] = UNKNOWN
         length += 1
@@ -200,7 +197,7 @@ class Scheduler:
                 raise _MustWaitError
             self._preempt(int(running.order[-1]))
         if len(short):
-            running.block_table[short, running.blocks[short]] = self._allocator.take(len(short))
+            running.block_table[short, running.blocks[short]] = self._allocator.allocate(len(short))
             running.blocks[short] += 1
             self._changed.append(short)
         return rows
@@ -216,26 +213,26 @@ class Scheduler:
     def _leave(self, rows: Ints) -> None:
         """`rows` run no more, and are vacated when the steps launched so far have been processed."""
         for row in rows.tolist():
-            self._remember(row)
+            self._share_prefix(row)
         self._running.remove(rows)
         self._leaving.extend((self._launched, row) for row in rows.tolist())
         self._vacate()
 
     def _vacate(self) -> None:
-        held = []
+        blocks = []
         while self._leaving and self._leaving[0][0] <= self._processed:
-            held.append(self._running.vacate(self._leaving.popleft()[1]))
-        if held:
-            self._allocator.release(np.concatenate(held))
+            blocks.append(self._running.vacate(self._leaving.popleft()[1]))
+        if blocks:
+            self._allocator.release(np.concatenate(blocks))
 
-    def _remember(self, row: int) -> None:
-        """Let others find the full blocks of `row`."""
+    def _share_prefix(self, row: int) -> None:
+        """Put the full blocks of `row` into the prefix cache."""
         if not self._prefixes.remembers:
             return
         request, cached = self._running.request(row), self._running.num_cached(row)
         self._prefixes.hash(request.hashes, self._running.known_tokens(row)[:cached])
         full = request.hashes[: cached // self._running.block_size]
-        self._prefixes.insert(full, self._running.held_blocks(row))
+        self._prefixes.insert(full, self._running.blocks_of(row))
 
     def _prompts(self, budget: int | None = None, *, cut: bool = False) -> list[Chunk]:
         """Parts of prompts: of those begun, then of newly admitted ones, while the step's budget lasts."""
@@ -284,22 +281,22 @@ class Scheduler:
             request.cached_tokens = reuse.tokens
             self._prefixes.prompt_tokens += len(request.prompt)
             self._prefixes.cached_tokens += reuse.tokens
-        return running.add(request, self._take(request, reuse), reuse.tokens)
+        return running.add(request, self._allocate(request, reuse), reuse.tokens)
 
     def _has_room(self, request: Request, reuse: Reuse) -> bool:
         """One block more than needed now, so that what is admitted is not preempted at once."""
-        woken = 0
+        revived = 0  # evictable blocks that get a reference
         if reuse.tokens:
-            woken = self._allocator.num_unheld(np.concatenate([reuse.blocks, reuse.copy_from]))
+            revived = self._allocator.num_unreferenced(np.concatenate([reuse.blocks, reuse.copy_from]))
         spare = int(len(self._running) > 0)
-        return self._num_new(request, reuse) + woken + spare <= self._allocator.num_free
+        return self._num_new(request, reuse) + revived + spare <= self._allocator.num_free
 
-    def _take(self, request: Request, reuse: Reuse) -> Ints:
+    def _allocate(self, request: Request, reuse: Reuse) -> Ints:
         """The blocks of an admitted request: shared ones, then new ones."""
         if not reuse.tokens:
-            return self._allocator.take(self._num_new(request, reuse))
+            return self._allocator.allocate(self._num_new(request, reuse))
         self._allocator.share(np.concatenate([reuse.blocks, reuse.copy_from]))
-        new = self._allocator.take(self._num_new(request, reuse))
+        new = self._allocator.allocate(self._num_new(request, reuse))
         self._copies.append(np.stack([reuse.copy_from, new[: len(reuse.copy_from)]]))
         self._allocator.release(reuse.copy_from)
         return np.concatenate([reuse.blocks, new])

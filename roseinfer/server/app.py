@@ -14,23 +14,29 @@ from numpy.typing import NDArray
 
 from roseinfer import __version__
 from roseinfer.ipc.messages import CheckBlocks, StartProfile, StopProfile
-from roseinfer.params import RequestError, check_request
-from roseinfer.server.counters import Counters
-from roseinfer.server.errors import BadRequestError, HttpError, Response
-from roseinfer.server.exposition import CONTENT_TYPE, exposition
-from roseinfer.server.http import Connection
-from roseinfer.server.incoming import Request
-from roseinfer.server.openapi import openapi
-from roseinfer.server.reply import Backend
-from roseinfer.server.requests import ChatRequest, CompletionRequest, GenerationRequest, ProfileRequest, parse
-from roseinfer.server.responses import ChatShape, CompletionShape, Shape
-from roseinfer.server.stream import StreamReply
-from roseinfer.server.whole import WholeReply
-from roseinfer.server.work import Work, check_chat, check_completion, too_long
-from roseinfer.spans import span
+from roseinfer.server.http.connection import Connection
+from roseinfer.server.http.errors import BadRequestError, HttpError
+from roseinfer.server.http.parser import HttpRequest
+from roseinfer.server.http.response import Response
+from roseinfer.server.metrics.counters import Counters
+from roseinfer.server.metrics.exposition import CONTENT_TYPE, exposition
+from roseinfer.server.openai.backend import Backend
+from roseinfer.server.openai.completion import Completion
+from roseinfer.server.openai.generation import Generation, from_chat, from_completion, too_long
+from roseinfer.server.openai.openapi import openapi
+from roseinfer.server.openai.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    ProfileRequest,
+    parse,
+)
+from roseinfer.server.openai.responses import ChatFormat, CompletionFormat, Format
+from roseinfer.server.openai.stream import StreamedCompletion
 from roseinfer.tokenizer.tokenizer import Tokenizer
+from roseinfer.tracing.spans import span
 
-Route = Callable[[Request, Connection], Awaitable[Response | None]]
+Route = Callable[[HttpRequest, Connection], Awaitable[Response | None]]
 
 
 class App:
@@ -63,7 +69,7 @@ class App:
             "/v1/chat/completions": ("POST", self._chat),
         }
 
-    async def handle(self, request: Request, connection: Connection) -> Response | None:
+    async def handle(self, request: HttpRequest, connection: Connection) -> Response | None:
         """The response; None when the connection's response comes as tokens do. Raises HttpError."""
         method, route = self._routes.get(request.path, ("", None))
         if route is None:
@@ -76,59 +82,59 @@ class App:
             self._authorize(request)
         return await route(request, connection)
 
-    async def _health(self, request: Request, connection: Connection) -> Response:
+    async def _health(self, request: HttpRequest, connection: Connection) -> Response:
         """Whether the engine lives; asks for no key."""
         return Response(200 if self._backend.engine.alive else 503)
 
-    async def _openapi(self, request: Request, connection: Connection) -> Response:
+    async def _openapi(self, request: HttpRequest, connection: Connection) -> Response:
         """This document."""
         return Response(200, openapi(self._routes))
 
-    async def _models(self, request: Request, connection: Connection) -> Response:
+    async def _models(self, request: HttpRequest, connection: Connection) -> Response:
         """The one model that is served."""
         card = {
             "id": self._backend.model,
             "object": "model",
             "created": self._created,
             "owned_by": "roseinfer",
-            "max_model_len": self._backend.engine.info.max_model_len,
+            "max_model_len": self._backend.engine.info.limits.max_model_len,
         }
         return Response(200, msgspec.json.encode({"object": "list", "data": [card]}))
 
-    async def _server_info(self, request: Request, connection: Connection) -> Response:
-        """What the engine runs with, and what it holds now."""
+    async def _server_info(self, request: HttpRequest, connection: Connection) -> Response:
+        """What the engine runs with, and its load now."""
         load = await self._backend.engine.load()
         info = {
             "version": __version__,
             "model": self._backend.model,
-            "settings": self._backend.engine.info,
+            "settings": self._backend.engine.info.settings(),
             "load": msgspec.structs.asdict(load) | {"inflight": self._counters.inflight},
         }
         return Response(200, msgspec.json.encode(info))
 
-    async def _metrics(self, request: Request, connection: Connection) -> Response:
+    async def _metrics(self, request: HttpRequest, connection: Connection) -> Response:
         """For Prometheus: all front ends together, whichever answers."""
         load = await self._backend.engine.load()
         return Response(200, exposition(self._counters, load), CONTENT_TYPE)
 
-    async def _flush_cache(self, request: Request, connection: Connection) -> Response:
-        """Forget the prefix cache. Answers under way go on."""
+    async def _flush_cache(self, request: HttpRequest, connection: Connection) -> Response:
+        """Forget the prefix cache. Answers in flight are not affected."""
         await self._backend.engine.load(flush=True)
         return Response(200)
 
-    async def _integrity(self, request: Request, connection: Connection) -> Response:
-        """Whether every block of the cache is free, and each once; 409 also while requests are under way."""
+    async def _integrity(self, request: HttpRequest, connection: Connection) -> Response:
+        """Whether every block of the cache is free, and each once; 409 also while requests are in flight."""
         done = await self._backend.engine.order(CheckBlocks())
         if done.error is not None:
             raise HttpError(409, done.error)
         return Response(200)
 
-    async def _start_profile(self, request: Request, connection: Connection) -> Response:
+    async def _start_profile(self, request: HttpRequest, connection: Connection) -> Response:
         """Begin a torch profile of the engine process; see ProfileRequest."""
         asked = parse(request.body, ProfileRequest)
         return await self._profile(StartProfile(asked.output_dir, asked.num_steps, asked.with_stack))
 
-    async def _stop_profile(self, request: Request, connection: Connection) -> Response:
+    async def _stop_profile(self, request: HttpRequest, connection: Connection) -> Response:
         """End it; the trace is written when this answers."""
         return await self._profile(StopProfile())
 
@@ -138,50 +144,45 @@ class App:
             raise BadRequestError(done.error)
         return Response(200)
 
-    async def _completions(self, request: Request, connection: Connection) -> None:
-        """Go on from texts or token ids."""
+    async def _completions(self, request: HttpRequest, connection: Connection) -> None:
+        """Continue texts or token ids."""
         body = parse(request.body, CompletionRequest)
         self._check_model(body)
-        work = check_completion(body, self._backend.engine.info.max_model_len)
-        await self._answer(body, work, CompletionShape(self._backend.model), connection)
+        generation = from_completion(body, self._backend.engine.info.limits.max_model_len)
+        await self._generate(body, generation, CompletionFormat(self._backend.model), connection)
 
-    async def _chat(self, request: Request, connection: Connection) -> None:
+    async def _chat(self, request: HttpRequest, connection: Connection) -> None:
         """The next message of a conversation."""
         body = parse(request.body, ChatRequest)
         self._check_model(body)
-        work = check_chat(body, self._backend.chat_template)
-        await self._answer(body, work, ChatShape(self._backend.model), connection)
+        generation = from_chat(body, self._backend.chat_template)
+        await self._generate(body, generation, ChatFormat(self._backend.model), connection)
 
     def _check_model(self, body: GenerationRequest) -> None:
         name = self._backend.model
         if body.model not in (None, name):
             raise HttpError(404, f"the model {body.model!r} does not exist; this is {name!r}")
 
-    async def _answer(
-        self, body: GenerationRequest, work: Work, shape: Shape, connection: Connection
+    async def _generate(
+        self, body: GenerationRequest, generation: Generation, format: Format, connection: Connection
     ) -> None:
-        self._check_room(work.num_answers)
+        engine = self._backend.engine
+        self._check_inflight(generation.num_choices)
         start = time.monotonic()
-        prompts = [await self._token_ids(prompt, work.special_tokens) for prompt in work.prompts]
+        with engine.reserve(generation.num_choices):
+            prompts = [await self._token_ids(p, generation.special_tokens) for p in generation.prompts]
         tokenize = time.monotonic() - start
-        if work.fills_context:
-            work = work.filling(self._backend.engine.info, len(prompts[0]))
-        for prompt in prompts:
-            try:
-                check_request(self._backend.engine.info, prompt, work.params)
-            except RequestError as error:
-                raise BadRequestError(str(error), "prompt") from None
-        self._check_room(work.num_answers)  # others have come while this one was tokenized
-        kind = StreamReply if body.stream else WholeReply
-        if any(isinstance(prompt, str) for prompt in work.prompts):
+        generation = generation.fit(engine.info.limits, prompts)
+        if any(isinstance(prompt, str) for prompt in generation.prompts):
             self._counters.observe("tokenize", np.array([tokenize]))
-        kind(self._backend, connection, body, shape, work, prompts, tokenize)
+        kind = StreamedCompletion if body.stream else Completion
+        kind(self._backend, connection, body, format, tokenize).start(generation, prompts)
 
-    def _check_room(self, answers: int) -> None:
+    def _check_inflight(self, choices: int) -> None:
         limit = self._max_inflight
-        if limit is not None and answers > limit:
-            raise BadRequestError(f"{answers} answers are asked for; the server gives {limit} at a time", "n")
-        if limit is not None and self._counters.inflight + answers > limit:
+        if limit is not None and choices > limit:
+            raise BadRequestError(f"{choices} answers are asked for; the server gives {limit} at a time", "n")
+        if limit is not None and self._counters.inflight + choices > limit:
             raise HttpError(429, "too many requests in flight", headers={"retry-after": "1"})
 
     async def _token_ids(self, prompt: str | NDArray[np.int32], special_tokens: bool) -> NDArray[np.int32]:
@@ -190,13 +191,13 @@ class App:
         tokenizer = self._backend.tokenizer
         if tokenizer is None:
             raise BadRequestError("the model has no tokenizer; send token ids", "prompt")
-        most = self._backend.engine.info.max_model_len
+        most = self._backend.engine.info.limits.max_model_len
         if self._tokenizing is None:
             return _encode(tokenizer, most, prompt, special_tokens)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._tokenizing, _encode, tokenizer, most, prompt, special_tokens)
 
-    def _authorize(self, request: Request) -> None:
+    def _authorize(self, request: HttpRequest) -> None:
         if self._api_key is not None:
             given = request.headers.get(b"authorization", b"").removeprefix(b"Bearer ")
             if not hmac.compare_digest(given, self._api_key.encode()):

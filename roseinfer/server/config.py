@@ -10,18 +10,18 @@ from roseinfer.config import ConfigError, setting
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Where the server listens, whom it lets in, and how it works; options are made from these fields."""
+    """Where the server listens, which clients it accepts, how it works; the options are these fields."""
 
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(8000, "port to listen on; 0 takes a free one and prints it")
     served_model_name: str | None = setting(None, "the name clients use; the model's if not given")
     api_key: str | None = setting(None, "what clients must send as a bearer token")
-    max_inflight_requests: int | None = setting(None, "answer 429 above this many answers under way")
+    max_inflight_requests: int | None = setting(None, "answer 429 above this many answers in flight")
     frontend_processes: int | None = setting(
         None, "processes that speak HTTP; a third of the cores, 8 at most, if not given"
     )
     stream_interval: int = setting(1, "tokens in a chunk of a stream; the first leaves at once")
-    mp_async_admit: bool = setting(True, "tokenize in worker threads, so that streams go on meanwhile")
+    mp_async_admit: bool = setting(True, "tokenize in worker threads, so that streams do not wait for it")
     mp_tokenize_workers: int | None = setting(
         None, "threads that tokenize, in all front ends together; 4, on fewer cores fewer, if not given"
     )
@@ -30,7 +30,7 @@ class ServerConfig:
         if not 0 <= self.port < 2**16:
             raise ConfigError("port must be from 0 to 65535")
         if self.api_key == "":
-            raise ConfigError("api_key is empty; leave it out to let everybody in")
+            raise ConfigError("api_key is empty; leave it out to accept every client")
         for name in (
             "max_inflight_requests", "frontend_processes", "stream_interval", "mp_tokenize_workers",
         ):  # fmt: skip

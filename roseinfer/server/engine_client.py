@@ -8,13 +8,15 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roseinfer.config import ConfigError
+from roseinfer.info import EngineInfo
 from roseinfer.ipc.front_end_channel import FrontEndChannel
 from roseinfer.ipc.messages import (
     OWNER_SHIFT,
@@ -24,32 +26,32 @@ from roseinfer.ipc.messages import (
     FromEngine,
     Load,
     Order,
+    PackedLogprobs,
     Query,
     Ready,
     Record,
     Recorded,
     Submit,
     Tokens,
-    Told,
 )
-from roseinfer.logprobs import StepLogprobs, TokenLogprobs
-from roseinfer.params import EngineInfo, Finished, SamplingParams
-from roseinfer.server.counters import Counters
-from roseinfer.server.errors import EngineDeadError, HttpError, InternalError
-from roseinfer.server.observer import Observer
+from roseinfer.request.logprobs import StepLogprobs, TokenLogprobs
+from roseinfer.request.params import Finished, SamplingParams
+from roseinfer.server.http.errors import EngineDeadError, HttpError, InternalError
+from roseinfer.server.metrics.counters import Counters
+from roseinfer.server.metrics.observer import Observer
 from roseinfer.server.spinner import Spinner
-from roseinfer.spans import span
+from roseinfer.tracing.spans import span
 
 log = logging.getLogger(__name__)
 
 
-class Receiver(Protocol):
+class TokenReceiver(Protocol):
     """Takes the tokens of one answer, in order."""
 
     def begin(self, begun: Finished) -> None:
         """What is known when the next token, the first, was made."""
 
-    def tell(self, logprobs: TokenLogprobs) -> None:
+    def add_logprobs(self, logprobs: TokenLogprobs) -> None:
         """Of the next token, where the request asked for logprobs."""
 
     def push(self, token: int, end: Finished | None) -> None:
@@ -76,10 +78,11 @@ class EngineClient:
     ) -> None:
         self._socket = sock
         self._counters, self._observer, self._on_death = counters, Observer(counters), on_death
-        self._receivers: dict[int, Receiver] = {}
+        self._receivers: dict[int, TokenReceiver] = {}
         self._queries: deque[asyncio.Future[Load]] = deque()
         self._orders: deque[asyncio.Future[Done]] = deque()
         self._next_id = front_end << OWNER_SHIFT
+        self._reserved = 0
         self.alive = False
 
     async def start(self) -> None:
@@ -96,7 +99,7 @@ class EngineClient:
         if isinstance(answer, Failed):
             raise ConfigError(answer.reason)
         self.info = answer.info
-        self._spinner = Spinner(answer.info.spin_ms / 1e3)
+        self._spinner = Spinner(answer.info.spin_s)
         self.alive = True
 
     def stop(self) -> None:
@@ -104,7 +107,7 @@ class EngineClient:
         self.alive = False
 
     async def load(self, *, flush: bool = False) -> Load:
-        """What the engine holds now, after forgetting its prefix cache if told to. Raises EngineDeadError."""
+        """The engine's load now, after forgetting its prefix cache where `flush`. Raises EngineDeadError."""
         if not self.alive:
             raise EngineDeadError
         answer: asyncio.Future[Load] = asyncio.get_running_loop().create_future()
@@ -122,7 +125,7 @@ class EngineClient:
         return await answer
 
     def submit(
-        self, prompt: NDArray[np.int32], params: SamplingParams, receiver: Receiver, received: float
+        self, prompt: NDArray[np.int32], params: SamplingParams, receiver: TokenReceiver, received: float
     ) -> int:
         """Queue a prompt `[n]` of a request that arrived at `received` (monotonic, s).
 
@@ -134,14 +137,28 @@ class EngineClient:
         self._receivers[id] = receiver
         self._spinner.touch()
         self._channel.send(Submit(id, prompt.tobytes(), params, time.monotonic()))
-        self._counters.set_inflight(len(self._receivers))
+        self._count_inflight()
         self._observer.submitted(id, len(prompt), received)
         return id
+
+    @contextmanager
+    def reserve(self, answers: int) -> Iterator[None]:
+        """Count `answers` as in flight that are not submitted yet."""
+        self._reserved += answers
+        self._count_inflight()
+        try:
+            yield
+        finally:
+            self._reserved -= answers
+            self._count_inflight()
+
+    def _count_inflight(self) -> None:
+        self._counters.set_inflight(len(self._receivers) + self._reserved)
 
     def discard(self, id: int) -> None:
         """Forget a request; nothing happens if it has ended."""
         if self._receivers.pop(id, None) is not None:
-            self._counters.set_inflight(len(self._receivers))
+            self._count_inflight()
             self._observer.discarded()
             if self.alive:
                 self._channel.send(Discard(id))
@@ -149,17 +166,17 @@ class EngineClient:
     def _on_message(self, message: FromEngine) -> None:
         match message:
             case Tokens(ids, tokens, finished, begun):
-                for one in begun:
-                    if one.id in self._receivers:
-                        self._receivers[one.id].begin(one)
+                for times in begun:
+                    if times.id in self._receivers:
+                        self._receivers[times.id].begin(times)
                 self._spinner.touch()
-                took = np.frombuffer(ids, np.int64)
+                receivers = np.frombuffer(ids, np.int64)
                 made: list[int] = np.frombuffer(tokens, np.int64).tolist()
                 with span("roseinfer.detokenize"):
-                    self._take(took.tolist(), made, {end.id: end for end in finished})
-                self._observer.step(took, finished)
-            case Told():
-                self._tell(message.logprobs)
+                    self._push(receivers.tolist(), made, {end.id: end for end in finished})
+                self._observer.step(receivers, finished)
+            case PackedLogprobs():
+                self._add_logprobs(message.logprobs)
             case Load():
                 answer = self._queries.popleft()
                 if not answer.done():
@@ -177,16 +194,16 @@ class EngineClient:
                 if not self._ready.done():
                     self._ready.set_result(message)
 
-    def _tell(self, step: StepLogprobs) -> None:
+    def _add_logprobs(self, step: StepLogprobs) -> None:
         for id, logprobs in step.by_request().items():
             receiver = self._receivers.get(id)
             if receiver is not None:
                 try:
-                    receiver.tell(logprobs)
+                    receiver.add_logprobs(logprobs)
                 except Exception:
                     _broken(receiver)
 
-    def _take(self, ids: list[int], tokens: list[int], ends: dict[int, Finished]) -> None:
+    def _push(self, ids: list[int], tokens: list[int], ends: dict[int, Finished]) -> None:
         find, ended = self._receivers.get, ends.get
         for id, token in zip(ids, tokens, strict=True):
             receiver = find(id)
@@ -198,7 +215,7 @@ class EngineClient:
         if ends:
             for id in ends:
                 self._receivers.pop(id, None)
-            self._counters.set_inflight(len(self._receivers))
+            self._count_inflight()
 
     def _on_close(self) -> None:
         if not self._ready.done():
@@ -214,7 +231,7 @@ class EngineClient:
             self._on_death()
 
 
-def _broken(receiver: Receiver) -> None:
+def _broken(receiver: TokenReceiver) -> None:
     """End the one answer whose receiver has raised."""
-    log.exception("an answer cannot go on")
+    log.exception("an answer failed")
     receiver.fail(InternalError())

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as FastTokenizer
 
 
 class Vocabulary(dict[int, "bytes | None"]):
-    """For tokens that are bytes: each one's text as it stands in a JSON string, made when first needed.
+    """For tokens that are bytes: each one's text as it is in a JSON string, made when first needed.
 
     None for a token that is not whole characters by itself; ids outside the vocabulary have no text.
     """
@@ -35,9 +35,9 @@ class Vocabulary(dict[int, "bytes | None"]):
 
 
 class Detokenizer(ABC):
-    """The text of one answer. What may still become another character is held back.
+    """The text of one answer. What may still become another character is kept.
 
-    While it is `clean` nothing is held back, and a token that has a text in `escaped` needs not be pushed.
+    While it is `clean` nothing is kept, and a token that has a text in `escaped` need not be pushed.
     """
 
     clean: bool
@@ -49,7 +49,7 @@ class Detokenizer(ABC):
 
     @abstractmethod
     def finish(self) -> str:
-        """What was held back."""
+        """What was kept."""
 
 
 class ByteDetokenizer(Detokenizer):
@@ -113,11 +113,11 @@ class NoText(Detokenizer):
 
 
 class StopStrings:
-    """Cuts a text at the first of some strings, holding back what may become one."""
+    """Cuts a text at the first of some strings, keeping back what may become one."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self.stops = stops
-        self._held = ""
+        self._kept = ""
         self.found = False
 
     def push(self, text: str) -> str:
@@ -126,19 +126,19 @@ class StopStrings:
             return text
         if self.found:
             return ""
-        text = self._held + text
+        text = self._kept + text
         cuts = [at for stop in self.stops if (at := text.find(stop)) >= 0]
         if cuts:
-            self.found, self._held = True, ""
+            self.found, self._kept = True, ""
             return text[: min(cuts)]
         keep = max(self._overlap(text, stop) for stop in self.stops)
-        self._held = text[len(text) - keep :]
+        self._kept = text[len(text) - keep :]
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """What was held back and became no stop string."""
-        held, self._held = self._held, ""
-        return held
+        """What was kept and became no stop string."""
+        kept, self._kept = self._kept, ""
+        return kept
 
     @staticmethod
     def _overlap(text: str, stop: str) -> int:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class TokenName(NamedTuple):
-    """`text` is the token's, or stands for it: ASCII with `\\xNN` for all other bytes where the token is not
+    """`text` is the token's, or a name for it: ASCII with `\\xNN` for all other bytes where the token is not
     `whole` characters. `bytes` is None for a token without a text, such as a special one."""
 
     text: str

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
 from roseinfer.config import ConfigError
-from roseinfer.folder import model_folder
+from roseinfer.model_folder import model_folder
 from roseinfer.tokenizer.detokenizer import ByteDetokenizer, Detokenizer, Vocabulary, WindowDetokenizer
 from roseinfer.tokenizer.names import TokenNames
 
@@ -60,7 +60,7 @@ class Tokenizer:
         return None
 
     def encode(self, text: str, special_tokens: bool = True) -> NDArray[np.int32]:
-        """Token ids `[n]`, with the special tokens that the tokenizer adds by itself, unless told not to.
+        """Token ids `[n]`, with the special tokens that the tokenizer adds by itself where `special_tokens`.
 
         Other threads run meanwhile: the library's call for a single text would keep the interpreter's lock.
         """
@@ -69,7 +69,7 @@ class Tokenizer:
 
     def encode_within(self, most: int, text: str, special_tokens: bool = True) -> NDArray[np.int32] | None:
         """The same, or None for a text that has surely more than `most` tokens, however long it is: its
-        beginning alone has twice as many, and no tokenizer makes that up behind it."""
+        beginning alone has twice as many, and no tokenizer makes up for that in the rest."""
         length = _PROBE * most
         while length < len(text):
             if len(self.encode(text[:length], special_tokens)) > 2 * most:

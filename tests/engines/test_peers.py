@@ -12,15 +12,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.engines.base import Asking, EngineSettings, Missing
-from harness.engines.registry import LOCAL, contender
+from harness.engines.base import EngineSettings, Missing, RequestSettings
+from harness.engines.process.engine_server import EngineServer
+from harness.engines.registry import LOCAL, get_engine_variant
 from harness.errors import EngineError
-from harness.load.plan import LoadPlan, WireRequest
-from harness.load.run import run_load
+from harness.loadgen.load_plan import LoadPlan, WireRequest
+from harness.loadgen.run_load import run_load
 from harness.models import resolve
-from harness.offline.run import run_offline
 from harness.records.cell import CellIdentity, Expected, read_cell
-from harness.spec.settings import EngineRef, OfflineSettings
+from harness.runs.offline import run_offline
+from harness.schema.load import ClosedLoop
+from harness.schema.settings import EngineName, EngineRef, OfflineSettings
 from harness.workload import closed_loop
 
 #: By engine, how its tokens are counted.
@@ -35,32 +37,38 @@ TOLD = {"vllm": ["queue_wait_ms", "prefill_ms"], "llamacpp": ["prefill_ms"]}
 N, INPUT, OUTPUT = 6, 50, 8
 
 
-def _skip_unless_it_runs(name: str) -> None:
+def _skip_unless_it_runs(name: EngineName) -> None:
     if not {"BENCH_PEERS", "BENCH_ENGINES"} & os.environ.keys():
         pytest.skip("neither BENCH_PEERS nor BENCH_ENGINES names real engines")
     found = LOCAL[name].find()
     if isinstance(found, Missing):
-        pytest.skip(f"{found.reason}; {found.mend}")
+        pytest.skip(f"{found.reason}; {found.hint}")
     if trouble := LOCAL[name].trouble(found):
         pytest.skip(f"{name} does not run: {trouble}")
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_serves_what_was_asked_for_and_is_gone(name: str, tmp_path: Path):
+def test_serves_what_was_asked_for_and_is_gone(name: EngineName, tmp_path: Path):
     _skip_unless_it_runs(name)
     engine, model = LOCAL[name], resolve("random:gpt2-tiny")
     settings = EngineSettings(
-        contender(EngineRef(name=name)), model.path, model.served_name, "cpu", "bf16", model.max_model_len
+        get_engine_variant(EngineRef(name=name)),
+        model.path,
+        model.served_name,
+        "cpu",
+        "bf16",
+        model.max_model_len,
     )
     planned = closed_loop(N, INPUT, OUTPUT, model.vocab_size, seed=1)
     with engine.open(settings, tmp_path / "server.log") as server:
-        encode = engine.encoder(Asking(model.path, server.served_name))
+        encode = engine.encoder(RequestSettings(model.path, server.served_name))
         wire = [WireRequest(r.index, None, encode(r.prompt.tolist(), r.output_tokens)) for r in planned]
         loaded = run_load(LoadPlan(server.target, wire, concurrency=3))
+        assert isinstance(server, EngineServer)
         pids = server.pids
         server.check()
     expected = [Expected(INPUT, OUTPUT)] * N
-    identity = CellIdentity(0, name, None, name, 1.0, 0)
+    identity = CellIdentity(0, name, None, name, ClosedLoop(concurrency=3), 0)
     table = read_cell(loaded, expected, identity, exact_length=True).requests
     assert table["error"].isna().all(), table[["error", "error_detail"]].to_string()
     assert (table["completion_tokens"] == OUTPUT).all()
@@ -75,18 +83,24 @@ def test_serves_what_was_asked_for_and_is_gone(name: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", [peer for peer in PEERS if peer.values[0] in CORES])
-def test_its_core_is_killed(name: str, tmp_path: Path):
+def test_its_core_is_killed(name: EngineName, tmp_path: Path):
     """The server ends by itself, which is noticed, and nothing of it is left."""
     _skip_unless_it_runs(name)
     engine, model = LOCAL[name], resolve("random:gpt2-tiny")
     settings = EngineSettings(
-        contender(EngineRef(name=name)), model.path, model.served_name, "cpu", "bf16", model.max_model_len
+        get_engine_variant(EngineRef(name=name)),
+        model.path,
+        model.served_name,
+        "cpu",
+        "bf16",
+        model.max_model_len,
     )
     pids: list[int] = []
     with (
         pytest.raises(EngineError, match="ended while it was in use"),
         engine.open(settings, tmp_path / "server.log") as server,
     ):
+        assert isinstance(server, EngineServer)
         pids += server.pids
         family = [psutil.Process(pid) for pid in pids]
         core = next(process for process in family if CORES[name] in " ".join(process.cmdline()))
@@ -98,7 +112,7 @@ def test_its_core_is_killed(name: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", [peer for peer in PEERS if peer.values[0] != "llamacpp"])
-def test_offline(name: str, tmp_path: Path):
+def test_offline(name: EngineName, tmp_path: Path):
     _skip_unless_it_runs(name)
     settings = OfflineSettings(
         engines=name, model="random:gpt2-tiny", device="cpu", dtype="bf16", out=tmp_path,

@@ -15,7 +15,7 @@ from harness.profiling.reading.figures import totals
 from harness.profiling.reading.torch_trace import read_torch_trace
 from harness.profiling.stage import ProfileOptions, profile_run
 from harness.profiling.subject import begin_run, open_subject
-from harness.spec.settings import OnlineSettings
+from harness.schema.settings import OnlineSettings
 
 #: A row of `key_averages().table()` on a CPU: name, self time, number of calls.
 ROW = re.compile(r"\s*(?P<name>.+?)\s{2,}[\d.]+%\s+(?P<own>[\d.]+)(?P<unit>us|ms|s)\s.*\s(?P<calls>\d+)\s*$")
@@ -27,14 +27,14 @@ def test_figures_are_those_of_the_profiler(tmp_path: Path) -> None:
     if not {"BENCH_PEERS", "BENCH_ENGINES"} & os.environ.keys():
         pytest.skip("neither BENCH_PEERS nor BENCH_ENGINES names real engines")
     if isinstance(found := LOCAL["vllm"].find(), Missing):
-        pytest.skip(f"{found.reason}; {found.mend}")
+        pytest.skip(f"{found.reason}; {found.hint}")
     settings = OnlineSettings.model_validate(
         {
             "engines": ["vllm"], "model": "random:gpt2-tiny", "device": "cpu", "concurrency": 3,
             "input_len": 32, "output_len": 20, "warmup": 3, "calibrate": False, "out": tmp_path,
         }
     )  # fmt: skip
-    folder = begin_run(settings, "online", ["bench"])
+    folder = begin_run(settings, ["bench"])
     [run] = profile_run(
         open_subject(folder, None, lambda event: None), ProfileOptions(steps=24), lambda event: None
     ).runs

@@ -11,8 +11,8 @@ import torch
 
 from roseinfer.config import Dtype, EngineConfig, PrefillBackend
 from roseinfer.llm import LLM
-from roseinfer.logprobs import TokenLogprobs
-from roseinfer.params import SamplingParams
+from roseinfer.request.logprobs import TokenLogprobs
+from roseinfer.request.params import SamplingParams
 
 from .conftest import MARGINS, VOCAB, check_greedy, greedy, make_gpt2, reference
 
@@ -67,7 +67,7 @@ def test_logprobs(folder: Path, dtype: Dtype, cuda_graph: bool) -> None:
     ]
     expected = llm.generate(cases, silent)
     tokens: list[list[int]] = [[] for _ in cases]
-    told: list[list[TokenLogprobs]] = [[] for _ in cases]
+    reported: list[list[TokenLogprobs]] = [[] for _ in cases]
     for i, (case, params) in enumerate(zip(cases, silent, strict=True)):
         asking = msgspec.structs.replace(params, logprobs=(None, 0, 5)[i % 3])
         engine.add(i, np.array(case, dtype=np.int32), asking)
@@ -75,17 +75,17 @@ def test_logprobs(folder: Path, dtype: Dtype, cuda_graph: bool) -> None:
         for i, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True):
             tokens[i].append(token)
         for i, one in (step.logprobs.by_request() if step.logprobs is not None else {}).items():
-            told[i].append(one)
+            reported[i].append(one)
     assert tokens == expected
     model = reference(folder)
     for i, (case, taken) in enumerate(zip(cases, tokens, strict=True)):
-        assert [one.tokens[0] for one in told[i]] == (taken if i % 3 else [])
+        assert [one.tokens[0] for one in reported[i]] == (taken if i % 3 else [])
         if i % 3:
             with torch.inference_mode():
                 logits = model(torch.tensor([case + taken])).logits[0, len(case) - 1 : -1].double()
             bound = 2 * MARGINS[dtype] * (logits.max(-1).values - logits.min(-1).values).max()
             wanted = logits.log_softmax(-1)
-            for row, one in zip(wanted, told[i], strict=True):
+            for row, one in zip(wanted, reported[i], strict=True):
                 values = torch.tensor(one.values, dtype=torch.float64)
                 right = torch.cat((row[one.tokens], row.topk(len(values) - 1).values))
                 assert (torch.cat((values, values[1:])) - right).abs().max() <= bound

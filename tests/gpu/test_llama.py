@@ -12,7 +12,7 @@ import torch
 from roseinfer.config import EngineConfig
 from roseinfer.engine import resolve
 from roseinfer.engine.core import Engine
-from roseinfer.params import SamplingParams
+from roseinfer.request.params import SamplingParams
 
 from .conftest import LLAMAS, MARGINS, VOCAB, check_greedy, greedy, make_llama
 
@@ -58,7 +58,7 @@ def test_answers_do_not_depend_on_the_schedule(
         else:
             config[name] = value
     engine = Engine(EngineConfig(str(folder), device="cuda", **config))
-    assert engine.info.fused_ops == settings.get("fused_ops", True)
+    assert engine.info.model.fused_ops == settings.get("fused_ops", True)
     for seed in range(4):
         rng = np.random.default_rng(seed)
         count = int(rng.integers(3, 70))

@@ -80,7 +80,8 @@ class Step:
         self.qkv = draw(count, width, scale=2).to(dtype)
         self.gains = (draw(heads.dim).to(dtype), draw(heads.dim).to(dtype)) if normed else (None, None)
         self.turns = Rope(theta=1e4).table(BLOCKS * SIZE, heads.dim).cuda()
-        self.cache = tuple(draw(count * BLOCKS * SIZE, heads.keys, heads.dim).to(dtype) for _ in range(2))
+        keys, values = draw(2, count * BLOCKS * SIZE, heads.keys, heads.dim).to(dtype)
+        self.cache = keys, values
         self.table = torch.randperm(count * BLOCKS, device="cuda").int().view(count, BLOCKS)
         self.rows = torch.randperm(count, device="cuda").int()
         self.lengths = torch.tensor(lengths, dtype=torch.int32, device="cuda")

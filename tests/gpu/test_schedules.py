@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from roseinfer.attention.base import Batch
+from roseinfer.batch import Batch
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
-from roseinfer.params import SamplingParams
+from roseinfer.request.params import SamplingParams
 
 from .conftest import MARGINS, VOCAB, check_greedy, greedy, make_gpt2
 
@@ -58,10 +58,10 @@ def cases(folder: Path) -> list[Case]:
 def test_answers_do_not_depend_on_the_schedule(
     folder: Path, cases: list[Case], settings: dict[str, Any]
 ) -> None:
-    config = {"dtype": "fp16", "max_active_requests": 96} | settings
+    config: dict[str, Any] = {"dtype": "fp16", "max_active_requests": 96} | settings
     engine = Engine(EngineConfig(str(folder), device="cuda", **config))
     fused, parts = settings.get("fused_ops", True), settings.get("decode_parts", True)
-    assert engine.info.fused_ops == fused and bool(engine.info.decode_parts) == (fused and parts)
+    assert engine.info.model.fused_ops == fused and bool(engine.info.runner.decode_parts) == (fused and parts)
     for seed in range(6):
         rng = np.random.default_rng(seed)
         count = int(rng.integers(5, 120))
@@ -93,7 +93,7 @@ def test_answers_do_not_depend_on_the_schedule(
 
 
 class NeverWaits(Runner):
-    """Launches with PyTorch told to refuse whatever waits for the GPU."""
+    """Launches with PyTorch set to refuse whatever waits for the GPU."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner

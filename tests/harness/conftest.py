@@ -1,51 +1,79 @@
-"""Golden servers in processes of their own."""
+"""Mock servers in processes of their own."""
 
 from __future__ import annotations
 
+import http.client
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+
+from harness.mock_server.behaviour import ServedRequest
 
 
 @dataclass
-class RunningGolden:
-    """A golden server that answers at `url`."""
+class MockServer:
+    """A mock server that answers at `url`."""
 
     port: int
     process: subprocess.Popen[str]
+    log: Path
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def served_requests(self) -> list[ServedRequest]:
+        """What it did with each request."""
+        return [msgspec.json.decode(line, type=ServedRequest) for line in self.log.read_bytes().splitlines()]
+
+    def ask(self, body: Any, path: str = "/v1/completions") -> tuple[int, bytes]:
+        """The status and the body of the answer to a POST."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.request("POST", path, body if isinstance(body, bytes) else json.dumps(body))
+        response = connection.getresponse()
+        answer = response.status, response.read()
+        connection.close()
+        return answer
+
     def end(self) -> None:
         """Kill it; its port answers no more."""
         self.process.kill()
         self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 @pytest.fixture
-def serve_golden() -> Iterator[Callable[..., RunningGolden]]:
-    """Starts golden servers with the options of `python -m harness.golden`."""
-    running: list[RunningGolden] = []
+def start_mock(tmp_path: Path, integration: None) -> Iterator[Callable[..., MockServer]]:
+    """Starts mock servers with the options of `python -m harness.mock_server`."""
+    running: list[MockServer] = []
 
-    def start(*options: str) -> RunningGolden:
+    def start(*options: str) -> MockServer:
+        log = tmp_path / f"mock-{len(running)}.jsonl"
+        log.touch()
+        command = [sys.executable, "-m", "harness.mock_server", "--log", str(log)]
         process = subprocess.Popen(
-            [sys.executable, "-m", "harness.golden", "--ttft-ms", "4", "--itl-ms", "1", *options],
-            stdout=subprocess.PIPE,
-            text=True,
+            [*command, "--ttft-ms", "4", "--itl-ms", "1", *options], stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
         word, port = process.stdout.readline().split()
         assert word == "port"
-        running.append(RunningGolden(int(port), process))
+        running.append(MockServer(int(port), process, log))
         return running[-1]
 
     yield start
-    for golden in running:
-        golden.end()
-        assert golden.process.stdout is not None
-        golden.process.stdout.close()
+    for server in running:
+        server.end()
+
+
+@pytest.fixture
+def mock_server(start_mock: Callable[..., MockServer]) -> MockServer:
+    return start_mock()

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Llam
 
 from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM
-from roseinfer.params import SamplingParams
+from roseinfer.request.params import SamplingParams
 
 
 def lay_out(

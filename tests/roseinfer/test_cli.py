@@ -21,6 +21,8 @@ from roseinfer.cli import app, main
 from roseinfer.config import EngineConfig
 from roseinfer.server.config import ServerConfig
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def broken(text_model: Any, tmp_path: Path) -> Callable[[str], Path]:
@@ -115,7 +117,7 @@ def test_generate_from_a_broken_folder(
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "roseinfer.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize(
@@ -167,5 +169,5 @@ def test_every_setting_is_an_option() -> None:
 
 def test_the_front_end_does_without_torch() -> None:
     """Importing it takes as long as everything else together, and the engine process needs the time."""
-    code = "import sys, roseinfer.cli, roseinfer.server.serve; sys.exit('torch' in sys.modules)"
+    code = "import sys, roseinfer.cli, roseinfer.server.process.serve; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

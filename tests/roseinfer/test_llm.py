@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from math import inf, nan
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.llm import LLM
-from roseinfer.params import RequestError, SamplingParams
+from roseinfer.request.params import RequestError, SamplingParams
 
 PROMPTS = [[5, 6, 7], [9] * 40, [11]]
 
@@ -30,7 +32,7 @@ def test_answers_stand_in_the_order_of_prompts(llm: LLM) -> None:
     llm.engine.check_idle()
 
 
-def test_what_does_nothing_here_is_told_to_be_off(llm: LLM) -> None:
+def test_what_does_nothing_here_is_reported_as_off(llm: LLM) -> None:
     config, info = EngineConfig(), llm.engine.info
     assert config.fused_ops and config.pinned_staging and config.decode_parts and config.cuda_graph
     assert "cuda_graph=() fused_ops=False pinned_staging=False decode_parts=()" in info.describe()
@@ -48,34 +50,37 @@ def test_one_seed_counts_up_over_prompts(llm: LLM) -> None:
 
 def test_a_request_waits_since_it_was_submitted(llm: LLM) -> None:
     """Not since the engine heard of it, which is only between two steps."""
-    llm.engine.add(0, np.array(PROMPTS[0], dtype=np.int32), SamplingParams(1), time.monotonic() - 40)
+    llm.engine.submit(0, np.array(PROMPTS[0], dtype=np.int32), SamplingParams(1), time.monotonic() - 40)
     step = llm.engine.step()
     assert step is not None and 40 <= step.finished[0].queue_wait < 80
     assert step.finished[0].prefill < 40
 
 
 @pytest.mark.parametrize(
-    ("prompt", "params"),
-    [
-        ([], SamplingParams(1)),
-        ([1] * 1000, SamplingParams(100)),
-        ([1] * 400, SamplingParams(200)),  # fits the context, not the cache
-        ([5003], SamplingParams(1)),
-        ([-1], SamplingParams(1)),
-        ([1], SamplingParams(0)),
-        ([1], SamplingParams(2, min_tokens=3)),
-        ([1], SamplingParams(1, temperature=-1)),
-        ([1], SamplingParams(1, temperature=inf)),
-        ([1], SamplingParams(1, temperature=nan)),
-        ([1], SamplingParams(1, top_p=0)),
-        ([1], SamplingParams(1, top_p=nan)),
-    ],
+    ("prompt", "max_tokens"),
+    [([], 1), ([1] * 1000, 100), ([1] * 400, 200), ([5003], 1), ([-1], 1)],  # the third fits no cache
 )
-def test_a_refused_prompt_leaves_nothing_behind(llm: LLM, prompt: list[int], params: SamplingParams) -> None:
+def test_a_refused_prompt_leaves_nothing(llm: LLM, prompt: list[int], max_tokens: int) -> None:
     with pytest.raises(RequestError):
-        llm.generate([PROMPTS[0], prompt], [SamplingParams(5), params])
+        llm.generate([PROMPTS[0], prompt], [SamplingParams(5), SamplingParams(max_tokens)])
     assert not llm.engine.has_work
     llm.engine.check_idle()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"max_tokens": 0}, {"min_tokens": 3}, {"temperature": -1}, {"temperature": inf}, {"temperature": nan},
+        {"top_p": 0}, {"top_p": nan}, {"top_k": -1}, {"seed": -1}, {"seed": 2**64}, {"logprobs": 21},
+    ],
+)  # fmt: skip
+def test_parameters_out_of_range(params: dict[str, float]) -> None:
+    """Refused when made here, and when they arrive as a message."""
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(**({"max_tokens": 2} | params))  # type: ignore[arg-type]
+    assert caught.value.field == next(iter(params))
+    with pytest.raises(RequestError):
+        msgspec.json.decode(b"[2, 0, -1]", type=SamplingParams)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +90,6 @@ def test_a_refused_prompt_leaves_nothing_behind(llm: LLM, prompt: list[int], par
         {"max_active_requests": 0}, {"prefill_max_tokens": 0},
     ],
 )  # fmt: skip
-def test_settings_that_cannot_work(gpt2_folder: Path, settings: dict[str, int]) -> None:
+def test_settings_that_cannot_work(gpt2_folder: Path, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", warmup=False, **settings))

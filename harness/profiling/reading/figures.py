@@ -13,7 +13,7 @@ from harness.profiling.reading.host import exclusive, self_times
 from harness.profiling.reading.rules import categorize, component
 from harness.profiling.reading.steps import Steps, find_steps
 from harness.profiling.reading.timeline import Floats, Ints, Spans, Timeline
-from harness.spec.profile import (
+from harness.schema.profile import (
     Category,
     Component,
     ComponentFigures,
@@ -119,7 +119,7 @@ def totals(timeline: Timeline) -> dict[str, tuple[int, float]]:
 
 
 def _step_of(work: _Work, steps: Steps) -> Ints:
-    """(S,) the step of each span; −1 before the first, the number of steps behind the last."""
+    """(S,) the step of each span; −1 before the first, the number of steps after the last."""
     return np.searchsorted(steps.edges, work.at, side="right") - 1
 
 
@@ -130,7 +130,7 @@ def _device(timeline: Timeline) -> _Work:
 
 
 def _launched(timeline: Timeline) -> Floats:
-    """When the host launched each device span; where nobody knows, when it began."""
+    """When the host launched each device span; if that is unknown, when it began."""
     calls, device = timeline.calls, timeline.device
     known = calls.take(calls.link >= 0)
     if not len(known):

@@ -25,7 +25,7 @@ COPIES = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 10: "Memcpy PtoP
 
 
 def read_nsys(path: Path) -> Timeline:
-    """The spans of an export. NVTX ranges stand for torch's; there are no operators.
+    """The spans of an export. NVTX ranges are taken for torch's; there are no operators.
 
     Raises:
         TraceError: not there, empty, or not such an export.
@@ -88,7 +88,7 @@ def _read(path: Path, database: sqlite3.Connection) -> Timeline:
     return Timeline(names.list(), empty, calls.spans(), ranges.spans(), device.spans())
 
 
-#: What torch's emit_nvtx puts behind a name.
+#: What torch's emit_nvtx puts after a name.
 _EXTRAS = re.compile(r", (seq|op_id|sizes|input_op_ids) = .*$")
 
 

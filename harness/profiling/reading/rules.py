@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from harness.spec.profile import Category, Component, StepKind
+from harness.schema.profile import Category, Component, StepKind
 
 #: Category of a kernel or operator by a pattern that its name contains.
 CATEGORIES: tuple[tuple[Category, str], ...] = (

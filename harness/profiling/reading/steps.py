@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.profiling.reading.rules import WHOLE_STEP, StepRange, step_range
 from harness.profiling.reading.timeline import Floats, Spans, Timeline
-from harness.spec.profile import StepKind
+from harness.schema.profile import StepKind
 
 #: A gap of the device ends a step when it is longer than this and than GAP_FACTOR times the median gap.
 GAP_US, GAP_FACTOR = 50.0, 20.0
@@ -28,7 +28,7 @@ class Steps:
         edges: (N + 1,) µs on the host's side, ascending: step i is from edge i to edge i + 1.
         forward_end: (N,) end of the range around its forward; nan where there is none.
         kinds: (N,)
-        batches: (N,) requests; None where not told.
+        batches: (N,) requests; None if unknown.
         by: how they were found, in words.
         thread: that of the steps; None where they were found on the device.
     """
@@ -45,19 +45,19 @@ class Steps:
 
 
 def find_steps(timeline: Timeline) -> Steps:
-    """The steps of a profile; none where nothing tells them apart."""
+    """The steps of a profile; none if they cannot be distinguished."""
     return _by_ranges(timeline) or _by_graphs(timeline) or _by_gaps(timeline.device)
 
 
 def _by_ranges(timeline: Timeline) -> Steps | None:
-    told = {number: one for number, name in enumerate(timeline.names) if (one := step_range(name))}
-    ranges = timeline.ranges.take(np.isin(timeline.ranges.name, list(told)))
+    step_ranges = {number: one for number, name in enumerate(timeline.names) if (one := step_range(name))}
+    ranges = timeline.ranges.take(np.isin(timeline.ranges.name, list(step_ranges)))
     if len(ranges) < 2:
         return None
     threads, counts = np.unique(ranges.thread, return_counts=True)
     thread = int(threads[counts.argmax()])
     ranges = _outermost(ranges.take(ranges.thread == thread))
-    found: list[StepRange] = [told[number] for number in ranges.name.tolist()]
+    found: list[StepRange] = [step_ranges[number] for number in ranges.name.tolist()]
     names = sorted({timeline.names[number].partition("(")[0] for number in ranges.name.tolist()})
     by = f"ranges {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
     groups = _whole_steps(timeline, ranges)
@@ -108,6 +108,6 @@ def _by_gaps(device: Spans) -> Steps:
     limit = max(GAP_US, GAP_FACTOR * float(np.median(idle))) if len(idle) else GAP_US
     edges = device.start[1:][gaps > limit]
     count = max(0, len(edges) - 1)
-    by = f"gaps of the device longer than {limit:.0f} µs: prefills and decodes are not told apart"
+    by = f"gaps of the device longer than {limit:.0f} µs: prefills and decodes cannot be distinguished"
     kinds: list[StepKind] = ["decode"] * count
     return Steps(edges if count else np.zeros(0), np.full(count, np.nan), kinds, [None] * count, by, None)

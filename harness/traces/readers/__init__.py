@@ -1,46 +1,54 @@
-"""The formats that can be read. A new one is a module with `FIELDS` and `read`, and a line in `FORMATS`."""
+"""The formats that can be read: a module each, and what installed packages add."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import EntryPoint
 
 from harness.errors import UsageError
-from harness.traces.readers import azure, burstgpt, lengths, mooncake, project, qwen, ragpulse
+from harness.plugins import describe, find_plugins, load_plugin
+from harness.traces.format import Format
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
+GROUP = "rosebench.traces"
 
-@dataclass(frozen=True)
-class Format:
-    """A file format: recognised by the columns of its header or the keys of its first object."""
+#: This project's; pyproject.toml has the same.
+OWN = {
+    "azure": "harness.traces.readers.azure:FORMAT",
+    "burstgpt": "harness.traces.readers.burstgpt:FORMAT",
+    "lengths": "harness.traces.readers.lengths:FORMAT",
+    "mooncake": "harness.traces.readers.mooncake:FORMAT",
+    "qwen": "harness.traces.readers.qwen:FORMAT",
+    "ragpulse": "harness.traces.readers.ragpulse:FORMAT",
+    "rosebench": "harness.traces.readers.project:FORMAT",
+}
 
-    name: str
-    kind: Literal["csv", "jsonl"]
-    fields: tuple[str, ...]
-    read: Callable[[Source], Trace]
+
+@cache
+def formats() -> tuple[Format, ...]:
+    """Every format, this project's first. Raises UsageError when a package adds what is none."""
+    return tuple(_load(point) for point in find_plugins(GROUP, OWN).values())
 
 
-FORMATS = (
-    Format("azure", "csv", azure.FIELDS, azure.read),
-    Format("burstgpt", "csv", burstgpt.FIELDS, burstgpt.read),
-    Format("lengths", "csv", lengths.FIELDS, lengths.read),
-    Format("mooncake", "jsonl", mooncake.FIELDS, mooncake.read),
-    Format("qwen", "jsonl", qwen.FIELDS, qwen.read),
-    Format("ragpulse", "jsonl", ragpulse.FIELDS, ragpulse.read),
-    Format("rosebench", "csv", project.FIELDS, project.read),
-)
+def _load(point: EntryPoint) -> Format:
+    found = load_plugin(point)
+    if not isinstance(found, Format):
+        raise UsageError(
+            f"{describe(point)} is not a harness.traces.format.Format", "correct or uninstall its package"
+        )
+    return found
 
 
 def detect(source: Source) -> Format:
     """The format with the most of its fields in the file, all of them present. Raises UsageError for none."""
     present = set(source.fields)
-    fitting = [it for it in FORMATS if it.kind == source.kind and present.issuperset(it.fields)]
+    fitting = [it for it in formats() if it.kind == source.kind and present.issuperset(it.fields)]
     if fitting:
         return max(fitting, key=lambda it: len(it.fields))
-    similar = [it for it in FORMATS if it.kind == source.kind and present.intersection(it.fields)]
+    similar = [it for it in formats() if it.kind == source.kind and present.intersection(it.fields)]
     hint = ""
     if similar:
         closest = max(similar, key=lambda it: len(present.intersection(it.fields)) / len(it.fields))
@@ -50,7 +58,7 @@ def detect(source: Source) -> Format:
     found = textwrap.shorten(", ".join(map(repr, source.fields)), 200)
     raise UsageError(
         f"{source.path}, line {source.first_line}: no trace format has the {what} {found}{hint}",
-        f"give one of the formats {', '.join(it.name for it in FORMATS)}",
+        f"give one of the formats {', '.join(it.name for it in formats())}",
     )
 
 

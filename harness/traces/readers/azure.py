@@ -6,8 +6,9 @@ give up to six digits and an offset. The multimodal file of 2025 has a count of 
 
 from __future__ import annotations
 
+from harness.traces.csv_table import Table
+from harness.traces.format import Format
 from harness.traces.source import Source
-from harness.traces.table import Table
 from harness.traces.trace import Trace
 
 FIELDS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -22,3 +23,6 @@ def read(source: Source) -> Trace:
         table.counts("GeneratedTokens"),
         note="images are left out: text tokens only" if "NumImages" in source.fields else None,
     )
+
+
+FORMAT = Format("azure", "csv", FIELDS, read)

@@ -5,8 +5,9 @@ Rows with 0 response tokens are failed requests; fitting drops and counts them.
 
 from __future__ import annotations
 
+from harness.traces.csv_table import Table
+from harness.traces.format import Format
 from harness.traces.source import Source
-from harness.traces.table import Table
 from harness.traces.trace import Trace
 
 FIELDS = ("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type")
@@ -21,3 +22,6 @@ def read(source: Source) -> Trace:
         table.counts("Response tokens"),
         session=table.texts("Session ID") if "Session ID" in source.fields else None,
     )
+
+
+FORMAT = Format("burstgpt", "csv", FIELDS, read)

@@ -1,15 +1,16 @@
 """Lengths without times (Etalon, Vidur: ShareGPT, BWB, arXiv summarization, LMSYS): CSV of token counts.
 
-Arrivals are generated: a Poisson process of one request a second, so that a scale is the mean gap in seconds.
+Arrivals are generated: a Poisson process of one request a second, so a scale is the mean gap in seconds.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from harness.traces import draws
+from harness.traces import sampling
+from harness.traces.csv_table import Table
+from harness.traces.format import Format
 from harness.traces.source import Source
-from harness.traces.table import Table
 from harness.traces.trace import Trace
 
 FIELDS = ("num_prefill_tokens", "num_decode_tokens")
@@ -20,8 +21,11 @@ def read(source: Source) -> Trace:
     table = Table.parse(source)
     return Trace.build(
         source.path.stem,
-        np.cumsum(draws.gamma_gaps(len(table), rate=1.0, cv=1.0, seed=SEED)),
+        np.cumsum(sampling.gamma_gaps(len(table), rate=1.0, cv=1.0, seed=SEED)),
         table.counts("num_prefill_tokens"),
         table.counts("num_decode_tokens"),
         note="the file has no times: arrivals are generated, Poisson, 1 request/s",
     )
+
+
+FORMAT = Format("lengths", "csv", FIELDS, read)

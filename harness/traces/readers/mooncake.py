@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.traces import lines
+from harness.traces import json_lines
+from harness.traces.format import Format
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
@@ -15,14 +16,14 @@ BLOCK_SIZE = 512
 class Row(msgspec.Struct):
     """One request; the last of its blocks is partly filled."""
 
-    timestamp: lines.Moment
-    input_length: lines.Count
-    output_length: lines.Count
+    timestamp: json_lines.Moment
+    input_length: json_lines.Count
+    output_length: json_lines.Count
     hash_ids: tuple[int, ...]
 
 
 def read(source: Source) -> Trace:
-    rows = lines.parse(source, Row)
+    rows = json_lines.parse(source, Row)
     return Trace.build(
         source.path.stem,
         [row.timestamp / 1000 for row in rows],
@@ -31,3 +32,6 @@ def read(source: Source) -> Trace:
         blocks=tuple(row.hash_ids for row in rows),
         block_size=BLOCK_SIZE,
     )
+
+
+FORMAT = Format("mooncake", "jsonl", FIELDS, read)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.files import write_whole
+from harness.traces.csv_table import Table
+from harness.traces.format import Format
 from harness.traces.source import Source
-from harness.traces.table import Table
 from harness.traces.trace import Blocks, Trace
 
 FIELDS = ("arrival_s", "input_tokens", "output_tokens")
@@ -38,7 +39,7 @@ def read(source: Source) -> Trace:
 
 
 def dump(trace: Trace) -> bytes:
-    """A trace in the project's CSV; reading it gives the same requests."""
+    """A trace as the project's CSV; reading it gives the same requests."""
     text = io.StringIO()
     about = {key: getattr(trace, key) for key in _ABOUT} | {"block_size": trace.block_size}
     text.writelines(f"# {key}: {' '.join(str(value).split())}\n" for key, value in about.items() if value)
@@ -58,11 +59,11 @@ def dump(trace: Trace) -> bytes:
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Write the project's CSV, whole or not at all. Raises UsageError where it cannot be."""
+    """Write the project's CSV atomically. Raises UsageError if that fails."""
     try:
         write_whole(path, dump(trace))
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", "name another file") from None
+        raise UsageError(f"{path} cannot be written: {error.strerror}", "choose another file") from None
 
 
 def _block_size(source: Source) -> int:
@@ -81,3 +82,6 @@ def _blocks(table: Table) -> Blocks:
             line = table.source.first_line + 1 + row
             raise table.source.error(line, f"prefix_blocks is {text!r}, not whole numbers") from None
     return tuple(blocks)
+
+
+FORMAT = Format("rosebench", "csv", FIELDS, read)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.traces import lines
+from harness.traces import json_lines
+from harness.traces.format import Format
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
@@ -26,14 +27,14 @@ class Row(msgspec.Struct):
 
     chat_id: int
     parent_chat_id: int
-    timestamp: lines.Moment
-    input_length: lines.Count
-    output_length: lines.Count
+    timestamp: json_lines.Moment
+    input_length: json_lines.Count
+    output_length: json_lines.Count
     hash_ids: tuple[int, ...]
 
 
 def read(source: Source) -> Trace:
-    rows = lines.parse(source, Row)
+    rows = json_lines.parse(source, Row)
     return Trace.build(
         source.path.stem,
         [row.timestamp for row in rows],
@@ -51,3 +52,6 @@ def _sessions(rows: list[Row]) -> list[str]:
     for row in rows:
         first[row.chat_id] = first.get(row.parent_chat_id, row.chat_id)
     return [str(first[row.chat_id]) for row in rows]
+
+
+FORMAT = Format("qwen", "jsonl", FIELDS, read)

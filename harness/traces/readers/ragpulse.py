@@ -1,6 +1,6 @@
 """RAGPulse (arXiv 2511.12979): JSON lines, whole seconds as text, sessions, ids of prompt components.
 
-The components' lengths lie in other files and differ, so that they make no blocks: prompts are distinct.
+The components' lengths are in other files and differ, so they are not blocks: prompts are distinct.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from typing import Annotated
 
 import msgspec
 
-from harness.traces import lines
+from harness.traces import json_lines
+from harness.traces.format import Format
 from harness.traces.source import Source
 from harness.traces.trace import Trace
 
@@ -21,13 +22,13 @@ class Row(msgspec.Struct):
     """One request of a session."""
 
     timestamp: Seconds
-    input_length: lines.Count
-    output_length: lines.Count
+    input_length: json_lines.Count
+    output_length: json_lines.Count
     session_id: str
 
 
 def read(source: Source) -> Trace:
-    rows = lines.parse(source, Row)
+    rows = json_lines.parse(source, Row)
     return Trace.build(
         source.path.stem,
         [float(row.timestamp) for row in rows],
@@ -36,3 +37,6 @@ def read(source: Source) -> Trace:
         session=[row.session_id for row in rows],
         note="shared prompt components (passages, history) are not reproduced: every prompt is distinct",
     )
+
+
+FORMAT = Format("ragpulse", "jsonl", FIELDS, read)

@@ -7,13 +7,12 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import torch
+import platformdirs
 
 HERE = Path(__file__).parent
 SOURCES = sorted(HERE.glob("*.cpp"))
@@ -30,8 +29,8 @@ class BuildError(Exception):
 
 def cache_folder() -> Path:
     """Where built kernels are kept: ROSEINFER_CACHE, else the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("ROSEINFER_CACHE") or Path(base) / "roseinfer")
+    named = os.environ.get("ROSEINFER_CACHE")
+    return Path(named).expanduser() if named else platformdirs.user_cache_path("roseinfer")
 
 
 def load_library() -> ctypes.CDLL:
@@ -93,7 +92,5 @@ def _build(compiler: str, path: Path) -> None:
 
 def _cpu_flags() -> str:
     """What `-march=native` depends on, so that a cache shared by machines stays right."""
-    if sys.platform != "linux":
-        return torch.backends.cpu.get_cpu_capability()
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")

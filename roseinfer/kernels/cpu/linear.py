@@ -1,55 +1,65 @@
-"""The C++ product of bfloat16 rows and weights behind `Linear`; see linear.cpp and products.h."""
+"""The C++ product of bfloat16 rows and weights; see linear.cpp and products.h."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from roseinfer.kernels.cpu.build import INT, LONG, POINTER, kernel
-from roseinfer.kernels.cpu.dot import has_bf16_dot
-from roseinfer.models.config import ModelConfig
-from roseinfer.models.linear import Linear
 
 _PANEL, _VECTOR = 48, 16
 
 
-class CpuLinear(Linear):
-    """bfloat16, with bias, GELU and residual added to the float32 sums. Raises BuildError."""
+@dataclass(frozen=True)
+class Packed:
+    """A weight `[outputs, inputs]` and its bias in the kernel's layout, outputs padded to whole vectors."""
 
-    name = "cpu-bf16"
+    weight: Tensor
+    bias: Tensor | None
+    inputs: int
+    outputs: int
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.out_features, self._inputs = weight.shape
-        fill = -self.out_features % _VECTOR
-        self.weight = _in_panels(F.pad(weight, (0, 0, 0, fill)))
-        self.bias = None if bias is None else F.pad(bias, (0, fill))
-        self._kernel = kernel("linear_bf16", *[POINTER] * 5, *[LONG] * 3, INT)
 
-    @staticmethod
-    def supports(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> bool:
-        """bf16 on a CPU that has its dot product, even numbers of inputs. Raises BuildError."""
-        even = not (config.width | config.ffn_width | config.heads * config.head_dim) % 2
-        return even and device.type == "cpu" and dtype == torch.bfloat16 and has_bf16_dot()
+def pack(weight: Tensor, bias: Tensor | None) -> Packed:
+    """`weight` `[outputs, inputs]`, with an even number of inputs, and `bias` `[outputs]`, both bfloat16."""
+    outputs, inputs = weight.shape
+    fill = -outputs % _VECTOR
+    panels = _in_panels(F.pad(weight, (0, 0, 0, fill)))
+    return Packed(panels, None if bias is None else F.pad(bias, (0, fill)), inputs, outputs)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._run(x)
 
-    def gelu(self, x: Tensor) -> Tensor:
-        return self._run(x, gelu=True)
+def linear(x: Tensor, packed: Packed, residual: Tensor | None = None, *, gelu: bool = False) -> Tensor:
+    """`x Wᵀ + b`, then GELU (the tanh form) or `residual` added, all on the float32 sums.
 
-    def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        return self._run(x, residual.contiguous())
+    Args:
+        x: `[rows, inputs]` bfloat16.
+        residual: `[rows, outputs]` bfloat16.
 
-    def _run(self, x: Tensor, residual: Tensor | None = None, *, gelu: bool = False) -> Tensor:
-        x, rows = x.contiguous(), x.shape[0]
-        out = x.new_empty(rows, self.out_features)
-        self._kernel(
-            self.weight.data_ptr(), None if self.bias is None else self.bias.data_ptr(), x.data_ptr(),
-            None if residual is None else residual.data_ptr(), out.data_ptr(),
-            rows, self._inputs, self.out_features, gelu,
-        )  # fmt: skip
-        return out
+    Returns:
+        `[rows, outputs]` bfloat16.
+
+    Raises:
+        BuildError: The kernels cannot be built here.
+    """
+    x, rows = x.contiguous(), x.shape[0]
+    residual = None if residual is None else residual.contiguous()
+    out = x.new_empty(rows, packed.outputs)
+    _kernel()(
+        packed.weight.data_ptr(), None if packed.bias is None else packed.bias.data_ptr(), x.data_ptr(),
+        None if residual is None else residual.data_ptr(), out.data_ptr(),
+        rows, packed.inputs, packed.outputs, gelu,
+    )  # fmt: skip
+    return out
+
+
+@cache
+def _kernel() -> Callable[..., None]:
+    return kernel("linear_bf16", *[POINTER] * 5, *[LONG] * 3, INT)
 
 
 def _in_panels(weight: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-// What stands between the matrix products of a Llama layer (CPU), one pass over memory each.
+// What is between the matrix products of a Llama layer (CPU), one pass over memory each.
 // Widths are multiples of 16; sums and products are float32.
 #include <cmath>
 

@@ -1,1 +1,1 @@
-"""Kernels in CUDA C++, for what Triton cannot say: loads under way across a barrier, work given to warps."""
+"""Kernels in CUDA C++, where Triton lacks something: loads in flight across barriers, work for each warp."""

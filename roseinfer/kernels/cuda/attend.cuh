@@ -1,7 +1,7 @@
 // Attention of one query over cached tokens, by all warps of a block.
 //
 // A group of DIM / 8 lanes holds a token's key and value, 16 bytes a lane, and a softmax of its own over the
-// tokens it saw; the groups' results are joined in shared memory. Scores are to base 2.
+// tokens it saw; the groups' results are merged in shared memory. Scores are to base 2.
 
 #define LANES (DIM / 8)
 #define GROUPS (32 / LANES)
@@ -14,11 +14,11 @@ struct Cache {
 };
 
 struct Softmax {
-    float top, total, mean[8];  // of a group of lanes; `mean` is yet to be divided by `total`
+    float running_max, running_sum, accumulator[8];  // of a group of lanes; divided by `running_sum` it is the result
 };
 
 struct Shared {
-    float top[WARPS], total[WARPS], mean[WARPS][DIM];
+    float running_max[WARPS], running_sum[WARPS], accumulator[WARPS][DIM];
 };
 
 __device__ __forceinline__ size_t row_of(const Cache& cache, int token, int head) {
@@ -36,35 +36,35 @@ __device__ __forceinline__ float score(const float (&q)[8], uint4 key) {
     return sum;
 }
 
-__device__ __forceinline__ void take(Softmax& state, const float (&scores)[UNROLL], const uint4 (&values)[UNROLL]) {
-    float top = state.top;
+__device__ __forceinline__ void accumulate(Softmax& state, const float (&scores)[UNROLL], const uint4 (&values)[UNROLL]) {
+    float running_max = state.running_max;
 #pragma unroll
-    for (int u = 0; u < UNROLL; u++) top = fmaxf(top, scores[u]);
-    const float base = top == -INFINITY ? 0 : top;  // no token yet: all weights are 0
-    const float keep = exp2f(state.top - base);
-    state.top = top;
-    state.total *= keep;
+    for (int u = 0; u < UNROLL; u++) running_max = fmaxf(running_max, scores[u]);
+    const float base = running_max == -INFINITY ? 0 : running_max;  // no token yet: all weights are 0
+    const float rescale = exp2f(state.running_max - base);
+    state.running_max = running_max;
+    state.running_sum *= rescale;
 #pragma unroll
-    for (int i = 0; i < 8; i++) state.mean[i] *= keep;
+    for (int i = 0; i < 8; i++) state.accumulator[i] *= rescale;
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
         const float weight = exp2f(scores[u] - base);
         const Eight v(values[u]);
-        state.total += weight;
+        state.running_sum += weight;
 #pragma unroll
-        for (int i = 0; i < 8; i++) state.mean[i] += weight * v.at[i];
+        for (int i = 0; i < 8; i++) state.accumulator[i] += weight * v.at[i];
     }
 }
 
-// The new token, behind `cached` ones: 16 bytes of its key and value a lane of the first group, by a whole warp. It
-// counts, and with `append` goes to the cache.
-__device__ __forceinline__ void take_new(
+// The new token, after `cached` ones: 16 bytes of its key and value a lane of the first group, by a whole warp.
+// With `append` it is stored in the cache.
+__device__ __forceinline__ void accumulate_new(
     Softmax& state, const float (&q)[8], uint4 key, uint4 value, const Cache& cache, int cached, int head, bool append,
     int lane
 ) {
     const float scores[UNROLL] = {score(q, key), -INFINITY, -INFINITY, -INFINITY};
-    const uint4 taken[UNROLL] = {value};
-    if (lane < LANES) take(state, scores, taken);
+    const uint4 values[UNROLL] = {value};
+    if (lane < LANES) accumulate(state, scores, values);
     if (lane < LANES && append) {
         const size_t at = row_of(cache, cached, head) + lane * 8;
         *(uint4*)(cache.keys + at) = key;
@@ -113,7 +113,7 @@ __device__ __forceinline__ void attend(
             const float found = score(q, tokens.keys[u]);
             scores[u] = start + u * GROUPS + lane / LANES < end ? found : -INFINITY;
         }
-        take(state, scores, tokens.values);
+        accumulate(state, scores, tokens.values);
         if (start + stride < end) {
             size_t places[UNROLL];
             find(places, cache, head, start + stride, end, lane);
@@ -123,45 +123,45 @@ __device__ __forceinline__ void attend(
 }
 
 // One softmax for all groups of the warp.
-__device__ __forceinline__ void join_groups(Softmax& state) {
+__device__ __forceinline__ void merge_groups(Softmax& state) {
 #pragma unroll
     for (int step = LANES; step < 32; step *= 2) {
-        const float top = fmaxf(state.top, __shfl_xor_sync(~0u, state.top, step));
-        const float keep = top == -INFINITY ? 0 : exp2f(state.top - top);
-        state.top = top;
-        state.total *= keep;
-        state.total += __shfl_xor_sync(~0u, state.total, step);
+        const float running_max = fmaxf(state.running_max, __shfl_xor_sync(~0u, state.running_max, step));
+        const float rescale = running_max == -INFINITY ? 0 : exp2f(state.running_max - running_max);
+        state.running_max = running_max;
+        state.running_sum *= rescale;
+        state.running_sum += __shfl_xor_sync(~0u, state.running_sum, step);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            state.mean[i] *= keep;
-            state.mean[i] += __shfl_xor_sync(~0u, state.mean[i], step);
+            state.accumulator[i] *= rescale;
+            state.accumulator[i] += __shfl_xor_sync(~0u, state.accumulator[i], step);
         }
     }
 }
 
-// Joins what all warps of the block found; thread d < DIM returns element d of the mean, and in
-// `weight` the logarithm to base 2 of its weight, -infinity where there was no token.
-__device__ __forceinline__ float join(Shared& shared, Softmax& state, int warp, int lane, float& weight) {
-    join_groups(state);
+// Merges the softmax of all warps of the block. Thread d < DIM returns element d of the result, and in `lse` the
+// logarithm to base 2 of the sum of exponentials, -infinity where there was no token.
+__device__ __forceinline__ float merge(Shared& shared, Softmax& state, int warp, int lane, float& lse) {
+    merge_groups(state);
     if (lane == 0) {
-        shared.top[warp] = state.top;
-        shared.total[warp] = state.total;
+        shared.running_max[warp] = state.running_max;
+        shared.running_sum[warp] = state.running_sum;
     }
     if (lane < LANES)
 #pragma unroll
-        for (int i = 0; i < 8; i++) shared.mean[warp][lane * 8 + i] = state.mean[i];
+        for (int i = 0; i < 8; i++) shared.accumulator[warp][lane * 8 + i] = state.accumulator[i];
     __syncthreads();
-    weight = -INFINITY;
+    lse = -INFINITY;
     if (threadIdx.x >= DIM) return 0;
-    float top = -INFINITY, total = 0, mean = 0;
+    float running_max = -INFINITY, running_sum = 0, accumulator = 0;
 #pragma unroll
-    for (int i = 0; i < WARPS; i++) top = fmaxf(top, shared.top[i]);
+    for (int i = 0; i < WARPS; i++) running_max = fmaxf(running_max, shared.running_max[i]);
 #pragma unroll
     for (int i = 0; i < WARPS; i++) {
-        const float keep = top == -INFINITY ? 0 : exp2f(shared.top[i] - top);
-        total += shared.total[i] * keep;
-        mean += shared.mean[i][threadIdx.x] * keep;
+        const float rescale = running_max == -INFINITY ? 0 : exp2f(shared.running_max[i] - running_max);
+        running_sum += shared.running_sum[i] * rescale;
+        accumulator += shared.accumulator[i][threadIdx.x] * rescale;
     }
-    if (total > 0) weight = top + log2f(total);
-    return total > 0 ? mean / total : 0;
+    if (running_sum > 0) lse = running_max + log2f(running_sum);
+    return running_sum > 0 ? accumulator / running_sum : 0;
 }

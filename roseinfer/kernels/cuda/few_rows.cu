@@ -14,7 +14,7 @@
 #define SHARE (WIDTH / CLUSTER)  // columns of the residual stream that a block adds up, and is to compute
 #define TILES (WIDTH / 256)      // of 8 outputs, for a warp; and blocks of 32 inputs
 #define MOST_PARTS 16
-#define PAD 32  // halves behind a row: lanes that read neighbouring rows hit different banks
+#define PAD 32  // halves after a row: lanes that read neighbouring rows hit different banks
 
 static_assert(WARPS == CLUSTER, "a warp writes to the block of its number");
 static_assert(DIM == 64 && HEADS <= MOST_PARTS && ROWS <= WARPS && INNER == 4 * WIDTH, "as the work is dealt");
@@ -71,7 +71,7 @@ __device__ __forceinline__ void gather(
     float4 bias = make_float4(0, 0, 0, 0), x[ROWS];
     if (inside && before.count) bias = read_four(before.bias + column);
     arrive();  // this block has started
-    follow();
+    pdl_wait();
     if (inside) {
 #pragma unroll
         for (int row = 0; row < ROWS; row++) {
@@ -175,7 +175,7 @@ __device__ __forceinline__ void leave(float* parts, int part, const float (*foun
 
 // What some warps found for a row: see Softmax.
 struct __align__(8) Found {
-    float mean[DIM], top, total;
+    float accumulator[DIM], running_max, running_sum;
 };
 
 struct AttentionShared {
@@ -201,7 +201,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     constexpr int OUTPUTS = 3 * DIM / CLUSTER, PER_ROW = WARPS / ROWS, SPAN = UNROLL * GROUPS;
     extern __shared__ uint4 memory[];
     AttentionShared& shared = *(AttentionShared*)memory;
-    let_next_start();
+    pdl_launch();
     const int rank = cluster_rank(), head = blockIdx.x / CLUSTER;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
@@ -251,49 +251,49 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     Softmax state{-INFINITY, 0, {}};
     if (busy && slot == 0) {
         const uint4 key = *(const uint4*)(mine + DIM), value = *(const uint4*)(mine + 2 * DIM);
-        take_new(state, scaled, key, value, cache, cached, head, length > 0, lane);
+        accumulate_new(state, scaled, key, value, cache, cached, head, length > 0, lane);
     }
     attend(state, scaled, cache, head, begin, end, CLUSTER * PER_ROW * SPAN, tokens, lane);
-    join_groups(state);
+    merge_groups(state);
     if (lane < LANES) {
 #pragma unroll
-        for (int i = 0; i < 8; i++) shared.by_warp[warp].mean[lane * 8 + i] = state.mean[i];
-        shared.by_warp[warp].top = state.top;
-        shared.by_warp[warp].total = state.total;
+        for (int i = 0; i < 8; i++) shared.by_warp[warp].accumulator[lane * 8 + i] = state.accumulator[i];
+        shared.by_warp[warp].running_max = state.running_max;
+        shared.by_warp[warp].running_sum = state.running_sum;
     }
     __syncthreads();
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        float top = -INFINITY, total = 0;
-        float2 mean = make_float2(0, 0);
+        float running_max = -INFINITY, running_sum = 0;
+        float2 accumulator = make_float2(0, 0);
 #pragma unroll
-        for (int i = 0; i < PER_ROW; i++) top = fmaxf(top, shared.by_warp[i * ROWS + r].top);
+        for (int i = 0; i < PER_ROW; i++) running_max = fmaxf(running_max, shared.by_warp[i * ROWS + r].running_max);
 #pragma unroll
         for (int i = 0; i < PER_ROW; i++) {
             const Found& found = shared.by_warp[i * ROWS + r];
-            const float keep = top == -INFINITY ? 0 : exp2f(found.top - top);
-            const float2 two = *(const float2*)&found.mean[lane * 2];
-            total += found.total * keep;
-            mean.x += two.x * keep;
-            mean.y += two.y * keep;
+            const float rescale = running_max == -INFINITY ? 0 : exp2f(found.running_max - running_max);
+            const float2 two = *(const float2*)&found.accumulator[lane * 2];
+            running_sum += found.running_sum * rescale;
+            accumulator.x += two.x * rescale;
+            accumulator.y += two.y * rescale;
         }
-        put(there(&shared.by_block[rank][r].mean[lane * 2], warp), mean);
-        if (lane == 0) put(there(&shared.by_block[rank][r].top, warp), make_float2(top, total));
+        put(there(&shared.by_block[rank][r].accumulator[lane * 2], warp), accumulator);
+        if (lane == 0) put(there(&shared.by_block[rank][r].running_max, warp), make_float2(running_max, running_sum));
     }
     arrive();
     await();
     for (int n = threadIdx.x; n < ROWS * DIM; n += THREADS) {
         const int r = n / DIM, d = n % DIM;
-        float top = -INFINITY, total = 0, mean = 0;
+        float running_max = -INFINITY, running_sum = 0, accumulator = 0;
 #pragma unroll
-        for (int i = 0; i < CLUSTER; i++) top = fmaxf(top, shared.by_block[i][r].top);
+        for (int i = 0; i < CLUSTER; i++) running_max = fmaxf(running_max, shared.by_block[i][r].running_max);
 #pragma unroll
         for (int i = 0; i < CLUSTER; i++) {
-            const float keep = exp2f(shared.by_block[i][r].top - top);  // the new token is there: `top` is finite
-            total += shared.by_block[i][r].total * keep;
-            mean += shared.by_block[i][r].mean[d] * keep;
+            const float rescale = exp2f(shared.by_block[i][r].running_max - running_max);  // the new token is there: `running_max` is finite
+            running_sum += shared.by_block[i][r].running_sum * rescale;
+            accumulator += shared.by_block[i][r].accumulator[d] * rescale;
         }
-        shared.attended[r][d] = narrow(mean / total);
+        shared.attended[r][d] = narrow(accumulator / running_sum);
     }
     __syncthreads();
     out_tiles.times(shared.out_found[warp], &shared.attended[0][warp % 2 * 32], DIM + PAD);
@@ -317,7 +317,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     constexpr int UNITS = INNER / MOST_PARTS, OUTPUTS = UNITS / CLUSTER;
     extern __shared__ uint4 memory[];
     MlpShared& shared = *(MlpShared*)memory;
-    let_next_start();
+    pdl_launch();
     const int rank = cluster_rank(), cluster = blockIdx.x / CLUSTER;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 

@@ -15,7 +15,7 @@ from roseinfer.kernels.capability import is_hopper
 from roseinfer.kernels.cuda.build import available, kernel
 from roseinfer.kernels.cuda.launch import Kernel
 
-#: More rows than this are left to the matrix units.
+#: More rows than this are left to the matrix units (H200, 2026-11-21, docs/notes/h200.md).
 MAX_ROWS = 8
 _WARPS = _CLUSTER = 8
 _PARTS = 16

@@ -113,7 +113,7 @@ extern "C" __global__ void BLOCKS_OF_REQUEST __launch_bounds__(THREADS, RESIDENT
 #if SPLITS > 1
     __shared__ Found found;
 #endif
-    let_next_start();
+    pdl_launch();
     const int index = blockIdx.x, head = blockIdx.y, split = blockIdx.z;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int length = lengths[index], cached = max(length - 1, 0);
@@ -142,7 +142,7 @@ extern "C" __global__ void BLOCKS_OF_REQUEST __launch_bounds__(THREADS, RESIDENT
     turn.load(turns + (size_t)cached * DIM, t);
     if (NORM) q_by.load(q_gain, t), k_by.load(k_gain, t);
 
-    follow();
+    pdl_wait();
     const half_t* const token = qkv + (size_t)index * qkv_stride;
     Lane query, key;
     uint4 value[HALVES][2];

@@ -45,12 +45,13 @@ __device__ __forceinline__ uint4 load_once(const half_t* at) {
     return v;
 }
 
-// The next kernel in the stream may start, and waits in `follow` until this one has ended and its results are there.
-// What does not depend on the kernel before is asked for ahead of `follow`. Older GPUs run one after the other.
+// Programmatic dependent launch (PDL). `pdl_launch`: the next kernel in the stream may start. `pdl_wait`: wait until
+// the kernel before has ended and its results are there; what does not depend on it is loaded before this call.
+// Older GPUs run one kernel after the other.
 #if __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ __forceinline__ void follow() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void pdl_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 #else
-__device__ __forceinline__ void let_next_start() {}
-__device__ __forceinline__ void follow() {}
+__device__ __forceinline__ void pdl_launch() {}
+__device__ __forceinline__ void pdl_wait() {}
 #endif

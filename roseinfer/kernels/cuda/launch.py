@@ -17,7 +17,7 @@ _PREFERRED_SHARED_MEMORY_CARVEOUT = 9
 
 
 class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute: a union of 64 bytes behind its number."""
+    """CUlaunchAttribute: a number and a union of 64 bytes."""
 
     _fields_ = [
         ("id", ctypes.c_int),
@@ -42,7 +42,7 @@ class _Config(ctypes.Structure):
 
 class Kernel:
     """A kernel that starts while the one before it ends, where the device can do that (programmatic dependent
-    launch): in it, `follow` of half.cuh comes before the first use of what that one leaves."""
+    launch): it calls `pdl_wait` of half.cuh before the first use of that one's results."""
 
     def __init__(self, compiled: Any) -> None:
         self._function: ctypes.c_void_p = compiled.func
@@ -71,10 +71,10 @@ class Kernel:
             if beside:
                 _check(driver.cuFuncSetAttribute(self._function, _PREFERRED_SHARED_MEMORY_CARVEOUT, 100))
             self._allowed = shared_bytes
-        held = [
+        values = [
             ctypes.c_void_p(arg.data_ptr()) if isinstance(arg, Tensor) else ctypes.c_int(arg) for arg in args
         ]
-        pointers = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         early = _Attribute(id=_PROGRAMMATIC_STREAM_SERIALIZATION, value=1)
         config = _Config(
             grid=(ctypes.c_uint * 3)(*grid),

@@ -9,10 +9,10 @@
 extern "C" __global__ void __launch_bounds__(32 * WARPS) paged_decode(
     const half_t* q, const half_t* k, const half_t* v, int q_stride, int k_stride, int v_stride,
     half_t* keys, half_t* values, const int* table, int table_stride, const int* rows, const int* lengths,
-    void* out, float* weights
+    void* out, float* lse
 ) {
     __shared__ Shared shared;
-    let_next_start();
+    pdl_launch();
     const int index = blockIdx.x, head = blockIdx.y, split = blockIdx.z;
     const int kv_head = head / (HEADS / KV_HEADS);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = lane % LANES * 8;
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) paged_decode(
     find(places, cache, kv_head, begin + warp * UNROLL * GROUPS, end, lane);
     tokens.load(cache, places, begin + warp * UNROLL * GROUPS, end, lane);
 
-    follow();
+    pdl_wait();
     const Eight query(*(const uint4*)(q + (size_t)index * q_stride + head * DIM + part));
     float scaled[8];
 #pragma unroll
@@ -35,15 +35,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) paged_decode(
         const uint4 key = *(const uint4*)(k + (size_t)index * k_stride + kv_head * DIM + part);
         const uint4 value = *(const uint4*)(v + (size_t)index * v_stride + kv_head * DIM + part);
         const bool append = head % (HEADS / KV_HEADS) == 0 && lengths[index] > 0;
-        take_new(state, scaled, key, value, cache, cached, kv_head, append, lane);
+        accumulate_new(state, scaled, key, value, cache, cached, kv_head, append, lane);
     }
     attend(state, scaled, cache, kv_head, begin + warp * UNROLL * GROUPS, end, PASS, tokens, lane);
-    float weight;
-    const float mean = join(shared, state, warp, lane, weight);
+    float own_lse;
+    const float result = merge(shared, state, warp, lane, own_lse);
     const size_t at = ((size_t)index * HEADS + head) * SPLITS + split;
     if (threadIdx.x < DIM) {
-        if (SPLITS == 1) ((half_t*)out)[at * DIM + threadIdx.x] = narrow(mean);
-        else ((float*)out)[at * DIM + threadIdx.x] = mean;
+        if (SPLITS == 1) ((half_t*)out)[at * DIM + threadIdx.x] = narrow(result);
+        else ((float*)out)[at * DIM + threadIdx.x] = result;
     }
-    if (SPLITS > 1 && threadIdx.x == 0) weights[at] = weight;
+    if (SPLITS > 1 && threadIdx.x == 0) lse[at] = own_lse;
 }

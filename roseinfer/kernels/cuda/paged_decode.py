@@ -20,9 +20,9 @@ def supports(dim: int, dtype: torch.dtype) -> bool:
 
 def launch(
     q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, table: Tensor, rows: Tensor,
-    lengths: Tensor, means: Tensor, shares: Tensor, block_size: int, splits: int,
+    lengths: Tensor, parts: Tensor, lse: Tensor, block_size: int, splits: int,
 ) -> None:  # fmt: skip
-    """As the Triton kernel of the same arguments; `means` in the dtype of `q` where `splits` is 1."""
+    """As the Triton kernel of the same arguments; `parts` in the dtype of `q` where `splits` is 1."""
     count, heads, dim = q.shape
     kv_heads = k.shape[1]
     run = kernel(
@@ -35,6 +35,6 @@ def launch(
         32 * _WARPS,
         [
             q, k, v, q.stride(0), k.stride(0), v.stride(0), keys, values, table, table.stride(0), rows,
-            lengths, means, shares,
+            lengths, parts, lse,
         ],
     )  # fmt: skip

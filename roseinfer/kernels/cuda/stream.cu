@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 2) stream(
     __shared__ __align__(16) float found[2][WARPS][8 * STRIDE];
     __shared__ float squares[WARPS][8];
     __shared__ barrier_t full[DEPTH], empty[DEPTH];
-    let_next_start();
+    pdl_launch();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int tiles = ((int)(OUTPUTS / MADE) - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
     if (threadIdx.x == 0) {
@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 2) stream(
     const int share = warp * STEPS * 32 + t * 8;
     const half_t* const x_at = x + (size_t)g * INPUTS + share;
     const bool mine = g < rows;
-    follow();
+    pdl_wait();
     uint4* const held = (uint4*)(ring + DEPTH * COLUMNS * PITCH) + warp * rows * 4 + lane;
     if (HELD && mine) {
         float sum = 0;

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from roseinfer.kernels.triton.launch import early, follow
+from roseinfer.kernels.triton.launch import early, pdl_wait
 
 _BLOCK = 2048
 
@@ -17,7 +17,7 @@ def _argmax_of_parts(logits_ptr, best_ptr, token_ptr, vocab, stride, PARTS: tl.c
              EARLY: tl.constexpr):  # fmt: skip
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     n = part * BLOCK + tl.arange(0, BLOCK)
-    follow(EARLY)
+    pdl_wait(EARLY)
     logits = tl.load(logits_ptr + row * stride + n, n < vocab, float("-inf")).to(tl.float32)
     best = tl.max(logits, 0)
     tl.store(best_ptr + row * PARTS + part, best)
@@ -30,7 +30,7 @@ def _argmax(best_ptr, token_ptr, rows_ptr, last_ptr, out_ptr, PARTS: tl.constexp
     index = tl.program_id(0)
     p = tl.arange(0, PAD_PARTS)
     inside = p < PARTS
-    follow(EARLY)
+    pdl_wait(EARLY)
     best = tl.load(best_ptr + index * PARTS + p, inside, float("-inf"))
     token = tl.load(token_ptr + index * PARTS + p, inside, 2147483647)
     choice = tl.min(tl.where(best == tl.max(best, 0), token, 2147483647), 0).to(tl.int64)

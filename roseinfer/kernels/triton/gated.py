@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from roseinfer.kernels.triton.launch import early, follow
+from roseinfer.kernels.triton.launch import early, pdl_wait
 from roseinfer.kernels.triton.swiglu import gated
 
 
@@ -25,7 +25,7 @@ def _gated_linear(
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = (m < rows)[:, None]
-    follow(EARLY)
+    pdl_wait(EARLY)
     k = tl.arange(0, BLOCK_K)
     x_at = x_ptr + m[:, None] * K + k[None, :]
     gate_at = weight_ptr + n[None, :] * K + k[:, None]

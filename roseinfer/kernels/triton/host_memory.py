@@ -1,6 +1,6 @@
-"""A step's arrays from host memory and its results back, by kernels: no copy engine stands between two steps.
+"""A step's arrays from host memory and its results back, by kernels: no copy engine delays the next step.
 
-Both sides count the steps, and with them go around the same slots; a kernel finds its slot by a ticket.
+Host and device both count the steps and use the slots in turn. On the device the count is a ticket.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from roseinfer.kernels.triton.launch import early, follow
+from roseinfer.kernels.triton.launch import early, pdl_wait
 
 _PROGRAMS = 32
 _BLOCK = 512
 
 
 @triton.jit(do_not_specialize=["count", "rows"])
-def _take(
+def _read_slot(
     source_ptr, ticket_ptr, out_ptr, table_ptr, count, rows,
     SLOTS: tl.constexpr, WORDS: tl.constexpr, WIDTH: tl.constexpr, PAD_WIDTH: tl.constexpr,
     PROGRAMS: tl.constexpr, BLOCK: tl.constexpr,
@@ -37,42 +37,42 @@ def _take(
             tl.store(table_ptr + row * WIDTH + e, line, e < WIDTH)
 
 
-def take(source: Tensor, ticket: Tensor, out: Tensor, table: Tensor | None = None) -> None:
+def read_slot(source: Tensor, ticket: Tensor, out: Tensor, table: Tensor | None = None) -> None:
     """Copy a slot of `source` `[slots, words]` to `out` `[n]`, both int32; the next slot at the next call.
 
     Args:
         source: of the device or in pinned memory.
         ticket: a zero `[1]` int64 on the device, of this source alone.
-        table: `[rows, width]` int32. Behind the `n` words stand a count, as many rows out of at most `rows`,
-            and behind these `rows` places as many lines, which take the place of the table's.
+        table: `[rows, width]` int32. After the `n` words the slot has a count, then that many row numbers in
+            `rows` places, then that many lines, which replace those rows of the table.
     """
     slots, words = source.shape
     rows, width = table.shape if table is not None else (0, 0)
-    _take[(_PROGRAMS,)](
+    _read_slot[(_PROGRAMS,)](
         source, ticket, out, out if table is None else table, len(out), rows, SLOTS=slots, WORDS=words,
         WIDTH=width, PAD_WIDTH=triton.next_power_of_2(width), PROGRAMS=_PROGRAMS, BLOCK=_BLOCK, num_warps=4,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["count"])
-def _give(x_ptr, target_ptr, ticket_ptr, count, SLOTS: tl.constexpr, WORDS: tl.constexpr,
+def _write_slot(x_ptr, target_ptr, ticket_ptr, count, SLOTS: tl.constexpr, WORDS: tl.constexpr,
           PAD_WORDS: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
-    follow(EARLY)
+    pdl_wait(EARLY)
     at = target_ptr + tl.atomic_add(ticket_ptr, 1) % SLOTS * WORDS
     i = tl.arange(0, PAD_WORDS)
     tl.store(at + i, tl.load(x_ptr + i, i < count), i < count)
 
 
-def give(x: Tensor, target: Tensor, ticket: Tensor) -> None:
+def write_slot(x: Tensor, target: Tensor, ticket: Tensor) -> None:
     """Copy `x` `[n]` to a slot of `target` `[slots, words]`, both int64, `target` in pinned memory; the next
     slot at the next call. `ticket` is a zero `[1]` int64 on the device, of this target alone."""
     slots, words = target.shape
-    _give[(1,)](
+    _write_slot[(1,)](
         x, target, ticket, len(x), SLOTS=slots, WORDS=words, PAD_WORDS=triton.next_power_of_2(words),
         num_warps=1, **early(x.device),
     )  # fmt: skip
 
 
 def ticket(device: torch.device) -> Tensor:
-    """What `take` and `give` count with."""
+    """What `read_slot` and `write_slot` count with."""
     return torch.zeros(1, dtype=torch.int64, device=device)

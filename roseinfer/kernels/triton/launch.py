@@ -1,7 +1,7 @@
 """How kernels are started: how many programs, and whether while the kernel before still runs.
 
 Numbers that change from step to step are not specialised (`do_not_specialize`): Triton would compile a kernel
-once more for 1 and for multiples of 16, in the midst of serving.
+once more for 1 and for multiples of 16, while requests are served.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def multiprocessors(device: torch.device) -> int:
 
 
 def early(device: torch.device) -> dict[str, Any]:
-    """Launch options: the kernel starts while the one before it ends (programmatic dependent launch, from
-    compute capability 9.0), and `follow` in it waits until that one's results are there."""
+    """Launch options: the kernel starts while the one before it ends (programmatic dependent launch, PDL:
+    compute capability 9.0 and later), and `pdl_wait` in it waits until that one's results are there."""
     return {"EARLY": True, "launch_pdl": True} if is_hopper(device) else {"EARLY": False}
 
 
 @triton.jit
-def follow(EARLY: tl.constexpr, LATE: tl.constexpr = False):
-    """Let the next kernel start, or with LATE leave that to `let_follow`, then wait for the kernels before
-    this one. What does not depend on them, such as weights, is loaded ahead of this call."""
+def pdl_wait(EARLY: tl.constexpr, LATE: tl.constexpr = False):
+    """Let the next kernel start, or with LATE leave that to `pdl_launch_late`, then wait for the kernels
+    before this one. What does not depend on them, such as weights, is loaded before this call."""
     if EARLY:
         if not LATE:
             gdc_launch_dependents()
@@ -40,7 +40,7 @@ def follow(EARLY: tl.constexpr, LATE: tl.constexpr = False):
 
 
 @triton.jit
-def let_follow(EARLY: tl.constexpr, LATE: tl.constexpr):
-    """Let the next kernel start where `follow` has not."""
+def pdl_launch_late(EARLY: tl.constexpr, LATE: tl.constexpr):
+    """Let the next kernel start where `pdl_wait` has not."""
     if EARLY and LATE:
         gdc_launch_dependents()

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from roseinfer.kernels.triton.launch import early, follow
+from roseinfer.kernels.triton.launch import early, pdl_wait
 
 
 @triton.jit
@@ -26,7 +26,7 @@ def _norm(x_ptr, branch_ptr, bias_ptr, gain_ptr, shift_ptr, out_ptr, rows, eps, 
     inside = k < K
     gain = tl.load(gain_ptr + k, inside, 0.0).to(tl.float32)
     shift = tl.load(shift_ptr + k, inside, 0.0).to(tl.float32)
-    follow(EARLY)
+    pdl_wait(EARLY)
     x = tl.load(x_ptr + at + k, inside, 0.0).to(tl.float32)
     if PARTS > 0:
         x += tl.load(bias_ptr + k, inside, 0.0).to(tl.float32)

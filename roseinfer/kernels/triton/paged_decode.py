@@ -1,9 +1,9 @@
 """Attention of one new token of each request over its cached blocks, and the append of its key and value.
 
-The cached tokens of a request are split among several programs where there are few requests; each leaves its
-weighted mean and the logarithm of its weight, which a second kernel joins (flash decoding, Dao et al. 2023).
-Where the head size allows it, `roseinfer.kernels.cuda.paged_decode` runs instead of the first, which has more
-loads under way.
+The cached tokens of a request are split among several programs where there are few requests. Each leaves
+its result and the logarithm of its sum of exponentials (LSE), with which a second kernel merges the results
+(flash decoding, Dao et al. 2023). Where the head size allows it, `roseinfer.kernels.cuda.paged_decode`, which
+has more loads in flight, runs instead of the first kernel.
 Reference: `TorchPagedAttention`.
 """
 
@@ -15,10 +15,10 @@ import triton.language as tl
 from torch import Tensor
 
 from roseinfer.kernels.cuda import paged_decode as cuda
-from roseinfer.kernels.triton.launch import early, follow, multiprocessors
+from roseinfer.kernels.triton.launch import early, multiprocessors, pdl_wait
 
 LOG2E = tl.constexpr(1.4426950408889634)
-#: Cached tokens a program reads at a time.
+#: Cached tokens a program reads at a time: the best of 32 to 128 on an H200 (2026-11-21, docs/notes/h200.md).
 BLOCK_TOKENS = 64
 WARPS, STAGES = 4, 3
 
@@ -27,7 +27,7 @@ WARPS, STAGES = 4, 3
 def _paged_attention(
     q_ptr, k_ptr, v_ptr, q_stride, k_stride, v_stride,
     keys_ptr, values_ptr, table_ptr, table_stride, rows_ptr, lengths_ptr,
-    out_ptr, share_ptr, scale,
+    out_ptr, lse_ptr, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_TOKENS: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -35,20 +35,20 @@ def _paged_attention(
     kv_head = head // (HEADS // KV_HEADS)
     d = tl.arange(0, PAD_DIM)
     inside = d < DIM
-    follow(EARLY)
+    pdl_wait(EARLY)
     length = tl.load(lengths_ptr + index)
     row = tl.load(rows_ptr + index).to(tl.int64)
     table = table_ptr + row * table_stride
     cached = length - 1
-    share = tl.cdiv(tl.cdiv(cached, SPLITS), BLOCK_TOKENS) * BLOCK_TOKENS
-    begin = split * share
-    end = tl.minimum(begin + share, cached)
+    part = tl.cdiv(tl.cdiv(cached, SPLITS), BLOCK_TOKENS) * BLOCK_TOKENS
+    begin = split * part
+    end = tl.minimum(begin + part, cached)
 
     q = tl.load(q_ptr + index * q_stride + head * DIM + d, inside, 0.0).to(tl.float32) * (scale * LOG2E)
     new = inside & (length > 0)
-    top = float("-inf")
-    total = 0.0
-    acc = tl.zeros([PAD_DIM], tl.float32)
+    running_max = float("-inf")
+    running_sum = 0.0
+    accumulator = tl.zeros([PAD_DIM], tl.float32)
     if split == 0:
         k = tl.load(k_ptr + index * k_stride + kv_head * DIM + d, new, 0.0)
         v = tl.load(v_ptr + index * v_stride + kv_head * DIM + d, new, 0.0)
@@ -57,9 +57,9 @@ def _paged_attention(
             slot = (block * BLOCK_SIZE + cached % BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM
             tl.store(keys_ptr + slot + d, k, inside)
             tl.store(values_ptr + slot + d, v, inside)
-        top = tl.sum(q * k.to(tl.float32))
-        total = 1.0
-        acc = v.to(tl.float32)
+        running_max = tl.sum(q * k.to(tl.float32))
+        running_sum = 1.0
+        accumulator = v.to(tl.float32)
     for start in range(begin, end, BLOCK_TOKENS):
         t = start + tl.arange(0, BLOCK_TOKENS)
         seen = t < end
@@ -69,31 +69,31 @@ def _paged_attention(
         k = tl.load(keys_ptr + slot[:, None] + d[None, :], mask, 0.0).to(tl.float32)
         v = tl.load(values_ptr + slot[:, None] + d[None, :], mask, 0.0).to(tl.float32)
         score = tl.where(seen, tl.sum(q[None, :] * k, 1), float("-inf"))
-        higher = tl.maximum(top, tl.max(score, 0))
-        weight = tl.exp2(score - higher)
-        keep = tl.exp2(top - higher)
-        acc = acc * keep + tl.sum(weight[:, None] * v, 0)
-        total = total * keep + tl.sum(weight, 0)
-        top = higher
-    mean = acc / tl.where(total > 0, total, 1.0)
+        new_max = tl.maximum(running_max, tl.max(score, 0))
+        weight = tl.exp2(score - new_max)
+        rescale = tl.exp2(running_max - new_max)
+        accumulator = accumulator * rescale + tl.sum(weight[:, None] * v, 0)
+        running_sum = running_sum * rescale + tl.sum(weight, 0)
+        running_max = new_max
+    result = accumulator / tl.where(running_sum > 0, running_sum, 1.0)
     at = (index * HEADS + head) * SPLITS + split
-    tl.store(out_ptr + at * DIM + d, mean.to(out_ptr.dtype.element_ty), inside)
+    tl.store(out_ptr + at * DIM + d, result.to(out_ptr.dtype.element_ty), inside)
     if SPLITS > 1:
-        tl.store(share_ptr + at, tl.where(total > 0, top + tl.log2(total), float("-inf")))
+        tl.store(lse_ptr + at, tl.where(running_sum > 0, running_max + tl.log2(running_sum), float("-inf")))
 
 
 @triton.jit
-def _paged_attention_join(mean_ptr, share_ptr, out_ptr,
+def _merge_splits(parts_ptr, lse_ptr, out_ptr,
           DIM: tl.constexpr, PAD_DIM: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
     at = tl.program_id(0)
     d = tl.arange(0, PAD_DIM)
     inside = d < DIM
     s = tl.arange(0, SPLITS)
-    follow(EARLY)
-    share = tl.load(share_ptr + at * SPLITS + s)
-    share = tl.exp2(share - tl.max(share, 0))
-    mean = tl.load(mean_ptr + (at * SPLITS + s)[:, None] * DIM + d[None, :], inside[None, :], 0.0)
-    out = tl.sum(mean * share[:, None], 0) / tl.sum(share, 0)
+    pdl_wait(EARLY)
+    weight = tl.load(lse_ptr + at * SPLITS + s)
+    weight = tl.exp2(weight - tl.max(weight, 0))
+    part = tl.load(parts_ptr + (at * SPLITS + s)[:, None] * DIM + d[None, :], inside[None, :], 0.0)
+    out = tl.sum(part * weight[:, None], 0) / tl.sum(weight, 0)
     tl.store(out_ptr + at * DIM + d, out.to(out_ptr.dtype.element_ty), inside)
 
 
@@ -127,9 +127,9 @@ def paged_decode(
     if splits == 1:
         _launch(q, k, v, keys, values, table, rows, lengths, out, out, block_size, 1)
         return out
-    means, shares = paged_decode_split(q, k, v, keys, values, table, rows, lengths, block_size, splits)
-    _paged_attention_join[(count * heads,)](
-        means, shares, out, DIM=dim, PAD_DIM=triton.next_power_of_2(dim), SPLITS=splits, num_warps=1,
+    parts, lse = paged_decode_split(q, k, v, keys, values, table, rows, lengths, block_size, splits)
+    _merge_splits[(count * heads,)](
+        parts, lse, out, DIM=dim, PAD_DIM=triton.next_power_of_2(dim), SPLITS=splits, num_warps=1,
         **early(q.device),
     )  # fmt: skip
     return out
@@ -139,30 +139,30 @@ def paged_decode_split(
     q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, table: Tensor, rows: Tensor,
     lengths: Tensor, block_size: int, splits: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """As `paged_decode`, each request's tokens in `splits` parts (at least 2) that are not joined.
+    """As `paged_decode`, each request's tokens in `splits` parts (at least 2) that are not merged.
 
     Returns:
-        The weighted mean of each part, `[D, heads, splits, dim]` float32, and the logarithm to base 2 of its
-        weight, `[D, heads, splits]` float32: −inf for a part without tokens.
+        The result of each part, `[D, heads, splits, dim]` float32, and the logarithm to base 2 of its sum of
+        exponentials, `[D, heads, splits]` float32: −inf for a part without tokens.
     """
     count, heads, dim = q.shape
-    means = torch.empty(count, heads, splits, dim, dtype=torch.float32, device=q.device)
-    shares = torch.empty(count, heads, splits, dtype=torch.float32, device=q.device)
-    _launch(q, k, v, keys, values, table, rows, lengths, means, shares, block_size, splits)
-    return means, shares
+    parts = torch.empty(count, heads, splits, dim, dtype=torch.float32, device=q.device)
+    lse = torch.empty(count, heads, splits, dtype=torch.float32, device=q.device)
+    _launch(q, k, v, keys, values, table, rows, lengths, parts, lse, block_size, splits)
+    return parts, lse
 
 
 def _launch(
     q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, table: Tensor, rows: Tensor,
-    lengths: Tensor, means: Tensor, shares: Tensor, block_size: int, splits: int,
+    lengths: Tensor, parts: Tensor, lse: Tensor, block_size: int, splits: int,
 ) -> None:  # fmt: skip
     count, heads, dim = q.shape
     if q.is_cuda and cuda.supports(dim, q.dtype):
-        cuda.launch(q, k, v, keys, values, table, rows, lengths, means, shares, block_size, splits)
+        cuda.launch(q, k, v, keys, values, table, rows, lengths, parts, lse, block_size, splits)
         return
     _paged_attention[(count, heads, splits)](
         q, k, v, q.stride(0), k.stride(0), v.stride(0),
-        keys, values, table, table.stride(0), rows, lengths, means, shares, dim**-0.5,
+        keys, values, table, table.stride(0), rows, lengths, parts, lse, dim**-0.5,
         HEADS=heads, KV_HEADS=k.shape[1], DIM=dim, PAD_DIM=triton.next_power_of_2(dim),
         BLOCK_SIZE=block_size, BLOCK_TOKENS=BLOCK_TOKENS, SPLITS=splits, num_warps=WARPS, num_stages=STAGES,
         **early(q.device),

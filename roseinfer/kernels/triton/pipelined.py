@@ -1,7 +1,7 @@
 """Matrix products of some dozen to a few hundred rows, each launched while the kernel ahead of it ends.
 
-A program asks for its part of the weight, as far as the L2 cache, before it waits for that kernel; then it
-goes through the inputs in steps, of which some are always on their way. Sums are in float32.
+A program prefetches its part of the weight into the L2 cache before it waits for that kernel; then it goes
+through the inputs in steps, of which some are always in flight. Sums are in float32.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from roseinfer.kernels.triton.launch import early, follow, let_follow
+from roseinfer.kernels.triton.launch import early, pdl_launch_late, pdl_wait
 from roseinfer.kernels.triton.products import Tile, gelu_of
 
 #: Halves in a line of the cache.
@@ -39,7 +39,7 @@ def _pipelined_linear(
                 "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [at.to(tl.int64)], dtype=tl.int32,
                 is_pure=False, pack=1,
             )  # fmt: skip
-    follow(EARLY, LATE)
+    pdl_wait(EARLY, LATE)
     k = split * share + tl.arange(0, BLOCK_K)
     x_at = x_ptr + m[:, None] * K + k[None, :]
     weight_at = weight_ptr + n[None, :] * K + k[:, None]
@@ -48,7 +48,7 @@ def _pipelined_linear(
         y = tl.dot(tl.load(x_at, inside, 0.0), tl.load(weight_at), y, input_precision="ieee")
         x_at += BLOCK_K
         weight_at += BLOCK_K
-    let_follow(EARLY, LATE)
+    pdl_launch_late(EARLY, LATE)
     if ALONE:
         y += tl.load(bias_ptr + n).to(tl.float32)[None, :]
         if GELU:
@@ -60,8 +60,8 @@ def _pipelined_linear(
 @dataclass(frozen=True)
 class PipelinedTile(Tile):
     """A program's work: `rows` by `outputs`, of one of `splits` parts of the inputs, `inputs` at a time, of
-    which `stages` are under way. `late`: the kernel behind starts only when this one has read its inputs, for
-    one that would compete with it for the memory."""
+    which `stages` are in flight. `late`: the next kernel would compete for the memory, and starts
+    only when this one has read its inputs."""
 
     rows: int
     outputs: int

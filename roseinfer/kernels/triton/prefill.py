@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from roseinfer.kernels.triton.launch import early, follow
+from roseinfer.kernels.triton.launch import early, pdl_wait
 
 LOG2E = tl.constexpr(1.4426950408889634)
 #: The largest head size.
@@ -29,7 +29,7 @@ def _prefill_attention(
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAD_DIM: tl.constexpr,
     PAD_PROMPTS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    follow(EARLY)
+    pdl_wait(EARLY)
     head = tl.program_id(0)
     tile = tl.num_programs(1) - 1 - tl.program_id(1)  # those that see the most keys first
     p = tl.arange(0, PAD_PROMPTS)
@@ -53,24 +53,24 @@ def _prefill_attention(
     q = tl.load(q_ptr + at * q_stride + m[:, None] * q_stride + head * DIM + d[None, :], rows, 0.0)
     k_at = k_ptr + key_start * k_stride + t[None, :] * k_stride + kv_head * DIM + d[:, None]
     v_at = v_ptr + key_start * v_stride + t[:, None] * v_stride + kv_head * DIM + d[None, :]
-    top = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, PAD_DIM], tl.float32)
+    running_max = tl.full([ROWS], float("-inf"), tl.float32)
+    running_sum = tl.zeros([ROWS], tl.float32)
+    accumulator = tl.zeros([ROWS, PAD_DIM], tl.float32)
     for begin in range(0, tl.minimum(keys - count + row + ROWS, keys), TOKENS):
         there = begin + t < keys
         k = tl.load(k_at, there[None, :] & inside[:, None], 0.0)
         score = tl.dot(q, k, input_precision="ieee") * (scale * LOG2E)
         score = tl.where(begin + t[None, :] <= seen[:, None], score, float("-inf"))
-        higher = tl.maximum(top, tl.max(score, 1))
-        weight = tl.exp2(score - higher[:, None])
-        keep = tl.exp2(top - higher)
+        new_max = tl.maximum(running_max, tl.max(score, 1))
+        weight = tl.exp2(score - new_max[:, None])
+        rescale = tl.exp2(running_max - new_max)
         v = tl.load(v_at, there[:, None] & inside[None, :], 0.0)
-        acc = tl.dot(weight.to(v.dtype), v, acc * keep[:, None], input_precision="ieee")
-        total = total * keep + tl.sum(weight, 1)
-        top = higher
+        accumulator = tl.dot(weight.to(v.dtype), v, accumulator * rescale[:, None], input_precision="ieee")
+        running_sum = running_sum * rescale + tl.sum(weight, 1)
+        running_max = new_max
         k_at += TOKENS * k_stride
         v_at += TOKENS * v_stride
-    out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
+    out = (accumulator / running_sum[:, None]).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + at * (HEADS * DIM) + (m[:, None] * HEADS + head) * DIM + d[None, :], out, rows)
 
 
@@ -80,7 +80,7 @@ def prefill(q: Tensor, k: Tensor, v: Tensor, query: Tensor, key: Tensor) -> Tens
     Args:
         q: `[T, heads, dim]`, dim at most MAX_DIM, and k, v `[S, kv heads, dim]`: a token's row is contiguous.
         query, key: `[P + 1]` int32 on the device, the rows at which prompts begin, and where the last ends.
-            A prompt without rows is padding, as are rows behind the last prompt, whose result is undefined.
+            A prompt without rows is padding, as are rows after the last prompt, whose result is undefined.
 
     Returns:
         `[T, heads, dim]` in the dtype of `q`. Nothing of this waits for the device.

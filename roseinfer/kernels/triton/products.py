@@ -36,7 +36,7 @@ class Tile(ABC):
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor, tile: Tile, *, gelu: bool = False) -> Tensor:
-    """`F.linear`, with GELU behind it where `gelu`: x `[R, K]`, weight `[N, K]`, bias `[N]` → `[R, N]`."""
+    """`F.linear`, then GELU where `gelu`: x `[R, K]`, weight `[N, K]`, bias `[N]` → `[R, N]`."""
     out = torch.empty(len(x), len(weight), dtype=x.dtype, device=x.device)
     tile.launch(x, weight, bias, out, gelu=gelu)
     return out

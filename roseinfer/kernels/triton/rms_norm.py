@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from roseinfer.kernels.triton.launch import early, follow
+from roseinfer.kernels.triton.launch import early, pdl_wait
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -17,7 +17,7 @@ def _rms_norm(x_ptr, branch_ptr, gain_ptr, out_ptr, rows, eps, K: tl.constexpr, 
     k = tl.arange(0, PAD_K)
     inside = k < K
     gain = tl.load(gain_ptr + k, inside, 0.0).to(tl.float32)
-    follow(EARLY)
+    pdl_wait(EARLY)
     x = tl.load(x_ptr + at + k, inside, 0.0).to(tl.float32)
     if PARTS > 0:
         for part in tl.static_range(PARTS):

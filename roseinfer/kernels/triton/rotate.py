@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from roseinfer.kernels.cuda.gqa_decode import Heads, Rotation
-from roseinfer.kernels.triton.launch import early, follow
+from roseinfer.kernels.triton.launch import early, pdl_wait
 
 
 @triton.jit
@@ -50,7 +50,7 @@ def _rotate(
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, PAD_HALF)
-    follow(EARLY)
+    pdl_wait(EARLY)
     half: tl.constexpr = DIM // 2
     turn = turns_ptr + tl.load(positions_ptr + token).to(tl.int64) * DIM
     cos = tl.load(turn + d, d < half, 0.0)

@@ -6,13 +6,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from roseinfer.kernels.triton.launch import early, follow
+from roseinfer.kernels.triton.launch import early, pdl_wait
 
 
 @triton.jit
 def _store_kv(k_ptr, v_ptr, k_stride, v_stride, keys_ptr, values_ptr, slots_ptr, WIDTH: tl.constexpr,
            PAD_WIDTH: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
-    follow(EARLY)
+    pdl_wait(EARLY)
     token = tl.program_id(0).to(tl.int64)
     e = tl.arange(0, PAD_WIDTH)
     inside = e < WIDTH

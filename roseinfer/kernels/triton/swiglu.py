@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from roseinfer.kernels.triton.launch import early, follow
+from roseinfer.kernels.triton.launch import early, pdl_wait
 
 _BLOCK = 1024
 
@@ -23,7 +23,7 @@ def _swiglu(x_ptr, out_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.
     row = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = n < WIDTH
-    follow(EARLY)
+    pdl_wait(EARLY)
     gate = tl.load(x_ptr + row * 2 * WIDTH + n, inside, 0.0).to(tl.float32)
     up = tl.load(x_ptr + row * 2 * WIDTH + WIDTH + n, inside, 0.0).to(tl.float32)
     tl.store(out_ptr + row * WIDTH + n, gated(gate, up).to(out_ptr.dtype.element_ty), inside)

@@ -27,7 +27,9 @@ class Done:
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+def bench(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], integration: None
+) -> Callable[..., Done]:
     """Runs `bench` in this process."""
 
     def run(*arguments: str) -> Done:
@@ -80,19 +82,20 @@ class Bench:
 
 
 @pytest.fixture
-def start_bench() -> Iterator[Callable[..., Bench]]:
+def start_bench(integration: None) -> Iterator[Callable[..., Bench]]:
     """Starts `bench` processes, and ends those that are left."""
     started: list[Bench] = []
 
     def start(*arguments: str | os.PathLike[str]) -> Bench:
-        started.append(Bench(*map(os.fspath, arguments)))
+        started.append(Bench(*(os.fspath(argument) for argument in arguments)))
         return started[-1]
 
     yield start
     for one in started:
-        for process in (*one.offspring.values(), one.process):
+        for process in one.offspring.values():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+        one.process.kill()
         one.process.wait()
         for pipe in (one.process.stdout, one.process.stderr):
             if pipe is not None:

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.harness.reporting.conftest import make_offline
+from harness.cli.commands import COMMANDS, load_command
+from tests.harness.report.conftest import make_offline
+
+pytestmark = pytest.mark.integration
 
 
 @pytest.mark.parametrize(
@@ -28,10 +31,13 @@ from tests.harness.reporting.conftest import make_offline
         (["online", "--engines", "roseinfer@x"], "roseinfer has no variant 'x'"),
         (["online", "--base-url", "http://h", "--model", "auto"], "the running server's context is unknown"),
         (["online", "--resume", "no-such-run"], "no-such-run holds no run: No such file or directory"),
-        (["online", "--resume", "x", "--n", "3"], "--resume goes with the run's own settings, not --n"),
+        (
+            ["online", "--resume", "x", "--n", "3"],
+            "--resume uses the run's own settings and cannot be combined with --n",
+        ),
         (
             ["online", "--resume", "x", "--config", "y", "--no-interleave"],
-            "--resume goes with the run's own settings, not --interleave, --config",
+            "--resume uses the run's own settings and cannot be combined with --interleave, --config",
         ),
         (["offline", "--scales", "1"], "No such option: --scales"),
         (["profile", "x", "--tool", "y"], "Invalid value for '--tool': 'y' is not one of 'torch', 'nsys', "),
@@ -42,16 +48,16 @@ from tests.harness.reporting.conftest import make_offline
 def test_a_wrong_command_line(arguments: list[str], message: str, bench: Any) -> None:
     done = bench(*arguments)
     assert (done.code, done.out) == (2, "")
-    line, mend = done.err.splitlines()
-    assert line.startswith(f"bench: {message}") and mend.startswith("  mend: ")
+    line, hint = done.err.splitlines()
+    assert line.startswith(f"bench: {message}") and hint.startswith("  hint: ")
 
 
 def test_a_place_that_cannot_be_written_to(tmp_path: Path, bench: Any) -> None:
     (tmp_path / "file").write_text("kept")
     run = make_offline(tmp_path / "run", repeats=1)
     done = bench("report", str(run), "--out", str(tmp_path / "file" / "report.html"))
-    line, mend = done.err.splitlines()
-    assert done.code == 3 and line.startswith(f"bench: {tmp_path}") and "another --out" in mend
+    line, hint = done.err.splitlines()
+    assert done.code == 3 and line.startswith(f"bench: cannot create {tmp_path}") and "another --out" in hint
     assert {path.name for path in tmp_path.iterdir()} == {"file", "run"}
 
 
@@ -63,21 +69,36 @@ def test_without_a_command_it_shows_its_help(bench: Any) -> None:
 
 @pytest.mark.parametrize("name", ["online-results", "run", "online-settings", "offline-results"])
 def test_schemas_are_json(name: str, bench: Any) -> None:
-    assert json.loads(bench("schema", name).out)["type"] == "object"
+    schema = json.loads(bench("schema", name).out)
+    kinds = schema.get("oneOf", [schema])  # `run` is that of an online or of an offline run
+    resolved = [
+        schema["$defs"][kind["$ref"].rpartition("/")[2]] if "$ref" in kind else kind for kind in kinds
+    ]
+    assert [kind["type"] for kind in resolved] == ["object"] * len(kinds)
 
 
-def test_the_command_is_there_before_anything_heavy_is_imported() -> None:
-    """Ctrl-C while a second of imports goes on must already find `main`."""
-    code = "import sys, harness.cli.app; print([m for m in ('torch', 'pandas', 'typer') if m in sys.modules])"
+@pytest.mark.parametrize(
+    "started", ["import harness.cli.app", "from harness.cli.commands import app; app(['--help'])"]
+)
+def test_what_a_run_needs_is_imported_when_it_runs(started: str) -> None:
+    """Ctrl-C while a second of imports goes on must already find `main`; help comes at once."""
+    code = f"import atexit, sys; atexit.register(lambda: print(*sys.modules)); {started}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert not {"torch", "pandas", "scipy", "matplotlib", "pydantic"} & set(
+        done.stdout.splitlines()[-1].split()
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_listed_by_its_own_summary(name: str) -> None:
+    assert load_command(name).help.split("\n\n")[0] == COMMANDS[name]
 
 
 def test_interrupted_before_a_run_begins(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def press(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.cells.online.resolve_online", press)
+    monkeypatch.setattr("harness.runs.online.resolve_online", press)
     done = bench("online", "--out", str(tmp_path / "runs"))
     assert (done.code, done.out, done.err) == (130, "", "bench: interrupted\n")
     assert not (tmp_path / "runs").exists()

@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness.spec.compare import CompareResults
+from harness.schema.compare import CompareResults
 
 
 def test_an_engine_against_itself_and_then_a_slower_one(
-    serve_golden: Any, start_bench: Any, bench: Any, quick: list[str]
+    start_mock: Any, start_bench: Any, bench: Any, quick: list[str]
 ) -> None:
-    golden, slow = serve_golden("--ttft-ms", "20"), serve_golden("--ttft-ms", "400")
+    server, slow = start_mock("--ttft-ms", "20"), start_mock("--ttft-ms", "400")
     load = [*quick, "--n", "8", "--scales", "0.01", "--repeats", "3"]
-    done = start_bench("online", "--base-url", golden.url, *load, "--aa").end()
+    done = start_bench("online", "--base-url", server.url, *load, "--aa").end()
     assert done.code == 0, done.err
     run = Path(done.out.strip()).parent
     results = json.loads((run / "online_results.json").read_text())

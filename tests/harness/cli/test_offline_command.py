@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from harness.cells.folder import write_json
-from harness.errors import LeftBehindError
-from harness.offline.measured import Measured
-from harness.spec.profile import ProfileManifest
-from harness.spec.results import LaunchRecord, OfflineResults
+from harness.errors import CleanupError
+from harness.files import write_json
+from harness.runs.batch.measured import Measured
+from harness.schema.profile import ProfileManifest
+from harness.schema.results import LaunchRecord, OfflineResults
 
 QUICK = [
     "offline", "--model", "random:gpt2-tiny", "--device", "cpu", "--max-model-len", "64", "--warmup", "0",
@@ -27,7 +27,7 @@ def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
     [folder] = tmp_path.iterdir()
     assert done.out == f"{folder / 'report.html'}\n"
     assert {path.name for path in folder.iterdir()} == {
-        "run.json", "offline_results.json", "summary.md", "report.html", "figures", "logs",
+        "run.json", "offline_results.json", "results.csv", "summary.md", "report.html", "figures", "logs",
     }  # fmt: skip
     results = json.loads((folder / "offline_results.json").read_text())
     OfflineResults.model_validate(results)
@@ -42,7 +42,7 @@ def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
     assert "random:gpt2-tiny, " in (folder / "report.html").read_text()
     assert {path.suffix for path in (folder / "figures").iterdir()} == {".csv", ".png", ".svg"}
     lines = done.err.splitlines()
-    assert lines[0] == f"run {folder}"
+    assert lines[0].startswith(f"run {folder}: ")
     assert lines[1].startswith("skipped openai: it has no in-process API here")
     assert lines[3].startswith("[1/2] roseinfer, repeat 0; log: ")
     heads = ["engine", "req/s", "output tok/s", "total tok/s", "total latency (s)"]
@@ -77,15 +77,15 @@ def test_ctrl_c_within_the_profile_keeps_the_results(
     assert report.is_file()
     assert done.err.splitlines()[-2:] == [
         "bench: interrupted; the run is measured",
-        f"  mend: profile it with `bench profile {report.parent} --tool torch`",
+        f"  hint: profile it with `bench profile {report.parent} --tool torch`",
     ]
 
 
 @pytest.mark.parametrize(
     ("end", "code", "said", "first"),
     [
-        (LeftBehindError("it holds PID 7", "kill -9 7"), 3, "it holds PID 7", "kill -9 7; then "),
-        (KeyboardInterrupt(), 130, "interrupted; what is measured is saved", ""),
+        (CleanupError("it holds PID 7", "kill -9 7"), 3, "it holds PID 7", "kill -9 7; then "),
+        (KeyboardInterrupt(), 130, "interrupted; finished measurements are saved", ""),
     ],
 )
 def test_a_run_that_ends_early_names_what_it_has(
@@ -99,14 +99,14 @@ def test_a_run_that_ends_early_names_what_it_has(
             return answers.pop()
         raise end
 
-    monkeypatch.setattr("harness.offline.run.through_server", measure)
-    monkeypatch.setattr("harness.offline.run.through_worker", measure)
+    monkeypatch.setattr("harness.runs.offline.through_server", measure)
+    monkeypatch.setattr("harness.runs.offline.through_worker", measure)
     done = bench(*QUICK, "--engines", "roseinfer", "--repeats", "2", "--out", str(tmp_path))
     [folder] = tmp_path.iterdir()
     assert (done.code, done.out) == (code, "")
     assert done.err.splitlines()[-2:] == [
         f"bench: {said}",
-        f"  mend: {first}run the command again; `bench report {folder}` shows what was measured",
+        f"  hint: {first}run the command again; `bench report {folder}` shows what was measured",
     ]
     stored = OfflineResults.model_validate_json((folder / "offline_results.json").read_bytes())
     assert len(stored.results) == 1 and [skip.repeat for skip in stored.skipped] == [0, 1, 1]
@@ -119,15 +119,15 @@ def test_an_engine_that_fails(bench: Any, tmp_path: Path, monkeypatch: pytest.Mo
     def gives(*tokens: int) -> Callable[..., tuple[Measured, LaunchRecord]]:
         return lambda *_: (Measured(1.0, tokens), LaunchRecord(engine="roseinfer", label="roseinfer"))
 
-    monkeypatch.setattr("harness.offline.run.through_server", gives(3, 3))
-    monkeypatch.setattr("harness.offline.run.through_worker", gives(3, 2))
+    monkeypatch.setattr("harness.runs.offline.through_server", gives(3, 3))
+    monkeypatch.setattr("harness.runs.offline.through_worker", gives(3, 2))
     done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "one"), "--json")
     assert done.code == 3
     results = json.loads(done.out)
     assert [one["label"] for one in results["results"]] == ["roseinfer"]
     assert [(one["label"], one["repeat"]) for one in results["skipped"]] == [("roseinfer (in-process)", 0)]
 
-    monkeypatch.setattr("harness.offline.run.through_server", gives(2, 3))
+    monkeypatch.setattr("harness.runs.offline.through_server", gives(2, 3))
     done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "all"))
     assert (done.code, done.out) == (3, "")
     assert done.err.splitlines()[-2].startswith("bench: nothing could be measured")

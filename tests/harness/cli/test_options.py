@@ -15,7 +15,7 @@ from harness.cli.options import with_settings
 from harness.engines.base import Installation, Missing
 from harness.engines.registry import LOCAL
 from harness.errors import UsageError
-from harness.spec.settings import CommonSettings, EngineRef, OfflineSettings, OnlineSettings, Slo, Window
+from harness.schema.settings import CommonSettings, EngineRef, OfflineSettings, OnlineSettings, Slo, Window
 
 #: For each setting: the text of its option, what it means, and the settings that it needs beside it.
 COMMON: dict[str, tuple[str, Any]] = {
@@ -175,7 +175,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         (["--concurrency", "1,0"], "--concurrency: '0' should be greater than or equal to 1"),
         (["--concurrency", "1.5"], "--concurrency: '1.5' should be a valid integer"),
         (["--concurrency", "8,8"], "a number of requests in flight is given twice"),
-        (["--engines", "vlm"], "--engines: 'vlm' should be 'roseinfer', 'vllm', "),
+        (["--engines", "vlm"], "there is no engine 'vlm'"),
         (["--engines", "a b"], "--engines: 'a b' is not NAME or NAME@VARIANT"),
         (["--engines", "vllm,vllm"], "--engines: named twice: vllm"),
         (["--engines", "auto,vllm"], "--engines: auto stands alone: it means roseinfer and every other "),
@@ -194,7 +194,7 @@ def test_what_is_wrong_is_one_line(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse(OnlineSettings, arguments)
     assert message in raised.value.message
-    assert "\n" not in raised.value.message and raised.value.mend
+    assert "\n" not in raised.value.message and raised.value.hint
 
 
 @pytest.mark.parametrize(

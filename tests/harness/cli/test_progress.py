@@ -9,8 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.cells.cell import Cell
-from harness.cells.events import (
+from harness.cli.progress import make_display
+from harness.engines.base import EngineVariant
+from harness.engines.variants import Variant
+from harness.loadgen.load_plan import Progress
+from harness.metrics.estimates import distribution
+from harness.metrics.samples import Sample
+from harness.runs.events import (
+    BatchDone,
+    BatchStarting,
     CellDone,
     CellProgress,
     EngineSkipped,
@@ -20,27 +27,29 @@ from harness.cells.events import (
     Reporting,
     Started,
 )
-from harness.cli.progress import make_display
-from harness.engines.base import Contender
-from harness.engines.variants import Variant
-from harness.load.plan import Progress
-from harness.metrics.estimates import distribution
-from harness.metrics.samples import Sample
-from harness.offline.run import Measuring
-from harness.spec.load import LoadLevel
-from harness.spec.results import LATENCY_METRICS, OfflineResult, OnlineSummary, Skipped
-from harness.spec.settings import EngineRef
+from harness.runs.schedule import Cell
+from harness.schema.load import TraceLoad
+from harness.schema.metrics import LATENCIES
+from harness.schema.results import OfflineResult, OnlineSummary, Skipped
+from harness.schema.settings import EngineRef
 
-WHO = Contender(EngineRef(name="vllm", variant="x"), Variant(), "vLLM ([bold]x[/bold] :smile:)")
-CELL = Cell(2, WHO, LoadLevel(0.4), 1, 0)
+ENGINE_VARIANT = EngineVariant(
+    EngineRef(name="vllm", variant="x"), Variant(), "vLLM ([bold]x[/bold] :smile:)"
+)
+CELL = Cell(2, ENGINE_VARIANT, TraceLoad(scale=0.4), 1, 0)
 LOST = Skipped(
-    engine="vllm", label="vLLM", scale=0.4, repeat=1, reason="it died:\nlast words", mend="mend it"
+    engine="vllm",
+    label="vLLM",
+    load=TraceLoad(scale=0.4),
+    repeat=1,
+    reason="it died:\nlast words",
+    hint="hint it",
 )
 EVENTS: list[Event] = [
     Started(Path("a/" * 150), 4, 1),
-    EngineSkipped(Skipped(engine="vllm", label="vLLM", reason="not installed", mend="install it")),
-    EngineStarting(WHO.label, Path("log")),
-    EngineWarming(WHO.label, 1.25, 3),
+    EngineSkipped(Skipped(engine="vllm", label="vLLM", reason="not installed", hint="install it")),
+    EngineStarting(ENGINE_VARIANT.label, Path("log")),
+    EngineWarming(ENGINE_VARIANT.label, 1.25, 3),
     CellProgress(CELL, 10, Progress(0, 0, 0)),
     CellProgress(CELL, 10, Progress(5, 3, 1, 41_400)),
     EngineSkipped(LOST),
@@ -65,14 +74,14 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Callable[[bool], str]:
 
 def test_plain_lines_where_there_is_no_terminal(shown: Callable[[bool], str]) -> None:
     assert shown(False).splitlines() == [
-        f"run {Path('a/' * 150)}: 4 cells, 1 measured before",
+        f"run {Path('a/' * 150)}: 4 cells, 1 already measured",
         "skipped vLLM: not installed",
-        "  mend: install it",
+        "  hint: install it",
         "vLLM ([bold]x[/bold] :smile:): ready after 1.2 s; 3 requests to warm up",
         "[3/4] vLLM ([bold]x[/bold] :smile:), scale 0.4, repeat 1: 10 requests",
         "skipped vLLM, scale 0.4, repeat 1: it died:",
         "last words",
-        "  mend: mend it",
+        "  hint: hint it",
     ]
 
 
@@ -86,9 +95,9 @@ def test_offline_events(capsys: pytest.CaptureFixture[str]) -> None:
         total_s=0.5, req_per_s=2, output_tok_per_s=6, total_tok_per_s=10,
     )  # fmt: skip
     with make_display(quiet=False) as display:
-        display.show(Measuring("vLLM", 0, 0, 2, Path("log")))
-        display.show(row)
-        display.show(Skipped(engine="vllm", label="vLLM", repeat=1, reason="it died"))
+        display.show(BatchStarting("vLLM", 0, 0, 2, Path("log")))
+        display.show(BatchDone(row))
+        display.show(EngineSkipped(Skipped(engine="vllm", label="vLLM", repeat=1, reason="it died")))
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
@@ -121,10 +130,11 @@ def test_percentiles_that_a_cell_is_too_small_for_are_not_shown(
 ) -> None:
     sample = Sample(np.arange(1.0, n + 1), None, np.arange(n))
     found = distribution(sample)
-    metrics = dict.fromkeys(LATENCY_METRICS, found)
+    metrics = dict.fromkeys(LATENCIES, found)
     summary = OnlineSummary(
-        engine="vllm", label="vLLM", scale=0.4, repeat=1, num_requests=n, num_success=n, num_error=0,
-        duration_s=1, offered_req_per_s=n, req_per_s=n, output_tok_per_s=n, total_tok_per_s=n,
+        engine="vllm", label="vLLM", load=TraceLoad(scale=0.4), repeat=1,
+        num_requests=n, num_success=n, num_error=0, duration_s=1,
+        offered_req_per_s=n, req_per_s=n, output_tok_per_s=n, total_tok_per_s=n,
         prompt_tokens=n, completion_tokens=n, chunks=n, **metrics,
     )  # fmt: skip
     with make_display(quiet=False) as display:

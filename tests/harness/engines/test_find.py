@@ -11,6 +11,8 @@ from harness.engines import find
 from harness.engines.base import Installation, Missing
 from harness.errors import UsageError
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(autouse=True)
 def _nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +74,7 @@ def test_missing_says_how_to_install_it():
     found = find.find("vllm", ("no-such-distribution",), "do this")
     assert isinstance(found, Missing)
     assert "no-such-distribution" in found.reason
-    assert found.mend == "do this"
+    assert found.hint == "do this"
 
 
 def test_a_package_that_it_needs_is_missing():

@@ -9,8 +9,8 @@ import pytest
 from pydantic import JsonValue
 
 from harness.engines.registry import LOCAL
-from harness.engines.selfreport import SelfReport, plain
-from harness.spec.settings import EngineName
+from harness.engines.selfreport import SelfReport, normalised
+from harness.schema.settings import EngineName
 
 # vLLM 0.32.0 on two cores.
 VLLM_LOG = """\
@@ -181,5 +181,5 @@ def test_an_engine_that_says_nothing_or_something_else_tells_no_setting(
     ],
 )  # fmt: skip
 def test_all_engines_share_their_words(told: Any, value: Any) -> None:
-    assert plain(told) == value
-    assert type(plain(told)) is type(value)
+    assert normalised(told) == value
+    assert type(normalised(told)) is type(value)

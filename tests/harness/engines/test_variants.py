@@ -6,30 +6,32 @@ from pathlib import Path
 
 import pytest
 
+from harness.engines import base
 from harness.engines.configured import find_variant, load_variants
-from harness.engines.registry import LOCAL, contender
+from harness.engines.registry import LOCAL, get_engine_variant
 from harness.errors import UsageError
-from harness.spec.settings import EngineRef
+from harness.schema.settings import EngineRef
 
 
 def test_shipped_files_are_valid():
     for name in LOCAL:
-        for variant in load_variants(name).values():
+        for variant in load_variants(LOCAL[name]).values():
             assert variant.label
             assert variant.about
 
 
 def test_label_of_a_variant():
-    assert contender(EngineRef.model_validate("vllm")).label == "vLLM"
+    assert get_engine_variant(EngineRef.model_validate("vllm")).label == "vLLM"
     assert (
-        contender(EngineRef.model_validate("vllm@no-async-scheduling")).label == "vLLM (no async scheduling)"
+        get_engine_variant(EngineRef.model_validate("vllm@no-async-scheduling")).label
+        == "vLLM (no async scheduling)"
     )
 
 
 def test_unknown_variant_lists_the_known_ones():
     with pytest.raises(UsageError, match="vllm has no variant 'fast'") as caught:
-        find_variant("vllm", "fast")
-    assert "vllm@no-async-scheduling" in caught.value.mend
+        find_variant(LOCAL["vllm"], "fast")
+    assert "vllm@no-async-scheduling" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -41,10 +43,13 @@ def test_unknown_variant_lists_the_known_ones():
         ("variants: [", "not YAML"),
     ],
 )
-def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, text: str, message: str):
+def test_a_wrong_file_is_refused_with_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+):
     (tmp_path / "vllm.yaml").write_text(text)
+    monkeypatch.setattr(base, "CONFIGS", tmp_path)
     with pytest.raises(UsageError, match=message):
-        load_variants("vllm", tmp_path)
+        load_variants(LOCAL["vllm"])
 
 
 @pytest.fixture
@@ -56,27 +61,27 @@ def user_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_users_own_variant_stands_beside_the_projects(user_file: Path):
     user_file.write_text("roseinfer: {variants: {mine: {label: mine, env: {SLOWED_BY: '0.1'}}}}")
-    assert contender(EngineRef.model_validate("roseinfer@mine")).label == "roseinfer (mine)"
-    assert find_variant("roseinfer", "mine").env == {"SLOWED_BY": "0.1"}
-    assert {"mine", "one-thread"} <= load_variants("roseinfer").keys()
-    assert "mine" not in load_variants("vllm")
+    assert get_engine_variant(EngineRef.model_validate("roseinfer@mine")).label == "roseinfer (mine)"
+    assert find_variant(LOCAL["roseinfer"], "mine").env == {"SLOWED_BY": "0.1"}
+    assert {"mine", "one-thread"} <= load_variants(LOCAL["roseinfer"]).keys()
+    assert "mine" not in load_variants(LOCAL["vllm"])
 
 
 def test_an_unknown_variant_names_the_users_file(user_file: Path):
     user_file.write_text("vllm: {variants: {mine: {}}}")
     with pytest.raises(UsageError) as caught:
-        find_variant("vllm", "fast")
-    assert "vllm@mine" in caught.value.mend and str(user_file) in caught.value.mend
+        find_variant(LOCAL["vllm"], "fast")
+    assert "vllm@mine" in caught.value.hint and str(user_file) in caught.value.hint
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("vllm: {variants: {no-async-scheduling: {}}}", "which the project has too"),
+        ("vllm: {variants: {no-async-scheduling: {}}}", "which comes with the engine too"),
         ("vllm: {variants: {mine: {argz: [x]}}}", r"vllm\.variants\.mine\.argz"),
     ],
 )
 def test_a_users_wrong_variant_is_refused(user_file: Path, text: str, message: str):
     user_file.write_text(text)
     with pytest.raises(UsageError, match=message):
-        load_variants("vllm")
+        load_variants(LOCAL["vllm"])

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.fairness.engine_reply import Reply
 from harness.fairness.judge import Expected, by_majority, by_reference, judge, tolerance
 from harness.fairness.reference import Reference, ReferenceAnswer
-from harness.fairness.reply import Reply
 
 tokens = st.lists(st.integers(0, 5), min_size=1, max_size=8)
 

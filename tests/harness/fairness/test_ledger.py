@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.fairness.ledger import SETTINGS, ledger
-from harness.spec.fairness import Fact
-from harness.spec.results import LaunchRecord
+from harness.schema.fairness import Fact
+from harness.schema.results import LaunchRecord
 
 keys = st.sampled_from([setting.key for setting in SETTINGS])
 facts = st.dictionaries(

@@ -1,4 +1,4 @@
-"""Small tables with the columns of records/schema.py, built request by request in plain Python."""
+"""Small tables with the columns of records/columns.py, built request by request in plain Python."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,7 +6,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.records.schema import CHUNKS, REQUESTS
+from harness.metrics.comparison import compare_points
+from harness.metrics.estimates import measure
+from harness.metrics.samples import by_load, split
+from harness.metrics.window import Cut
+from harness.records.columns import CHUNKS, REQUESTS
+from harness.schema.load import TraceLoad, load_text
+from harness.schema.results import Comparison
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
 
@@ -17,7 +23,13 @@ def build(rows: Sequence[dict[str, Any]]) -> Tables:
     for position, given in enumerate(rows):
         stream = given.get("chunks", [])
         row: dict[str, Any] = dict.fromkeys(REQUESTS.names)
-        row |= {"cell": 0, "engine": "roseinfer", "label": "roseinfer", "scale": 1.0, "repeat": 0}
+        row |= {
+            "cell": 0,
+            "engine": "roseinfer",
+            "label": "roseinfer",
+            "load": load_text(TraceLoad(scale=1.0)),
+            "repeat": 0,
+        }
         row |= {"request": position, "t_sched": 0.0, "t_sent": 0.0, "input_tokens": 10}
         row |= {"completion_tokens": sum(k for _, k in stream), "output_tokens": sum(k for _, k in stream)}
         if stream:
@@ -34,3 +46,9 @@ def build(rows: Sequence[dict[str, Any]]) -> Tables:
 @pytest.fixture
 def tables() -> Callable[[Sequence[dict[str, Any]]], Tables]:
     return build
+
+
+def compare(requests: pd.DataFrame, chunks: pd.DataFrame, cut: Cut | None = None) -> list[Comparison]:
+    """The engines of two tables, pair by pair."""
+    groups = by_load(split(requests, chunks, cut))
+    return compare_points([measure(repeats) for repeats in groups])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.metrics.summary import summarize
 from harness.metrics.waterfall import waterfall
-from harness.spec.fairness import PARTS, ToldMean, Waterfall
+from harness.schema.fairness import PARTS, ReportedMean, Waterfall
 
 from .conftest import build
 
@@ -34,7 +34,7 @@ means = st.dictionaries(
     st.integers(0, 2),
     st.dictionaries(
         st.sampled_from(["queue_wait_ms", "prefill_ms"]),
-        st.builds(ToldMean, mean_ms=st.floats(0, 11_000), n=st.integers(1, 100)),
+        st.builds(ReportedMean, mean_ms=st.floats(0, 11_000), n=st.integers(1, 100)),
     ),
 )
 
@@ -53,9 +53,9 @@ def parts(found: Waterfall) -> dict[str, Any]:
     return {part.part: part for part in found.parts}
 
 
-@given(given=requests, told=means)
-def test_the_parts_add_up_to_ttft(given: list[dict[str, Any]], told: dict[int, Any]) -> None:
-    found = waterfall(build(rows(given))[0], told)
+@given(given=requests, reported=means)
+def test_the_parts_add_up_to_ttft(given: list[dict[str, Any]], reported: dict[int, Any]) -> None:
+    found = waterfall(build(rows(given))[0], reported)
     assert found is not None
     assert [part.part for part in found.parts] == list(PARTS)
     known = [part.mean_ms for part in found.parts if part.mean_ms is not None]
@@ -108,10 +108,10 @@ def test_histograms_are_inferred_and_weigh_cells_by_their_requests() -> None:
     row = {"t_head": 0.01, "chunks": [(0.1, 1)]}
     cells = [{**row, "cell": 0, "repeat": 0}, *[{**row, "cell": 1, "repeat": 1}] * 3]
     told = {
-        0: {"queue_wait_ms": ToldMean(mean_ms=10, n=1), "prefill_ms": ToldMean(mean_ms=50, n=1)},
-        1: {"queue_wait_ms": ToldMean(mean_ms=30, n=3)},
+        0: {"queue_wait_ms": ReportedMean(mean_ms=10, n=1), "prefill_ms": ReportedMean(mean_ms=50, n=1)},
+        1: {"queue_wait_ms": ReportedMean(mean_ms=30, n=3)},
     }
-    *_, pooled = summarize(*build(cells), told=told)
+    *_, pooled = summarize(*build(cells), reported=told)
     assert pooled.queue_wait_ms.mean == pytest.approx(25)
     assert (pooled.queue_wait_ms.source, pooled.queue_wait_ms.n) == ("inferred", 4)
     assert pooled.queue_wait_ms.p50 is None

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.metrics.comparison import compare
 from harness.metrics.summary import summarize
 from harness.metrics.window import find_window
-from harness.spec.settings import Slo, Window
+from harness.schema.settings import Slo, Window
 
-from .conftest import build
+from .conftest import build, compare
 
 
 def request(start, first, last, tokens=5, **columns):

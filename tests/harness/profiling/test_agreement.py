@@ -10,7 +10,7 @@ import pytest
 from harness.profiling.agreement import agreement, sorts
 from harness.profiling.reading.nsys_file import read_nsys
 from harness.profiling.reading.torch_trace import read_torch_trace
-from harness.spec.profile import Agreement
+from harness.schema.profile import Agreement
 
 STEP = "roseinfer.model.forward.cuda_graph_replay"
 

@@ -7,37 +7,37 @@ from typing import Any
 import pytest
 
 from harness.profiling.explain import OUTSIDE, explain
-from harness.profiling.tables import difference, gap, profiled, unexplained
-from harness.spec.fairness import Waterfall, WaterfallPart
-from harness.spec.load import LoadLevel
-from harness.spec.profile import Category, Gap, Level, ProfileFigures, ProfileRun, StepFigures
-from harness.spec.results import (
-    LATENCY_METRICS,
+from harness.report.tables.gaps import conclusion, gap_table, unexplained
+from harness.report.tables.profiles import difference, profiled
+from harness.schema.fairness import Waterfall, WaterfallPart
+from harness.schema.load import ClosedLoop, Load, TraceLoad
+from harness.schema.metrics import LATENCIES
+from harness.schema.profile import Category, Gap, Level, ProfileFigures, ProfileRun, StepFigures
+from harness.schema.results import (
     Comparison,
     Distribution,
     OnlineResults,
+    OnlineRunInfo,
     OnlineSummary,
-    RunInfo,
     Versions,
 )
+from harness.schema.settings import OnlineSettings
 
-META = RunInfo(
-    kind="online", created="", command=[], settings={}, versions=Versions(rosebench="0", python="3")
+META = OnlineRunInfo(
+    created="", command=[], settings=OnlineSettings(), versions=Versions(rosebench="0", python="3")
 )
 
 
-LEVELS = {
-    ("A", LoadLevel(1.0)): Level(in_flight=4, running=1.25),
-    ("B", LoadLevel(1.0)): Level(in_flight=4, running=3.5),
+LEVELS: dict[tuple[str, Load], Level] = {
+    ("A", TraceLoad(scale=1.0)): Level(in_flight=4, running=1.25),
+    ("B", TraceLoad(scale=1.0)): Level(in_flight=4, running=3.5),
 }
 
 
 def summary(label: str, itl_ms: float, **parts: float) -> OnlineSummary:
     ttft = sum(parts.values())
     means = {"itl_ms": itl_ms, "tpot_ms": itl_ms, "ttft_ms": ttft, "e2e_ms": ttft + 10 * itl_ms}
-    known: dict[str, Any] = {
-        name: Distribution(mean=means.get(name), n=name in means) for name in LATENCY_METRICS
-    }
+    known: dict[str, Any] = {name: Distribution(mean=means.get(name), n=name in means) for name in LATENCIES}
     waterfall = Waterfall(
         n=1,
         total_ms=ttft,
@@ -50,7 +50,8 @@ def summary(label: str, itl_ms: float, **parts: float) -> OnlineSummary:
         ],
     )
     return OnlineSummary(
-        engine="roseinfer", label=label, scale=1, num_requests=1, num_success=1, num_error=0, duration_s=1,
+        engine="roseinfer", label=label, load=TraceLoad(scale=1),
+        num_requests=1, num_success=1, num_error=0, duration_s=1,
         offered_req_per_s=1, req_per_s=1, output_tok_per_s=1, total_tok_per_s=1, prompt_tokens=1,
         completion_tokens=1, chunks=1, waterfall=waterfall, **known,
     )  # fmt: skip
@@ -58,22 +59,34 @@ def summary(label: str, itl_ms: float, **parts: float) -> OnlineSummary:
 
 def verdict(metric: str, found: Any) -> Comparison:
     return Comparison(
-        a="A", b="B", scale=1, metric=metric, statistic="p50", value_a=2, value_b=1, ratio=2, verdict=found
+        a="A",
+        b="B",
+        load=TraceLoad(scale=1),
+        metric=metric,
+        statistic="p50",
+        value_a=2,
+        value_b=1,
+        ratio=2,
+        verdict=found,
     )
 
 
 def profile(
     label: str, step_ms: float | None, busy: dict[Category, float], idle: float, device: str = "cpu"
 ) -> Any:
-    full: dict[Category, float] = {"attention": 0, "matmul": 0, "norm and elementwise": 0, "sampling": 0}
-    full |= {"memory copies": 0, "communication": 0, "other": 0} | busy  # type: ignore[typeddict-item]
+    full: dict[Category, float] = {
+        **{"attention": 0, "matmul": 0, "norm and elementwise": 0, "sampling": 0},
+        **{"memory copies": 0, "communication": 0, "other": 0},
+        **busy,
+    }
     period = sum(full.values()) + idle
     step = StepFigures(
         n=9, period_ms=period, period_p50_ms=period, busy_ms=period - idle, gap_ms=idle, kernels=4,
         kernel_us=1, categories_ms=full, batch=3,
     )  # fmt: skip
     run = ProfileRun(
-        tool="torch", engine="roseinfer", label=label, cmd=[], scale=1, n=1, steps=9, output_dir="o",
+        tool="torch", engine="roseinfer", label=label, cmd=[], load=TraceLoad(scale=1), n=1,
+        steps=9, output_dir="o",
         level=Level(in_flight=4, running=3, step_ms=step_ms), log_path="l", wall_s=1,
     )  # fmt: skip
     figures = ProfileFigures.model_validate({
@@ -110,13 +123,13 @@ def test_ttft_by_its_waterfall() -> None:
         {"http": 1, "queue": 49, "prefill": 0}
     )
     assert found.unexplained == pytest.approx(0)
-    assert "is queue, +49.00 ms" in found.conclusion
-    assert found.conclusion in gap(found).title
-    assert found.notes[0] == "A: 1.2 requests running on average, 4 in flight, when tokens came"
+    assert "is queue, +49.00 ms" in conclusion(found)
+    assert conclusion(found) in gap_table(found).title
+    assert gap_table(found).notes[0] == "A: 1.2 requests running on average, 4 in flight, when tokens came."
 
 
 def test_ttft_of_which_the_head_tells_nothing() -> None:
-    """What queue and prefill leave over is before or after the engine: nobody knows which."""
+    """What queue and prefill leave over is before or after the engine: which of them is unknown."""
     pair = summary("A", 4, queue=1, prefill=9, unexplained=60), summary("B", 4, queue=1, prefill=9)
     [found] = taken_apart(*pair, [], verdict("ttft_ms", "worse"))
     assert found.parts[-1].name == OUTSIDE
@@ -128,9 +141,9 @@ def test_time_per_token_by_the_profiles() -> None:
     pair = summary("A", 9, http=1), summary("B", 5, http=1)
     profiles = [profile("A", 9, {"matmul": 6.5}, 2.5), profile("B", 5, {"matmul": 3}, 2)]
     [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"), verdict("tpot_ms", "worse"))
-    assert found.verdicts == {"ITL p50": "worse", "TPOT p50": "worse"}
+    assert found.verdicts == {"itl_ms": {"p50": "worse"}, "tpot_ms": {"p50": "worse"}}
     assert sum(part.delta for part in found.parts) + found.unexplained == pytest.approx(found.delta)
-    assert "is decode step: matmul, +3.50 ms" in found.conclusion
+    assert "is decode step: matmul, +3.50 ms" in conclusion(found)
     table = difference(*(one[1] for one in profiles))
     assert ["decode", "matmul", "6.500", "3.000", "+3.500"] in table.lines
 
@@ -140,15 +153,15 @@ def test_what_the_parts_do_not_reach_is_not_explained() -> None:
     profiles = [profile("A", 8, {"matmul": 5.5}, 2.5), profile("B", 6, {"matmul": 4.5}, 2)]
     [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
     assert found.unexplained == pytest.approx(4 - 1.5)
-    assert found.conclusion.startswith("not explained")
+    assert conclusion(found).startswith("not explained")
 
 
 def test_a_profile_that_is_not_the_benchmark_says_so() -> None:
     pair = summary("A", 9, http=1), summary("B", 5, http=1)
     profiles = [profile("A", 9, {"matmul": 10}, 2), profile("B", 5, {"matmul": 3}, 2)]
     [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
-    assert "not representative" in found.conclusion and "matmul" in found.conclusion
-    assert any("+33%" in note for note in found.notes)
+    assert "not representative" in conclusion(found) and "matmul" in conclusion(found)
+    assert any("+33%" in note for note in gap_table(found).notes)
 
 
 def test_idle_time_of_a_slowed_host_is_what_its_kernels_leave() -> None:
@@ -162,8 +175,8 @@ def test_idle_time_of_a_slowed_host_is_what_its_kernels_leave() -> None:
         "GPU idle": (6, 3),
     }
     assert found.parts[-1].source.startswith("inferred")
-    assert "is GPU idle, +3.00 ms" in found.conclusion and "inferred" in found.conclusion
-    assert any("not representative" in note for note in found.notes)
+    assert "is GPU idle, +3.00 ms" in conclusion(found) and "inferred" in conclusion(found)
+    assert any("not representative" in note for note in gap_table(found).notes)
 
 
 @pytest.mark.parametrize(("kernels", "idle"), [(12, 0), (3, 1)])
@@ -172,13 +185,13 @@ def test_kernels_that_are_not_the_benchmarks_explain_nothing(kernels: float, idl
     pair = summary("A", 9, http=1), summary("B", 5, http=1)
     profiles = [profile("A", 9, {"matmul": kernels}, idle, "cuda"), profile("B", 5, {"matmul": 2}, 3, "cuda")]
     [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
-    assert found.conclusion.startswith("not explained: the profile is not representative")
+    assert conclusion(found).startswith("not explained: the profile is not representative")
 
 
 def test_without_profiles_there_is_no_explanation() -> None:
     pair = summary("A", 9, http=1), summary("B", 5, http=1)
     [found] = taken_apart(*pair, [], verdict("itl_ms", "worse"))
-    assert found.conclusion == "not explained: there is no profile of both engines"
+    assert conclusion(found) == "not explained: there is no profile of both engines"
     assert found.unexplained == found.delta
     assert unexplained([found, found.model_copy(update={"b": "C"})]) == [
         "ITL of A against B, scale 1; ITL of A against C, scale 1: "
@@ -187,24 +200,24 @@ def test_without_profiles_there_is_no_explanation() -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [0, 1])
-@pytest.mark.parametrize("other", [{"scale": 0.5}, {"scale": None, "concurrency": 8}])
-def test_a_profile_of_another_load_explains_nothing(elsewhere: int, other: dict[str, Any]) -> None:
+@pytest.mark.parametrize("other", [TraceLoad(scale=0.5), ClosedLoop(concurrency=8)])
+def test_a_profile_of_another_load_explains_nothing(elsewhere: int, other: Load) -> None:
     pair = summary("A", 9, http=1), summary("B", 5, http=1)
     profiles = [profile("A", 9, {"matmul": 6.5}, 2.5), profile("B", 5, {"matmul": 3}, 2)]
     run, figures = profiles[elsewhere]
-    profiles[elsewhere] = run.model_copy(update=other), figures
+    profiles[elsewhere] = run.model_copy(update={"load": other}), figures
     [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
-    assert found.conclusion == "not explained: the profile is of another load"
+    assert conclusion(found) == "not explained: the profile is of another load"
 
 
 def test_what_was_profiled_is_told() -> None:
     (run, _), (other, _) = profile("A", 9, {}, 1), profile("B", 9, {}, 1)
-    other = other.model_copy(update={"scale": None})
+    other = other.model_copy(update={"load": None})
     both = [run, run.model_copy(update={"tool": "nsys"}), other]
     assert profiled(both) == (
         "A at scale 1 with 4 requests in flight (torch and nsys); B with 4 requests in flight (torch)"
     )
-    closed = [other.model_copy(update={"concurrency": held}) for held in (4, 5)]
+    closed = [other.model_copy(update={"load": ClosedLoop(concurrency=count)}) for count in (4, 5)]
     assert profiled(closed) == (
         "B with 4 requests in flight (torch); B with 5 requests in flight, 4 on average (torch)"
     )

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from harness.profiling.level import measure_level, measure_levels
-from harness.spec.load import LoadLevel
+from harness.schema.load import TraceLoad, load_text
 
 
 def test_level_as_tokens_met_it() -> None:
@@ -16,8 +16,7 @@ def test_level_as_tokens_met_it() -> None:
             "cell": [0, 0, 0],
             "request": [0, 1, 2],
             "label": "A",
-            "scale": 1.0,
-            "concurrency": None,
+            "load": load_text(TraceLoad(scale=1.0)),
             "error": [None, None, "timeout"],
             "t_sent": [0.0, 1.0, 3.0],
             "t_first": [1.0, 2.0, None],
@@ -34,5 +33,5 @@ def test_level_as_tokens_met_it() -> None:
     assert level.in_flight == 2
     assert level.running == pytest.approx((1 + 2 + 2 + 2 + 2 + 2 * 2) / 7)
     assert level.step_ms == pytest.approx(1e3 * (3 + 2) / (3 + 2))
-    assert measure_levels(requests, chunks) == {("A", LoadLevel(1.0)): level}
+    assert measure_levels(requests, chunks) == {("A", TraceLoad(scale=1.0)): level}
     assert measure_level(requests[requests["error"].notna()], chunks) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.server import Launch
+from harness.engines.process.engine_server import Launch
 from harness.errors import EngineError, UsageError
 from harness.profiling import nsys
 from harness.profiling.nsys import NsysSession, find_nsys
@@ -27,6 +27,7 @@ def stand_in(tmp_path: Path) -> Path:
     return program
 
 
+@pytest.mark.integration
 def test_found_on_path_then_in_folders(
     stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,7 +39,7 @@ def test_found_on_path_then_in_folders(
     assert find_nsys(stand_in, places=()) == stand_in
     with pytest.raises(UsageError, match="not on PATH") as absent:
         find_nsys(places=())
-    assert "--nsys" in absent.value.mend
+    assert "--nsys" in absent.value.hint
     with pytest.raises(UsageError, match="is no nsys"):
         find_nsys(tmp_path / "nowhere")
 
@@ -47,9 +48,10 @@ def test_a_missing_library_is_named(stand_in: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(nsys, "LIBRARIES", ("libc.so.6", "libnowhere.so.1"))
     with pytest.raises(UsageError, match=r"libnowhere\.so\.1 missing") as missing:
         find_nsys(stand_in)
-    assert "LD_LIBRARY_PATH" in missing.value.mend
+    assert "LD_LIBRARY_PATH" in missing.value.hint
 
 
+@pytest.mark.integration
 def test_a_session_records_between_start_and_stop(stand_in: Path, tmp_path: Path) -> None:
     session = NsysSession(stand_in, tmp_path / "nsys")
     around = session.around(LAUNCH)
@@ -69,6 +71,7 @@ def test_a_session_records_between_start_and_stop(stand_in: Path, tmp_path: Path
     assert "-s none --cpuctxsw=none" in told[0]
 
 
+@pytest.mark.integration
 def test_what_nsys_says_is_passed_on(stand_in: Path, tmp_path: Path) -> None:
     (stand_in.parent / "fails").write_text("stop")
     with pytest.raises(EngineError, match="nsys stop failed: no such session"):

@@ -73,6 +73,7 @@ def test_windows_may_end_anywhere(
     assert "ein Schritt: größer" in whole
 
 
+@pytest.mark.integration
 def test_large_traces_need_little_memory(tmp_path: Path) -> None:
     """80 MB of text, read within 250 MB beyond what the interpreter itself has."""
     event = (

@@ -12,21 +12,25 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness.cells.online import run_online
 from harness.cli.commands import app
 from harness.engines import registry
+from harness.engines.base import Engine
 from harness.engines.variants import Variant
 from harness.errors import UsageError
 from harness.profiling.analysis import analyse
 from harness.profiling.explain import OUTSIDE
-from harness.profiling.stage import Captured, ProfileOptions, Profiling, profile_run
-from harness.profiling.store import read_profiles
+from harness.profiling.profile_files import read_profiles
+from harness.profiling.stage import ProfileOptions, profile_run
 from harness.profiling.subject import Subject, begin_run, open_subject
-from harness.reporting.report import write_report, write_run_outputs
-from harness.spec.load import LoadLevel
-from harness.spec.profile import Gap, ProfileManifest
-from harness.spec.results import OnlineResults
-from harness.spec.settings import EngineName, OnlineSettings
+from harness.report.render import write_report, write_run_outputs
+from harness.runs.events import CaptureDone, CaptureStarting, Event
+from harness.runs.online import run_online
+from harness.schema.load import ClosedLoop, TraceLoad
+from harness.schema.profile import Gap, ProfileManifest
+from harness.schema.results import OnlineResults
+from harness.schema.settings import OnlineSettings
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SLOWED = Path(__file__).parent / "slowed"
 PATH = os.pathsep.join(filter(None, [str(SLOWED), os.environ.get("PYTHONPATH")]))
@@ -40,7 +44,7 @@ VARIANTS = {
 
 @pytest.fixture(autouse=True)
 def variants(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(engine: EngineName, name: str | None) -> Variant:
+    def find(engine: Engine, name: str | None) -> Variant:
         return VARIANTS[name] if name else Variant()
 
     monkeypatch.setattr(registry, "find_variant", find)
@@ -79,12 +83,12 @@ def test_slowdowns_are_found_where_they_were_made(
     folder, _ = run_for("roseinfer", "roseinfer@tokenizer", "roseinfer@batch", "roseinfer@layers")
     before = (folder / "online_results.json").read_bytes()
     whole = open_subject(folder, None, lambda event: None)
-    told: list[Profiling | Captured] = []
+    told: list[Event] = []
     profiled = {"roseinfer", "roseinfer (extra norm)"}
     manifest = profile_run(_only(whole, profiled), ProfileOptions(steps=12), told.append)
     profiles = analyse(folder)
 
-    assert [type(one) for one in told] == [Profiling, Captured] * 2
+    assert [type(one) for one in told] == [CaptureStarting, CaptureDone] * 2
     assert {one.label for one in manifest.runs} == profiled
     assert ProfileManifest.model_validate_json((folder / "profile_manifest.json").read_bytes()) == manifest
     for one in manifest.runs:
@@ -125,8 +129,8 @@ def test_slowdowns_are_found_where_they_were_made(
 
 
 def _only(subject: Subject, labels: set[str]) -> Subject:
-    chosen = [who for who in subject.contenders if who.label in labels]
-    return replace(subject, resolved=replace(subject.resolved, contenders=chosen))
+    chosen = [engine_variant for engine_variant in subject.engine_variants if engine_variant.label in labels]
+    return replace(subject, resolved=replace(subject.resolved, engine_variants=chosen))
 
 
 def test_what_fails_leaves_the_rest_whole(
@@ -135,7 +139,7 @@ def test_what_fails_leaves_the_rest_whole(
     folder, _ = run_for("roseinfer")
     with pytest.raises(UsageError, match="the run has no vllm") as told:
         open_subject(folder, None, lambda event: None, ["roseinfer", "vllm"])
-    assert told.value.mend == "it has roseinfer"
+    assert told.value.hint == "it has roseinfer"
     with pytest.raises(UsageError, match="the run has no such engine"):
         open_subject(folder, None, lambda event: None, [])
     subject = open_subject(folder, None, lambda event: None, ["roseinfer"])
@@ -158,17 +162,17 @@ def test_the_load_that_is_profiled(tmp_path: Path) -> None:
         {"engines": "roseinfer", "model": "random:gpt2-tiny", "device": "cpu", "concurrency": "2,8,4",
          "n": 16, "input_len": 16, "output_len": 12, "out": tmp_path}
     )  # fmt: skip
-    folder = begin_run(settings, "online", ["bench"])
-    for load, held in ((None, 8), (LoadLevel(concurrency=2), 2)):
+    folder = begin_run(settings, ["bench"])
+    for load, held in ((None, 8), (ClosedLoop(concurrency=2), 2)):
         subject = open_subject(folder, load, lambda event: None)
-        assert subject.load == LoadLevel(concurrency=held)
-        assert subject.level(subject.contenders[0]).in_flight == held
-    with pytest.raises(UsageError, match="the run was not measured at scale 1") as told:
-        open_subject(folder, LoadLevel(1.0), lambda event: None)
-    assert told.value.mend == "it has 2 in flight, 4 in flight, 8 in flight"
+        assert subject.load == ClosedLoop(concurrency=held)
+        assert subject.level(subject.engine_variants[0]).in_flight == held
+    with pytest.raises(UsageError, match="scale 1 is not one of the run's loads") as told:
+        open_subject(folder, TraceLoad(scale=1.0), lambda event: None)
+    assert told.value.hint == "it has 2 in flight, 4 in flight, 8 in flight"
     done = CliRunner().invoke(app, ["profile", str(folder), "--concurrency", "3", "--quiet"])
     assert isinstance(done.exception, UsageError)
-    assert str(done.exception.message) == "the run was not measured with 3 requests in flight"
+    assert str(done.exception.message) == "3 in flight is not one of the run's loads"
     both = CliRunner().invoke(app, ["profile", str(folder), "--concurrency", "2", "--scale", "1"])
     assert isinstance(both.exception, UsageError)
 
@@ -181,7 +185,7 @@ def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path) -> None:
             "max_model_len": 64, "warmup": 2, "out": tmp_path,
         }
     )  # fmt: skip
-    folder = begin_run(settings, "online", ["bench"])
+    folder = begin_run(settings, ["bench"])
     subject = open_subject(folder, None, lambda event: None)
     manifest = profile_run(subject, ProfileOptions(steps=4), lambda event: None)
     places = {one.label: (one.output_dir, one.log_path, one.error) for one in manifest.runs}
@@ -201,4 +205,4 @@ def test_folders_that_hold_no_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not as this version of bench writes it"):
         open_subject(tmp_path, None, lambda event: None)
     told = CliRunner().invoke(app, ["profile", "diff", str(tmp_path), str(tmp_path)])
-    assert isinstance(told.exception, UsageError) and "bench profile" in told.exception.mend
+    assert isinstance(told.exception, UsageError) and "bench profile" in told.exception.hint

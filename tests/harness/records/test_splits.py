@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.golden.behaviour import Behaviour
-from harness.golden.script import write_script
-from harness.load.plan import RawResponse
+from harness.loadgen.load_plan import RawResponse
+from harness.mock_server.behaviour import Behaviour
+from harness.mock_server.script import write_script
 from harness.records.request import read_request
 from harness.records.sse import read_events
 
@@ -23,6 +23,11 @@ behaviours = st.builds(
     token_ids=st.booleans(),
     usage=st.sampled_from(["final", "continuous", "none"]),
     usage_off_by=st.integers(-1, 1),
+    usage_ahead=st.integers(0, 6),
+    role_usage=st.integers(0, 1),
+    ids_in=st.sampled_from(["each", "first", "last"]),
+    prompt_off_by=st.integers(-1, 2),
+    comments=st.integers(0, 2),
     done=st.booleans(),
     crlf=st.booleans(),
     pings=st.booleans(),
@@ -44,15 +49,15 @@ def split(data: bytes, cuts: list[int]) -> list[bytes]:
 @given(behaviour=behaviours, cuts=st.lists(st.integers(0, 100_000), max_size=12))
 def test_every_split_gives_the_same_record(behaviour: Behaviour, cuts: list[int]) -> None:
     response = b"".join(step.data for step in write_script(behaviour, 6, 3).steps)
-    whole = read_request(raw([response]), 6)
-    parts = read_request(raw(split(response, cuts)), 6)
-    assert replace(parts, chunks=[], t_head=None) == replace(whole, chunks=[], t_head=None)
-    head_ends = response.index(b"\r\n\r\n") + 4
+    bytewise = read_request(raw([response[i : i + 1] for i in range(len(response))]), 6, 3)
+    parts = read_request(raw(split(response, cuts)), 6, 3)
+    assert replace(parts, chunks=[], t_head=None) == replace(bytewise, chunks=[], t_head=None)
     reads = np.cumsum([len(read) for read in split(response, cuts)])
-    assert parts.t_head == np.searchsorted(reads, head_ends)
-    assert [tokens for _, tokens in parts.chunks] == [tokens for _, tokens in whole.chunks]
-    stamps = [t for t, _ in parts.chunks]
-    assert stamps == sorted(stamps)
+    assert parts.t_head == np.searchsorted(reads, response.index(b"\r\n\r\n") + 4)
+    last_bytes = [int(t) for t, tokens in bytewise.chunks for _ in range(tokens)]
+    stamps = [t for t, tokens in parts.chunks for _ in range(tokens)]
+    assert stamps == [np.searchsorted(reads, byte + 1) for byte in last_bytes]
+    assert len({t for t, _ in parts.chunks}) == len(parts.chunks)
 
 
 @given(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.load.plan import ErrorKind, RawResponse
+from harness.loadgen.load_plan import ErrorKind, RawResponse
 from harness.records.request import RequestRecord, read_request
 
 JSON = "application/json"
@@ -126,7 +126,7 @@ def test_sglang_merges_tokens_and_tells_only_at_the_end() -> None:
     )
     assert record.error is None
     assert record.chunks == [(1.0, 2), (2.0, 2)]
-    assert record.token_source == "final_usage"
+    assert record.token_source == "inferred"
 
 
 def test_transformers_ends_without_done() -> None:
@@ -179,6 +179,9 @@ GOOD = [event(completion("a", token_ids=[1], finish_reason="length")), event(usa
         ([event(completion("a", token_ids=["x"]))], {}, "stream_error", "token_ids"),
         ([b'{"choices": []}'], {"content_type": JSON}, "stream_error", JSON),
         ([event(completion("a", finish_reason="abort"))], {}, "stream_error", "abort"),
+        ([event(completion("a", finish_reason="content_filter"))], {}, "stream_error", "content_filter"),
+        ([event(completion("a", finish_reason="timeout"))], {}, "stream_error", "timeout"),
+        ([event(completion("a", finish_reason="cancelled"))], {}, "stream_error", "cancelled"),
         (GOOD[:1], {"error": "disconnected"}, "disconnected", ""),
         ([event({"error": "engine died"})], {"error": "disconnected"}, "stream_error", "engine died"),
         ([], {"error": "timeout"}, "timeout", ""),

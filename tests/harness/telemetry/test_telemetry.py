@@ -6,19 +6,22 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
 
+from harness.engines.auto_settings import resolve_dtype
 from harness.engines.base import Installation
-from harness.engines.resolve import resolve_dtype
-from harness.errors import EngineError, LeftBehindError
+from harness.errors import CleanupError, EngineError
+from harness.runs.info import versions
 from harness.telemetry import gpu, machine, revision
-from harness.telemetry.versions import versions
+
+pytestmark = pytest.mark.integration
 
 
 def test_environment_is_strict_json():
-    told = machine.environment()
+    told: dict[str, Any] = machine.environment()
     assert json.loads(json.dumps(told, allow_nan=False)) == told
     assert told["cpu"]["usable_cores"] == len(os.sched_getaffinity(0))
     assert 0 < told["memory_available"] <= told["memory_total"]
@@ -42,7 +45,7 @@ def _git(folder: Path, *arguments: str) -> None:
 
 
 def test_revision_says_when_files_differ(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(revision, "PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr(revision, "ROOT", tmp_path)
     assert revision.describe() is None
     _git(tmp_path, "init", "-q")
     (tmp_path / "a").write_text("1")
@@ -59,12 +62,12 @@ def test_a_checkout_inside_another_project_is_not_ours(tmp_path: Path, monkeypat
     inner = tmp_path / "vendor"
     inner.mkdir()
     _git(tmp_path, "init", "-q")
-    monkeypatch.setattr(revision, "PROJECT_ROOT", inner)
+    monkeypatch.setattr(revision, "ROOT", inner)
     assert revision.git_revision() is None
 
 
 def test_sources_are_told_apart_without_git(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(revision, "PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr(revision, "ROOT", tmp_path)
     (tmp_path / "harness" / "__pycache__").mkdir(parents=True)
     (tmp_path / "harness" / "a.py").write_text("1")
     before = revision.source_hash()
@@ -124,7 +127,7 @@ def test_gpus_are_those_that_cuda_shows(monkeypatch, visible, seen):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    with gpu._handles() as handles:
+    with gpu.visible_devices() as handles:
         assert handles == seen
     assert gpu.available() == bool(seen)
 
@@ -134,7 +137,7 @@ def test_memory_that_does_not_come_back_names_its_holder(monkeypatch):
     monkeypatch.setattr(gpu, "_memory", lambda: next(readings))
     monkeypatch.setattr(gpu, "PATIENCE_S", 0)
     with (
-        pytest.raises(EngineError, match=r"after vLLM had ended, GPU 0 still held .* \(PIDs 42\)"),
+        pytest.raises(EngineError, match=r"after vLLM had ended, GPU 0 still uses .* \(PIDs 42\)"),
         gpu.memory_restored("vLLM"),
     ):
         pass
@@ -152,12 +155,12 @@ def test_an_engine_that_crashes_gives_its_memory_back_too(monkeypatch):
     held = iter([readings[0], *[readings[1]] * 1000])
     monkeypatch.setattr(gpu, "_memory", lambda: next(held))
     monkeypatch.setattr(gpu, "PATIENCE_S", 0)
-    with pytest.raises(LeftBehindError) as found, gpu.memory_restored("vLLM"):
+    with pytest.raises(CleanupError) as found, gpu.memory_restored("vLLM"):
         raise crash
     assert found.value.message.startswith(
-        "vLLM ended with exit code 1; after vLLM had ended, GPU 0 still held"
+        "vLLM ended with exit code 1; after vLLM had ended, GPU 0 still uses"
     )
-    assert found.value.mend == "see its log; end the processes named"
+    assert found.value.hint == "see its log; end these processes"
 
 
 def test_memory_within_one_percent_is_back(monkeypatch):

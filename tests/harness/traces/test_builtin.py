@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.errors import UsageError
-from harness.traces import builtin, catalog, draws
+from harness.traces import builtin, catalog, sampling
 from harness.traces.readers import project
 from harness.traces.statistics import describe
 from harness.traces.trace import Trace
@@ -59,7 +59,7 @@ def test_its_statistics_are_those_of_the_public_trace() -> None:
 
 @pytest.mark.parametrize("cv", [0.5, 1.0, 3.0])
 def test_gaps_have_the_rate_and_variation_asked_for(cv: float) -> None:
-    gaps = draws.gamma_gaps(200_000, rate=4.0, cv=cv, seed=1)
+    gaps = sampling.gamma_gaps(200_000, rate=4.0, cv=cv, seed=1)
     assert gaps.mean() == pytest.approx(0.25, rel=0.03)
     assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.03)
 

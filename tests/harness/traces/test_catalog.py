@@ -17,6 +17,8 @@ import pytest
 from harness.errors import BenchError, UsageError
 from harness.traces import catalog, fetch, readers
 
+pytestmark = pytest.mark.integration
+
 CONTENT = b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n" + b"".join(
     b"2023-11-16 18:15:4%d.0000000,%d,1\r\n" % (row, row + 10) for row in range(8)
 )
@@ -43,7 +45,6 @@ def listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, catalog
     known = {it.name: it for it in (entry("whole", CONTENT), part, entry("unknown", b"", sha256=None))}
     monkeypatch.setattr(catalog, "entries", lambda: known)
     monkeypatch.setattr(catalog, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(catalog, "SHARED", tmp_path / "shared")
     monkeypatch.delenv("BENCH_TRACES", raising=False)
     return known
 
@@ -56,7 +57,7 @@ def put(path: Path, content: bytes = CONTENT) -> Path:
 
 def test_the_real_catalog_is_sound() -> None:
     real = catalog.entries()
-    formats = {it.name for it in readers.FORMATS}
+    formats = {it.name for it in readers.formats()}
     assert len({it.file for it in real.values()}) == len(real)
     for it in real.values():
         assert it.format in formats and it.licence and it.citation
@@ -69,7 +70,7 @@ def test_the_real_catalog_is_sound() -> None:
     )
 
 
-@pytest.mark.parametrize("folder", ["shared", "cache", "mine/azure"])
+@pytest.mark.parametrize("folder", ["cache", "mine/azure"])
 def test_found_by_file_name(
     listed: dict[str, catalog.Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
@@ -100,7 +101,7 @@ def test_a_wrong_copy_names_both_digests(listed: dict[str, catalog.Entry], tmp_p
 def test_no_copy_says_how_to_get_one(listed: dict[str, catalog.Entry]) -> None:
     with pytest.raises(UsageError) as caught:
         catalog.load("whole")
-    assert "bench traces fetch whole" in caught.value.mend and "BENCH_TRACES" in caught.value.mend
+    assert "bench traces fetch whole" in caught.value.hint and "BENCH_TRACES" in caught.value.hint
 
 
 def test_a_published_file_is_known_by_its_content(listed: dict[str, catalog.Entry], tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_a_published_file_is_known_by_its_content(listed: dict[str, catalog.Entr
 def test_an_unknown_name_suggests_others(listed: dict[str, catalog.Entry]) -> None:
     with pytest.raises(UsageError, match="no trace or file 'whale'") as caught:
         catalog.load("whale")
-    assert "whole" in caught.value.mend
+    assert "whole" in caught.value.hint
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -172,12 +173,12 @@ def test_a_missing_file_and_no_network(
         monkeypatch.setattr(catalog, "GITHUB", f"http://127.0.0.1:{unused.getsockname()[1]}")
         with pytest.raises(BenchError, match="refused") as caught:
             fetch.fetch("whole")
-    assert "BENCH_TRACES" in caught.value.mend
+    assert "BENCH_TRACES" in caught.value.hint
     assert list(catalog.CACHE.iterdir()) == []
 
 
 def test_builtin_and_unknown_are_not_fetched(listed: dict[str, catalog.Entry]) -> None:
-    with pytest.raises(UsageError, match="made on the spot"):
+    with pytest.raises(UsageError, match="needs no download"):
         fetch.fetch("builtin")
     with pytest.raises(UsageError, match="no trace"):
         fetch.fetch("nothing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def test_detected_from_content(tmp_path: Path, name: str) -> None:
 
 
 def test_every_format_is_tried_here() -> None:
-    assert {it.name for it in readers.FORMATS} == set(FORMATS)
+    assert {it.name for it in readers.formats()} == set(FORMATS)
 
 
 def test_azure_2023(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_malformed(tmp_path: Path, content: str, line: int, says: str) -> None:
         read(tmp_path, content)
     assert f"some.trace, line {line}: " in caught.value.message
     assert says in caught.value.message
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_
 def traces(draw: st.DrawFn) -> Trace:
     rows = draw(st.integers(1, 20))
 
-    def column(values: st.SearchStrategy[object]) -> st.SearchStrategy[list[object]]:
+    def column(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
         return st.lists(values, min_size=rows, max_size=rows)
 
     blocks = draw(st.none() | column(st.lists(st.integers(0, 2**80), max_size=4).map(tuple)))

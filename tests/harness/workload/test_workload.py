@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ VOCAB = 50_257
 BLOCK = 16
 
 
-def trace_of(arrivals: list[float], **fields: object) -> Trace:
+def trace_of(arrivals: list[float], **fields: Any) -> Trace:
     ones = [1] * len(arrivals)
     return Trace.build("t", arrivals, ones, ones, **fields)
 
@@ -120,7 +121,7 @@ def test_equal_hashes_are_equal_tokens_and_others_are_not(trace: Trace) -> None:
     size = trace.block_size
     planned = open_loop(trace, 1.0, VOCAB, seed=3)
     assert [len(request.prompt) for request in planned] == trace.input_tokens.tolist()
-    pieces: list[tuple[object, np.ndarray]] = []
+    pieces: list[tuple[Any, np.ndarray]] = []
     for request, blocks in zip(planned, trace.blocks, strict=True):
         for place in range(-(-len(request.prompt) // size)):
             name = blocks[place] if place < len(blocks) else ("own", request.index, place)

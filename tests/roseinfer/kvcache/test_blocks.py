@@ -13,22 +13,22 @@ from roseinfer.kvcache.blocks import BlockAllocator, OutOfBlocksError
 @given(st.lists(st.integers(1, 9), max_size=40), st.randoms())
 def test_allocator_hands_out_each_block_once(sizes: list[int], random) -> None:  # type: ignore[no-untyped-def]
     allocator = BlockAllocator(50)
-    held: list[np.ndarray] = []
+    allocated: list[np.ndarray] = []
     for size in sizes:
         if size <= allocator.num_free:
-            held.append(allocator.take(size))
+            allocated.append(allocator.allocate(size))
         else:
             with pytest.raises(OutOfBlocksError):
-                allocator.take(size)
-            allocator.release(held.pop(random.randrange(len(held))))
+                allocator.allocate(size)
+            allocator.release(allocated.pop(random.randrange(len(allocated))))
         allocator.check()
-        everything = [block for blocks in held for block in blocks]
+        everything = [block for blocks in allocated for block in blocks]
         assert len(set(everything)) == len(everything) == 50 - allocator.num_free
 
 
 def test_shared_blocks_are_free_only_after_the_last_holder() -> None:
     allocator = BlockAllocator(4)
-    blocks = allocator.take(3)
+    blocks = allocator.allocate(3)
     allocator.share(blocks[:2])
     allocator.release(blocks)
     assert allocator.num_free == 2
@@ -39,18 +39,18 @@ def test_shared_blocks_are_free_only_after_the_last_holder() -> None:
 
 def test_two_holders_of_a_block_may_let_go_at_once() -> None:
     allocator = BlockAllocator(5)
-    shared = allocator.take(2)
+    shared = allocator.allocate(2)
     allocator.share(shared)
     allocator.keep(int(shared[0]))
-    own = allocator.take(2)
+    own = allocator.allocate(2)
     allocator.release(np.concatenate([shared, own[:1], shared, own[1:]]))
-    assert allocator.num_free == 5 and allocator.num_kept == 1
+    assert allocator.num_free == 5 and allocator.num_evictable == 1
     allocator.check()
 
 
 def test_check_finds_a_leak_and_a_double_release() -> None:
     allocator = BlockAllocator(4)
-    blocks = allocator.take(2)
+    blocks = allocator.allocate(2)
     allocator.release(blocks)
     allocator.release(blocks)
     with pytest.raises(AssertionError):
@@ -61,18 +61,18 @@ def test_kept_blocks_are_handed_out_last_and_the_oldest_of_them_first() -> None:
     allocator = BlockAllocator(4)
     evicted: list[int] = []
     allocator.on_evict = evicted.append
-    first, second = allocator.take(2), allocator.take(1)
+    first, second = allocator.allocate(2), allocator.allocate(1)
     for block in [*first.tolist(), *second.tolist()]:
         allocator.keep(block)
     allocator.release(second)
     allocator.release(first)
-    assert allocator.num_free == 4 and allocator.num_kept == 3
-    assert allocator.take(1) not in [*first, *second] and not evicted
+    assert allocator.num_free == 4 and allocator.num_evictable == 3
+    assert allocator.allocate(1) not in [*first, *second] and not evicted
     # The one that was released first, then the end of the other chain before its beginning.
-    allocator.take(2)
+    allocator.allocate(2)
     assert evicted == [second[0], first[1]]
     allocator.share(first[:1])
     assert allocator.num_free == 0
     with pytest.raises(OutOfBlocksError):
-        allocator.take(1)
+        allocator.allocate(1)
     allocator.check()

@@ -38,7 +38,7 @@ def test_a_hash_covers_everything_before_it() -> None:
 
 def test_the_longest_chain_is_found_and_the_last_token_is_left_to_compute() -> None:
     allocator, cache = make()
-    keys, blocks = hashes(cache, np.arange(8, dtype=np.int32)), allocator.take(2)
+    keys, blocks = hashes(cache, np.arange(8, dtype=np.int32)), allocator.allocate(2)
     cache.insert(keys, blocks)
     allocator.release(blocks)
     (longer,) = cache.find(hashes(cache, np.arange(11, dtype=np.int32)), 11)
@@ -55,27 +55,27 @@ def test_the_longest_chain_is_found_and_the_last_token_is_left_to_compute() -> N
 
 def test_what_is_evicted_or_flushed_is_not_found() -> None:
     allocator, cache = make(3)
-    keys, blocks = hashes(cache, np.arange(12, dtype=np.int32)), allocator.take(3)
+    keys, blocks = hashes(cache, np.arange(12, dtype=np.int32)), allocator.allocate(3)
     cache.insert(keys, blocks)
     allocator.release(blocks)
-    held = allocator.take(1)
+    other = allocator.allocate(1)
     assert [reuse.tokens for reuse in cache.find(keys, 12)] == [8], "the end of the chain goes first"
     cache.check()
     cache.flush()
     assert [reuse.tokens for reuse in cache.find(keys, 12)] == [0]
-    assert allocator.num_kept == 0
-    allocator.release(held)
+    assert allocator.num_evictable == 0
+    allocator.release(other)
     allocator.check()
 
 
 def test_equal_blocks_of_two_requests_are_kept_once() -> None:
     allocator, cache = make(2)
-    keys, one, other = hashes(cache, tokens(1, 2, 3, 4)), allocator.take(1), allocator.take(1)
+    keys, one, other = hashes(cache, tokens(1, 2, 3, 4)), allocator.allocate(1), allocator.allocate(1)
     cache.insert(keys, one)
     cache.insert(keys, other)
     allocator.release(other)
-    assert allocator.num_kept == 0 and allocator.num_free == 1
+    assert allocator.num_evictable == 0 and allocator.num_free == 1
     allocator.release(one)
-    assert allocator.num_kept == 1
+    assert allocator.num_evictable == 1
     cache.check()
     allocator.check()

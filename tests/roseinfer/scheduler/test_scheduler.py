@@ -1,23 +1,16 @@
-"""Scheduler and loop over random traffic, with a model whose tokens depend on what the cache holds."""
+"""Scheduler and loop over random traffic."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from zlib import crc32
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roseinfer.attention.base import Batch, Ints
-from roseinfer.engine.loop import Loop
-from roseinfer.engine.runner import Pending, Runner
-from roseinfer.engine.sampler import SamplingBatch
-from roseinfer.kvcache.blocks import BlockAllocator
-from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
-from roseinfer.params import FinishReason, SamplingParams
+from roseinfer.request.params import FinishReason
 from roseinfer.scheduler.admission import Fifo, Pack
 from roseinfer.scheduler.policies import (
     MOST_IN_A_ROW,
@@ -25,249 +18,36 @@ from roseinfer.scheduler.policies import (
     ChunkedPrompts,
     Policies,
     WholePrompts,
-    decode_first,
-    prefill_first,
 )
-from roseinfer.scheduler.request import Request
-from roseinfer.scheduler.running import Running
-from roseinfer.scheduler.scheduler import Scheduler
 
-BLOCK, CONTEXT, VOCAB, EOS = 4, 64, 60, 7
-LOOKAHEAD = 3
-
-
-def next_token(known: np.ndarray) -> int:
-    """What the model answers to these tokens."""
-    return crc32(np.asarray(known, dtype=np.int64).tobytes()) % VOCAB
-
-
-class Done(Pending):
-    def __init__(self, runner: CacheModel, batch: Batch) -> None:
-        self._runner, self._batch = runner, batch
-
-    def tokens(self) -> Ints:
-        return self._runner.compute(self._batch)
-
-    def logprobs(self) -> None:
-        return None
-
-
-class CacheModel(Runner):
-    """Keeps tokens where a model keeps keys and values, and computes a step only when it is waited for."""
-
-    def __init__(self, num_blocks: int, running: Running, policies: Policies) -> None:
-        self._cache = np.full((num_blocks, BLOCK), -1)
-        self._last = np.full(len(running.requests), -1)
-        self._running, self._policies = running, policies
-        self._in_flight: list[tuple[Batch, Ints, dict[int, int]]] = []
-
-    def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
-        self._check(batch)
-        assert (sampling.position == batch.positions[batch.last_rows] + 1).all()
-        rows = np.concatenate(
-            [*(np.full(s.count, s.request) for s in batch.segments), batch.decode_requests]
-        ).astype(int)
-        owners = dict(
-            zip((batch.cache_slots // BLOCK).tolist(), self._running.ids[rows].tolist(), strict=True)
-        )
-        running = self._running
-        held = Counter(block for row in running.order for block in running.held_blocks(row).tolist())
-        assert all(held[block] == 1 for block in owners), "a block that is written is shared"
-        for _, _, others in self._in_flight:
-            for block in owners.keys() & others.keys():
-                assert owners[block] == others[block], "a launched step still writes to that block"
-        self._in_flight.append((batch, batch.block_table.copy(), owners))
-        return Done(self, batch)
-
-    def compute(self, batch: Batch) -> Ints:
-        expected, table, _ = self._in_flight.pop(0)
-        assert batch is expected, "steps are waited for in the order of their launch"
-        self._cache[batch.copies[1]] = self._cache[batch.copies[0]]
-        tokens = batch.tokens.copy()
-        tokens[batch.decode_start :] = self._last[batch.decode_requests]
-        known = batch.tokens[batch.decode_start :]
-        assert ((known == -1) | (known == tokens[batch.decode_start :])).all()
-        self._cache.reshape(-1)[batch.cache_slots] = tokens
-        position = batch.positions[batch.last_rows]
-        sampled = np.array(
-            [
-                next_token(self._cache[table[row]].reshape(-1)[: last + 1])
-                for row, last in zip(batch.requests, position, strict=True)
-            ],
-            dtype=np.int64,
-        )
-        self._last[batch.requests] = sampled
-        return sampled
-
-    def _check(self, batch: Batch) -> None:
-        """Budgets hold, and nobody shares a place that is written."""
-        policies = self._policies
-        counts = [segment.count for segment in batch.segments]
-        chunked = isinstance(policies.chunking, ChunkedPrompts)
-        assert (len(counts) <= 1 and not chunked) or sum(counts) <= policies.prefill_max_tokens
-        if isinstance(policies.chunking, ChunkedPrompts):
-            assert max(counts, default=0) <= policies.chunking.size
-        assert len(counts) <= policies.prefill_max_batch_size
-        assert len(batch.decode_lengths) <= policies.max_batch_size
-        assert policies.composition is decode_first or not counts or not len(batch.decode_lengths)
-        assert len(np.unique(batch.cache_slots)) == len(batch.cache_slots) == len(batch.tokens)
-        assert batch.decode_start == sum(counts)
-        assert len(set(batch.requests.tolist())) == len(batch.requests) > 0 or not len(batch.decode_lengths)
-        assert {segment.request for segment in batch.segments} <= set(batch.changed.tolist())
-
-
-@dataclass(frozen=True)
-class Ask:
-    """A prompt is the beginning of one of few documents, and then its own; times count steps."""
-
-    document: int
-    shared: int
-    own: int
-    max_tokens: int
-    min_tokens: int
-    ignore_eos: bool
-    arrives_after: int
-    leaves_after: int | None
-
-    def prompt(self, id: int) -> np.ndarray:
-        rng = np.random.default_rng(self.document)
-        return np.concatenate([rng.integers(0, VOCAB, self.shared), np.full(self.own, id % VOCAB)]).astype(
-            np.int32
-        )
-
-    def params(self) -> SamplingParams:
-        return SamplingParams(
-            self.max_tokens, min(self.min_tokens, self.max_tokens), ignore_eos=self.ignore_eos
-        )
-
-    def answer(self, id: int) -> list[int]:
-        return self.answer_to(self.prompt(id))
-
-    def answer_to(self, prompt: np.ndarray) -> list[int]:
-        known = prompt.tolist()
-        made: list[int] = []
-        while len(made) < self.max_tokens:
-            made.append(next_token(np.array(known + made)))
-            if made[-1] == EOS and not self.ignore_eos and len(made) >= max(self.min_tokens, 1):
-                break
-        return made
-
-
-ASKS = st.builds(
-    Ask,
-    document=st.integers(0, 1),
-    shared=st.sampled_from([0, 3, 4, 8, 9, 16]),
-    own=st.integers(0, 8),
-    max_tokens=st.integers(1, 20),
-    min_tokens=st.integers(0, 6),
-    ignore_eos=st.booleans(),
-    arrives_after=st.integers(0, 6),
-    leaves_after=st.none() | st.integers(0, 12),
-).filter(lambda ask: ask.shared + ask.own > 0)
-
-
-@dataclass(frozen=True)
-class House:
-    """An engine without a model."""
-
-    num_blocks: int
-    rows: int
-    policies: Policies
-    prefix_cache: bool
-    overlap: bool
-
-
-POLICIES = st.builds(
-    Policies,
-    max_batch_size=st.integers(1, 8),
-    prefill_max_batch_size=st.integers(1, 4),
-    prefill_max_tokens=st.integers(1, 40),
-    admission=st.sampled_from([Fifo(), Pack(LOOKAHEAD)]),
-    chunking=st.just(WholePrompts()) | st.builds(ChunkedPrompts, st.integers(1, 12)),
-    composition=st.one_of(st.sampled_from([decode_first, prefill_first]), st.builds(Alternate)),
-)
-HOUSES = st.builds(House, st.integers(11, 40), st.integers(1, 8), POLICIES, st.booleans(), st.booleans())
-
-
-@dataclass
-class Life:
-    """What came of the requests."""
-
-    answers: dict[int, list[int]] = field(default_factory=dict)
-    ended: Counter[int] = field(default_factory=Counter)
-    reasons: dict[int, FinishReason] = field(default_factory=dict)
-    cached: dict[int, int] = field(default_factory=dict)
-    admitted: list[int] = field(default_factory=list)
-    left: set[int] = field(default_factory=set)
-    steps: list[list[int]] = field(default_factory=list)
-    preemptions: int = 0
-
-
-def live(house: House, asks: list[Ask]) -> Life:
-    """Run everything to the end; every step leaves the blocks consistent."""
-    running, allocator = Running(house.rows, CONTEXT, BLOCK), BlockAllocator(house.num_blocks)
-    cache = (PrefixCache if house.prefix_cache else NoPrefixCache)(allocator, BLOCK)
-    ticks = iter(range(1, 1 << 40))
-    scheduler = Scheduler(running, allocator, cache, house.policies, (EOS,), clock=lambda: float(next(ticks)))
-    model = CacheModel(house.num_blocks, running, house.policies)
-    loop = Loop(scheduler, running, model, overlap=house.overlap)
-    life, requests = (
-        Life(),
-        [Request(id, ask.prompt(id), ask.params(), 0.5, ask.prompt(id)) for id, ask in enumerate(asks)],
-    )
-    pending, step = list(enumerate(asks)), 0
-    while pending or scheduler.has_work:
-        step += 1
-        assert step < 4000, "no progress"
-        while pending and pending[0][1].arrives_after <= step:
-            scheduler.add(requests[pending.pop(0)[0]])
-        for id, ask in enumerate(asks):
-            gone = ask.leaves_after is not None and step > ask.leaves_after + ask.arrives_after
-            if gone and scheduler.discard(id):
-                life.left.add(id)
-        result = loop.step()
-        if result is None:
-            continue
-        assert len(set(result.ids.tolist())) == len(result.ids)
-        life.steps.append(result.ids.tolist())
-        for id, token in zip(result.ids.tolist(), result.tokens.tolist(), strict=True):
-            life.answers.setdefault(id, []).append(token)
-        for end in result.finished:
-            life.ended[end.id] += 1
-            life.reasons[end.id] = end.reason
-            life.cached[end.id] = end.cached_tokens
-        allocator.check()
-        cache.check()
-    assert allocator.num_free == house.num_blocks and not running.full and not len(running)
-    life.admitted = [r.id for r in sorted(requests, key=lambda r: r.admitted) if r.admitted]
-    life.preemptions = scheduler.preemptions
-    assert cache.cached_tokens >= sum(life.cached.values())
-    return life
+from .cache_model import BLOCK, EOS, JOBS, LOOKAHEAD, SETUPS, Job, Setup, serve
 
 
 @settings(max_examples=150)
-@given(house=HOUSES, asks=st.lists(ASKS, min_size=1, max_size=25))
-def test_every_answer_is_right_and_comes_once(house: House, asks: list[Ask]) -> None:
+@given(setup=SETUPS, jobs=st.lists(JOBS, min_size=1, max_size=25))
+def test_every_answer_is_right_and_comes_once(setup: Setup, jobs: list[Job]) -> None:
     """Any arrivals, any that leave, any policy, any cache size that holds the longest request alone."""
-    life = live(house, asks)
-    for id, ask in enumerate(asks):
-        answer, expected = life.answers.get(id, []), ask.answer(id)
-        if id in life.left:
-            assert life.ended[id] == 0 and answer == expected[: len(answer)]
+    outcome = serve(setup, jobs)
+    for id, job in enumerate(jobs):
+        answer, expected = outcome.answers.get(id, []), job.answer(id)
+        if id in outcome.left:
+            assert outcome.ended[id] == 0 and answer == expected[: len(answer)]
         else:
-            assert life.ended[id] == 1 and answer == expected
-            stopped = expected[-1] == EOS and not ask.ignore_eos and len(expected) >= ask.params().min_tokens
-            assert life.reasons[id] is (FinishReason.STOP if stopped else FinishReason.LENGTH)
-    if isinstance(house.policies.admission, Fifo):
-        assert life.admitted == sorted(life.admitted), "first come, first served"
-    for place, id in enumerate(life.admitted):
-        assert place - sum(other < id for other in life.admitted) <= LOOKAHEAD * (id + 1), "passed too often"
+            assert outcome.ended[id] == 1 and answer == expected
+            stopped = expected[-1] == EOS and not job.ignore_eos and len(expected) >= job.params().min_tokens
+            assert outcome.reasons[id] is (FinishReason.STOP if stopped else FinishReason.LENGTH)
+    if isinstance(setup.policies.admission, Fifo):
+        assert outcome.admitted == sorted(outcome.admitted), "first come, first served"
+    for place, id in enumerate(outcome.admitted):
+        assert place - sum(other < id for other in outcome.admitted) <= LOOKAHEAD * (id + 1), (
+            "passed too often"
+        )
 
 
-def crowd(count: int = 100) -> list[Ask]:
+def crowd(count: int = 100) -> list[Job]:
     rng = np.random.default_rng(4)
     return [
-        Ask(int(rng.integers(2)), int(rng.choice([0, 8, 16])), int(rng.integers(1, 9)),
+        Job(int(rng.integers(2)), int(rng.choice([0, 8, 16])), int(rng.integers(1, 9)),
             int(rng.integers(1, 21)), 0, bool(rng.integers(2)), int(rng.integers(60)), None)
         for _ in range(count)
     ]  # fmt: skip
@@ -275,33 +55,33 @@ def crowd(count: int = 100) -> list[Ask]:
 
 def test_every_switch_gives_the_same_answers() -> None:
     """A crowd that does not fit the cache; that the switches did something is checked too."""
-    asks = crowd()
-    plain = live(House(400, 8, Policies(8, 4, 40), prefix_cache=False, overlap=False), asks)
+    jobs = crowd()
+    plain = serve(Setup(400, 8, Policies(8, 4, 40), prefix_cache=False, overlap=False), jobs)
     assert plain.preemptions == 0 and not any(plain.cached.values())
     for prefix_cache in (False, True):
         for overlap in (False, True):
             for chunking in (WholePrompts(), ChunkedPrompts(5)):
                 policies = Policies(6, 4, 40, Pack(LOOKAHEAD), chunking)
-                life = live(House(18, 8, policies, prefix_cache, overlap), asks)
-                assert life.answers == plain.answers and life.reasons == plain.reasons
-                assert life.preemptions > 10
-                assert any(life.cached.values()) == prefix_cache
+                outcome = serve(Setup(18, 8, policies, prefix_cache, overlap), jobs)
+                assert outcome.answers == plain.answers and outcome.reasons == plain.reasons
+                assert outcome.preemptions > 10
+                assert any(outcome.cached.values()) == prefix_cache
 
 
 def test_a_prompt_that_is_cached_whole_computes_one_token_in_a_copied_block() -> None:
-    ask = Ask(0, 16, 0, 6, 0, True, 0, None)
-    house = House(20, 4, Policies(4, 4, 64), prefix_cache=True, overlap=False)
-    life = live(house, [ask, *[replace(ask, arrives_after=20)] * 3])
-    assert life.cached == {0: 0, 1: 15, 2: 15, 3: 15}
-    assert all(answer == ask.answer(0) for answer in life.answers.values())
+    job = Job(0, 16, 0, 6, 0, True, 0, None)
+    setup = Setup(20, 4, Policies(4, 4, 64), prefix_cache=True, overlap=False)
+    outcome = serve(setup, [job, *[replace(job, arrives_after=20)] * 3])
+    assert outcome.cached == {0: 0, 1: 15, 2: 15, 3: 15}
+    assert all(answer == job.answer(0) for answer in outcome.answers.values())
 
 
 def test_decoding_requests_take_turns() -> None:
-    """With room for two of six in a step, none is ever more than a turn behind."""
-    asks = [Ask(0, 0, 1, 12, 0, True, 0, None)] * 6
-    house = House(40, 6, Policies(2, 6, 64), prefix_cache=False, overlap=False)
+    """With room for two of six in a step, none is ever late by more than a turn."""
+    jobs = [Job(0, 0, 1, 12, 0, True, 0, None)] * 6
+    setup = Setup(40, 6, Policies(2, 6, 64), prefix_cache=False, overlap=False)
     made: Counter[int] = Counter()
-    for ids in live(house, asks).steps:
+    for ids in serve(setup, jobs).steps:
         made.update(ids)
         assert max(made.values()) - min(made[id] for id in range(6)) <= 1
     assert set(made.values()) == {12}
@@ -314,34 +94,34 @@ def test_decoding_requests_take_turns() -> None:
     rows=st.integers(2, 8),
     overlap=st.booleans(),
 )
-def test_who_decodes_goes_on_whoever_comes(
+def test_decoding_continues_whatever_arrives(
     short: list[tuple[int, int]], prompts: int, rows: int, overlap: bool
 ) -> None:
     """Prompts that keep the turn, of answers so short that they never fill the rows."""
-    asks = [Ask(0, 0, 4, 20, 0, True, 0, None)]
-    asks += [
-        Ask(0, 0, 4, tokens, 0, True, after, None) for tokens, after in sorted(short, key=lambda s: s[1])
+    jobs = [Job(0, 0, 4, 20, 0, True, 0, None)]
+    jobs += [
+        Job(0, 0, 4, tokens, 0, True, after, None) for tokens, after in sorted(short, key=lambda s: s[1])
     ]
     policies = Policies(rows, prompts, 40, composition=Alternate())
-    life = live(House(400, rows, policies, prefix_cache=False, overlap=overlap), asks)
-    for id in range(len(asks)):
-        steps = [step for step, ids in enumerate(life.steps) if id in ids]
+    outcome = serve(Setup(400, rows, policies, prefix_cache=False, overlap=overlap), jobs)
+    for id in range(len(jobs)):
+        steps = [step for step, ids in enumerate(outcome.steps) if id in ids]
         assert all(b - a <= MOST_IN_A_ROW + 1 for a, b in pairwise(steps))
 
 
 def test_the_first_in_the_queue_is_passed_a_bounded_number_of_times() -> None:
     """One large request among many small ones that keep the cache full."""
-    small, large = Ask(0, 0, 4, 12, 0, True, 0, None), Ask(0, 0, 8, 20, 0, True, 2, None)
-    asks = [*[small] * 6, replace(large, own=40), *[small] * 60]
-    house = House(15, 8, Policies(8, 8, 64, Pack(LOOKAHEAD)), prefix_cache=False, overlap=True)
-    admitted = live(house, asks).admitted
+    small, large = Job(0, 0, 4, 12, 0, True, 0, None), Job(0, 0, 8, 20, 0, True, 2, None)
+    jobs = [*[small] * 6, replace(large, own=40), *[small] * 60]
+    setup = Setup(15, 8, Policies(8, 8, 64, Pack(LOOKAHEAD)), prefix_cache=False, overlap=True)
+    admitted = serve(setup, jobs).admitted
     assert 0 < sum(other > 6 for other in admitted[: admitted.index(6)]) <= LOOKAHEAD
-    fifo = replace(house, policies=Policies(8, 8, 64))
-    assert live(fifo, asks).admitted == list(range(67))
+    fifo = replace(setup, policies=Policies(8, 8, 64))
+    assert serve(fifo, jobs).admitted == list(range(67))
 
 
 @dataclass(frozen=True)
-class NextTurn(Ask):
+class NextTurn(Job):
     """Goes on from what the same request without this was answered, with a word of its own."""
 
     def prompt(self, id: int) -> np.ndarray:
@@ -351,9 +131,9 @@ class NextTurn(Ask):
 @given(own=st.integers(1, 8), max_tokens=st.integers(1, 12), overlap=st.booleans())
 @settings(max_examples=40)
 def test_the_next_turn_of_a_conversation_finds_the_answer(own: int, max_tokens: int, overlap: bool) -> None:
-    """All but the answer's last token, whose keys and values nobody computed, as far as it fills blocks."""
-    first = Ask(0, 8, own, max_tokens, 0, False, 0, None)
+    """All but the answer's last token, whose keys and values are not computed, as far as it fills blocks."""
+    first = Job(0, 8, own, max_tokens, 0, False, 0, None)
     turns = [first, NextTurn(0, 8, own, max_tokens, 0, False, 30, None)]
-    life = live(House(20, 2, Policies(2, 2, 64), prefix_cache=True, overlap=overlap), turns)
-    assert life.answers == {id: turn.answer(id) for id, turn in enumerate(turns)}
-    assert life.cached[1] == (8 + own + len(life.answers[0]) - 1) // BLOCK * BLOCK
+    outcome = serve(Setup(20, 2, Policies(2, 2, 64), prefix_cache=True, overlap=overlap), turns)
+    assert outcome.answers == {id: turn.answer(id) for id, turn in enumerate(turns)}
+    assert outcome.cached[1] == (8 + own + len(outcome.answers[0]) - 1) // BLOCK * BLOCK

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from roseinfer.attention.base import NO_INTS, Ints
-from roseinfer.scheduler.policies import MOST_IN_A_ROW, Alternate, Chunk, TakeAlong, Work
+from roseinfer.batch import NO_INTS, Ints
+from roseinfer.scheduler.policies import MOST_IN_A_ROW, Alternate, Chunk, StepParts, TakeAlong
 
 
 class Queue:
@@ -15,7 +15,7 @@ class Queue:
         self.waiting, self.most, self.whole = waiting, most, whole
         self.turns = Alternate()
 
-    def prompts(self) -> list[Chunk]:
+    def prompts(self, budget: int | None = None, *, cut: bool = False) -> list[Chunk]:
         taken = min(self.most, self.waiting)
         self.waiting -= taken if self.whole else 0
         return [Chunk(row, 0, 1, last=self.whole) for row in range(taken)]
@@ -27,7 +27,7 @@ class Queue:
         """P for a step of prompts, D for one that decodes."""
         made = ""
         for _ in range(count):
-            chunks, rows = self.turns(Work(self.prompts, self.decode, self.waiting))
+            chunks, rows = self.turns(StepParts(self.prompts, self.decode, self.waiting))
             assert bool(chunks) != bool(len(rows))
             made += "P" if chunks else "D"
         return made
@@ -58,7 +58,7 @@ def test_parts_of_long_prompts_take_turns_with_decoding() -> None:
 def test_prompts_that_find_no_room_let_others_decode() -> None:
     queue = Queue(5, 0)
     assert queue.steps(3) == "DDD"
-    assert queue.turns(Work(queue.prompts, lambda: NO_INTS, 5)) == ([], NO_INTS)
+    assert queue.turns(StepParts(queue.prompts, lambda: NO_INTS, 5)) == ([], NO_INTS)
 
 
 def asked_of(cut: bool, wait: int, decoding: int) -> tuple[list[tuple[int | None, bool]], int]:
@@ -70,7 +70,7 @@ def asked_of(cut: bool, wait: int, decoding: int) -> tuple[list[tuple[int | None
         return [Chunk(0, 0, 1, last=True)] * min(wait, 1)
 
     along = TakeAlong(16, 1024, cut=cut)
-    rows = along(Work(prompts, lambda: np.arange(decoding), wait, decoding))[1]
+    rows = along(StepParts(prompts, lambda: np.arange(decoding), wait, decoding))[1]
     return asked, len(rows)
 
 

@@ -74,7 +74,7 @@ class Serving:
             return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
 
     def complete(self, prompt: Any, **settings: Any) -> Reply:
-        """Greedy unless told otherwise."""
+        """Greedy unless `settings` say otherwise."""
         return self.request("/v1/completions", {"prompt": prompt, "temperature": 0} | settings)
 
     def load(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def start(model: str, *options: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="session")
-def serving(text_model: Any) -> Iterator[Serving]:
+def serving(text_model: Any, integration: None) -> Iterator[Serving]:
     """One server with two front ends for all tests that leave it alive."""
     options = ("--served-model-name", "tiny", "--frontend-processes", "2")
     server = Serving(start(str(text_model.folder), *options))
@@ -126,7 +126,7 @@ def serving(text_model: Any) -> Iterator[Serving]:
 
 
 @pytest.fixture
-def serve(text_model: Any) -> Iterator[Serve]:
+def serve(text_model: Any, integration: None) -> Iterator[Serve]:
     """Start a server of one's own; it is gone after the test."""
     with contextlib.ExitStack() as stack:
 
@@ -139,7 +139,7 @@ def serve(text_model: Any) -> Iterator[Serve]:
 
 
 @pytest.fixture
-def launch(text_model: Any) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+def launch(text_model: Any, integration: None) -> Iterator[Callable[[], subprocess.Popen[str]]]:
     """Start a server's process and do not wait for it."""
     processes: list[subprocess.Popen[str]] = []
 

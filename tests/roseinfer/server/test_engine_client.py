@@ -7,14 +7,17 @@ import socket
 from typing import Any
 
 import numpy as np
+import pytest
 
 from roseinfer.ipc.engine_channel import EngineChannels
-from roseinfer.ipc.messages import Ready, Submit, ToEngine, Tokens, Told
-from roseinfer.logprobs import StepLogprobs, TokenLogprobs
-from roseinfer.params import Finished, FinishReason, SamplingParams
-from roseinfer.server.counters import Counters
+from roseinfer.ipc.messages import PackedLogprobs, Ready, Submit, ToEngine, Tokens
+from roseinfer.request.logprobs import StepLogprobs, TokenLogprobs
+from roseinfer.request.params import Finished, FinishReason, SamplingParams
 from roseinfer.server.engine_client import EngineClient
-from roseinfer.server.errors import HttpError
+from roseinfer.server.http.errors import HttpError
+from roseinfer.server.metrics.counters import Counters
+
+pytestmark = pytest.mark.integration
 
 
 class Kept:
@@ -28,8 +31,8 @@ class Kept:
     def begin(self, begun: Finished) -> None:
         pass
 
-    def tell(self, logprobs: TokenLogprobs) -> None:
-        assert self._fails_in != "tell"
+    def add_logprobs(self, logprobs: TokenLogprobs) -> None:
+        assert self._fails_in != "add_logprobs"
 
     def push(self, token: int, end: Finished | None) -> None:
         assert self._fails_in != "push"
@@ -49,7 +52,7 @@ def test_an_error_in_one_answer_ends_that_answer_alone(text_model: Any) -> None:
         died, ended = asyncio.Event(), asyncio.Event()
         client = EngineClient(ours, 0, Counters.create(1), died.set)
         await client.start()
-        broken = [Kept(ended, "push"), Kept(ended, "tell")]
+        broken = [Kept(ended, "push"), Kept(ended, "add_logprobs")]
         whole = Kept(ended)
         prompt, params = np.array([1], dtype=np.int32), SamplingParams(2)
         ids = np.array([client.submit(prompt, params, receiver, 0.0) for receiver in (*broken, whole)])
@@ -58,7 +61,7 @@ def test_an_error_in_one_answer_ends_that_answer_alone(text_model: Any) -> None:
         last = Finished(int(ids[2]), FinishReason.LENGTH, 0, 0, 0)
         for finished in ((), (last,)):
             logprobs = StepLogprobs(ids, np.zeros((3, 1), np.int32), np.zeros((3, 1), np.float32))
-            engine.send(0, Told.of(logprobs))
+            engine.send(0, PackedLogprobs.of(logprobs))
             engine.send(0, Tokens(ids.tobytes(), np.array([5, 6, 7]).tobytes(), finished))
         await ended.wait()
         assert whole.tokens == [7, 7] and whole.error is None

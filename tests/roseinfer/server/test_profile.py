@@ -75,7 +75,7 @@ def test_profiles_that_cannot_be(serving: Any, tmp_path: Path) -> None:
 
 
 def test_a_profile_that_cannot_be_written(serve: Any, tmp_path: Path) -> None:
-    """It is told where the profile is stopped, and the engine serves on."""
+    """The stop reports it, and the engine still serves."""
     server = serve()
     gone, full = tmp_path / "gone", tmp_path / "full"
     for folder in (gone, full, full):

@@ -1,0 +1,53 @@
+"""Size, time and determinism of `bench report`, on made-up runs: `python -m benchmarks.report_speed`.
+
+One run of 4 engines, 3 scales and 3 repeats of 200 requests, and one of 4 engines of 100,000 requests each.
+Times are of the whole command in a fresh process, on the clock and of the CPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.harness.report.conftest import make_online
+
+
+def cpu_s() -> float:
+    """CPU seconds of all processes that were started and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def measure(name: str, run: Path, folder: Path) -> None:
+    """Render twice; print seconds, bytes, and whether both are the same."""
+    hashes, seconds, cpu = [], [], []
+    for turn in range(2):
+        out = folder / f"{run.name}-{turn}.html"
+        command = [sys.executable, "-m", "harness.cli.app", "report", str(run), "--out", str(out)]
+        began, used = time.perf_counter(), cpu_s()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        seconds.append(time.perf_counter() - began)
+        cpu.append(cpu_s() - used)
+        hashes.append(hashlib.sha256(out.read_bytes()).hexdigest())
+    same = "the same bytes twice" if len(set(hashes)) == 1 else "DIFFERENT BYTES"
+    print(
+        f"{name}: {min(seconds):.1f} s ({min(cpu):.1f} s of CPU), {out.stat().st_size / 1e6:.2f} MB, {same}"
+    )
+
+
+def main() -> None:
+    """Both runs."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        measure("4 engines × 3 scales × 3 repeats", make_online(folder / "cells", repeats=3), folder)
+        large = make_online(folder / "large", scales=[0.8], repeats=1, n=100_000, faults=False)
+        measure("4 × 100,000 requests", large, folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""What a decode step costs on the host: loop, prepare, launched, process, without a device.
+
+    python -m benchmarks.scheduler_host_cost
+
+CPU time in microseconds a step, the least of several rounds, by the number of running requests.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from roseinfer.batch import Batch, Ints
+from roseinfer.engine.loop import Loop
+from roseinfer.engine.runner import Pending, Runner
+from roseinfer.engine.sampler import SamplingBatch
+from roseinfer.kvcache.blocks import BlockAllocator
+from roseinfer.kvcache.prefix import NoPrefixCache
+from roseinfer.request.logprobs import StepLogprobs
+from roseinfer.request.params import SamplingParams
+from roseinfer.scheduler.policies import Policies
+from roseinfer.scheduler.request import Request
+from roseinfer.scheduler.running import Running
+from roseinfer.scheduler.scheduler import Scheduler
+
+ROUNDS, STEPS, CAPACITY, CONTEXT, BLOCK = 7, 300, 256, 1024, 16
+
+
+class Nothing(Runner, Pending):
+    """A device that takes no time: every token is 5."""
+
+    def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
+        self._tokens = np.full(len(batch.requests), 5)
+        return self
+
+    def tokens(self) -> Ints:
+        return self._tokens
+
+    def logprobs(self) -> StepLogprobs | None:
+        return None
+
+
+def prepared(requests: int) -> tuple[Scheduler, Running]:
+    """A scheduler whose requests all decode, with contexts of 200 to 300 tokens and no end in sight."""
+    running, allocator = Running(CAPACITY, CONTEXT, BLOCK), BlockAllocator(CAPACITY * CONTEXT // BLOCK)
+    policies = Policies(CAPACITY, CAPACITY, CAPACITY * CONTEXT)
+    scheduler = Scheduler(running, allocator, NoPrefixCache(allocator, BLOCK), policies, (50256,))
+    for id, length in enumerate(np.random.default_rng(0).integers(200, 300, requests)):
+        prompt = np.zeros(length, dtype=np.int32)
+        scheduler.add(Request(id, prompt, SamplingParams(700), 0.0, prompt))
+    one_step(scheduler, np.full(requests, 5))
+    return scheduler, running
+
+
+def one_step(scheduler: Scheduler, tokens: Ints) -> tuple[float, float, float]:
+    """Seconds of prepare, launched and process by the wall clock; that of CPU time is too coarse for them."""
+    start = time.perf_counter()
+    batch = scheduler.prepare()
+    assert batch is not None
+    ready = time.perf_counter()
+    scheduler.launched(batch)
+    launched = time.perf_counter()
+    scheduler.process(batch, tokens)
+    return ready - start, launched - ready, time.perf_counter() - launched
+
+
+def main() -> None:
+    for requests in (1, 64, 256):
+        loops: list[float] = []
+        parts: list[tuple[float, float, float]] = []
+        for _ in range(ROUNDS):
+            scheduler, running = prepared(requests)
+            loop = Loop(scheduler, running, Nothing(), overlap=True)
+            start = time.process_time()
+            for _ in range(STEPS):
+                loop.step()
+            loops.append((time.process_time() - start) / STEPS)
+            scheduler, _ = prepared(requests)
+            parts += [one_step(scheduler, np.full(requests, 5)) for _ in range(STEPS)]
+        prepare, launched, process = np.median(parts, axis=0) * 1e6
+        print(
+            f"{requests} running: loop {min(loops) * 1e6:.1f} us a step, "
+            f"of which prepare {prepare:.1f}, launched {launched:.1f}, process {process:.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What docs/tutorial.md adds to rosebench from outside: an engine, a metric, a trace format."""

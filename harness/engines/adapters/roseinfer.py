@@ -1,0 +1,113 @@
+"""roseinfer: `roseinfer serve` and its offline API, run by the interpreter that has them installed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from harness import __version__
+from harness.engines.base import EngineSettings, Installation, Missing, RequestSettings
+from harness.engines.find import REPORTED, place, probe
+from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.process.engine_server import Launch
+from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
+from harness.engines.selfreport import SelfReport, shortened, value_at
+from harness.modules import module_command
+from harness.schema.fairness import Fact
+
+_INFO = "/server_info"
+#: Places of the ledger's settings on `GET /server_info`.
+_PLACES = {
+    "device": "settings.device",
+    "threads": "settings.threads",
+    "dtype": "settings.dtype",
+    "kv_dtype": "settings.dtype",
+    "kv_tokens": "settings.kv_tokens",
+    "block_size": "settings.block_size",
+    "context": "settings.max_model_len",
+    "max_batch": "settings.max_batch_size",
+    "max_batched_tokens": "settings.prefill_max_tokens",
+    "prefix_cache": "settings.prefix_cache",
+    "attention": "settings.attention",
+    "overlap": "settings.overlap_schedule",
+}
+
+
+class Roseinfer(LocalEngine):
+    name = "roseinfer"
+    display = "roseinfer"
+    color, marker = "#0072b2", "o"
+    distributions = ("rosebench",)
+    install = "pip install rosebench's wheel, or pip install -e . in its checkout"
+    module = "roseinfer"
+    pages = (_INFO,)
+    flush = Route("/flush_cache")
+
+    def find(self) -> Installation | Missing:
+        """In this environment it is the one that came with the harness, installed or not."""
+        where = place(self.name)
+        if where.python != Path(sys.executable):
+            return super().find()
+        versions = probe(where, REPORTED)
+        return Installation(
+            self.name, __version__, self.distributions[0], where.python, where.how, where.env, versions
+        )
+
+    def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
+        arguments = [
+            *self._cli(installation),
+            *("serve", "--model", str(settings.model)),
+            *("--served-model-name", settings.served_name),
+            *("--host", settings.host, "--port", str(port)),
+            *("--device", settings.device, "--dtype", settings.dtype),
+            *("--max-model-len", str(settings.max_model_len)),
+        ]
+        if settings.caches_prefixes:
+            self.require(installation, settings, ["--prefix-cache"])
+            arguments.append("--prefix-cache")
+        elif "--no-prefix-cache" in self.flags(installation):
+            arguments.append("--no-prefix-cache")
+        return Launch(tuple(arguments), settings.served_name)
+
+    def help_command(self, installation: Installation) -> list[str]:
+        return [*self._cli(installation), "serve", "--help"]
+
+    def _cli(self, installation: Installation) -> list[str]:
+        return module_command("roseinfer.cli", installation.python)
+
+    def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
+        return {"return_token_ids": True, "return_metrics": True}
+
+    def facts(self, report: SelfReport) -> dict[str, Fact]:
+        facts = report.from_page(_INFO, _PLACES)
+        settings = value_at(report.page(_INFO), "settings")
+        if isinstance(settings, dict) and facts:
+            source = facts["dtype"].source
+            chunk, graphs = settings.get("chunked_prefill_size"), settings.get("cuda_graph")
+            facts["chunked_prefill"] = Fact(value=chunk is not None, source=source)
+            if isinstance(graphs, list):
+                facts["graphs"] = Fact(value=shortened(graphs), source=source)
+        return facts
+
+    def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
+        if capture.tool == "nsys":
+            return EngineProfiler(env={"ROSEINFER_NVTX": "1"})
+        body: dict[str, JsonValue] = {
+            "output_dir": str(capture.folder),
+            "num_steps": capture.steps,
+            "with_stack": capture.stacks,
+        }
+        return EngineProfiler(start=Route("/start_profile", body), stop=Route("/stop_profile"))
+
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
+        arguments: dict[str, JsonValue] = {
+            "model": str(settings.model),
+            "device": settings.device,
+            "dtype": settings.dtype,
+            "max_model_len": settings.max_model_len,
+        }
+        if settings.caches_prefixes:
+            arguments["prefix_cache"] = True
+        return OfflineFactory("roseinfer.bench.offline:Offline", arguments)

@@ -1,0 +1,156 @@
+"""SGLang: `sglang.launch_server` and `sglang.Engine`.
+
+A chunk has one token or several; `return_token_ids` says how many. It reports its own times as histograms
+only."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import JsonValue
+
+from harness.engines.base import EngineSettings, Installation, RequestSettings
+from harness.engines.cores import compute_threads
+from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.process.engine_server import Launch
+from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
+from harness.engines.selfreport import ENV, LOG, SelfReport, normalised
+from harness.engines.workers import folder
+from harness.schema.fairness import Fact
+
+#: Offline, and /health answers at once instead of generating a token each time, which takes a second.
+QUIET = {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
+THREADS = "OMP_NUM_THREADS"
+
+
+def environment(settings: EngineSettings) -> dict[str, str]:
+    """Offline, and on a CPU with a number of threads: by default it uses every core, and its processes then
+    wait for each other."""
+    if settings.device != "cpu":
+        return QUIET
+    return {**QUIET, THREADS: str(compute_threads(settings.cpus))}
+
+
+def options(settings: EngineSettings) -> dict[str, JsonValue]:
+    """Settings of both server and in-process API, by the names of `sglang.Engine`.
+
+    On a CPU attention is PyTorch's, because SGLang's kernels need AMX and are not published. On a GPU
+    sampling is PyTorch's, because FlashInfer's sampler is compiled at first use; greedily both take the
+    largest logit."""
+    common: dict[str, JsonValue] = {
+        "device": settings.device,
+        "dtype": settings.torch_dtype,
+        "context_length": settings.max_model_len,
+        "random_seed": settings.seed,
+        "disable_radix_cache": not settings.caches_prefixes,
+    }
+    if settings.device == "cuda":
+        return {**common, "sampling_backend": "pytorch"}
+    return {
+        **common,
+        "attention_backend": "torch_native",
+        "max_total_tokens": settings.full_contexts * settings.max_model_len,
+    }
+
+
+#: The page of its resolved arguments.
+_INFO = "/server_info"
+_PLACES = {
+    "device": "device",
+    "dtype": "dtype",
+    "block_size": "page_size",
+    "graphs": "cuda_graph_config.decode.bs",
+    "attention": "attention_backend",
+    "sampler": "sampling_backend",
+}
+#: Arguments that tell that something is off.
+_OFF = {"prefix_cache": "disable_radix_cache", "overlap": "disable_overlap_schedule"}
+#: Where the graphs of a decode step are made, or that they are not.
+_GRAPHS = "cuda_graph_config.decode.backend"
+#: Lines of its log that tell what came of the memory there is.
+_LINES = {
+    "kv_dtype": r"KV Cache is allocated\. dtype: (torch\.\w+)",
+    "kv_tokens": r"max_total_num_tokens=(\d+)",
+    "context": r"context_len=(\d+)",
+    "max_batch": r"max_running_requests=(\d+)",
+    "max_batched_tokens": r"chunked_prefill_size=(\d+)",
+}
+_NO_CHUNKS = r"max_prefill_tokens=(\d+)"
+
+
+class Sglang(LocalEngine):
+    name = "sglang"
+    display = "SGLang"
+    color, marker = "#009e73", "^"
+    distributions = ("sglang",)
+    install = "bench engines install sglang"
+    needs = ("torch",)
+    module = "sglang.srt.entrypoints.http_server"
+    pages = (_INFO,)
+    histograms: ClassVar[Mapping[str, str]] = {
+        "queue_wait_ms": "sglang:queue_time_seconds",
+        "prefill_ms": 'sglang:per_stage_req_latency_seconds{stage="prefill_forward"}',
+    }
+
+    flush = Route("/flush_cache")
+
+    def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
+        arguments = [
+            *(str(installation.python), "-m", "sglang.launch_server"),
+            *("--model-path", str(settings.model)),
+            *("--served-model-name", settings.served_name),
+            *("--host", settings.host, "--port", str(port)),
+            "--enable-metrics",
+        ]
+        for name, value in options(settings).items():
+            option = "--" + name.replace("_", "-")
+            if value is True:
+                arguments.append(option)
+            elif value is not False:
+                arguments += [option, str(value)]
+        return Launch(
+            tuple(arguments),
+            settings.served_name,
+            environment(settings),
+            stop_signal=signal.SIGTERM,
+            grace_s=5,
+        )
+
+    def help_command(self, installation: Installation) -> list[str]:
+        return [str(installation.python), "-m", "sglang.launch_server", "--help"]
+
+    def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
+        return {"return_token_ids": True}
+
+    def facts(self, report: SelfReport) -> dict[str, Fact]:
+        facts = report.all_from_log(_LINES)
+        if facts:
+            facts["chunked_prefill"] = Fact(value="max_batched_tokens" in facts, source=LOG)
+            facts = report.from_log("max_batched_tokens", _NO_CHUNKS) | facts
+        if threads := report.env.get(THREADS):
+            facts["threads"] = Fact(value=normalised(threads), source=ENV)
+        facts |= report.from_page(_INFO, _PLACES)
+        off = report.from_page(_INFO, _OFF)
+        facts |= {key: fact.model_copy(update={"value": not fact.value}) for key, fact in off.items()}
+        graphs = report.from_page(_INFO, {"graphs": _GRAPHS})
+        if any(fact.value == "disabled" for fact in graphs.values()):
+            facts |= {key: fact.model_copy(update={"value": []}) for key, fact in graphs.items()}
+        return facts
+
+    def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
+        """It stops by itself after the steps asked for; if it gets a stop then, it answers with an error."""
+        if capture.tool == "nsys":
+            return EngineProfiler()
+        body: dict[str, JsonValue] = {
+            "output_dir": str(capture.folder),
+            "num_steps": capture.steps,
+            "activities": ["CPU", "GPU"],
+            "with_stack": capture.stacks,
+        }
+        return EngineProfiler(start=Route("/start_profile", body))
+
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
+        arguments: dict[str, JsonValue] = {"model_path": str(settings.model), **options(settings)}
+        return OfflineFactory(f"{folder() / 'sglang_llm.py'}:Sglang", arguments, environment(settings))

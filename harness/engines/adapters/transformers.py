@@ -1,0 +1,107 @@
+"""transformers: `transformers serve` with continuous batching, and `generate` on a whole batch."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+import msgspec
+
+from harness.engines.base import Encoder, EngineSettings, Installation, RequestSettings
+from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.process.engine_server import Launch
+from harness.engines.recipe import SHIMS
+from harness.engines.selfreport import ARGV, SelfReport
+from harness.engines.text_prompts import TextPrompts
+from harness.engines.workers import folder
+from harness.schema.fairness import Fact
+
+CB_BLOCK = 32
+SHIM = SHIMS / "transformers_cli.py"
+#: What its command line asks for.
+_OPTIONS = {
+    "device": "--device",
+    "dtype": "--dtype",
+    "blocks": "--cb-num-blocks",
+    "block_size": "--cb-block-size",
+    "max_batched_tokens": "--cb-max-batch-tokens",
+}
+
+
+class Transformers(LocalEngine):
+    name = "transformers"
+    display = "transformers"
+    color, marker = "#b8609a", "D"
+    distributions = ("transformers",)
+    install = "bench engines install transformers"
+    needs = ("torch", "fastapi", "uvicorn", "openai")
+    module = "transformers"
+
+    def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
+        command = self._cli(installation)
+        if not settings.caches_prefixes:
+            command = [str(installation.python), str(SHIM)]
+        arguments = [
+            *command,
+            *("serve", str(settings.model)),
+            *("--host", settings.host, "--port", str(port)),
+            *("--device", settings.device, "--dtype", settings.torch_dtype),
+            *("--default-seed", str(settings.seed)),
+            *("--continuous-batching", "--cb-block-size", str(CB_BLOCK)),
+        ]
+        if settings.device == "cpu":  # left alone its KV cache takes most of the memory
+            blocks = settings.full_contexts * -(-settings.max_model_len // CB_BLOCK)
+            arguments += ["--cb-num-blocks", str(blocks)]
+            arguments += ["--cb-max-batch-tokens", str(max(settings.max_model_len, 1024))]
+        # The model is pinned: requests must call it by its folder. Its SIGINT handler outlives 4 s.
+        return Launch(
+            tuple(arguments),
+            str(settings.model),
+            {"HF_HUB_OFFLINE": "1"},
+            stop_signal=signal.SIGTERM,
+            grace_s=3,
+        )
+
+    def help_command(self, installation: Installation) -> list[str]:
+        return [*self._cli(installation), "serve", "--help"]
+
+    def _cli(self, installation: Installation) -> list[str]:
+        return [str(installation.python), str(installation.python.parent / "transformers")]
+
+    def encoder(self, request_settings: RequestSettings) -> Encoder:
+        """Text prompts, as it takes no token ids; a fixed length through its `generation_config`."""
+        text = TextPrompts(request_settings.model)
+
+        def encode(prompt: Sequence[int], output_tokens: int) -> bytes:
+            generation: dict[str, object] = {"max_new_tokens": output_tokens, "do_sample": False}
+            if request_settings.ignore_eos:
+                generation["min_new_tokens"] = output_tokens
+            body = {
+                "model": request_settings.served_name,
+                "prompt": text.of(prompt),
+                "stream": True,
+                "max_tokens": output_tokens,
+                "generation_config": msgspec.json.encode(generation).decode(),
+                "seed": request_settings.seed,
+            }
+            return msgspec.json.encode(body)
+
+        return encode
+
+    def facts(self, report: SelfReport) -> dict[str, Fact]:
+        """It reports no settings: those of its command line."""
+        facts = report.from_argv(_OPTIONS)
+        if isinstance(blocks := facts.pop("blocks", Fact(value=None, source=ARGV)).value, int):
+            facts["kv_tokens"] = Fact(value=blocks * CB_BLOCK, source=ARGV)
+        if "--continuous-batching" in report.argv:
+            facts["prefix_cache"] = Fact(value=str(SHIM) not in report.argv, source=ARGV)
+        return facts
+
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
+        target = f"{folder() / 'transformers_llm.py'}:Transformers"
+        arguments = {
+            "model": str(settings.model),
+            "device": settings.device,
+            "dtype": settings.torch_dtype,
+        }
+        return OfflineFactory(target, {**arguments}, {"HF_HUB_OFFLINE": "1"})

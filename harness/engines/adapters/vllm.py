@@ -1,0 +1,152 @@
+"""vLLM: `vllm serve` and `vllm.LLM`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import ClassVar
+
+import psutil
+from pydantic import JsonValue
+
+from harness.engines.base import EngineSettings, Installation, RequestSettings
+from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.process.engine_server import Launch
+from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
+from harness.engines.prometheus import PrefixCounters
+from harness.engines.recipe import SHIMS
+from harness.engines.selfreport import LOG, SelfReport
+from harness.engines.workers import folder
+from harness.errors import EngineError
+from harness.schema.fairness import Fact
+
+SHIM = SHIMS / "vllm_cli.py"
+QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+#: Adds the page with all resolved settings, and the route that empties the prefix cache.
+DEV_MODE = {"VLLM_SERVER_DEV_MODE": "1"}
+_PER_REQUEST = "--enable-per-request-metrics"
+
+_INFO = "/server_info?config_format=json"
+#: Places of the ledger's settings on that page.
+_PLACES = {
+    "device": "vllm_config.device_config.device",
+    "dtype": "vllm_config.model_config.dtype",
+    "kv_dtype": "vllm_config.cache_config.cache_dtype",
+    "kv_tokens": "vllm_config.cache_config.kv_cache_size_tokens",
+    "block_size": "vllm_config.cache_config.block_size",
+    "context": "vllm_config.model_config.max_model_len",
+    "max_batch": "vllm_config.scheduler_config.max_num_seqs",
+    "max_batched_tokens": "vllm_config.scheduler_config.max_num_batched_tokens",
+    "chunked_prefill": "vllm_config.scheduler_config.enable_chunked_prefill",
+    "prefix_cache": "vllm_config.cache_config.enable_prefix_caching",
+    "graphs": "vllm_config.compilation_config.cudagraph_capture_sizes",
+    "overlap": "vllm_config.scheduler_config.async_scheduling",
+}
+#: Log lines with settings that are not on the page.
+_LINES = {
+    "kv_tokens": r"KV cache size: ([\d,]+) tokens",
+    "attention": r"Using (\w+) attention backend",
+    "sampler": r"Using (\w+) for top-p & top-k sampling",
+}
+_CORES = re.compile(r"local_rank=0, core ids=\[([\d, ]*)\]")
+
+
+def environment(device: str) -> dict[str, str]:
+    """Offline, and on a CPU an explicit KV cache: a sixteenth of memory, 1 to 16 GiB.
+
+    On a CPU it chooses its threads itself (VLLM_CPU_OMP_THREADS_BIND is not set): one core stays free for its
+    front end, each other core gets one thread.
+    """
+    if device != "cpu":
+        return QUIET
+    gib = psutil.virtual_memory().total // 2**30 // 16
+    return {**QUIET, "VLLM_CPU_KVCACHE_SPACE": str(min(max(gib, 1), 16))}
+
+
+def _check_build(installation: Installation, settings: EngineSettings) -> None:
+    """A build of vLLM runs on one kind of device. Raises EngineError if that is not the wanted one."""
+    built_for = "cpu" if "cpu" in installation.distribution + installation.version else "cuda"
+    if built_for != settings.device:
+        raise EngineError(
+            f"{installation.distribution} {installation.version} is built for {built_for}, "
+            f"not for {settings.device}",
+            f"use --device {built_for}, or an environment with the other build",
+        )
+
+
+class Vllm(LocalEngine):
+    name = "vllm"
+    display = "vLLM"
+    color, marker = "#dd6b00", "s"
+    distributions = ("vllm", "vllm-cpu")
+    install = "bench engines install vllm, or name an environment of it in BENCH_PEERS or engines.yaml"
+    module = "vllm"
+    histograms: ClassVar[Mapping[str, str]] = {
+        "queue_wait_ms": "vllm:request_queue_time_seconds",
+        "prefill_ms": "vllm:request_prefill_time_seconds",
+    }
+    pages = (_INFO,)
+    flush = Route("/reset_prefix_cache")
+    prefix_counters = PrefixCounters("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total")
+
+    def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
+        _check_build(installation, settings)
+        arguments = [
+            *self._cli(installation),
+            *("serve", str(settings.model)),
+            *("--served-model-name", settings.served_name),
+            *("--host", settings.host, "--port", str(port)),
+            *("--dtype", settings.torch_dtype),
+            *("--max-model-len", str(settings.max_model_len)),
+            *("--seed", str(settings.seed)),
+            "--enable-prefix-caching" if settings.caches_prefixes else "--no-enable-prefix-caching",
+        ]
+        if _PER_REQUEST in self.flags(installation):
+            arguments.append(_PER_REQUEST)
+        return Launch(tuple(arguments), settings.served_name, environment(settings.device) | DEV_MODE)
+
+    def help_command(self, installation: Installation) -> list[str]:
+        return [*self._cli(installation), "serve", "--help=all"]
+
+    def _cli(self, installation: Installation) -> list[str]:
+        if installation.distribution == "vllm":
+            return [str(installation.python), "-m", "vllm.entrypoints.cli.main"]
+        return [str(installation.python), str(SHIM), installation.distribution]
+
+    def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
+        return {"return_token_ids": True}
+
+    def facts(self, report: SelfReport) -> dict[str, Fact]:
+        facts = report.from_page(_INFO, _PLACES) | report.all_from_log(_LINES)
+        kv_dtype = facts.get("kv_dtype")
+        if kv_dtype is not None and kv_dtype.value == "auto":
+            facts["kv_dtype"] = kv_dtype.model_copy(update={"value": facts["dtype"].value})
+        if cores := _CORES.search(report.log):
+            facts["threads"] = Fact(value=len(cores[1].split(",")), source=LOG)
+        return facts
+
+    def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
+        """Its workers stop by themselves after the wanted steps; the route ends the front end's part."""
+        config: dict[str, JsonValue] = {"profiler": "cuda"}
+        if capture.tool == "torch":
+            config = {
+                "profiler": "torch",
+                "torch_profiler_dir": str(capture.folder),
+                "torch_profiler_with_stack": capture.stacks,
+                "ignore_frontend": True,
+            }
+        arguments = ("--profiler-config", json.dumps(config | {"max_iterations": capture.steps}))
+        return EngineProfiler(arguments, {}, Route("/start_profile"), Route("/stop_profile"))
+
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
+        _check_build(installation, settings)
+        arguments: dict[str, JsonValue] = {
+            "model": str(settings.model),
+            "dtype": settings.torch_dtype,
+            "max_model_len": settings.max_model_len,
+            "enable_prefix_caching": settings.caches_prefixes,
+            "seed": settings.seed,
+        }
+        target = f"{folder() / 'vllm_llm.py'}:Vllm"
+        return OfflineFactory(target, arguments, environment(settings.device))

@@ -1,0 +1,32 @@
+"""What `auto` means on this machine, for all engines."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from harness.errors import UsageError
+from harness.schema.settings import Device, Dtype
+from harness.telemetry import gpu, machine
+
+#: CPU flags of bfloat16 products on x86-64 (AVX-512, AMX) and on 64-bit Arm.
+BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+
+
+def resolve_device(device: Device) -> Literal["cuda", "cpu"]:
+    """auto is the GPU if there is one. Raises UsageError for cuda without a GPU."""
+    if device == "cpu":
+        return "cpu"
+    if gpu.available():
+        return "cuda"
+    if device == "cuda":
+        raise UsageError("--device cuda: there is no usable NVIDIA GPU", "use --device cpu")
+    return "cpu"
+
+
+def resolve_dtype(dtype: Dtype, device: Literal["cuda", "cpu"]) -> Literal["fp16", "bf16", "fp32"]:
+    """auto is fp16 on a GPU, bf16 on a CPU with bf16 products, else fp32, which is faster on such a CPU."""
+    if dtype != "auto":
+        return dtype
+    if device == "cuda":
+        return "fp16"
+    return "bf16" if BF16_FLAGS & set(machine.cpu_flags()) else "fp32"

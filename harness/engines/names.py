@@ -1,0 +1,42 @@
+"""Which engines there are, by name: this project's, and those that installed packages add.
+
+A package adds an engine through an entry point of the group `rosebench.engines` that names its class, a
+`harness.engines.base.Engine`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from importlib.metadata import EntryPoint
+
+from harness.errors import UsageError
+from harness.plugins import find_plugins
+
+GROUP = "rosebench.engines"
+
+#: This project's, in the order in which they are listed; pyproject.toml has the same.
+OWN = {
+    "roseinfer": "harness.engines.adapters.roseinfer:Roseinfer",
+    "vllm": "harness.engines.adapters.vllm:Vllm",
+    "sglang": "harness.engines.adapters.sglang:Sglang",
+    "trtllm": "harness.engines.adapters.trtllm:Trtllm",
+    "transformers": "harness.engines.adapters.transformers:Transformers",
+    "llamacpp": "harness.engines.adapters.llamacpp:Llamacpp",
+    "openai": "harness.engines.adapters.openai:OpenAI",
+}
+
+
+@cache
+def engine_points() -> dict[str, EntryPoint]:
+    """Where each engine's class is. Raises UsageError when two packages use one name."""
+    return find_plugins(GROUP, OWN)
+
+
+def check_name(name: str) -> None:
+    """Raises UsageError when there is no such engine."""
+    known = engine_points()
+    if name not in known:
+        similar = difflib.get_close_matches(name, known, 1)
+        meant = f"did you mean {similar[0]}? " if similar else ""
+        raise UsageError(f"there is no engine {name!r}", f"{meant}known: {', '.join(known)}")

@@ -1,0 +1,1 @@
+"""Engines as processes: started, supervised, and ended whatever happens to the harness."""

@@ -1,0 +1,201 @@
+"""A server that the harness starts: on its own port, ready inside the `with`, ended after it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from harness.engines.base import COMPLETIONS
+from harness.engines.process.tree import Guarded, describe_exit
+from harness.engines.selfreport import SelfReport
+from harness.engines.server_pages import ask, get
+from harness.errors import EngineError
+from harness.loadgen.load_plan import Target
+from harness.schema.fairness import Fact
+from harness.schema.results import LaunchRecord
+
+POLL_S = 0.1
+PROBE_TIMEOUT_S = 2.0
+#: A free port is found and then passed by number; another process can take it in between.
+PORT_ATTEMPTS = 4
+PORT_TAKEN = ("address already in use", "errno 98", "eaddrinuse")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The command of a server; `env` is added to the inherited environment.
+
+    `served_name` is the model's name in requests. The server is ready when `GET ready_path` answers 200.
+    """
+
+    argv: tuple[str, ...]
+    served_name: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    ready_path: str = "/health"
+    ready_timeout_s: float = 600.0
+    stop_signal: signal.Signals = signal.SIGINT
+    grace_s: float = 10.0
+
+
+def free_port(host: str) -> int:
+    """A port that was free a moment ago."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def listens(pids: list[int], port: int) -> bool:
+    """Whether one of these processes listens on the port. True if that cannot be determined."""
+    for pid in pids:
+        try:
+            connections = psutil.Process(pid).net_connections("tcp")
+        except psutil.NoSuchProcess:
+            continue
+        except psutil.AccessDenied:
+            return True
+        if any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections):
+            return True
+    return False
+
+
+class EngineServer:
+    """Context manager around one server process.
+
+    Args:
+        launch: Makes the command for a port.
+        record: What is known before the start; argv, env, ready_s and facts are added.
+        cpus: Logical CPUs that the engine may use.
+        pages: Paths of pages with the engine's settings.
+        facts: Reads the settings from its self-report.
+
+    Raises (on entering):
+        EngineError: it died (with its last lines), was not ready in time, or found no free port.
+    """
+
+    target: Target
+    served_name: str
+    record: LaunchRecord
+
+    def __init__(
+        self,
+        launch: Callable[[int], Launch],
+        record: LaunchRecord,
+        log: Path,
+        host: str = "127.0.0.1",
+        cpus: tuple[int, ...] | None = None,
+        pages: Sequence[str] = (),
+        facts: Callable[[SelfReport], dict[str, Fact]] = lambda report: {},
+    ) -> None:
+        self._launch = launch
+        self._label = record.label
+        self._host = host
+        self._log = log
+        self._cpus = cpus
+        self._pages = pages
+        self._facts = facts
+        self._process: Guarded | None = None
+        self.record = record
+
+    def __enter__(self) -> Self:
+        try:
+            for _ in range(PORT_ATTEMPTS):
+                if self._try(free_port(self._host)):
+                    return self
+                self._stop()
+        except BaseException:
+            self._stop()
+            raise
+        raise EngineError(
+            f"{self._label}: other processes took {PORT_ATTEMPTS} free ports in a row before it could",
+            f"try again; its log is {self._log}",
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def check(self) -> None:
+        """Raises EngineError, with the last lines of its log, when the server has died."""
+        if self._process is not None and (code := self._process.wait(0)) is not None:
+            raise self._death(self._process, code, "while it was in use")
+
+    @property
+    def pids(self) -> list[int]:
+        """PIDs of the engine's living processes."""
+        return self._process.pids() if self._process else []
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+
+    def _try(self, port: int) -> bool:
+        """Start on that port. False if another process took it; EngineError for any other failure."""
+        launch = self._launch(port)
+        begin = time.monotonic()
+        process = Guarded(
+            self._label,
+            launch.argv,
+            os.environ | launch.env,
+            self._log,
+            self._cpus,
+            launch.stop_signal,
+            launch.grace_s,
+        )
+        self._process = process
+        target = Target(self._host, port, COMPLETIONS)
+        while (status := ask(target, launch.ready_path, PROBE_TIMEOUT_S)[0]) != 200:
+            if (code := process.wait(POLL_S)) is not None:
+                if any(sign in process.tail().lower() for sign in PORT_TAKEN):
+                    return False
+                raise self._death(process, code, "before it was ready")
+            if time.monotonic() - begin > launch.ready_timeout_s:
+                raise self._late(process, launch, status)
+        if not listens(process.pids(), port):
+            return False
+        self.served_name = launch.served_name
+        self.target = target
+        self.record = self.record.model_copy(
+            update={
+                "argv": list(launch.argv),
+                "env": dict(launch.env),
+                "ready_s": round(time.monotonic() - begin, 3),
+                "facts": self._reported_settings(process, launch),
+            }
+        )
+        return True
+
+    def _reported_settings(self, process: Guarded, launch: Launch) -> dict[str, Fact]:
+        """The settings that the engine reports, and its CPUs."""
+        log = self._log.read_bytes()[process.log_start :].decode(errors="replace")
+        bodies = {path: body for path in self._pages if (body := get(self.target, path)) is not None}
+        facts = self._facts(SelfReport(log, bodies, launch.argv, launch.env))
+        if self._cpus is not None:
+            facts["cpus"] = Fact(value=list(self._cpus), source="set by bench")
+        return facts
+
+    def _late(self, process: Guarded, launch: Launch, status: int | None) -> EngineError:
+        answers = "" if status is None else f" (GET {launch.ready_path} answers {status})"
+        missing = f"; perhaps ready_path {launch.ready_path} in its adapter is wrong"
+        return EngineError(
+            f"{self._label} was not ready after {launch.ready_timeout_s:.0f} s{answers}; its last lines:\n"
+            f"{process.tail()}",
+            f"see {self._log}{missing if status == HTTPStatus.NOT_FOUND else ''}",
+        )
+
+    def _death(self, process: Guarded, code: int, when: str) -> EngineError:
+        return EngineError(
+            f"{self._label} ended {when} with {describe_exit(code)}; its last lines:\n{process.tail()}",
+            f"see {self._log}",
+        )

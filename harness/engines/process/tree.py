@@ -1,0 +1,189 @@
+"""A process tree that is always ended: started, watched and stopped through its guard."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from harness.engines.process.guard import KILL_PATIENCE_S, Order, family
+from harness.errors import CleanupError, EngineError
+from harness.modules import module_command
+
+#: Seconds allowed to the guard itself, beyond the engine's grace and the kill.
+GUARD_SLACK_S = 10.0
+TAIL_LINES = 15
+#: Environment variable that marks the processes of a tree, to find them if their guard was killed.
+MARK = "ROSEBENCH_TREE"
+
+
+def tail(log: Path, lines: int = TAIL_LINES, start: int = 0) -> str:
+    """The last lines that are not empty, after byte `start` of the file."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(start, end - 64 * 1024))
+        text = file.read().decode(errors="replace")
+    return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
+
+
+def describe_exit(code: int) -> str:
+    """`exit code 1`, or `SIGKILL`."""
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+class Guarded:
+    """A command and all its descendants. Its output is appended to `log`.
+
+    Args:
+        label: Its name in error messages.
+        env: The complete environment of the command.
+        cpus: Logical CPUs that it may use, None for all.
+        stop_signal: Sent to its process group to end it; SIGKILL follows after `grace_s`.
+
+    Raises:
+        EngineError: The command cannot be run.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        log: Path,
+        cpus: Sequence[int] | None = None,
+        stop_signal: signal.Signals = signal.SIGINT,
+        grace_s: float = 10.0,
+    ) -> None:
+        self.label = label
+        self.log = log
+        self.log_start = log.stat().st_size if log.exists() else 0
+        self._grace_s = grace_s
+        self._exit: int | None = None
+        self._left: list[int] | None = None
+        self._unread = b""
+        self._mark = uuid.uuid4().hex
+        order = Order(
+            argv=list(argv),
+            env={**env, MARK: self._mark},
+            log=str(log),
+            cpus=None if cpus is None else list(cpus),
+            stop_signal=int(stop_signal),
+            grace_s=grace_s,
+        )
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._guard = subprocess.Popen(
+            module_command("harness.engines.process.guard"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        try:
+            self._pipe_in.write(json.dumps(order).encode() + b"\n")
+            self.pid = self._first_message(argv)
+        except BaseException:
+            self._pipe_in.close()
+            raise
+
+    @property
+    def _pipe_in(self) -> Any:
+        return self._guard.stdin
+
+    @property
+    def _pipe_out(self) -> Any:
+        return self._guard.stdout
+
+    def _first_message(self, argv: Sequence[str]) -> int:
+        while (message := self._message(timeout_s=60.0)) is not None:
+            if "pid" in message:
+                return int(message["pid"])
+            if "error" in message:
+                raise EngineError(f"{self.label} cannot be started: {message['error']}", f"check {argv[0]}")
+        raise EngineError(f"the guard process of {self.label} did not start", "see the error printed above")
+
+    def _message(self, timeout_s: float) -> dict[str, Any] | None:
+        """The guard's next message; None if none arrives in time or the guard has ended."""
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._unread:
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([self._pipe_out], [], [], left)[0]:
+                return None
+            piece = os.read(self._pipe_out.fileno(), 65536)
+            if not piece:
+                self._guard.wait()
+                return None
+            self._unread += piece
+        line, _, self._unread = self._unread.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        self._exit = message.get("exit", self._exit)
+        self._left = message.get("left", self._left)
+        return message
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for the exit code of the command (negative: a signal), at most that long; None: still running.
+
+        Raises:
+            EngineError: the guard was killed, so the exit code is unknown.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self._exit is None:
+            if self._message(max(0.0, deadline - time.monotonic())) is None:
+                if self._guard.poll() is not None:
+                    raise EngineError(f"the guard process of {self.label} was killed", "run it again")
+                return None
+        return self._exit
+
+    def pids(self) -> list[int]:
+        """PIDs of the living processes of the tree, without the guard."""
+        return [process.pid for process in family(self._guard.pid)]
+
+    def stop(self) -> None:
+        """End the whole tree and return when all its processes have ended. May be called again.
+
+        Raises:
+            CleanupError: a process could not be killed; the message names its PID.
+        """
+        self._pipe_in.close()
+        deadline = time.monotonic() + self._grace_s + KILL_PATIENCE_S + GUARD_SLACK_S
+        while self._guard.poll() is None and (left := deadline - time.monotonic()) > 0:
+            self._message(left)
+        if self._left is None:
+            self._left = self._sweep()
+        if self._left:
+            pids = ", ".join(map(str, self._left))
+            raise CleanupError(f"{self.label} could not be ended: PID {pids}", f"run `kill -9 {pids}`")
+
+    def _sweep(self) -> list[int]:
+        """Kill the processes with the mark or in the command's session, if the guard cannot.
+
+        Returns the PIDs that survived.
+        """
+        self._guard.kill()
+        self._guard.wait()
+        ours = [process for process in psutil.process_iter() if self._is_ours(process)]
+        for process in ours:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        return [process.pid for process in psutil.wait_procs(ours, timeout=KILL_PATIENCE_S)[1]]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            return os.getsid(process.pid) == self.pid or process.environ().get(MARK) == self._mark
+        except (OSError, psutil.Error):
+            return False
+
+    def tail(self) -> str:
+        """The last lines of its output."""
+        return tail(self.log, start=self.log_start)

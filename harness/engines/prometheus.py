@@ -1,0 +1,104 @@
+"""What a server counts, from its page for Prometheus.
+
+The format is that of https://prometheus.io/docs/instrumenting/exposition_formats/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from harness.engines.server_pages import get
+from harness.loadgen.load_plan import Target
+from harness.schema.fairness import ReportedMean
+from harness.schema.results import PrefixCount
+
+METRICS = "/metrics"
+
+Samples = Sequence[Sample]
+
+
+def read_samples(target: Target) -> Samples:
+    """Everything that the page has now; nothing where the server has no such page."""
+    return parse_samples(get(target, METRICS) or "")
+
+
+def parse_samples(page: str) -> Samples:
+    """Everything on a page; nothing where it is not in the format."""
+    try:
+        return [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+    except ValueError:
+        return []
+
+
+@dataclass(frozen=True)
+class PrefixCounters:
+    """Names of two counters: prompt tokens taken from the prefix cache, and prompt tokens looked up in it."""
+
+    hits: str
+    queries: str
+
+    def count(self, before: Samples, after: Samples) -> PrefixCount | None:
+        """What both rose by, summed over all series; None if the server does not report them."""
+        rises = []
+        for name in (self.hits, self.queries):
+            start, end = ([one.value for one in samples if one.name == name] for samples in (before, after))
+            if not (start and end):
+                return None
+            rises.append(sum(end) - sum(start))
+        return PrefixCount(
+            hits=rises[0], queries=rises[1], source=f"GET {METRICS}: {self.hits}, {self.queries}"
+        )
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Sum and count of a histogram of seconds at one moment, over all series with the wanted labels."""
+
+    sum_s: float = 0.0
+    count: float = 0.0
+
+
+def histograms(samples: Samples, wanted: Mapping[str, str]) -> dict[str, Histogram]:
+    """Histograms by metric, without those that are not there.
+
+    Args:
+        wanted: for each metric a name, with labels that choose among its series, like
+            `a:b_seconds{stage="x"}`.
+    """
+    found = {}
+    for metric, series in wanted.items():
+        name, labels = _series(series)
+        values = {
+            end: [
+                sample.value
+                for sample in samples
+                if sample.name == name + end and labels.items() <= sample.labels.items()
+            ]
+            for end in ("_sum", "_count")
+        }
+        if values["_count"]:
+            found[metric] = Histogram(sum(values["_sum"]), sum(values["_count"]))
+    return found
+
+
+@cache
+def _series(text: str) -> tuple[str, dict[str, str]]:
+    """Name and labels of `name{label="value"}`."""
+    [sample] = parse_samples(f"{text} 0\n")
+    return sample.name, sample.labels
+
+
+def mean_between(before: Mapping[str, Histogram], after: Mapping[str, Histogram]) -> dict[str, ReportedMean]:
+    """Means of the observations between two moments; a histogram without observations is left out."""
+    means = {}
+    for metric, end in after.items():
+        start = before.get(metric, Histogram())
+        count = end.count - start.count
+        if count > 0 and end.sum_s >= start.sum_s:
+            means[metric] = ReportedMean(mean_ms=1e3 * (end.sum_s - start.sum_s) / count, n=int(count))
+    return means

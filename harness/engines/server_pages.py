@@ -1,0 +1,54 @@
+"""HTTP requests to a server beside its API, with the encryption and headers of every other request."""
+
+from __future__ import annotations
+
+import http.client
+import json
+
+from harness.engines.profiler import Route
+from harness.errors import EngineError
+from harness.loadgen.load_plan import Target
+
+TIMEOUT_S = 10.0
+#: For control routes: writing a profile can take minutes.
+ROUTE_TIMEOUT_S = 300.0
+
+
+def get(target: Target, path: str, timeout_s: float = TIMEOUT_S) -> str | None:
+    """The body of `GET path`; None unless it answers 200 in time."""
+    status, body = ask(target, path, timeout_s)
+    return body if status == 200 else None
+
+
+def ask(target: Target, path: str, timeout_s: float = TIMEOUT_S) -> tuple[int | None, str]:
+    """Status and body of `GET path`; the status is None if there is no answer in time."""
+    try:
+        return request(target, "GET", path, timeout_s)
+    except (OSError, http.client.HTTPException):
+        return None, ""
+
+
+def post(target: Target, route: Route) -> None:
+    """POST to a server. Raises EngineError unless it answers 2xx."""
+    body = None if route.body is None else json.dumps(route.body)
+    try:
+        status, answer = request(target, "POST", route.path, ROUTE_TIMEOUT_S, body)
+    except (OSError, http.client.HTTPException) as error:
+        raise EngineError(f"POST {route.path}: {error}", "see the engine's log") from None
+    if status // 100 != 2:
+        raise EngineError(f"POST {route.path} answered {status}: {answer[:300]}", "see the engine's log")
+
+
+def request(
+    target: Target, method: str, path: str, timeout_s: float = TIMEOUT_S, body: str | None = None
+) -> tuple[int, str]:
+    """Status and body of the answer. Raises OSError and HTTPException where there is none."""
+    kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
+    connection = kind(target.host, target.port, timeout=timeout_s)
+    headers = {**target.headers, **({} if method == "GET" else {"content-type": "application/json"})}
+    try:
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
+    finally:
+        connection.close()

@@ -1,0 +1,150 @@
+"""Packs an engine for a host without a network: pinned wheels, unpacked, reduced, one tar.xz in parts.
+
+| choice | instead of | because | |---|---|---| | the unpacked tree | the wheels | the host needs neither pip
+nor space for both, and it compresses better | | the host's torch, triton and CUDA libraries | packing them |
+they are most of the size and match its driver | | parts, the manifest last | one file | transfers to such
+hosts limit the size, and an incomplete bundle is detected |"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import re
+import shutil
+import sys
+import tarfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from harness.engines.base import Engine
+from harness.engines.find import CACHE
+from harness.engines.recipe import BundleRecipe
+from harness.engines.variants import CONFIGS, load_file
+from harness.environments import unpack
+from harness.environments.fatbin import slim
+from harness.environments.pip import pip
+from harness.errors import UsageError
+from harness.files import write_whole
+
+MANYLINUX = [f"manylinux_2_{minor}_x86_64" for minor in (5, 17, 24, 26, 27, 28, 31, 34, 35, 39)]
+PLATFORMS = [
+    *MANYLINUX,
+    *(f"{name}_x86_64" for name in ("manylinux2014", "manylinux2010", "manylinux1", "linux")),
+]
+UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+XZ_LEVEL = 6
+
+
+def read_size(text: str) -> int:
+    """Parse a size such as `45M` into bytes. Raises UsageError."""
+    match = re.fullmatch(r"(\d+)([KMG]?)", text)
+    if match is None or not int(match[1]):
+        raise UsageError(f"--part-size {text} is not a size", "write it like 45M")
+    return int(match[1]) * UNITS.get(match[2], 1)
+
+
+def find_bundle(engine: Engine, version: str | None) -> tuple[str, BundleRecipe]:
+    """The recipe of that version, or the first one. Raises UsageError if there is none."""
+    known = load_file(engine.config_file).bundles
+    if not known:
+        raise UsageError(f"{engine.name} has no bundle recipe", f"add one as in {CONFIGS / 'vllm.yaml'}")
+    version = version or next(iter(known))
+    if version not in known:
+        raise UsageError(f"{engine.name} {version} cannot be bundled", f"choose one of {', '.join(known)}")
+    return version, known[version]
+
+
+def make_bundle(engine: Engine, version: str, recipe: BundleRecipe, out: Path, part_size: int) -> Path:
+    """Write the bundle into the folder `out`, replacing an older one. Returns its manifest's path.
+
+    Wheels stay in the cache, so a second attempt downloads only what is missing.
+
+    Raises:
+        EngineError: a wheel cannot be downloaded.
+    """
+    wheels = CACHE / "wheels" / f"{engine.name}-{version}"
+    log = CACHE / f"{engine.name}-{version}.bundle.log"
+    target = [
+        *("--no-deps", "--only-binary=:all:", "--implementation", "cp", "--python-version", recipe.python),
+        *(word for abi in (f"cp{recipe.python.replace('.', '')}", "abi3", "none") for word in ("--abi", abi)),
+        *(word for platform in PLATFORMS for word in ("--platform", platform)),
+    ]
+    pinned = str(engine.config_file.parent / recipe.wheels)
+    python = Path(sys.executable)
+    pip(
+        f"fetching {engine.name} {version}",
+        python,
+        ["download", *target, "-d", str(wheels), "-r", pinned],
+        log,
+    )
+    with TemporaryDirectory(prefix="rosebench-bundle-", dir=CACHE) as scratch:
+        site = Path(scratch, "site")
+        local = ["--no-index", "--find-links", str(wheels), "--no-compile", "--target", str(site)]
+        pip(f"unpacking {engine.name} {version}", python, ["install", *target, *local, "-r", pinned], log)
+        _reduce(site, recipe)
+        return _pack(site, out, part_size, {"engine": engine.name, "version": version}, recipe)
+
+
+def _reduce(site: Path, recipe: BundleRecipe) -> None:
+    """Remove what the recipe names, compiled Python, static libraries, and code for other GPUs."""
+    for pattern in [*recipe.drop, "**/__pycache__", "**/*.a"]:
+        for path in list(site.glob(pattern)):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    if recipe.gpu_arch is not None:
+        for library in recipe.slim:
+            slim(site / library, recipe.gpu_arch)
+
+
+class _Parts:
+    """A writable file that is cut into parts of at most `size` bytes."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self._folder, self._size = folder, size
+        self.parts: list[dict[str, Any]] = []
+        self._buffer = bytearray()
+
+    def write(self, data: bytes) -> int:
+        self._buffer += data
+        while len(self._buffer) >= self._size:
+            self._cut(self._size)
+        return len(data)
+
+    def close(self) -> None:
+        if self._buffer:
+            self._cut(len(self._buffer))
+
+    def _cut(self, size: int) -> None:
+        part = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        name = f"part-{len(self.parts):02d}"
+        write_whole(self._folder / name, part)
+        self.parts.append({"name": name, "bytes": size, "sha256": hashlib.sha256(part).hexdigest()})
+
+
+def _pack(site: Path, out: Path, part_size: int, what: dict[str, Any], recipe: BundleRecipe) -> Path:
+    out.mkdir(parents=True, exist_ok=True)
+    for old in [out / "bundle.json", *out.glob("part-*")]:
+        old.unlink(missing_ok=True)
+    parts = _Parts(out, part_size)
+    with (
+        lzma.open(parts, "wb", preset=XZ_LEVEL) as packed,  # type: ignore[call-overload]
+        tarfile.open(fileobj=packed, mode="w|") as tar,
+    ):
+        for path in sorted(site.rglob("*")):  # the order must not depend on the disk
+            tar.add(path, path.relative_to(site), recursive=False, filter=_anonymous)
+    parts.close()
+    write_whole(out / "unpack.py", Path(unpack.__file__).read_bytes())
+    manifest = {**what, "python": recipe.python, "torch": recipe.torch, "parts": parts.parts}
+    write_whole(out / "bundle.json", json.dumps(manifest, indent=2).encode() + b"\n")
+    return out / "bundle.json"
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member

@@ -1,0 +1,119 @@
+"""Makes an engine's own virtual environment in the user's cache folder.
+
+    engines/NAME                       link to the environment that counts, made last
+    engines/NAME-VERSION-cpu/          the environment
+    engines/NAME-VERSION-cpu/lock.txt  every distribution in it with its version, as pip reads it
+
+An interrupted installation has no lock file and no link; the next attempt continues it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from harness.engines.base import Installation
+from harness.engines.find import CACHE, Place, inspect
+from harness.engines.local import LocalEngine
+from harness.engines.recipe import SHIMS, Build, Recipe
+from harness.engines.variants import load_file
+from harness.environments.pip import pip, run
+from harness.environments.unpack import UnpackError, point
+from harness.errors import EngineError, UsageError
+from harness.files import locked, write_whole
+from harness.schema.settings import EngineName
+
+LOCK = "lock.txt"
+_LIST = """
+import importlib.metadata
+for line in sorted({f"{d.name}=={d.version}" for d in importlib.metadata.distributions()}):
+    print(line)
+"""
+
+
+def find_recipe(engine: LocalEngine, build: Build) -> Recipe:
+    """How the engine is installed for that kind of device. Raises UsageError when it cannot be."""
+    recipes = load_file(engine.config_file).environments
+    if build not in recipes:
+        known = ", ".join(f"--{known}" for known in recipes)
+        hint = f"choose {known}" if known else f"install it yourself: {engine.install}"
+        raise UsageError(f"{engine.name} cannot be installed for {build}", hint)
+    return recipes[build]
+
+
+def unfinished(engine: EngineName) -> list[Path]:
+    """Environments in the cache whose installation was interrupted."""
+    made = (python.parents[1] for python in CACHE.glob(f"{engine}-*/bin/python"))
+    return [folder for folder in made if not (folder / LOCK).exists() and (folder / "pyvenv.cfg").exists()]
+
+
+def install(engine: LocalEngine, build: Build, version: str | None = None) -> Installation:
+    """Make the environment, unless it is there, and let `engines/NAME` in the cache be it.
+
+    Raises:
+        UsageError: there is no recipe, or another process is installing it.
+        EngineError: no package index can be reached, pip failed, or the installed engine does not run.
+    """
+    recipe = find_recipe(engine, build)
+    version = version or recipe.version
+    folder = CACHE / f"{engine.name}-{version}-{build}"
+    python = folder / "bin" / "python"
+    with _locked(folder):
+        if fresh := not (folder / LOCK).exists():
+            _fill(engine, recipe, version, folder, python)
+        where = Place(python, f"engines/{folder.name} in the cache")
+        again = f"remove {folder} and try again, with another --version if that fails too"
+        made = inspect(engine.name, where, engine.distributions, again, engine.needs)
+        if not isinstance(made, Installation):
+            raise EngineError(made.reason, made.hint)
+        if trouble := engine.trouble(made):
+            raise EngineError(f"{engine.display} {version} is installed but does not run: {trouble}", again)
+        if fresh:
+            # -I: only that environment, not the current folder
+            listed = subprocess.run([python, "-I", "-c", _LIST], capture_output=True, check=True).stdout
+            write_whole(folder / LOCK, f"# {engine.name} {version} for {build}\n".encode() + listed)
+        try:
+            point(CACHE / engine.name, folder)
+        except UnpackError as error:
+            raise UsageError(str(error)) from None
+    return made
+
+
+def _fill(engine: LocalEngine, recipe: Recipe, version: str, folder: Path, python: Path) -> None:
+    """Create the environment and install the packages."""
+    what = f"installing {engine.name} {version}"
+    log = CACHE / f"{folder.name}.install.log"
+    if not (folder / "bin" / "pip").exists():
+        run(what, [sys.executable, "-m", "venv", str(folder)], log)
+    wanted = [package.format(version=version) for package in recipe.packages]
+    if recipe.requirements is not None:
+        wanted += ["-r", str(engine.config_file.parent / recipe.requirements)]
+    pip(what, python, ["install", *wanted], log, recipe.env)
+    if recipe.alone:
+        pip(
+            what,
+            python,
+            ["install", "--no-deps", *(package.format(version=version) for package in recipe.alone)],
+            log,
+        )
+    if recipe.remove:
+        pip(what, python, ["uninstall", "--yes", *recipe.remove], log)
+    [packages] = folder.glob("lib/python3*/site-packages")
+    for shim in recipe.shims:
+        shutil.copy(SHIMS / shim, packages / shim)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock the folder. Raises UsageError if another process has locked it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder))
+        except BlockingIOError:
+            raise UsageError(f"another process is installing {folder}", "wait until it has ended") from None
+        yield

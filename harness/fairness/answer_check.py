@@ -1,0 +1,118 @@
+"""The answer check of a run: every engine answers the same few prompts, which a reference judges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import Field
+from tokenizers import Tokenizer
+
+from harness.engines.base import Encoder, EngineVariant
+from harness.fairness.check_prompts import OUTPUT_TOKENS
+from harness.fairness.engine_reply import Reply, read_reply
+from harness.fairness.judge import NOISE_FACTOR, SPREAD_SHARE, by_majority, by_reference, judge, tolerance
+from harness.fairness.reference import Reference
+from harness.loadgen.load_plan import LoadPlan, Target, WireRequest
+from harness.loadgen.run_load import run_load
+from harness.schema.base import Strict
+from harness.schema.fairness import Answer, AnswerCheck, AnswerChecks
+
+RULE = (
+    "Greedy answers, token by token. A token is right if it is the reference's, or if its logit there is "
+    f"lower by at most {NOISE_FACTOR:g} times the most that running in the engines' dtype moves any logit "
+    f"(at least {SPREAD_SHARE:g} of the logits' standard deviation): a near tie. An answer is not judged "
+    "after a near tie or an end of sequence. An engine is wrong if an answer fails, has another length than "
+    "asked for, or has another token without a near tie."
+)
+MAJORITY_RULE = (
+    "There is no reference ({why}): greedy answers are compared with those of more than half of the engines. "
+    "Near ties are unknown: an engine is wrong if an answer fails, has another length than asked for, or if "
+    "more than half of its answers begin with another token."
+)
+NO_RULE = "There is no reference ({why}), and fewer than three engines: only failures and lengths are judged."
+#: Fewer engines make no majority.
+VOTERS = 3
+
+
+class Replies(Strict):
+    """The prompts of the answer check and the engines' replies: `answers.json`.
+
+    `given` holds for each label one list of replies, in the order of the prompts, each time it was asked.
+    """
+
+    prompts: list[list[int]]
+    given: dict[str, list[list[Reply]]] = Field(default_factory=dict)
+    reference: Reference | str | None = Field(
+        None, description="its answers, or in words why there are none; null before it was asked"
+    )
+    judged: AnswerChecks | None = Field(None, description="null while replies are missing")
+
+
+def ask(target: Target, encode: Encoder, prompts: Sequence[Sequence[int]], exact: bool) -> list[Reply]:
+    """A server's answers to all prompts, sent at once; with `exact`, another length is an error."""
+    wire = [WireRequest(i, 0.0, encode(list(prompt), OUTPUT_TOKENS)) for i, prompt in enumerate(prompts)]
+    result = run_load(LoadPlan(target, wire), start_delay_s=0.1)
+    return [read_reply(raw, OUTPUT_TOKENS if exact else None) for raw in result.responses]
+
+
+def check(replies: Replies, engine_variants: Sequence[EngineVariant], tokenizer: Path | None) -> AnswerChecks:
+    """Judge every engine of the run.
+
+    Args:
+        tokenizer: The model's tokenizer.json, for engines that return only text; None if it has none.
+    """
+    rule: str
+    name: str | None
+    bound: float | None
+    decode = None if tokenizer is None else Tokenizer.from_file(str(tokenizer)).decode
+    reference = replies.reference
+    if isinstance(reference, Reference):
+        rule, name, bound = RULE, f"{reference.version}, float32", tolerance(reference)
+        expected = by_reference(reference)
+    else:
+        first = {label: rounds[0] for label, rounds in replies.given.items()}
+        known = len(first) >= VOTERS
+        rule = (MAJORITY_RULE if known else NO_RULE).format(why=reference)
+        name, bound = (f"the majority of {len(first)} engines" if known else None), None
+        expected = by_majority(first, len(replies.prompts)) if known else []
+    checks = []
+    for engine_variant in engine_variants:
+        answers = [
+            judge(reply, len(prompt), OUTPUT_TOKENS, expected[i] if expected else None, decode)
+            for round_replies in replies.given.get(engine_variant.label, [])
+            for i, (reply, prompt) in enumerate(zip(round_replies, replies.prompts, strict=True))
+        ]
+        reason = _wrong(answers, by_many=bound is None)
+        judged = any(answer.outcome in ("same", "near tie", "different") for answer in answers)
+        checks.append(
+            AnswerCheck(
+                engine=engine_variant.ref.name,
+                variant=engine_variant.ref.variant,
+                label=engine_variant.label,
+                verdict="wrong" if reason else "same" if judged else "unknown",
+                reason=reason
+                or ("" if judged else "nothing to compare with" if answers else "it was not asked"),
+                answers=answers,
+            )
+        )
+    return AnswerChecks(rule=rule, reference=name, tolerance=bound, checks=checks)
+
+
+def _wrong(answers: Sequence[Answer], *, by_many: bool) -> str:
+    """Why an engine is wrong; empty if it is not. `by_many`: it is compared with a majority."""
+    failed = [answer for answer in answers if answer.outcome == "failed"]
+    if failed:
+        return f"{len(failed)} of {len(answers)} answers failed: {failed[0].detail}"
+    different = [answer for answer in answers if answer.outcome == "different"]
+    if by_many:
+        different = [answer for answer in different if answer.same == 0]
+        if 2 * len(different) <= len(answers):
+            return ""
+    if not different:
+        return ""
+    first = different[0]
+    return (
+        f"{len(different)} of {len(answers)} greedy answers are wrong; after a prompt of "
+        f"{first.prompt_tokens} tokens {first.detail}"
+    )

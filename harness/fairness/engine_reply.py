@@ -1,0 +1,47 @@
+"""One answer of an engine."""
+
+from __future__ import annotations
+
+import msgspec
+from pydantic import Field
+
+from harness.loadgen.load_plan import RawResponse
+from harness.records.request import read_request
+from harness.records.sse import read_events
+from harness.records.wire import read_wire
+from harness.schema.base import Strict
+
+
+class Reply(Strict):
+    """One answer of `count` tokens; `tokens` are their ids if the engine returns ids, else null."""
+
+    tokens: list[int] | None
+    text: str
+    count: int
+    error: str | None = Field(description="why the request failed; null for a success")
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    token_ids: list[int] | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] = []
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+def read_reply(raw: RawResponse, exact_tokens: int | None) -> Reply:
+    """The answer in a response of /v1/completions; with `exact_tokens`, another length is an error."""
+    record = read_request(raw, exact_tokens)
+    count = record.completion_tokens or 0
+    if record.error is not None:
+        return Reply(tokens=None, text="", count=count, error=f"{record.error}: {record.detail}")
+    wire = read_wire(raw)
+    events = (data for _, data in read_events(wire.body, complete=wire.complete) if data != b"[DONE]")
+    choices = [event.choices[0] for event in map(_decode, events) if event.choices]
+    ids = [token for choice in choices for token in choice.token_ids or ()]
+    text = "".join(choice.text or "" for choice in choices)
+    return Reply(tokens=ids or None, text=text, count=count, error=None)

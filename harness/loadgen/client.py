@@ -1,0 +1,156 @@
+"""All connections of one client process: chooses the one for each request, and collects the responses."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+from harness.loadgen.arrival import ArrivalClock
+from harness.loadgen.connection import Connection
+from harness.loadgen.load_plan import ErrorKind, RawResponse, Target
+from harness.loadgen.readiness import ReadySet
+from harness.loadgen.tcp import TcpConnection
+from harness.loadgen.tls import TlsConnection
+
+
+class Client:
+    """Sends requests, any number at once, and passes each ended response to `on_end`.
+
+    Kept connections are reused last in, first out. One that waited unused may be closed by the peer at the
+    moment of sending: if it breaks before any byte came back, the request goes once more, on a new one.
+
+    Args:
+        addresses: The target's numeric addresses, tried in this order until one answers.
+        requests: Whole HTTP requests by request index.
+        timeout_s: Longest silence of a response, and longest time to connect.
+        deadline_s: Longest time from a request to the end of its response.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        addresses: Sequence[str],
+        requests: dict[int, bytes],
+        timeout_s: float,
+        deadline_s: float,
+        on_end: Callable[[RawResponse], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._target = target
+        self._addresses = list(addresses)
+        self._tls = ssl.create_default_context() if target.tls else None
+        self._requests = requests
+        self._timeout_s = timeout_s
+        self._deadline_s = deadline_s
+        self._on_end = on_end
+        self._idle: deque[Connection] = deque()
+        self._active: set[Connection] = set()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._spares_opening = 0
+        self._ready = ReadySet(self._loop)
+        self._clock = ArrivalClock()
+        self.submitted = 0
+        self._sweep()
+
+    def submit(self, index: int, t_sched: float, late_s: float | None = None) -> None:
+        """Send request `index` now; `t_sched` is when it should have been sent."""
+        self.submitted += 1
+        response = RawResponse(index, t_sched, None, None, [], late_s=late_s)
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closed:
+                self._send(connection, response, fresh=False)
+                return
+        self._open(response)
+
+    def open_ahead(self, count: int) -> None:
+        """Make sure that `count` connections are open or being opened, so that no request waits for one."""
+        for _ in range(count - len(self._idle) - self._spares_opening):
+            self._spares_opening += 1
+            self._open(None)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._sweeper.cancel()
+        for connection in (*self._idle, *self._active):
+            connection.close()
+        self._ready.close()
+
+    def ended(self, connection: Connection, response: RawResponse) -> None:
+        """The response of a connection has ended."""
+        self._active.discard(connection)
+        if not connection.closed:
+            self._idle.append(connection)
+        self._on_end(response)
+
+    def retry(self, connection: Connection, response: RawResponse) -> None:
+        """A reused connection broke before the first byte of the response: send the request again."""
+        self._active.discard(connection)
+        response.t_sent = None
+        self._open(response)
+
+    def dropped(self, connection: Connection) -> None:
+        """The peer closed a connection that was not in use."""
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def _send(self, connection: Connection, response: RawResponse, *, fresh: bool) -> None:
+        self._active.add(connection)
+        connection.send(response, self._requests[response.index], fresh=fresh)
+
+    def _open(self, response: RawResponse | None) -> None:
+        task = self._loop.create_task(self._connect_for(response))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _connect_for(self, response: RawResponse | None) -> None:
+        failure: str | None = None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                connection = await self._connect()
+        except TimeoutError:
+            failure = f"no connection within {self._timeout_s:g} s"
+        except OSError as error:
+            failure = str(error)
+        if response is None:
+            self._spares_opening -= 1
+            if failure is None:
+                self._idle.appendleft(connection)
+        elif failure is None:
+            self._send(connection, response, fresh=True)
+        else:
+            kind: ErrorKind = "connect"
+            response.error, response.detail, response.t_end = kind, failure, monotonic()
+            self._on_end(response)
+
+    async def _connect(self) -> Connection:
+        for position, address in enumerate(self._addresses):
+            try:
+                connection = await self._connect_to(address)
+            except OSError:
+                if position == len(self._addresses) - 1:
+                    raise
+            else:
+                if position:
+                    self._addresses.insert(0, self._addresses.pop(position))
+                return connection
+        raise OSError(f"{self._target.host} has no address")
+
+    async def _connect_to(self, address: str) -> Connection:
+        host, port = self._target.host, self._target.port
+        if self._tls is None:
+            return await TcpConnection.open(self, self._ready, self._clock, address, port)
+        return await TlsConnection.open(self, address, port, self._tls, host)
+
+    def _sweep(self) -> None:
+        """End the responses that take too long; correct for a clock that was set."""
+        self._clock.refresh()
+        now = monotonic()
+        limits = self._timeout_s, self._deadline_s
+        overdue = [(c, why) for c in self._active if (why := c.overdue(now, *limits)) is not None]
+        for connection, why in overdue:
+            connection.fail("timeout", why)
+        self._sweeper = self._loop.call_later(min(1.0, *(limit / 10 for limit in limits)), self._sweep)

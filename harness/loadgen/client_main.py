@@ -1,0 +1,151 @@
+"""One client process: `python -m harness.loadgen.client_main PLAN_FILE OUT_FILE`.
+
+It writes `ready`, reads the common start time (seconds of CLOCK_MONOTONIC) from its standard input, runs its
+part of the load, writes `SENT DONE FAILED TTFT_US` at most twice a second and its result file at the end. It
+dies when its standard input closes, which happens when the process that started it dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from statistics import median
+
+import msgspec
+import uvloop
+
+from harness.loadgen.client import Client
+from harness.loadgen.http import request_bytes, request_head
+from harness.loadgen.limits import raise_open_files
+from harness.loadgen.load_plan import ClientUsage, LoadPlan, RawResponse
+from harness.loadgen.pacing import ClosedLoop, OpenLoop
+from harness.loadgen.time_slices import ask_for_short_slices
+
+_PROGRESS_S = 0.5
+#: The number of latest answers that progress reports.
+_WATCHED = 200
+_STDIN, _STDOUT = 0, 1
+
+
+class WorkerPlan(msgspec.Struct, frozen=True):
+    """One client's share of a load. `addresses` are the target's, resolved; `cpu` is the core to stay on."""
+
+    client: int
+    plan: LoadPlan
+    addresses: list[str]
+    cpu: int | None = None
+
+
+class WorkerResult(msgspec.Struct):
+    """What one client saw."""
+
+    responses: list[RawResponse]
+    usage: ClientUsage
+
+
+class _Run:
+    """One client's running load."""
+
+    def __init__(self, work: WorkerPlan, requests: dict[int, bytes]) -> None:
+        self._client_id = work.client
+        self._plan = work.plan
+        self._finished = asyncio.Event()
+        self._responses: list[RawResponse] = []
+        self._failed = 0
+        self._ttft: deque[float] = deque(maxlen=_WATCHED)
+        self._client = Client(
+            work.plan.target, work.addresses, requests, work.plan.timeout_s, work.plan.deadline_s, self._ended
+        )
+
+    async def measure(self, t0: float) -> list[RawResponse]:
+        """Send everything and wait for the last response to end."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(_STDIN, _leave_with_parent)
+        requests, concurrency = self._plan.requests, self._plan.concurrency
+        self._pacing = (
+            OpenLoop(self._client, requests, t0)
+            if concurrency is None
+            else ClosedLoop(self._client, requests, t0, concurrency)
+        )
+        self._pacing.start()
+        ticker = loop.create_task(self._tick())
+        if requests:
+            await self._finished.wait()
+        ticker.cancel()
+        self._tell()
+        self._pacing.close()
+        self._client.close()
+        return self._responses
+
+    def _ended(self, response: RawResponse) -> None:
+        response.client = self._client_id
+        self._responses.append(response)
+        self._failed += response.error is not None
+        if response.error is None and response.t_sent is not None:
+            first = next((t for t, data in response.segments if b"data:" in data), response.t_sent)
+            self._ttft.append(first - response.t_sent)
+        self._pacing.ended(response)
+        if len(self._responses) == len(self._plan.requests):
+            self._finished.set()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_PROGRESS_S)
+            self._tell()
+
+    def _tell(self) -> None:
+        ttft_us = round(1e6 * median(self._ttft)) if self._ttft else 0
+        line = f"{self._client.submitted} {len(self._responses)} {self._failed} {ttft_us}\n"
+        os.write(_STDOUT, line.encode())
+
+
+def _leave_with_parent() -> None:
+    if not os.read(_STDIN, 1):
+        os._exit(1)
+
+
+def _read_line(fd: int) -> str:
+    """One line, byte by byte, so that nothing of what follows is swallowed; what there was, at the end."""
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(fd, 1)):
+        line += byte
+    return line.decode()
+
+
+def main(plan_file: str, out_file: str) -> int:
+    """Run the load of `plan_file`, write what was seen to `out_file`."""
+    work = msgspec.msgpack.decode(Path(plan_file).read_bytes(), type=WorkerPlan)
+    if work.cpu is not None:
+        os.sched_setaffinity(0, {work.cpu})
+    ask_for_short_slices()
+    raise_open_files()
+    head = request_head(work.plan.target)
+    requests = {request.index: request_bytes(head, request.body) for request in work.plan.requests}
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.get_loop()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        os.write(_STDOUT, b"ready\n")
+        start = _read_line(_STDIN)
+        if not start.endswith("\n"):
+            return 1
+        t0 = float(start)
+
+        async def run() -> list[RawResponse]:
+            return await _Run(work, requests).measure(t0)
+
+        cpu = time.process_time()
+        responses = runner.run(run())
+        usage = ClientUsage(work.client, time.process_time() - cpu, time.monotonic() - t0)
+    Path(out_file).write_bytes(msgspec.msgpack.encode(WorkerResult(responses, usage)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

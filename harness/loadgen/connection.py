@@ -1,0 +1,137 @@
+"""One connection to the server: sends a request, stamps the response, and detects its end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from time import monotonic
+from typing import Protocol
+
+import httptools
+
+from harness.loadgen.http import ResponseEnd
+from harness.loadgen.load_plan import ErrorKind, RawResponse
+
+
+class Owner(Protocol):
+    """Receives the events of a connection."""
+
+    def ended(self, connection: Connection, response: RawResponse) -> None:
+        """Its response is over."""
+
+    def retry(self, connection: Connection, response: RawResponse) -> None:
+        """A reused connection broke before the first byte of the response."""
+
+    def dropped(self, connection: Connection) -> None:
+        """The peer closed it while it was not in use."""
+
+
+class Connection(ABC):
+    """A persistent connection for one request at a time; its bytes are moved by `TcpConnection` or
+    `TlsConnection`.
+
+    While a response arrives, a read costs its stamp, one append and the parser's look at the framing; nothing
+    is decoded.
+    """
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._end = ResponseEnd()
+        self._served = 0
+        self._fresh = True
+        self._since = 0.0
+        self.response: RawResponse | None = None
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether nothing more can be sent."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it at once, without further events."""
+
+    @abstractmethod
+    def write(self, data: bytes) -> bool:
+        """Pass `data` to the kernel; False if some has to wait: `written` follows. Raises nothing."""
+
+    def send(self, response: RawResponse, request: bytes, *, fresh: bool) -> None:
+        """Send `request` and gather what comes back in `response`.
+
+        `fresh` says that the connection was opened for this request; any other may have been closed by the
+        peer without our knowing yet.
+        """
+        self._fresh = fresh
+        self._end = ResponseEnd()
+        self.response = response
+        response.reused = self._served > 0
+        self._served += 1
+        # Stamped before, not after: the write wakes the server, which may take this very core at once.
+        self._since = monotonic()
+        if self.write(request):
+            response.t_sent = self._since
+
+    def written(self) -> None:
+        """The kernel has taken the whole request, later than at once."""
+        if self.response is not None and self.response.t_sent is None:
+            self.response.t_sent = monotonic()
+
+    def received(self, at: float, data: bytes) -> None:
+        """`data` arrived `at` (CLOCK_MONOTONIC seconds)."""
+        response = self.response
+        if response is None:  # no request is open: the next response must not begin with these bytes
+            self.close()
+            self._owner.dropped(self)
+            return
+        response.segments.append((at, data))
+        try:
+            self._end.feed(data)
+        except httptools.HttpParserError as error:
+            self.fail("protocol", f"not an HTTP response: {error}")
+            return
+        if self._end.complete:
+            self.response = None
+            response.t_end = at
+            if not self._end.keep_alive:
+                self.close()
+            self._owner.ended(self, response)
+
+    def lost(self, error: Exception | None) -> None:
+        """The peer closed the connection, properly where `error` is None."""
+        response, self.response = self.response, None
+        self.close()
+        if response is None:
+            self._owner.dropped(self)
+        elif not response.segments and not self._fresh:
+            self._owner.retry(self, response)
+        else:
+            response.t_end = monotonic()
+            if error is not None or not self._end.closed():
+                response.error = "disconnected"
+                response.detail = (
+                    str(error) if error else "the server closed the connection within the response"
+                )
+            self._owner.ended(self, response)
+
+    @property
+    def last_event(self) -> float:
+        """When the request was begun or, later, when the latest bytes arrived."""
+        segments = self.response.segments if self.response is not None else None
+        return segments[-1][0] if segments else self._since
+
+    def overdue(self, now: float, silence_s: float, total_s: float) -> str | None:
+        """Why the response is given up at `now`: too long a silence, or too long in all; None: it is not."""
+        if now - self.last_event > silence_s:
+            return f"no byte for {silence_s:g} s"
+        if now - self._since > total_s:
+            return f"not complete after {total_s:g} s"
+        return None
+
+    def fail(self, kind: ErrorKind, detail: str) -> None:
+        """End the current response with an error and close the connection."""
+        response, self.response = self.response, None
+        self.close()
+        if response is not None:
+            response.t_end = monotonic()
+            response.error = kind
+            response.detail = detail
+            self._owner.ended(self, response)

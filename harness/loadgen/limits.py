@@ -1,0 +1,62 @@
+"""Limits of the operating system, checked before the load begins: open files and local ports."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.errors import UsageError
+from harness.loadgen.load_plan import LoadPlan, WireRequest
+
+#: Files that a client process has open besides its connections, with a margin.
+_OWN_FILES = 64
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def most_in_flight(requests: Sequence[WireRequest], concurrency: int | None, window_s: float) -> int:
+    """Connections that a load may need at once.
+
+    In a closed loop its concurrency; in an open loop the most requests due within `window_s`, the longest
+    time that a server may leave a request without an answer.
+    """
+    if concurrency is not None:
+        return min(concurrency, len(requests))
+    due = sorted(request.t_sched_s or 0.0 for request in requests)
+    first = most = 0
+    for last, t in enumerate(due):
+        while due[first] < t - window_s:
+            first += 1
+        most = max(most, last - first + 1)
+    return most
+
+
+def raise_open_files() -> int:
+    """Raise the soft limit of open files to the hard one; returns it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def check_limits(shares: Sequence[LoadPlan]) -> None:
+    """Check that a load does not run out of files or ports.
+
+    Raises:
+        UsageError: There are too few; the hint says how to raise the limit.
+    """
+    needs = [most_in_flight(share.requests, share.concurrency, share.timeout_s) for share in shares]
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = max(needs) + _OWN_FILES
+    if hard != resource.RLIM_INFINITY and need > hard:
+        raise UsageError(
+            f"a client process may need {need} open files and is allowed {hard}",
+            f"raise the limit with `ulimit -n {need}`, or spread the load with --clients",
+        )
+    if _PORT_RANGE.exists():
+        low, high = (int(word) for word in _PORT_RANGE.read_text().split())
+        ports = high - low + 1
+        if sum(needs) > ports:
+            raise UsageError(
+                f"the load may need {sum(needs)} connections at once and there are {ports} local ports",
+                'widen the range with `sysctl -w net.ipv4.ip_local_port_range="1024 65535"`',
+            )

@@ -1,0 +1,93 @@
+"""What a load generator gets and what it returns. Engine-neutral: bytes out, stamped bytes in."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+ErrorKind = Literal["connect", "disconnected", "timeout", "protocol", "aborted"]
+
+
+class WireRequest(msgspec.Struct, frozen=True, array_like=True):
+    """One request: `t_sched_s` seconds after the load's start (None in a closed loop), and its HTTP body.
+
+    In an open loop it is not sent before the response to request `after` has ended, well or not. That one
+    is earlier in the load, and no other request names it.
+    """
+
+    index: int
+    t_sched_s: float | None
+    body: bytes
+    after: int | None = None
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where requests go."""
+
+    host: str
+    port: int
+    path: str
+    headers: dict[str, str] = {}
+    tls: bool = False
+
+
+class LoadPlan(msgspec.Struct, frozen=True):
+    """A whole load. `concurrency` is None for an open loop, else the requests held in flight.
+
+    `timeout_s` bounds the silence on one response, `deadline_s` its whole length: a server that only sends
+    comments is not silent.
+    """
+
+    target: Target
+    requests: list[WireRequest]
+    concurrency: int | None = None
+    timeout_s: float = 300.0
+    deadline_s: float = 3600.0
+
+
+class RawResponse(msgspec.Struct, array_like=True):
+    """What was seen of one request. Times are CLOCK_MONOTONIC seconds; `segments` are reads from the socket,
+    the response head included, each with the time at which it was read. `late_s` is by how much `t_sched` is
+    behind the request's own time, because the response before it had not ended; None where there is none."""
+
+    index: int
+    t_sched: float
+    t_sent: float | None
+    t_end: float | None
+    segments: list[tuple[float, bytes]]
+    error: ErrorKind | None = None
+    detail: str = ""
+    reused: bool = False
+    client: int = 0
+    late_s: float | None = None
+
+
+class ClientUsage(msgspec.Struct, array_like=True):
+    """What one client process spent between the load's start and its end: near 1 CPU second a second, it was
+    the bottleneck."""
+
+    client: int
+    cpu_s: float
+    wall_s: float
+
+
+class LoadResult(msgspec.Struct):
+    """All responses of a load, in request order, and its start on the monotonic clock."""
+
+    t0: float
+    responses: list[RawResponse]
+    usage: list[ClientUsage] = []
+
+
+class Progress(msgspec.Struct, array_like=True):
+    """Counts so far, summed over the client processes.
+
+    `ttft_us` is the median over the latest answers from sending to the first event, in µs, for whoever
+    watches: events are not read while measuring. 0 before there is one.
+    """
+
+    sent: int
+    done: int
+    failed: int
+    ttft_us: int = 0

@@ -1,0 +1,100 @@
+"""When requests are sent: by the schedule, or by how many are in flight."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic
+
+from harness.clock import Alarm
+from harness.loadgen.client import Client
+from harness.loadgen.load_plan import RawResponse, WireRequest
+
+#: Connections are opened this long before the requests that may need them, so that no handshake delays one.
+LOOKAHEAD_S = 0.25
+
+
+class OpenLoop:
+    """Sends each request at its own time, independent of the others; only a turn of a session waits for the
+    response to the previous turn.
+
+    Times are absolute: a wake-up that comes late sends what is due and shifts nothing after it.
+    """
+
+    def __init__(self, client: Client, requests: Sequence[WireRequest], t0: float) -> None:
+        self._client = client
+        self._due = sorted((t0 + (r.t_sched_s or 0.0), r.index) for r in requests)
+        self._before = {r.index: r.after for r in requests if r.after is not None}
+        self._over: set[int] = set()
+        self._waiting_for: dict[int, tuple[float, int]] = {}
+        self._next = 0
+        self._opened = 0
+        self._alarm = Alarm(asyncio.get_running_loop(), self._wake)
+
+    def start(self) -> None:
+        """Begin; the first requests are sent at their times."""
+        self._wake()
+
+    def ended(self, response: RawResponse) -> None:
+        """A response ended: send the turn that waited for it."""
+        self._over.add(response.index)
+        if waiting := self._waiting_for.pop(response.index, None):
+            t_due, index = waiting
+            t_sched = max(t_due, response.t_end or t_due)
+            self._client.submit(index, t_sched, t_sched - t_due)
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._alarm.close()
+
+    def _wake(self) -> None:
+        due = self._due
+        while self._next < len(due) and due[self._next][0] <= monotonic():
+            t_sched, index = due[self._next]
+            self._next += 1
+            before = self._before.get(index)
+            if before is None or before in self._over:
+                self._client.submit(index, t_sched, None if before is None else 0.0)
+            else:
+                self._waiting_for[before] = t_sched, index
+        horizon = monotonic() + LOOKAHEAD_S
+        while self._opened < len(due) and due[self._opened][0] <= horizon:
+            self._opened += 1
+        self._client.open_ahead(self._opened - self._next)
+        wakes = [due[self._next][0]] if self._next < len(due) else []
+        if self._opened < len(due):
+            wakes.append(due[self._opened][0] - LOOKAHEAD_S)
+        if wakes:
+            self._alarm.set(min(wakes))
+
+
+class ClosedLoop:
+    """Keeps `concurrency` requests in flight from t0 on: the next is sent when one ends."""
+
+    def __init__(self, client: Client, requests: Sequence[WireRequest], t0: float, concurrency: int) -> None:
+        self._client = client
+        self._t0 = t0
+        self._concurrency = concurrency
+        self._waiting = [request.index for request in reversed(requests)]
+        self._alarm = Alarm(asyncio.get_running_loop(), self._begin)
+
+    def start(self) -> None:
+        """Open the connections; the first requests are sent at t0."""
+        self._client.open_ahead(min(self._concurrency, len(self._waiting)))
+        self._alarm.set(self._t0)
+
+    def ended(self, response: RawResponse) -> None:
+        """A response ended: send the next request."""
+        self._release()
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._alarm.close()
+
+    def _begin(self) -> None:
+        for _ in range(min(self._concurrency, len(self._waiting))):
+            self._release()
+
+    def _release(self) -> None:
+        if self._waiting:
+            self._client.submit(self._waiting.pop(), monotonic())

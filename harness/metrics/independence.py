@@ -1,0 +1,89 @@
+"""How many independent observations a sample is worth.
+
+Requests that queue behind each other have similar latencies, and so have the tokens of one request. An
+interval that counts each of them is too narrow: with an autocorrelation of 0.9 between requests, a 95 %
+interval of p50 holds the truth in 42 % of cases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import sqrt
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+from scipy.stats import rankdata
+
+from harness.metrics.samples import Sample
+
+Floats = npt.NDArray[np.float64]
+
+#: An autocorrelation within this many standard errors of 0 is taken as 0 (one-sided 5 %).
+_NOISE = 1.645
+_MOST = 0.99
+#: Of ms: what lies closer together is equal, whatever rounding makes of it.
+_DECIMALS = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Dependence:
+    """What the samples of one repeat share: the request they belong to, and the requests next to it.
+
+    Attributes:
+        sample: its `request` ascending in the order in which requests were sent.
+    """
+
+    sample: Sample
+
+    @cached_property
+    def inflation(self) -> float:
+        """By how much autocorrelation between requests inflates a variance: (1 + ρ) / (1 − ρ), at least 1.
+
+        ρ is the first-order autocorrelation of the normal scores of each request's mean, corrected for its
+        bias (Marriott and Pope, Biometrika 41, 1954); the factor is that of a first-order autoregression
+        (Bayley and Hammersley, Journal of the Royal Statistical Society supplement 8, 1946).
+        """
+        means = np.round(self._sums(self.sample.values) / self._counts, _DECIMALS)
+        n = means.size
+        if n < 3:
+            return 1.0
+        scores = ndtri((rankdata(means) - 0.5) / n)
+        power = float(scores @ scores)
+        rho = float(scores[1:] @ scores[:-1]) / power if power > 0 else 0.0
+        rho += (1 + 3 * rho) / n
+        rho = min(rho, _MOST) if rho > _NOISE / sqrt(n) else 0.0
+        return (1 + rho) / (1 - rho)
+
+    def below(self, level: float, share: float) -> float:
+        """Independent observations behind the claim that a `share` of the sample lies at or below `level`."""
+        n = self.sample.n
+        if self._counts.size == n:
+            return n / self.inflation
+        sums = self._sums((self.sample.values <= level) - share)
+        spread = float(sums @ sums) * self.inflation
+        return min(float(n), share * (1 - share) * n * n / spread) if spread > 0 else float(n)
+
+    def error_of_mean(self, mean: float) -> float:
+        """Standard error of the sample's mean."""
+        sums = self._sums(self.sample.values - mean)
+        return sqrt(float(sums @ sums) * self.inflation) / self.sample.n
+
+    @property
+    def requests(self) -> float:
+        """Independent requests."""
+        return self._counts.size / self.inflation
+
+    @cached_property
+    def _position(self) -> npt.NDArray[np.int64]:
+        return np.unique(self.sample.request, return_inverse=True)[1].astype(np.int64)
+
+    @cached_property
+    def _counts(self) -> Floats:
+        return np.bincount(self._position, self.sample.weights).astype(np.float64)
+
+    def _sums(self, values: npt.NDArray[np.floating]) -> Floats:
+        """(requests,) the weighted sum of `values` over the samples of each request."""
+        weighted = values if self.sample.weights is None else values * self.sample.weights
+        return np.bincount(self._position, weighted).astype(np.float64)

@@ -1,0 +1,110 @@
+"""The notices of cells: everything that a reader must know before believing their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from harness.metrics.samples import Group
+from harness.metrics.stability import disturbed, drift, fell_behind, repeats_disagree
+from harness.metrics.validity import few_rounds
+from harness.schema.load import ClosedLoop, from_light_to_heavy
+from harness.schema.machine_load import MachineLoad
+from harness.schema.metrics import METRICS, latencies
+from harness.schema.notice import CellNotice
+from harness.schema.results import OnlineSummary
+
+#: What the machine did during each cell, by cell.
+Machines = Mapping[int, MachineLoad]
+
+#: A lighter load is slower than a heavier one where its median is above the heavier one's by this factor.
+SLOWER_FACTOR = 1.5
+#: The engine that is a server somebody else started.
+RUNNING_SERVER = "openai"
+
+
+def cell_notices(group: Group, machines: Machines) -> list[CellNotice]:
+    """What was noticed of one cell. Its load is judged as a whole, whatever part of it is measured."""
+    found: list[CellNotice | None] = [*_inferred(group)]
+    whole = group.whole or group
+    if isinstance(group.load, ClosedLoop):
+        sent = group.requests["t_sent"].rank(method="first")
+        settled = group.requests[sent > group.load.concurrency]  # the first all arrive at once
+    else:
+        found.append(fell_behind(whole.requests))
+        settled = group.requests
+    kept = group.metrics.index.isin(settled.index)
+    good = group.requests.loc[group.metrics.index[kept]]
+    values = {METRICS[name].label: group.metrics.loc[kept, name] for name in _drifting(group)}
+    found += drift(good, values)
+    for cell in whole.requests["cell"].unique():
+        if (machine := machines.get(int(cell))) is not None:
+            found += disturbed(machine, engine_is_ours=group.engine != RUNNING_SERVER)
+    return [one for one in found if one is not None]
+
+
+def pooled_notices(
+    repeats: Sequence[Group], each: Sequence[OnlineSummary], machines: Machines
+) -> list[CellNotice]:
+    """What was noticed of one engine at one load: of its repeats, and between them."""
+    short = few_rounds(repeats)
+    found = [] if short is None else [short]
+    if len(each) == 1:
+        return found + cell_notices(repeats[0], machines)
+    medians = {METRICS[name].label: [_median(one, name) for one in each] for name in latencies("headline")}
+    found += repeats_disagree(medians)
+    return found + [
+        CellNotice(kind=one.kind, text=f"repeat {summary.repeat}: {one.text}")
+        for summary in each
+        for one in summary.notices
+    ]
+
+
+def with_order(summaries: Sequence[OnlineSummary]) -> Iterator[OnlineSummary]:
+    """The summaries; those of a load that was slower than a heavier one of the same engine say so."""
+    pooled = {(one.label, one.load): one for one in summaries if one.repeat is None and one.valid}
+    for summary in summaries:
+        notices = list(summary.notices)
+        mine = [load for label, load in pooled if label == summary.label]
+        loads = from_light_to_heavy(load for load in mine if load.kind == summary.load.kind)
+        if summary.repeat is None and summary.load in loads:
+            heavier = (pooled[summary.label, load] for load in loads[loads.index(summary.load) + 1 :])
+            notices += [found for one in heavier if (found := _slower(summary, one)) is not None][:1]
+        yield summary.model_copy(update={"notices": notices})
+
+
+def _slower(light: OnlineSummary, heavy: OnlineSummary) -> CellNotice | None:
+    a, b = _median(light, "ttft_ms"), _median(heavy, "ttft_ms")
+    if not b or a <= SLOWER_FACTOR * b:
+        return None
+    text = f"slower than at a heavier load ({heavy.load}): TTFT p50 {a:.3g} ms against {b:.3g} ms"
+    return CellNotice(kind="order", text=text)
+
+
+def _inferred(group: Group) -> Iterator[CellNotice]:
+    """Token counts that were dealt out by the length of the text."""
+    sources = group.requests.loc[group.metrics.index, "token_source"]
+    share = float((sources == "inferred").mean()) if len(sources) else 0.0
+    if share:
+        text = (
+            f"in {share:.0%} of the answers the server sends several tokens a chunk and does not report how "
+            "many: ITL is inferred from the length of the text"
+        )
+        yield CellNotice(kind="inferred", text=text)
+
+
+def inferred(good: pd.DataFrame) -> bool:
+    """Whether the tokens of some successes were dealt out and not counted."""
+    return bool((good["token_source"] == "inferred").any())
+
+
+def _drifting(group: Group) -> list[str]:
+    """Headline latencies with one value a request."""
+    return [name for name in latencies("headline") if name in group.metrics.columns]
+
+
+def _median(summary: OnlineSummary, metric: str) -> float:
+    value = summary.latency(metric).p50
+    return 0.0 if value is None or not np.isfinite(value) else value

@@ -1,0 +1,187 @@
+"""Whether a cell was the same all the way through: drift, an engine that fell behind, a disturbed machine.
+
+What is found is a notice, not a verdict: the numbers are right, and say something else than they seem to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log, sqrt
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.stats import norm, rankdata
+
+from harness.metrics.window import scheduled
+from harness.schema.machine_load import MachineLoad
+from harness.schema.notice import CellNotice
+
+#: Fewer requests than this say nothing about a change over time.
+MIN_REQUESTS = 30
+#: A change is reported at this p-value, and where medians before and after it differ by this factor.
+CHANGE_P, CHANGE_FACTOR = 1e-3, 1.3
+#: No change is looked for in this share of the series at either end.
+EDGE = 0.1
+
+#: An engine fell behind where it answered less than this share of what arrived in the same time, and the
+#: requests sent last waited or took longer than those sent first by this factor.
+KEPT_UP, SLOWED_FACTOR = 0.9, 1.5
+
+#: Other processes disturb a cell from these shares of the CPUs on, but not below so many cores.
+FOREIGN_MEAN, FOREIGN_MEAN_CORES = 0.05, 0.1
+FOREIGN_PEAK, FOREIGN_PEAK_CORES = 0.25, 0.5
+STEAL_SHARE = 0.02
+#: Of a GPU's samples with clocks held down.
+THROTTLED_SHARE = 0.1
+#: Repeats disagree where the standard deviation of the logarithm of their medians is above this.
+REPEATS_SPREAD = 0.2
+
+
+@dataclass(frozen=True)
+class Change:
+    """The likeliest moment at which a series changed: before item `at` its median was `before`."""
+
+    at: int
+    before: float
+    after: float
+    p: float
+
+
+def find_change(values: npt.NDArray[np.float64]) -> Change | None:
+    """The change point of a series in time order; None where there is no sure one.
+
+    The largest standardised rank sum (Wilcoxon) over all ways to split the series in two, with the p-value of
+    a maximum by Miller and Siegmund, "Maximally selected chi square statistics", Biometrics 38 (1982).
+    Neighbours resemble each other where requests queue, so the series counts as so many independent values as
+    the autocorrelation within the two parts leaves (Bayley and Hammersley, 1946).
+
+    Args:
+        values: (n,) finite.
+    """
+    n = values.size
+    if n < MIN_REQUESTS:
+        return None
+    ranks = rankdata(values)
+    splits = np.arange(ceil(EDGE * n), floor((1 - EDGE) * n) + 1)
+    excess = np.cumsum(ranks)[splits - 1] - splits * (n + 1) / 2
+    z = np.abs(excess) / np.sqrt(splits * (n - splits) * (n + 1) / 12)
+    best = int(np.argmax(z))
+    at = int(splits[best])
+    residual = ranks.copy()
+    for part in (slice(0, at), slice(at, n)):
+        place = np.arange(residual[part].size)
+        residual[part] -= np.polyval(np.polyfit(place, residual[part], 1), place)  # a slow rise is no noise
+    variance = float(residual @ residual)
+    rho = min(0.95, max(0.0, float(residual[1:] @ residual[:-1]) / variance)) if variance else 0.0
+    p = _p_of_maximum(float(z[best]) * sqrt((1 - rho) / (1 + rho)))
+    before, after = float(np.median(values[:at])), float(np.median(values[at:]))
+    low, high = sorted((before, after))
+    if p > CHANGE_P or low < 0 or high <= CHANGE_FACTOR * low:
+        return None
+    return Change(at, before, after, p)
+
+
+def _p_of_maximum(z: float) -> float:
+    """Two-sided p-value of the largest |z| over splits from EDGE to 1 - EDGE."""
+    if z < 1.5:
+        return 1.0
+    density = float(norm.pdf(z))
+    return min(1.0, 4 * density / z + density * (z - 1 / z) * 2 * log((1 - EDGE) / EDGE))
+
+
+def drift(requests: pd.DataFrame, metrics: dict[str, pd.Series[float]]) -> list[CellNotice]:
+    """A notice for each metric that changed within the cell.
+
+    Args:
+        requests: the successes of one cell that count, without a ramp-up (columns of records/columns.py).
+        metrics: by name, values in ms of the same requests, NaN where there is none.
+    """
+    order = np.argsort(requests["t_sent"].to_numpy(np.float64), kind="stable")
+    sent = requests["t_sent"].to_numpy(np.float64)[order]
+    found = []
+    for name, column in metrics.items():
+        values = column.to_numpy(np.float64)[order]
+        known = np.isfinite(values)
+        change = find_change(np.asarray(values[known], dtype=np.float64))
+        if change is not None:
+            moment = float(sent[known][change.at])
+            text = (
+                f"{name} changed within the cell: median {change.before:.3g} ms before {moment:.1f} s, "
+                f"{change.after:.3g} ms after"
+            )
+            found.append(CellNotice(kind="drift", text=text))
+    return found
+
+
+def fell_behind(requests: pd.DataFrame) -> CellNotice | None:
+    """Whether an open loop's requests arrived faster than they were answered, so that a queue grew.
+
+    Arrivals and ends are counted from when the first answers could be there to the last arrival.
+
+    Args:
+        requests: all of one cell, failures included (columns of records/columns.py).
+    """
+    arrivals = np.sort(scheduled(requests).to_numpy(np.float64))
+    good = requests[requests["error"].isna()].sort_values("t_sched")
+    if arrivals.size < MIN_REQUESTS or len(good) < MIN_REQUESTS:
+        return None
+    took = (good["t_end"] - scheduled(good)).to_numpy(np.float64)
+    start, stop = float(arrivals[0] + took.min()), float(arrivals[-1])
+    span = stop - arrivals[0]
+    if stop - start < span / 4:
+        return None  # most requests were sent before any answer could be there
+    ends = good["t_end"].to_numpy(np.float64)
+    offered = np.count_nonzero((arrivals >= start) & (arrivals <= stop)) / (stop - start)
+    achieved = np.count_nonzero((ends >= start) & (ends <= stop)) / (stop - start)
+    quarter = len(good) // 4
+    slowed = float(np.median(took[-quarter:]) / max(float(np.median(took[:quarter])), 1e-9))
+    if achieved >= KEPT_UP * offered or slowed < SLOWED_FACTOR:
+        return None
+    text = (
+        f"fell behind: {offered:.3g} requests/s offered, {achieved:.3g} answered; "
+        "latencies measure the queue, and grow with the length of the run"
+    )
+    return CellNotice(kind="behind", text=text)
+
+
+def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[CellNotice]:
+    """What else used the machine, or slowed it down, during a cell.
+
+    Args:
+        engine_is_ours: False for a server that ran already: its own CPU time looks like that of others.
+    """
+    found = []
+    mean_limit = max(FOREIGN_MEAN * load.cpus, FOREIGN_MEAN_CORES)
+    peak_limit = max(FOREIGN_PEAK * load.cpus, FOREIGN_PEAK_CORES)
+    if engine_is_ours and (load.foreign_cores_mean > mean_limit or load.foreign_cores_max > peak_limit):
+        found.append(
+            f"other processes kept {load.foreign_cores_mean:.2g} of {load.cpus} cores busy "
+            f"({load.foreign_cores_max:.2g} at most)"
+        )
+    if load.steal_share > STEAL_SHARE:
+        found.append(f"the hypervisor took {load.steal_share:.0%} of the CPUs' time")
+    for index, gpu in enumerate(load.gpus):
+        held_down = [
+            f"{reason} in {share:.0%}" for reason, share in gpu.throttled.items() if share > THROTTLED_SHARE
+        ]
+        if held_down:
+            found.append(f"GPU {index} lowered its clocks: {', '.join(held_down)} of the samples")
+    return [CellNotice(kind="disturbed", text=text) for text in found]
+
+
+def repeats_disagree(medians: Mapping[str, Sequence[float]]) -> list[CellNotice]:
+    """A notice for each metric whose repeats differ by far more than their requests explain.
+
+    Args:
+        medians: by name, the median of each repeat in ms.
+    """
+    found = []
+    for name, values in medians.items():
+        known = [value for value in values if value > 0]
+        if len(known) >= 2 and float(np.std([log(value) for value in known], ddof=1)) > REPEATS_SPREAD:
+            low, high = min(known), max(known)
+            text = f"repeats disagree: the {name} median is {low:.3g} ms in one and {high:.3g} ms in another"
+            found.append(CellNotice(kind="repeats", text=text))
+    return found

@@ -1,0 +1,202 @@
+"""Writes the whole answer to a request ahead: which bytes, when, carrying how many tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from http import HTTPStatus
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from harness.mock_server.behaviour import Behaviour, Outcome
+
+COMMENT, COMMENT_GAP_S = b": still working", 0.01
+
+_WORDS = (" the", " café", " serves", " 面", ",", " tokens", " and", " 🌹")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Bytes to write `after_s` seconds after the request's turn came; `tokens` of each chunk in them that
+    carries any."""
+
+    after_s: float
+    data: bytes
+    tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A whole answer. After its last step the response is over, unless `outcome` says otherwise."""
+
+    steps: tuple[Step, ...]
+    outcome: Outcome
+    status: int
+    close: bool
+    reset: bool = False
+
+
+@lru_cache(maxsize=256)
+def write_script(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> Script:
+    """The answer to a request for `max_tokens` tokens."""
+    if behaviour.silent:
+        return Script((Step(0.0, b""),), "stalled", 200, False)
+    if behaviour.status != 200:
+        return refusal(behaviour.status)
+    events, outcome = _events(behaviour, max_tokens, prompt_tokens)
+    events = [replace(event, data=_wire(behaviour, event.data)) for event in events]
+    steps = [Step(0.0, _head(behaviour, sum(len(event.data) for event in events)))]
+    framed = [replace(event, data=_frame(behaviour, event.data)) for event in events]
+    steps += _together(framed, behaviour.chunks_per_write)
+    if outcome == "complete" and behaviour.framing != "length":  # that one is over with its last byte
+        last = steps[-1].after_s + behaviour.end_delay_ms / 1e3
+        steps.append(Step(last, b"0\r\n\r\n" if behaviour.framing == "chunked" else b""))
+    close = behaviour.framing == "close" or behaviour.hang_up
+    return Script(tuple(steps), outcome, 200, close, behaviour.reset)
+
+
+def _together(steps: list[Step], count: int) -> list[Step]:
+    """Every `count` steps that carry tokens as one, at the time of the last of them."""
+    if count == 1:
+        return steps
+    joined = []
+    for carries, run in groupby(steps, key=lambda step: bool(step.tokens)):
+        part = list(run)
+        for start in range(0, len(part), count if carries else 1):
+            some = part[start : start + (count if carries else 1)]
+            tokens = tuple(k for step in some for k in step.tokens)
+            joined.append(Step(some[-1].after_s, b"".join(step.data for step in some), tokens))
+    return joined
+
+
+@lru_cache(maxsize=64)
+def refusal(status: int) -> Script:
+    """An answer that is only a status and a JSON error."""
+    phrase = HTTPStatus(status).phrase
+    return plain(status, {"error": {"message": phrase, "type": phrase, "code": status}})
+
+
+def plain(status: int, body: dict[str, Any]) -> Script:
+    """An answer of one JSON object."""
+    text = msgspec.json.encode(body)
+    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\n"
+    data = head.encode() + b"Content-Length: %d\r\n\r\n" % len(text) + text
+    return Script((Step(0.0, data),), "complete", status, False)
+
+
+def _events(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> tuple[list[Step], Outcome]:
+    """The stream as JSON texts with their times, and how it ends."""
+    total = max_tokens if behaviour.tokens is None else behaviour.tokens
+    events: list[Step] = []
+    sent = chunks = 0
+    at = behaviour.ttft_ms / 1e3
+    prompt_tokens += behaviour.prompt_off_by
+    if behaviour.comments:
+        events += [Step(i * COMMENT_GAP_S, COMMENT) for i in range(behaviour.comments)]
+        at += events[-1].after_s
+    if behaviour.chat:
+        spoken = _usage(prompt_tokens, behaviour.role_usage) if behaviour.usage == "continuous" else None
+        events.append(Step(at - behaviour.ttft_ms / 2e3, _chunk(behaviour, "", role=True, usage=spoken)))
+    if behaviour.empty_first:
+        events.append(Step(at - behaviour.ttft_ms / 2e3, _chunk(behaviour, "")))
+    while sent < total:
+        if chunks == behaviour.cut_after:
+            return events, "cut"
+        if chunks == behaviour.stall_after:
+            return events, "stalled"
+        if chunks == behaviour.error_after:
+            error = {"error": {"message": "the engine gave up", "type": "InternalServerError", "code": 500}}
+            return [*events, Step(at, msgspec.json.encode(error))], "complete"
+        if chunks == behaviour.half_event_after:
+            whole = _chunk(behaviour, " never")
+            return [*events, Step(at, whole[: len(whole) // 2])], "complete"
+        if chunks == behaviour.garbled_after:
+            return [*events, Step(at, b'{"choices": [}')], "complete"
+        k = min(behaviour.tokens_per_chunk, total - sent)
+        held = behaviour.held_back and chunks % 2 == 0 and sent + k < total
+        text = "" if held else "".join(_WORDS[i % len(_WORDS)] for i in range(sent, sent + k))
+        sent += k
+        chunks += 1
+        finish = behaviour.finish_reason if sent == total else None
+        reported = min(total, sent + behaviour.usage_ahead)
+        usage = _usage(prompt_tokens, reported) if behaviour.usage == "continuous" else None
+        ids, padding = _ids(behaviour, sent - k, sent, total), behaviour.padding if chunks == 1 else 0
+        data = _chunk(behaviour, text, token_ids=ids, finish=finish, usage=usage, padding=padding)
+        events.append(Step(at, data, (k,)))
+        at += behaviour.itl_ms / 1e3 * min(behaviour.tokens_per_chunk, max(1, total - sent))
+    last = events[-1].after_s if events else 0.0
+    if behaviour.usage != "none":
+        usage = _usage(prompt_tokens, sent + behaviour.usage_off_by)
+        events.append(Step(last, msgspec.json.encode({**_ENVELOPE, "choices": [], "usage": usage})))
+    if behaviour.done:
+        events.append(Step(last, b"[DONE]"))
+    return events, "complete"
+
+
+def _ids(behaviour: Behaviour, start: int, stop: int, total: int) -> list[int]:
+    """Token ids of the chunk with tokens `start` to `stop` of an answer of `total`."""
+    if behaviour.ids_in == "each":
+        return list(range(start, stop))
+    carries = start == 0 if behaviour.ids_in == "first" else stop == total
+    return list(range(total)) if carries else []
+
+
+_ENVELOPE: dict[str, Any] = {"id": "mock", "object": "text_completion", "created": 0, "model": "mock"}
+
+
+def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
+def _chunk(
+    behaviour: Behaviour,
+    text: str,
+    *,
+    role: bool = False,
+    token_ids: list[int] | None = None,
+    finish: str | None = None,
+    usage: dict[str, int] | None = None,
+    padding: int = 0,
+) -> bytes:
+    choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish}
+    if behaviour.chat:
+        choice["delta"] = {"role": "assistant", "content": text} if role else {"content": text}
+    else:
+        choice["text"] = text
+    if behaviour.token_ids and token_ids is not None:
+        choice["token_ids"] = token_ids
+    body = {**_ENVELOPE, "choices": [choice], "usage": usage}
+    if behaviour.chat:
+        body["object"] = "chat.completion.chunk"
+    if padding:
+        body["padding"] = "x" * padding
+    return msgspec.json.encode(body)
+
+
+def _wire(behaviour: Behaviour, data: bytes) -> bytes:
+    """A JSON text as an event of the stream; half a JSON text as half an event."""
+    newline = b"\r\n" if behaviour.crlf else b"\n"
+    if data == COMMENT:
+        return COMMENT + newline * 2
+    ping = b": ping" + newline * 2 if behaviour.pings else b""
+    whole = data == b"[DONE]" or data.endswith(b"}")
+    return ping + b"data: " + data + (newline * 2 if whole else b"")
+
+
+def _head(behaviour: Behaviour, length: int) -> bytes:
+    framing = {
+        "chunked": "Transfer-Encoding: chunked",
+        "length": f"Content-Length: {length}",
+        "close": "Connection: close",
+    }[behaviour.framing]
+    return f"HTTP/1.1 200 OK\r\nContent-Type: {behaviour.content_type}\r\n{framing}\r\n\r\n".encode()
+
+
+def _frame(behaviour: Behaviour, data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data) if behaviour.framing == "chunked" else data

@@ -1,0 +1,250 @@
+"""The mock server: one heap of due times, one epoll set, and a log of what was done when.
+
+It runs on plain sockets, so that no event loop's way of reading and writing is in what it writes down.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from harness.mock_server.behaviour import Behaviour, ServedRequest
+from harness.mock_server.connection import SO_TIMESTAMPNS, Connection
+from harness.mock_server.script import Script, plain, refusal, write_script
+
+#: Writes in a row before requests that came meanwhile are read.
+_BATCH = 64
+#: socket(7): close discards what is unsent and resets the connection.
+_AT_ONCE = struct.pack("ii", 1, 0)
+_MODELS = {"object": "list", "data": [{"id": "mock", "object": "model"}]}
+
+
+class _Body(msgspec.Struct):
+    """What is read of a request's body."""
+
+    prompt: str | list[int] | None = None
+    messages: list[dict[str, Any]] | None = None
+    max_tokens: int = 16
+    user: str | None = None
+    behaviour: dict[str, Any] | None = None
+
+
+class _Answer:
+    """A request that is being answered."""
+
+    __slots__ = ("connection", "script", "served", "start", "step", "steps", "writes")
+
+    def __init__(self, connection: Connection, script: Script, served: ServedRequest) -> None:
+        self.connection: Connection | None = connection
+        self.script = script
+        self.served = served
+        self.writes = served.writes
+        self.steps = iter(script.steps)
+        self.step = next(self.steps)
+        self.start = 0.0
+
+
+class MockServer:
+    """Answers with given behaviours at given times, and logs the true times.
+
+    A request's time is the kernel's stamp of its arrival, a chunk's is taken when its bytes are handed to the
+    kernel. Due times are absolute, so that a late write delays none after it, unless `keep_gaps` is set: then
+    no two chunks of a stream are ever closer than they should be, however late the server is.
+
+    Args:
+        behaviours: Given to requests in turn, in the order of arrival; a request's own `behaviour` wins.
+        slots: Requests answered at once; the others queue, first come first served. None: all.
+        log_fd: Where served requests are recorded as JSON lines, each when its answer has ended.
+    """
+
+    def __init__(
+        self,
+        behaviours: Sequence[Behaviour],
+        slots: int | None,
+        log_fd: int | None,
+        *,
+        keep_gaps: bool = False,
+    ) -> None:
+        self._behaviours = behaviours
+        self._slots = slots
+        self._log_fd = log_fd
+        self._keep_gaps = keep_gaps
+        self._arrived = 0
+        self._running = 0
+        self._queue: deque[_Answer] = deque()
+        self._due: list[tuple[float, int, _Answer]] = []
+        self._answers: dict[Connection, _Answer] = {}
+        self._connections: dict[int, Connection] = {}
+        self._epoll = select.epoll()
+        self._listener = socket.socket()
+
+    def listen(self, host: str, port: int) -> int:
+        """Start to accept connections. Returns the port."""
+        self._listener = socket.create_server((host, port), backlog=4096)
+        self._listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)  # connections inherit it
+        self._listener.setblocking(False)
+        self._epoll.register(self._listener, select.EPOLLIN)
+        return int(self._listener.getsockname()[1])
+
+    def serve(self, parent_fd: int | None = None) -> None:
+        """Serve until interrupted or, where `parent_fd` is given, until that is closed at its other end."""
+        if parent_fd is not None:
+            self._epoll.register(parent_fd, select.EPOLLIN)
+        while True:
+            for fd, event in self._epoll.poll(self._wait()):
+                connection = self._connections.get(fd)
+                if connection is not None:
+                    self._serve(connection, event)
+                elif fd == self._listener.fileno():
+                    self._accept()
+                elif fd == parent_fd and not os.read(fd, 1):
+                    return
+            self._write_due()
+
+    def _wait(self) -> float | None:
+        """Sleep until the next write is due or something comes in; how long epoll may then still wait.
+
+        epoll_wait(2) counts in milliseconds, select(2) in microseconds.
+        """
+        if not self._due:
+            return None
+        left = self._due[0][0] - monotonic()
+        if left > 0:
+            select.select([self._epoll.fileno()], [], [], left)
+        return 0.0
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            connection = Connection(sock, self._arrive)
+            self._connections[sock.fileno()] = connection
+            self._epoll.register(sock, select.EPOLLIN)
+
+    def _serve(self, connection: Connection, event: int) -> None:
+        if event & select.EPOLLOUT and connection.flush():
+            if connection.closing:
+                self._drop(connection)
+                return
+            self._epoll.modify(connection.sock, select.EPOLLIN)
+        if event & ~select.EPOLLOUT and not connection.read():
+            self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        """Close a connection; a request that was under way on it is over."""
+        fd = connection.sock.fileno()
+        self._epoll.unregister(fd)
+        del self._connections[fd]
+        connection.sock.close()
+        answer = self._answers.pop(connection, None)
+        if answer is None:
+            return
+        answer.connection = None
+        if answer.served.outcome != "stalled":
+            answer.served.outcome = "aborted"
+        self._record(answer.served)
+        if answer in self._queue:
+            self._queue.remove(answer)
+        else:
+            self._release()
+
+    def _write(self, connection: Connection, data: bytes) -> None:
+        if not connection.write(data):
+            self._epoll.modify(connection.sock, select.EPOLLIN | select.EPOLLOUT)
+
+    def _arrive(self, connection: Connection, path: str, body: bytes, arrived: float) -> None:
+        """A whole request came in."""
+        if path in ("/health", "/v1/models"):
+            self._write(connection, plain(200, _MODELS).steps[0].data)
+            return
+        served = ServedRequest(self._arrived, None, 200, arrived, arrived)
+        behaviour = self._behaviours[self._arrived % len(self._behaviours)]
+        self._arrived += 1
+        try:
+            request = msgspec.json.decode(body, type=_Body)
+            if request.behaviour is not None:
+                settings = {**msgspec.structs.asdict(behaviour), **request.behaviour}
+                behaviour = msgspec.convert(settings, Behaviour)
+        except msgspec.MsgspecError:
+            script = refusal(400)
+        else:
+            prompt = request.prompt
+            length = len(prompt.split()) if isinstance(prompt, str) else len(prompt or request.messages or ())
+            served.user = request.user
+            script = write_script(behaviour, request.max_tokens, length)
+        served.status = script.status
+        answer = self._answers[connection] = _Answer(connection, script, served)
+        if self._slots is not None and self._running >= self._slots:
+            self._queue.append(answer)
+        else:
+            self._start(answer, arrived)
+
+    def _start(self, answer: _Answer, now: float) -> None:
+        self._running += 1
+        answer.start = answer.served.t_started = now
+        heapq.heappush(self._due, (now + answer.step.after_s, answer.served.request, answer))
+
+    def _write_due(self) -> None:
+        due, keep_gaps, replace = self._due, self._keep_gaps, heapq.heapreplace
+        for _ in range(_BATCH):
+            if not due:
+                return
+            when, number, answer = due[0]
+            now = monotonic()
+            if when > now:
+                return
+            connection = answer.connection
+            if connection is None:
+                heapq.heappop(due)
+                continue
+            step, following = answer.step, next(answer.steps, None)
+            for tokens in step.tokens:
+                answer.writes.append((now, tokens))
+            if following is None:
+                heapq.heappop(due)
+                self._end(answer, connection, step.data, now)
+                continue
+            if not connection.write(step.data):
+                self._epoll.modify(connection.sock, select.EPOLLIN | select.EPOLLOUT)
+            if keep_gaps:
+                answer.start += now - when
+            answer.step = following
+            replace(due, (answer.start + following.after_s, number, answer))
+
+    def _end(self, answer: _Answer, connection: Connection, data: bytes, now: float) -> None:
+        """Write the last bytes of an answer."""
+        answer.served.t_end = now
+        answer.served.outcome = answer.script.outcome
+        if answer.script.outcome == "stalled":  # it keeps its slot until the client leaves
+            self._write(connection, data)
+            return
+        self._record(answer.served)  # first: a client that has the answer can read the record
+        del self._answers[connection]
+        self._write(connection, data)
+        if answer.script.close or answer.script.outcome == "cut":
+            connection.closing = True
+            if answer.script.reset:
+                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            if not connection.unsent:
+                self._drop(connection)
+        self._release()
+
+    def _record(self, served: ServedRequest) -> None:
+        if self._log_fd is not None:
+            os.write(self._log_fd, msgspec.json.encode(served) + b"\n")
+
+    def _release(self) -> None:
+        self._running -= 1
+        if self._queue:
+            self._start(self._queue.popleft(), monotonic())

@@ -1,0 +1,80 @@
+"""Provides a model as a local folder in Hugging Face layout that every engine can open."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import rosemodels
+from harness.errors import UsageError
+
+_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A model on this machine. `name` is what the user gave, `served_name` its name in requests.
+
+    `vocab_size` and `max_model_len` are in tokens, from config.json; `tokenizer`: whether the folder has one.
+    """
+
+    path: Path
+    name: str
+    served_name: str
+    vocab_size: int
+    max_model_len: int
+    tokenizer: bool
+
+
+def resolve(model: str, cache: Path = rosemodels.CACHE) -> ModelFolder:
+    """The folder of a model: a name of rosemodels (created once in `cache`), a local folder, or a hub id.
+
+    Raises UsageError if there is no such model, or its config is not that of a decoder.
+    """
+    try:
+        named = rosemodels.folder(model, cache)
+    except rosemodels.ModelError as error:
+        raise UsageError(str(error), error.hint) from error
+    if named is not None:
+        return _describe(named, model, model.replace(":", "-"))
+    folder = Path(model).expanduser()
+    if (folder / "config.json").is_file():
+        return _describe(folder.resolve(), model, folder.resolve().name)
+    if folder.is_dir():
+        raise UsageError(f"{model} has no config.json", "give a folder in Hugging Face layout")
+    if model.startswith(("/", "./", "../", "~")):
+        raise UsageError(f"there is no folder {model}", "give a folder in Hugging Face layout")
+    return _describe(_download(model), model, model)
+
+
+def _download(model: str) -> Path:
+    from huggingface_hub import snapshot_download  # half a second to import
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=_HUB_FILES))
+    except Exception as error:  # the client raises a dozen unrelated types; the user needs one sentence
+        reason = str(error).partition("\n")[0]
+        raise UsageError(
+            f"{model!r} is neither a named model nor a local folder, and cannot be downloaded: {reason}",
+            "check the id and the network, or give a local folder in Hugging Face layout",
+        ) from error
+
+
+def _describe(path: Path, name: str, served_name: str) -> ModelFolder:
+    try:
+        config = json.loads((path / "config.json").read_text())
+        config = config.get("text_config", config)
+        length = config.get("max_position_embeddings") or config["n_positions"]
+        vocab_size, max_model_len = int(config["vocab_size"]), int(length)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path / 'config.json'} cannot be read: {error}", "give a complete model folder"
+        ) from None
+    except KeyError as error:
+        raise UsageError(
+            f"{path / 'config.json'} has no {error.args[0]}", "give the folder of a decoder model"
+        ) from None
+    tokenizer = (path / "tokenizer.json").is_file() or (path / "tokenizer.model").is_file()
+    tokenizer = tokenizer or all((path / file).is_file() for file in ("vocab.json", "merges.txt"))
+    return ModelFolder(path, name, served_name, vocab_size, max_model_len, tokenizer)

@@ -1,0 +1,59 @@
+"""The columns of `requests.parquet` and `chunks.parquet`, from which every figure can be computed again.
+
+All times are seconds as float64 since the cell's own start (`t = 0` is the first scheduled arrival of the
+cell, or its first request in a closed loop) on one monotonic clock; null where the event did not happen.
+"""
+
+import pyarrow as pa
+
+REQUESTS = pa.schema(
+    [
+        ("cell", pa.int32()),  # position of the cell in the journal
+        ("engine", pa.string()),
+        ("variant", pa.string()),  # null: the engine as it is
+        ("label", pa.string()),  # as drawn: `roseinfer (-mp async admit)`
+        ("load", pa.string()),  # as JSON: `{"kind":"trace","scale":0.4}` (harness/schema/load.py)
+        ("repeat", pa.int32()),
+        ("request", pa.int32()),  # position in the load
+        ("input_tokens", pa.int32()),  # asked for
+        ("output_tokens", pa.int32()),  # asked for
+        ("t_sched", pa.float64()),  # when the schedule wanted it sent
+        ("t_sent", pa.float64()),  # its last byte was written
+        ("t_head", pa.float64()),  # the head of its response was there
+        ("t_first", pa.float64()),  # first chunk that carries a token
+        ("t_last", pa.float64()),  # last chunk that carries a token
+        ("t_end", pa.float64()),  # the stream was closed
+        ("completion_tokens", pa.int32()),  # counted from the stream
+        ("prompt_tokens", pa.int32()),  # as the server reports them, null if it does not
+        ("chunks", pa.int32()),  # chunks that carry tokens
+        ("token_source", pa.string()),  # token_ids | continuous_usage | final_usage | null
+        ("status", pa.int32()),  # HTTP status, null without one
+        ("error", pa.string()),  # kind, null on success
+        ("error_detail", pa.string()),
+        ("finish_reason", pa.string()),
+        ("queue_wait_ms", pa.float64()),  # as the engine reports it for this request, else null
+        ("prefill_ms", pa.float64()),
+        ("client", pa.int32()),  # which client process sent it
+        ("connection_reused", pa.bool_()),
+        # A later turn of a session: by how much t_sched is behind its time in the trace, as the answer before
+        # it had not ended; 0 where it was in time, null for every other request.
+        ("late_s", pa.float64()),
+        ("reusable_tokens", pa.int32()),  # leading prompt tokens in whole blocks that one sent before had too
+        ("cached_tokens", pa.int32()),  # prompt tokens from the server's prefix cache by its usage, else null
+    ]
+)
+
+CHUNKS = pa.schema(
+    [
+        ("cell", pa.int32()),
+        ("request", pa.int32()),
+        ("t", pa.float64()),  # when the chunk's last byte arrived
+        ("tokens", pa.int32()),  # tokens it carries, at least 1
+    ]
+)
+
+#: Columns without which no figure can be made.
+NEEDED = {
+    *("cell", "engine", "label", "load", "repeat", "request", "output_tokens", "input_tokens", "error"),
+    *("t_sched", "t_sent", "t_first", "t_last", "t_end", "completion_tokens", "chunks", "t", "tokens"),
+}

@@ -1,0 +1,101 @@
+"""The raw tables of a run on disk.
+
+While a run is under way each cell is a pair of parts, `raw/cell-00003.requests.parquet` and
+`raw/cell-00003.chunks.parquet`, so that whatever ends the run, every cell in the journal can be read.
+`assemble` makes `requests.parquet` and `chunks.parquet` of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from harness.errors import UsageError
+from harness.files import write_whole
+from harness.records.cell import CellRecords
+from harness.records.columns import CHUNKS, NEEDED, REQUESTS
+
+_TABLES = {"requests": REQUESTS, "chunks": CHUNKS}
+_RAW = "raw"
+
+
+def write_cell(run: Path, cell: int, records: CellRecords) -> None:
+    """Keep the records of one cell; a cell written before is replaced."""
+    for name, frame in (("requests", records.requests), ("chunks", records.chunks)):
+        table = pa.Table.from_pandas(frame, schema=_TABLES[name], preserve_index=False)
+        write_table(_part(run, cell, name), table)
+
+
+def read_records(run: Path, cells: set[int] | None = None) -> CellRecords:
+    """Records of a run, finished or not, in the order of cells.
+
+    Args:
+        cells: Only these, e.g. those that the journal names. None: all.
+
+    Raises:
+        UsageError: There are none, or a file is damaged.
+    """
+    tables = {name: _read(run, name, cells) for name in _TABLES}
+    return CellRecords(tables["requests"].to_pandas(), tables["chunks"].to_pandas())
+
+
+def assemble(run: Path, cells: set[int] | None = None) -> None:
+    """Make the two tables of the run of its parts, then remove the parts."""
+    for name in _TABLES:
+        write_table(run / f"{name}.parquet", _read(run, name, cells))
+    shutil.rmtree(run / _RAW, ignore_errors=True)
+
+
+def _read(run: Path, name: str, cells: set[int] | None) -> pa.Table:
+    parts = sorted((run / _RAW).glob(f"cell-*.{name}.parquet"))
+    whole = run / f"{name}.parquet"
+    paths = ([whole] if whole.exists() else []) + parts
+    if not paths:
+        raise UsageError(
+            f"{run} holds no records: {whole.name} is missing",
+            "name the folder of a run, or restore the file",
+        )
+    newer = {int(part.name.removeprefix("cell-").partition(".")[0]) for part in parts}
+    tables = []
+    for path in paths:
+        table = _read_table(path, _TABLES[name])
+        tables.append(table.filter(pc.invert(_among(table, newer))) if path == whole else table)
+    table = pa.concat_tables(tables)
+    if cells is not None:
+        table = table.filter(_among(table, cells))
+    order = [("cell", "ascending"), ("request", "ascending")]
+    return table.sort_by(order if name == "requests" else [*order, ("t", "ascending")])
+
+
+def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """The columns of `schema`. One that the file lacks and that no figure needs is null in every row."""
+    hint = "restore the file, which holds the raw times, or repeat the run"
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UsageError(f"{path} is not a readable parquet file: {error}", hint) from None
+    absent = [field for field in schema if field.name not in table.column_names]
+    if names := [field.name for field in absent if field.name in NEEDED]:
+        raise UsageError(f"{path} has no column {', '.join(names)}", hint)
+    for field in absent:
+        table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table.select(schema.names).cast(schema)
+
+
+def _among(table: pa.Table, cells: set[int]) -> pa.Array:
+    return pc.is_in(table["cell"], value_set=pa.array(sorted(cells), pa.int32()))
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a table as parquet, whole or not at all."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    write_whole(path, memoryview(sink.getvalue()))
+
+
+def _part(run: Path, cell: int, name: str) -> Path:
+    return run / _RAW / f"cell-{cell:05d}.{name}.parquet"

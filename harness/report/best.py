@@ -1,0 +1,52 @@
+"""Who is best, where that is more than chance."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from harness.schema.load import Load
+from harness.schema.metrics import METRICS
+from harness.schema.results import Comparison, OnlineSummary
+
+#: The label that is really best, by (load, metric, statistic).
+BestLabels = dict[tuple[Load, str, str], str]
+
+
+def best_labels(pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) -> BestLabels:
+    """The label whose verdict against every other valid engine at that load is a difference to its good.
+
+    An invalid cell neither wins nor is beaten.
+    """
+    valid = valid_labels(pooled)
+    wins: defaultdict[tuple[Load, str, str], list[str]] = defaultdict(list)
+    for one in comparisons:
+        if {one.a, one.b} <= valid[one.load] and differs(one):
+            wins[one.load, one.metric, one.statistic].append(better(one))
+    return {
+        key: label
+        for key, labels in wins.items()
+        for label in set(labels)
+        if labels.count(label) == len(valid[key[0]]) - 1
+    }
+
+
+def valid_labels(pooled: Sequence[OnlineSummary]) -> defaultdict[Load, set[str]]:
+    """The labels whose cell at a load is valid, by the load."""
+    valid: defaultdict[Load, set[str]] = defaultdict(set)
+    for summary in pooled:
+        if summary.valid:
+            valid[summary.load].add(summary.label)
+    return valid
+
+
+def differs(comparison: Comparison) -> bool:
+    """Whether the verdict, which holds for all comparisons of the pair together, is a difference."""
+    return comparison.verdict in ("better", "worse")
+
+
+def better(comparison: Comparison) -> str:
+    """The label with the better value, whether or not the difference is real."""
+    lower = comparison.a if comparison.ratio < 1 else comparison.b
+    higher = comparison.b if lower == comparison.a else comparison.a
+    return lower if METRICS[comparison.metric].lower_is_better else higher

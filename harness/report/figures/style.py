@@ -1,0 +1,134 @@
+"""How engines look: one colour and marker each, distinct in print and by colour-blind readers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import cycle
+
+from matplotlib.colors import to_hex, to_rgb
+
+from harness.engines.registry import ENGINES
+
+#: The colours of paper and ink. The report swaps them for its own in dark mode, so nothing else may use them.
+INK, MUTED, RULE, PAPER = "#1c2024", "#60666d", "#e3e6ea", "#fffffe"
+DARK_PAPER = "#181b1f"
+
+#: For engines that say no look of their own, in turn. Like theirs, each colour has at least 3:1 contrast on
+#: white and on near-black.
+_PALETTE = (("#4f8fa8", "X"), ("#c2476a", "p"), ("#6a8f2f", "<"), ("#a67c00", ">"), ("#5b7fc7", "d"))
+_GLYPHS = {
+    "o": "●",
+    "s": "■",
+    "^": "▲",
+    "h": "⬢",
+    "D": "◆",
+    "v": "▼",
+    "P": "✚",
+    "X": "✖",
+    "p": "⬟",
+    "<": "◀",
+    ">": "▶",
+    "d": "♦",
+}
+_MIXES = ((0.0, "-"), (-0.4, "--"), (0.35, ":"), (-0.65, "-."))
+
+MATPLOTLIB = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "rosebench",
+    "text.parse_math": False,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 8,
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": MUTED,
+    "axes.titlecolor": INK,
+    "axes.facecolor": PAPER,
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.titlepad": 8,
+    "axes.titley": 1.0,  # not placed by what is above the axes, which takes a third of drawing
+    "figure.facecolor": PAPER,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "legend.handlelength": 1.8,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one label is drawn: `#rrggbb`, a matplotlib marker and line style."""
+
+    color: str
+    marker: str
+    line: str
+
+    @property
+    def glyph(self) -> str:
+        """The marker as a character."""
+        return _GLYPHS[self.marker]
+
+
+def looks(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
+    """A look for each (engine, label) in order. Further labels of an engine keep its hue and marker."""
+    seen: Counter[str] = Counter()
+    palette = cycle(_PALETTE)
+    colors: dict[str, tuple[str, str]] = {}
+    found: dict[str, Look] = {}
+    for engine, label in labels:
+        if label in found:
+            continue
+        if engine not in colors:
+            colors[engine] = _own_look(engine) or next(palette)
+        color, marker = colors[engine]
+        mix, line = _MIXES[seen[engine] % len(_MIXES)]
+        found[label] = Look(_mixed(color, mix), marker, line)
+        seen[engine] += 1
+    return found
+
+
+def _own_look(engine: str) -> tuple[str, str] | None:
+    """Colour and marker as the engine's adapter has them; None where it is unknown or has none."""
+    known = ENGINES.get(engine)
+    if known is None or not re.fullmatch("#[0-9a-f]{6}", known.color) or known.marker not in _GLYPHS:
+        return None
+    return known.color, known.marker
+
+
+def _mixed(color: str, share: float) -> str:
+    """The colour with a share of white (or, negative, of black) in it."""
+    target = 1.0 if share > 0 else 0.0
+    return to_hex([part + (target - part) * abs(share) for part in to_rgb(color)])
+
+
+def on_dark(color: str) -> str:
+    """The colour itself, or as much lighter as 3:1 contrast on the report's dark paper needs."""
+    share = 0.0
+    while _luminance(_mixed(color, share)) < 3 * (_luminance(DARK_PAPER) + 0.05) - 0.05:
+        share += 0.05
+    return _mixed(color, share)
+
+
+def _luminance(color: str) -> float:
+    """Relative luminance (WCAG 2.2) of `#rrggbb`, 0 to 1."""
+    parts = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(color))
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))

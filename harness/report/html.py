@@ -1,0 +1,239 @@
+"""The report: one self-contained HTML file, from runs and their figures."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+
+from markupsafe import Markup
+
+from harness.report.best import BestLabels, best_labels
+from harness.report.figures.run_figures import Figures
+from harness.report.figures.sketch import series
+from harness.report.figures.style import Look, looks, on_dark
+from harness.report.figures.svg import Plot, css_color
+from harness.report.figures.waterfall import COLORS
+from harness.report.page import environment, text_of
+from harness.report.profile_section import ProfileSection, profile_section
+from harness.report.several import Change, overview
+from harness.report.tables.answers import answers_table
+from harness.report.tables.latency import headline_table, latency_split_table
+from harness.report.tables.ledger import SideBySide, side_by_side, sources
+from harness.report.tables.noise import noise_tables, planning_tables
+from harness.report.tables.offline import offline_repeats_table, offline_table
+from harness.report.tables.prefix_hits import prefix_table
+from harness.report.tables.ratios import ratios
+from harness.report.tables.repeats import repeats_table
+from harness.report.tables.table import Table
+from harness.report.tables.throughput import throughput_table
+from harness.report.tables.waterfall import waterfall_table
+from harness.report.text import provenance
+from harness.report.text.heading import facts, machine, title
+from harness.report.text.notices import Notice, notices
+from harness.report.text.verdict import verdict
+from harness.runs.reader import OfflineRun, OnlineRun, Run
+from harness.schema.fairness import Ledger
+from harness.schema.metric import Metric
+from harness.schema.metrics import LATENCIES, METRICS, latencies, rates
+from harness.schema.results import RunInfo
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """What the template shows of one run, in a page that lies in `folder`."""
+
+    run: Run
+    figures: Figures
+    styles: dict[str, Look]
+    folder: Path
+
+    @property
+    def online(self) -> bool:
+        return isinstance(self.run, OnlineRun)
+
+    @property
+    def meta(self) -> RunInfo:
+        return self.run.meta
+
+    @property
+    def name(self) -> str:
+        return self.run.path.name
+
+    @property
+    def title(self) -> str:
+        return title(self.run)
+
+    @property
+    def machine(self) -> str:
+        return machine(self.meta)
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        return facts(self.run)
+
+    @property
+    def notices(self) -> list[Notice]:
+        return notices(self.run)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        return self.run.results.ledger if isinstance(self.run, OnlineRun) else None
+
+    @property
+    def ledger_sources(self) -> list[str]:
+        """Where each engine's settings were read."""
+        return sources(self.ledger) if self.ledger else []
+
+    @property
+    def settings_side_by_side(self) -> SideBySide:
+        return side_by_side(self.meta.launches, self.ledger)
+
+    @property
+    def answers(self) -> Table | None:
+        checks = self.run.results.answers if isinstance(self.run, OnlineRun) else None
+        return None if checks is None else answers_table(checks)
+
+    @property
+    def verdict(self) -> list[str]:
+        return verdict(self.run)
+
+    @property
+    def best_labels(self) -> BestLabels:
+        return (
+            best_labels(self.run.pooled, self.run.results.comparisons)
+            if isinstance(self.run, OnlineRun)
+            else {}
+        )
+
+    @property
+    def repeats(self) -> int:
+        """The most repeats that any engine has."""
+        found = self.run.repeats if isinstance(self.run, OnlineRun) else self.run.results.results
+        return max((one.repeat or 0 for one in found), default=0) + 1
+
+    @property
+    def closed(self) -> bool:
+        """Whether the loads are closed loops."""
+        return isinstance(self.run, OnlineRun) and bool(self.run.meta.settings.concurrency)
+
+    @property
+    def headline(self) -> Table:
+        if isinstance(self.run, OfflineRun):
+            return offline_table(self.run.results.results)
+        return headline_table(self.run.pooled, self.best_labels)
+
+    @property
+    def defined(self) -> list[Metric]:
+        """The metrics that the definitions explain."""
+        shown = [*LATENCIES, *rates("tables")] if self.online else rates("offline")
+        return [METRICS[name] for name in shown]
+
+    @property
+    def rates(self) -> tuple[str, ...]:
+        return rates("tables")
+
+    @property
+    def latencies(self) -> dict[str, Table]:
+        assert isinstance(self.run, OnlineRun)
+        return {
+            metric: latency_split_table(self.run.pooled, metric, self.best_labels)
+            for metric in latencies("tables")
+        }
+
+    def ratios(self, metric: str) -> dict[str, Table]:
+        """Every engine over each of them, by the one that is the baseline."""
+        assert isinstance(self.run, OnlineRun)
+        labels, found = list(self.styles), self.run.results.comparisons
+        if len(labels) < 2:
+            return {}
+        return {label: ratios(found, metric, label, labels, self.run.pooled) for label in labels}
+
+    @property
+    def waterfall(self) -> Table | None:
+        assert isinstance(self.run, OnlineRun)
+        return waterfall_table(self.run.pooled)
+
+    @property
+    def prefixes(self) -> Table | None:
+        assert isinstance(self.run, OnlineRun)
+        return prefix_table(self.run.results.prefixes)
+
+    @property
+    def noise(self) -> list[Table]:
+        """Of a run that measures every engine as two."""
+        assert isinstance(self.run, OnlineRun)
+        return noise_tables(self.run.results.comparisons) if self.run.meta.settings.aa else []
+
+    @property
+    def planning(self) -> list[Table]:
+        """Of a run with several engines and repeats; that of an A/A run is in its noise."""
+        assert isinstance(self.run, OnlineRun)
+        return [] if self.run.meta.settings.aa else planning_tables(self.run.results.comparisons)
+
+    @property
+    def throughput(self) -> Table:
+        assert isinstance(self.run, OnlineRun)
+        return throughput_table(self.run.pooled)
+
+    @cached_property
+    def profiles(self) -> ProfileSection | None:
+        """Of a run that was profiled."""
+        return profile_section(self.run.path)
+
+    def link(self, path: str) -> str | None:
+        """From the page to a file of the run, `path` relative to its folder; None where it is not there."""
+        target = self.run.path / path
+        return Path(os.path.relpath(target, self.folder)).as_posix() if target.exists() else None
+
+    @property
+    def each_repeat(self) -> Table:
+        if isinstance(self.run, OfflineRun):
+            return offline_repeats_table(self.run.results.results)
+        return repeats_table(self.run.repeats)
+
+
+def render(runs: Sequence[tuple[Run, Figures]], folder: Path, changes: Sequence[Change] = ()) -> str:
+    """The page, for a file in `folder`. The same runs give the same text."""
+    chapters = [Chapter(run, figures, _styles(run), folder) for run, figures in runs]
+    script, unique = text_of("report.js"), count()
+    colors = {*COLORS.values(), *(look.color for chapter in chapters for look in chapter.styles.values())}
+
+    def inline(plot: Plot) -> Markup:
+        return plot.inline(f"f{next(unique)}")
+
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            title=_title(chapters),
+            chapters=chapters,
+            widest=max(chapters, key=lambda chapter: len(chapter.styles)),
+            overview=overview([run for run, _ in runs]),
+            changes=changes,
+            metrics=METRICS,
+            provenance=provenance,
+            inline=inline,
+            color=css_color,
+            series=series,
+            dark={color: on_dark(color) for color in sorted(colors)},
+            css=text_of("report.css"),
+            script=script,
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        )
+    )
+
+
+def _title(chapters: Sequence[Chapter]) -> str:
+    different = "; ".join(dict.fromkeys(chapter.title for chapter in chapters))
+    return f"{different} ({len(chapters)} runs)" if len(chapters) > 1 else different
+
+
+def _styles(run: Run) -> dict[str, Look]:
+    found = run.pooled if isinstance(run, OnlineRun) else run.results.results
+    return looks((one.engine, one.label) for one in found)

@@ -1,0 +1,68 @@
+"""`summary.md`: the run as text that pastes into an issue."""
+
+from __future__ import annotations
+
+from harness.report.best import best_labels
+from harness.report.figures.svg import plain
+from harness.report.tables.answers import answers_table
+from harness.report.tables.latency import headline_table, latency_table
+from harness.report.tables.ledger import ledger_table
+from harness.report.tables.noise import noise_tables, planning_tables
+from harness.report.tables.offline import offline_table
+from harness.report.tables.prefix_hits import prefix_table
+from harness.report.tables.table import Table
+from harness.report.tables.throughput import throughput_table
+from harness.report.tables.waterfall import waterfall_table
+from harness.report.text.heading import facts, title
+from harness.report.text.notices import notices
+from harness.report.text.verdict import verdict
+from harness.runs.reader import OnlineRun, Run
+from harness.schema.metrics import latencies
+
+_STAR = "\\* better than every other valid engine, at 5 % for all comparisons of the run together.\n"
+
+
+def summary(run: Run) -> str:
+    """The whole run: what was compared, warnings, the verdict, the tables."""
+    parts = [f"# {_text(title(run))}\n"]
+    parts.append("\n".join(f"- {name}: {_text(value)}" for name, value in facts(run)) + "\n")
+    parts += [f"> **{_text(one.title)}** {_text(one.detail)}\n" for one in notices(run)]
+    parts.append(_text(" ".join(verdict(run)), 2000) + "\n")
+    if isinstance(run, OnlineRun):
+        best = best_labels(run.pooled, run.results.comparisons)
+        shown = headline_table(run.pooled, best)
+        parts += [table(shown), *([_STAR] if shown.marked else [])]
+        parts += [table(latency_table(run.pooled, metric)) for metric in latencies("tables")]
+        parts.append(table(throughput_table(run.pooled)))
+        found = noise_tables if run.meta.settings.aa else planning_tables
+        parts += [table(one) for one in found(run.results.comparisons)]
+        if waterfall := waterfall_table(run.pooled):
+            parts.append(table(waterfall))
+        if run.results.answers is not None:
+            parts.append(table(answers_table(run.results.answers)))
+        if run.results.ledger is not None:
+            parts.append(table(ledger_table(run.results.ledger)))
+        if prefixes := prefix_table(run.results.prefixes):
+            parts.append(table(prefixes))
+    else:
+        parts.append(table(offline_table(run.results.results)))
+    return "\n".join(parts)
+
+
+def table(given: Table) -> str:
+    """A pipe table under a heading, with its notes."""
+    heads = [_text(head) for head in given.headers]
+    rule = ["---:" if column.numeric else "---" for column in given.columns]
+    lines = [heads, rule, *([_text(text) for text in line] for line in given.lines)]
+    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(
+        [f"## {_text(given.title)}\n", body, "", *(f"{_text(note, 1000)}\n" for note in given.notes)]
+    )
+
+
+def _text(text: str, limit: int = 300) -> str:
+    """Text from outside that cannot end a cell, start markup or open a tag."""
+    line = plain(text, limit).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
+    for mark in "|`*_[]":
+        line = line.replace(mark, f"\\{mark}")
+    return line

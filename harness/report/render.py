@@ -1,0 +1,51 @@
+"""Runs in, files out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.files import write_whole
+from harness.report.figures.run_figures import figures
+from harness.report.html import render
+from harness.report.markdown import summary
+from harness.report.results_csv import results_csv
+from harness.report.several import changes
+from harness.runs.reader import load_run, load_runs
+
+
+def write_report(runs: Sequence[Path], out: Path) -> Path:
+    """Render one or several run folders into the HTML file `out`, one chapter a run, and return it.
+
+    Of several online runs the later ones are compared with the first.
+
+    Everything is computed again from the raw tables of the runs.
+
+    Raises:
+        UsageError: a run folder is missing, unfinished or broken.
+    """
+    loaded = load_runs(runs)
+    page = render([(run, figures(run)) for run in loaded], out.parent, changes(loaded))
+    write_whole(out, page.encode())
+    return out
+
+
+def write_run_outputs(run: Path) -> Path:
+    """Write a run's files for reading into its folder.
+
+    They are `summary.md`, `results.csv`, `report.html`, and each figure as SVG, PNG and CSV. The results
+    stored there are trusted: they have just been made. Returns the report.
+
+    Raises:
+        UsageError: the run folder is missing, unfinished or broken.
+    """
+    loaded = load_run(run, trust=True)
+    drawn = figures(loaded)
+    write_whole(run / "summary.md", summary(loaded).encode())
+    write_whole(run / "results.csv", results_csv(loaded).encode())
+    for plot in drawn.every:
+        write_whole(run / "figures" / f"{plot.name}.svg", plot.svg.encode())
+        write_whole(run / "figures" / f"{plot.name}.png", plot.png())
+        write_whole(run / "figures" / f"{plot.name}.csv", plot.data.csv().encode())
+    write_whole(run / "report.html", render([(loaded, drawn)], run).encode())
+    return run / "report.html"

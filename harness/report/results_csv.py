@@ -1,0 +1,80 @@
+"""`results.csv`: every number of a run in one tidy table, a row each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.report.figures.svg import Data
+from harness.runs.reader import OfflineRun, Run
+from harness.schema.metrics import METRICS, STATISTICS
+from harness.schema.results import OfflineResult, OnlineSummary
+
+_COLUMNS = (
+    "engine",
+    "variant",
+    "label",
+    "load_kind",
+    "load",
+    "repeat",
+    "metric",
+    "statistic",
+    "value",
+    "lo",
+    "hi",
+    "unit",
+    "valid",
+    "notices",
+)
+
+_Row = tuple[object, ...]
+
+#: Statistic, value, interval.
+_Number = tuple[str, float | None, tuple[float | None, float | None]]
+
+
+def results_csv(run: Run) -> str:
+    """The table as text.
+
+    `load` is the scale of a trace, or the requests in flight of a closed loop. `lo` and `hi` are the ends of
+    the 95 % interval, `notices` the kinds of the cell's notices. Without a repeat a row is of all of them.
+    What is one number, such as a rate, has the statistic `value`.
+    """
+    found = run.results.results if isinstance(run, OfflineRun) else run.results.summaries
+    return Data(_COLUMNS, [row for one in found for row in _rows(one)]).csv()
+
+
+def _rows(one: OnlineSummary | OfflineResult) -> Iterator[_Row]:
+    load: tuple[str, float | None] = ("batch", None)
+    if isinstance(one, OnlineSummary):
+        load = one.load.kind, one.load.value
+    valid, notices = True, ""
+    if isinstance(one, OnlineSummary):
+        valid, notices = one.valid, " ".join(dict.fromkeys(notice.kind for notice in one.notices))
+    for name, metric in METRICS.items():
+        if not metric.is_latency:
+            numbers: list[_Number] = [("value", getattr(one, name, None), (None, None))]
+        elif isinstance(one, OnlineSummary):
+            found = one.latency(name)
+            numbers = [
+                (statistic, getattr(found, statistic), found.ci.get(statistic, (None, None)))
+                for statistic in (*STATISTICS, "max", "n")
+            ]
+        else:
+            continue
+        for statistic, value, (lo, hi) in numbers:
+            if value is not None:
+                yield (
+                    one.engine,
+                    one.variant,
+                    one.label,
+                    *load,
+                    one.repeat,
+                    name,
+                    statistic,
+                    value,
+                    lo,
+                    hi,
+                    "" if statistic == "n" else metric.unit,
+                    valid,
+                    notices,
+                )

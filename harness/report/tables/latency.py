@@ -1,0 +1,148 @@
+"""Latencies by engine and load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from harness.metrics.percentiles import missing, needed
+from harness.report.best import BestLabels
+from harness.report.tables.table import Cell, Column, Table, metric_decimals
+from harness.report.text.numbers import DASH, number
+from harness.schema.load import Load
+from harness.schema.metrics import COMPARED_PERCENTILES, METRICS, latencies, rates
+from harness.schema.results import OnlineSummary
+
+#: Percentiles that tables show.
+SHOWN = COMPARED_PERCENTILES
+
+
+def latency_table(pooled: Sequence[OnlineSummary], metric: str) -> Table:
+    """Engine rows, load columns, `p50/p90/p99` in each cell."""
+    term = METRICS[metric]
+    at = {load: [summary for summary in pooled if summary.load == load] for load in loads_of(pooled)}
+    places = {load: latency_decimals(summaries, metric) for load, summaries in at.items()}
+    rows = [
+        [
+            Cell(label),
+            *(percentiles_cell(by[one], metric, places[one]) if one in by else Cell(DASH) for one in at),
+        ]
+        for label, by in _by_label(pooled).items()
+    ]
+    columns = [Column("engine", numeric=False), *(Column(str(load)) for load in at)]
+    title = f"{term.label} ({term.unit}), p50/p90/p99"
+    return Table(f"{metric}", title, columns, rows, withheld_notes(pooled, (metric,)))
+
+
+def latency_split_table(pooled: Sequence[OnlineSummary], metric: str, best_labels: BestLabels) -> Table:
+    """Engine rows; for each load a column a percentile, with intervals and the best marked."""
+    term, loads = METRICS[metric], loads_of(pooled)
+    keys = [(load, metric, f"p{q}") for load in loads for q in SHOWN]
+    columns = [Column(statistic, str(load)) for load, _, statistic in keys]
+    rows = _grid(pooled, keys, best_labels)
+    return Table(
+        metric,
+        f"{term.label} ({term.unit})",
+        [Column("engine", numeric=False), *columns],
+        rows,
+        withheld_notes(pooled, (metric,)),
+    )
+
+
+def headline_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> Table:
+    """Engine rows; each headline latency at p99 (p90 where withheld) and rate, a column a load."""
+    loads = loads_of(pooled)
+    keys, columns = [], []
+    for metric in latencies("headline"):
+        sizes = [summary.latency(metric).n for summary in pooled if summary.num_success]
+        q = next((q for q in (99, 90) if all(not missing(q, n) for n in sizes)), 50)
+        keys += [(load, metric, f"p{q}") for load in loads]
+        columns += [Column(str(load), f"{METRICS[metric].label} p{q}, ms") for load in loads]
+    for rate in rates("headline"):
+        keys += [(load, rate, rate) for load in loads]
+        columns += [Column(str(load), METRICS[rate].label) for load in loads]
+    rows = [[replace(cell, interval="") for cell in row] for row in _grid(pooled, keys, best_labels)]
+    return Table("headline", "At a glance", [Column("engine", numeric=False), *columns], rows)
+
+
+def latency_decimals(summaries: Sequence[OnlineSummary], metric: str) -> int:
+    return metric_decimals(metric, (_value(one, metric, f"p{q}") for one in summaries for q in SHOWN))
+
+
+def percentiles_cell(summary: OnlineSummary, metric: str, places: int) -> Cell:
+    found = summary.latency(metric)
+    values = [_value(summary, metric, f"p{q}") for q in SHOWN]
+    text = "/".join(number(value, places) for value in values) if found.n else DASH
+    return Cell(text, found.p90, remark="; ".join(summary.invalid_reasons), invalid=not summary.valid)
+
+
+def withheld_notes(summaries: Sequence[OnlineSummary], metrics: Sequence[str]) -> list[str]:
+    """One note for each percentile that some cell withholds."""
+    sizes = [summary.latency(metric).n for summary in summaries for metric in metrics]
+    short = {q: max((missing(q, n) for n in sizes if n), default=0) for q in SHOWN}
+    return [
+        f"{DASH}: p{q} needs {needed(q)} samples and is withheld below; up to {more} more."
+        for q, more in short.items()
+        if more
+    ]
+
+
+def loads_of(summaries: Sequence[OnlineSummary]) -> list[Load]:
+    return sorted({summary.load for summary in summaries})
+
+
+def _grid(
+    pooled: Sequence[OnlineSummary], keys: Sequence[tuple[Load, str, str]], best_labels: BestLabels
+) -> list[list[Cell]]:
+    """One row a label: the statistic of each (load, metric, statistic), decimals alike down a column.
+
+    A winner whose number reads like another's is not marked: so small a difference decides nothing.
+    """
+    by_label = _by_label(pooled)
+    columns = []
+    for load, metric, statistic in keys:
+        found = {label: by.get(load) for label, by in by_label.items()}
+        places = metric_decimals(metric, (_value(one, metric, statistic) for one in found.values()))
+        cells = {label: _cell(one, metric, statistic, places) for label, one in found.items()}
+        best = best_labels.get((load, metric, statistic), "")
+        if best in cells and [cell.text for cell in cells.values()].count(cells[best].text) == 1:
+            cells[best] = replace(cells[best], best=True)
+        columns.append(list(cells.values()))
+    return [[Cell(label), *(column[row] for column in columns)] for row, label in enumerate(by_label)]
+
+
+def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: int) -> Cell:
+    if summary is None:
+        return Cell(DASH, remark="not measured")
+    value = _value(summary, metric, statistic)
+    if value is None:
+        return Cell(DASH, remark=_why_withheld(summary, metric, statistic), invalid=not summary.valid)
+    ci = summary.latency(metric).ci.get(statistic)
+    interval = "" if ci is None else f"{number(ci[0], places)}–{number(ci[1], places)}"
+    remark = "" if summary.valid else f"invalid: {'; '.join(summary.invalid_reasons)}"
+    return Cell(number(value, places), value, interval, remark, invalid=not summary.valid)
+
+
+def _value(summary: OnlineSummary | None, metric: str, statistic: str) -> float | None:
+    """A rate, or a percentile that its sample supports."""
+    if summary is None or (not METRICS[metric].is_latency and not summary.num_success):
+        return None
+    if METRICS[metric].is_latency and missing(float(statistic[1:]), summary.latency(metric).n):
+        return None
+    return summary.value(metric, statistic)
+
+
+def _why_withheld(summary: OnlineSummary, metric: str, statistic: str) -> str:
+    if not METRICS[metric].is_latency:
+        return "no request succeeded"
+    n = summary.latency(metric).n
+    return (
+        f"withheld: {statistic} needs {missing(float(statistic[1:]), n)} more samples" if n else "no sample"
+    )
+
+
+def _by_label(summaries: Sequence[OnlineSummary]) -> dict[str, dict[Load, OnlineSummary]]:
+    found: dict[str, dict[Load, OnlineSummary]] = {}
+    for summary in summaries:
+        found.setdefault(summary.label, {})[summary.load] = summary
+    return found

@@ -1,0 +1,59 @@
+"""Every engine over a chosen one: ratios with their intervals, and which of them are real."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.report.best import better, differs, valid_labels
+from harness.report.tables.latency import SHOWN
+from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.numbers import DASH
+from harness.schema.metrics import METRICS
+from harness.schema.results import Comparison, OnlineSummary
+
+
+def ratios(
+    comparisons: Sequence[Comparison],
+    metric: str,
+    baseline: str,
+    labels: Sequence[str],
+    pooled: Sequence[OnlineSummary],
+) -> Table:
+    """`engine / baseline` for each load and percentile; marked where the engine is really better.
+
+    An invalid cell is not compared.
+    """
+    valid = valid_labels(pooled)
+    found = {
+        (one.load, one.statistic, pair): one
+        for one in comparisons
+        if one.metric == metric and {one.a, one.b} <= valid[one.load]
+        for pair in ((one.a, one.b), (one.b, one.a))
+        if pair[1] == baseline
+    }
+    keys = [(load, f"p{q}") for load in sorted({one.load for one in pooled}) for q in SHOWN]
+    columns = [Column(statistic, str(load)) for load, statistic in keys]
+    rows = [
+        [Cell(label), *(_cell(found.get((*key, (label, baseline))), label) for key in keys)]
+        for label in labels
+        if label != baseline
+    ]
+    title = f"{METRICS[metric].label}, ratio to {baseline}"
+    return Table(f"{metric}-ratios", title, [Column("engine", numeric=False), *columns], rows)
+
+
+def _cell(one: Comparison | None, label: str) -> Cell:
+    if one is None:
+        return Cell(DASH, remark="not compared: not measured, or invalid")
+    if one.ci is None:
+        return Cell(DASH, remark="withheld: the samples are too small")
+    ratio, (low, high) = one.ratio, one.ci
+    if one.b == label:
+        ratio, low, high = 1 / ratio, 1 / high, 1 / low
+    real = differs(one)
+    remark = "a real difference" if real else "no difference, for all comparisons of the pair together"
+    return Cell(_times(ratio), ratio, f"{low:.2f}–{high:.2f}", remark, best=real and better(one) == label)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.1f}×"

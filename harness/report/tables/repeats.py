@@ -1,0 +1,70 @@
+"""Every cell by itself, of one run or several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from harness.report.tables.latency import latency_decimals, loads_of, percentiles_cell, withheld_notes
+from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
+from harness.report.tables.throughput import identity_cells, identity_columns, valid_cell
+from harness.schema.metrics import METRICS, latencies, rates
+from harness.schema.results import OnlineSummary
+
+_LATENCIES = latencies("tables")
+_RATES = rates("headline")
+_MEASURED = (
+    *(Column(f"{METRICS[name].label} {METRICS[name].unit}") for name in _LATENCIES),
+    *(Column(METRICS[name].label) for name in _RATES),
+    Column("valid", numeric=False),
+)
+
+
+def repeats_table(summaries: Sequence[OnlineSummary]) -> Table:
+    """Every cell by itself: latencies as `p50/p90/p99`, and the rates that matter most."""
+    rows = [
+        [*identity_cells(summary), *cells]
+        for summary, cells in zip(summaries, _measured(summaries), strict=True)
+    ]
+    columns = [*identity_columns(summaries), *_MEASURED]
+    return Table("repeats", "Each repeat, p50/p90/p99", columns, rows, withheld_notes(summaries, _LATENCIES))
+
+
+def all_runs_table(pooled: Mapping[int, Sequence[OnlineSummary]]) -> Table:
+    """Every engine of several runs, numbered, at every load: what `repeats` has, loads ascending.
+
+    Decimals are alike at a load, since two loads can be a hundred times apart.
+    """
+    every = [(run, one) for run, summaries in pooled.items() for one in summaries]
+    rows = []
+    for load in loads_of([one for _, one in every]):
+        here = [(run, one) for run, one in every if one.load == load]
+        rows += [
+            [Cell(one.label), Cell(str(run), run), Cell(str(load), load.value), *cells]
+            for (run, one), cells in zip(here, _measured([one for _, one in here]), strict=True)
+        ]
+    columns = [Column("engine", numeric=False), Column("run"), Column("load"), *_MEASURED]
+    return Table(
+        "all-runs",
+        "All online runs, p50/p90/p99",
+        columns,
+        rows,
+        withheld_notes([one for _, one in every], _LATENCIES),
+    )
+
+
+def _measured(summaries: Sequence[OnlineSummary]) -> list[list[Cell]]:
+    """For each, the cells under `_MEASURED`; decimals are alike down a column."""
+    places = {name: latency_decimals(summaries, name) for name in _LATENCIES}
+    places |= {name: metric_decimals(name, (one.value(name, name) for one in summaries)) for name in _RATES}
+    return [
+        [
+            *(percentiles_cell(one, name, places[name]) for name in _LATENCIES),
+            *(
+                replace(number_cell(one.value(name, name), places[name]), invalid=not one.valid)
+                for name in _RATES
+            ),
+            valid_cell(one),
+        ]
+        for one in summaries
+    ]

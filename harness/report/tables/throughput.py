@@ -1,0 +1,54 @@
+"""Rates and failures, one row a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
+from harness.report.text.load_words import head_of, load_number
+from harness.report.text.numbers import DASH
+from harness.schema.metrics import METRICS, rates
+from harness.schema.results import OnlineSummary
+
+
+def throughput_table(summaries: Sequence[OnlineSummary]) -> Table:
+    """Rates and failures, one row an engine and load (and repeat, where the summaries have one)."""
+    shown = [name for name in rates("tables") if any(one.value(name, name) is not None for one in summaries)]
+    places = {name: metric_decimals(name, (one.value(name, name) for one in summaries)) for name in shown}
+    columns = identity_columns(summaries)
+    columns += [Column(METRICS[name].label) for name in shown]
+    columns += [
+        Column("requests"),
+        Column("failed"),
+        Column("errors", numeric=False),
+        Column("valid", numeric=False),
+    ]
+    rows = []
+    for summary in summaries:
+        errors = ", ".join(f"{kind} {count}" for kind, count in summary.errors.items())
+        row = identity_cells(summary)
+        row += [number_cell(summary.value(name, name), places[name]) for name in shown]
+        row += [
+            number_cell(summary.num_requests, 0),
+            number_cell(summary.num_error, 0),
+            Cell(errors or DASH),
+            valid_cell(summary),
+        ]
+        rows.append(row)
+    return Table("throughput", "Throughput and failures", columns, rows)
+
+
+def identity_cells(summary: OnlineSummary) -> list[Cell]:
+    repeat = [] if summary.repeat is None else [Cell(str(summary.repeat), summary.repeat)]
+    return [Cell(summary.label), Cell(load_number(summary.load), summary.load.value), *repeat]
+
+
+def identity_columns(summaries: Sequence[OnlineSummary]) -> list[Column]:
+    columns = [Column("engine", numeric=False), Column(head_of(summary.load for summary in summaries))]
+    return [*columns, Column("repeat")] if any(one.repeat is not None for one in summaries) else columns
+
+
+def valid_cell(summary: OnlineSummary) -> Cell:
+    return (
+        Cell("yes") if summary.valid else Cell("no", remark="; ".join(summary.invalid_reasons), invalid=True)
+    )

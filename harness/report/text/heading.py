@@ -1,0 +1,108 @@
+"""What was compared, on what machine, with which load: the lines at the head of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from harness.report.text.load_words import load_number
+from harness.report.text.numbers import percent, plural, several
+from harness.runs.reader import OnlineRun, Run
+from harness.schema.results import RunInfo, TraceRecord
+from harness.schema.settings import OfflineSettings
+
+
+def title(run: Run) -> str:
+    """The engines that were compared: `roseinfer vs vLLM vs SGLang`."""
+    found = run.pooled if isinstance(run, OnlineRun) else run.results.results
+    return " vs ".join(dict.fromkeys(one.label for one in found)) or run.path.name
+
+
+def facts(run: Run) -> list[tuple[str, str]]:
+    """Name and value of each line, those that the run knows."""
+    trace = run.meta.trace
+    found = [
+        ("Model", _model(run)),
+        ("Machine", machine(run.meta)),
+    ]
+    if isinstance(run, OnlineRun):
+        if run.meta.settings.concurrency is not None:
+            found.append(("Load", f"closed loop, {trace.origin}" if trace else ""))
+        else:
+            found.append(
+                ("Trace", f"{trace.name}{f' ({trace.note})' if trace.note else ''}" if trace else "")
+            )
+            found.append(("Scales", _scales(run)))
+        found.append(("Sample", _sample(run)))
+    else:
+        found.append(("Batch", batch(run.meta.settings)))
+    found.append(("Measured", f"{_when(run.meta.created)}, rosebench {run.meta.versions.rosebench}"))
+    return [(name, value) for name, value in found if value]
+
+
+def machine(run: RunInfo) -> str:
+    """GPUs by name and count, unless the run was on the CPU; the CPU, its usable cores and the memory."""
+    environment: Mapping[str, Any] = run.environment
+    on_cpu = run.settings.device == "cpu"
+    gpus = [] if on_cpu else [str(gpu.get("name", "GPU")) for gpu in environment.get("gpus") or []]
+    parts = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
+    cpu = environment.get("cpu") or {}
+    cores, memory = cpu.get("usable_cores"), environment.get("memory_total")
+    parts += [str(cpu.get("model") or ""), plural(int(cores), "core") if cores else ""]
+    parts.append(f"{memory / 2**30:.0f} GiB" if memory else "")
+    return ", ".join(part for part in parts if part)
+
+
+def batch(settings: OfflineSettings) -> str:
+    """The offline batch in words."""
+    return (
+        f"{settings.num_prompts} prompts of {settings.input_len} tokens, "
+        f"{settings.output_len} tokens generated for each"
+    )
+
+
+def fitted(trace: TraceRecord) -> str:
+    """What --fit did to the trace; empty where it left it as it was."""
+    parts = []
+    if trace.dropped:
+        whole = trace.requests + trace.dropped
+        share = percent(trace.dropped, whole)
+        parts.append(f"{plural(trace.dropped, 'request')} of {whole:,} ({share}) dropped")
+    if trace.changed:
+        share = percent(trace.changed, trace.requests)
+        parts.append(f"the lengths of {trace.changed:,} of {trace.requests:,} ({share}) changed")
+    return f"--fit {trace.fit}: {', '.join(parts)}" if parts else ""
+
+
+def _model(run: Run) -> str:
+    """As it was asked for; of servers that were running, what they call it and where they are."""
+    settings, servers = run.meta.settings, [launch.settings for launch in run.meta.launches]
+    if servers and all("base_url" in one for one in servers):
+        return several(f"{one['model']} at {one['base_url']}" for one in servers)
+    return f"{settings.model}, {settings.dtype}, {settings.device}"
+
+
+def _scales(run: OnlineRun) -> str:
+    """Each with the rate that it offers."""
+    offered = {one.load: one.offered_req_per_s for one in run.pooled}
+    scales = several(
+        load_number(load) + (f" ({rate:.3g} requests/s)" if (rate := offered[load]) else "")
+        for load in sorted(offered)
+    )
+    return f"{scales} × the time between arrivals; smaller is heavier"
+
+
+def _when(created: str) -> str:
+    """`2025-03-01 12:00 UTC` from ISO 8601; other text as it is."""
+    try:
+        return f"{datetime.fromisoformat(created).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return created
+
+
+def _sample(run: OnlineRun) -> str:
+    requests = sorted({summary.num_requests for summary in run.repeats})
+    repeats = len({summary.repeat for summary in run.repeats})
+    sizes = " to ".join(f"{size:,}" for size in dict.fromkeys(requests[:1] + requests[-1:]))
+    return f"{sizes} requests × {plural(repeats, 'repeat')} a point"

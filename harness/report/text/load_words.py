@@ -1,0 +1,62 @@
+"""The words for a load: in sentences, above columns, along axes and in file names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Of one kind: the head of a column of its numbers, what they count, and the label of their axis."""
+
+    head: str
+    quantity: str
+    axis: str
+
+
+_WORDS = {
+    "trace": _Words("scale", "scale", "scale (smaller is heavier)"),
+    "closed_loop": _Words("in flight", "requests in flight", "requests in flight"),
+    "rate": _Words("requests/s", "request rate", "requests/s"),
+    "ramp": _Words("up to requests/s", "highest request rate", "highest requests/s"),
+}
+
+
+def where(load: Load) -> str:
+    """`at scale 0.4`, `with 64 requests in flight`."""
+    match load:
+        case TraceLoad() | RequestRate():
+            return f"at {load}"
+        case ClosedLoop(concurrency=count):
+            return f"with {count} request{'' if count == 1 else 's'} in flight"
+        case Ramp():
+            return f"from {load}"
+
+
+def load_number(load: Load) -> str:
+    """Its value as text: whole numbers of requests are never rounded."""
+    return str(load.concurrency) if isinstance(load, ClosedLoop) else f"{load.value:g}"
+
+
+def head_of(loads: Iterable[Load]) -> str:
+    """Of a column of such numbers, of which there may be none."""
+    return next((_WORDS[load.kind].head for load in loads), "load")
+
+
+def quantity(load: Load) -> str:
+    """What the number counts: latency by … ."""
+    return _WORDS[load.kind].quantity
+
+
+def axis_label(load: Load) -> str:
+    """Of an axis of such numbers."""
+    return _WORDS[load.kind].axis
+
+
+def load_file_name(load: Load) -> str:
+    """As part of one: `scale_0.4`, `in_flight_64`."""
+    head = head_of([load]).replace(" ", "_").replace("/", "_per_")
+    return f"{head}_{load_number(load)}"

@@ -1,0 +1,174 @@
+"""What a reader must know before believing a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.report.best import differs
+from harness.report.text.heading import fitted
+from harness.report.text.load_words import where
+from harness.report.text.numbers import percent, plural, several
+from harness.report.text.provenance import say
+from harness.runs.reader import OnlineRun, Run
+from harness.schema.load import ClosedLoop, Load
+from harness.schema.results import OnlineSummary
+from harness.schema.settings import MIN_ROUNDS
+
+_KINDS = ("invalid", "skipped", "load")
+
+#: Of the notices of cells, by kind.
+_TITLES: dict[str, str] = {
+    "behind": "{label} did not keep up with the load.",
+    "drift": "{label} changed while it was measured.",
+    "disturbed": "The machine was disturbed while {label} was measured.",
+    "repeats": "The repeats of {label} disagree.",
+    "inferred": "ITL of {label} is inferred.",
+    "cached": "{label} may have answered from a cache.",
+    "order": "{label} was slower at a lighter load.",
+    "unreported": "{label} does not report everything that is checked.",
+}
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A warning: what is the matter, and the details with the hint where there is one."""
+
+    kind: Literal["invalid", "skipped", "load"]
+    title: str
+    detail: str
+
+
+def notices(run: Run) -> list[Notice]:
+    """Invalid cells first, then engines that are absent, then what was done to the load."""
+    found = [*_disagreements(run), *_invalid(run)] if isinstance(run, OnlineRun) else []
+    for one in run.results.skipped:
+        place = "" if one.load is None else f" {where(one.load)}"
+        place += "" if one.repeat is None else f", repeat {one.repeat}"
+        hint = f" To include it: {_sentence(one.hint)}" if one.hint else ""
+        found.append(Notice("skipped", f"{one.label} was skipped{place}:", f"{_sentence(one.reason)}{hint}"))
+    found += _fitting(run)
+    if isinstance(run, OnlineRun):
+        found += [*_unfair(run), *_noise(run), *_rounds(run), *_cells(run), *_window(run)]
+    return sorted(found, key=lambda one: _KINDS.index(one.kind))
+
+
+def _disagreements(run: OnlineRun) -> list[Notice]:
+    """Stored results that the raw times do not give: another version made them, or a file was changed."""
+    found = run.disagreements
+    if not found:
+        return []
+    detail = (
+        f"{plural(len(found), 'value')} of online_results.json differ, first {found[0]}. "
+        "Everything shown here is computed from the raw times."
+    )
+    return [Notice("invalid", "The stored results are not those of the raw times.", detail)]
+
+
+def _unfair(run: OnlineRun) -> list[Notice]:
+    """Wrong answers, and settings that are not equal."""
+    found = []
+    if run.results.answers is not None:
+        for label, reason in run.results.answers.wrong.items():
+            found.append(Notice("invalid", f"{label} answers wrongly.", _sentence(reason)))
+    if run.results.ledger is not None and (rows := run.results.ledger.unequal):
+        parts = []
+        for row in rows:
+            text = (f"{label} {say(fact.value)}" for label, fact in row.facts.items() if fact is not None)
+            parts.append(f"{row.name}: {', '.join(text)}")
+        title = (
+            f"{plural(len(rows), 'setting')} of the engines {'is' if len(rows) == 1 else 'are'} not equal."
+        )
+        found.append(Notice("skipped", title, _sentence("; ".join(parts))))
+    return found
+
+
+def _noise(run: OnlineRun) -> list[Notice]:
+    """An engine that differs from itself."""
+    if not run.meta.settings.aa:
+        return []
+    wrong = {
+        one.a.removesuffix(" (A)")
+        for one in run.results.comparisons
+        if one.a.endswith(" (A)") and one.b == f"{one.a.removesuffix(' (A)')} (B)" and differs(one)
+    }
+    detail = "Differences of this size between engines mean nothing on this machine."
+    return [Notice("invalid", f"{label} differs from itself.", detail) for label in sorted(wrong)]
+
+
+def _invalid(run: OnlineRun) -> list[Notice]:
+    """One an engine, however many of its loads are invalid."""
+    wrong: dict[str, list[OnlineSummary]] = {}
+    for summary in run.pooled:
+        if not summary.valid:
+            wrong.setdefault(summary.label, []).append(summary)
+    found = []
+    for label, summaries in wrong.items():
+        place = where(summaries[0].load) if len(summaries) == 1 else f"at {len(summaries)} loads"
+        details = [_why(one) for one in summaries]
+        if len(summaries) > 1:
+            details = [f"{where(one.load)}, {why}" for one, why in zip(summaries, details, strict=True)]
+        text = " ".join(_sentence(detail[:1].upper() + detail[1:]) for detail in details)
+        detail = f"{text} It is shown, crossed out, and not compared."
+        found.append(Notice("invalid", f"{label} {place} is invalid.", detail))
+    return found
+
+
+def _why(summary: OnlineSummary) -> str:
+    kinds = ", ".join(f"{kind} {count}" for kind, count in summary.errors.items())
+    return "; ".join(summary.invalid_reasons) + (f" ({kinds})" if kinds else "")
+
+
+def _fitting(run: Run) -> list[Notice]:
+    text = fitted(run.meta.trace) if run.meta.trace else ""
+    return [Notice("load", "The trace was fitted to the model's context.", f"With {text}.")] if text else []
+
+
+def few_rounds(requests: Mapping[Load, int]) -> str:
+    """Which closed loops are over before they are steady, given the requests of each; empty where none is."""
+    few = [
+        load
+        for load, n in sorted(requests.items())
+        if isinstance(load, ClosedLoop) and n < MIN_ROUNDS * load.concurrency
+    ]
+    if not few:
+        return ""
+    text = several(f"{requests[load]:,} requests for {load}" for load in few)
+    return f"{text}: most are sent while the load begins or ends. --rounds 10 sends ten for each in flight."
+
+
+def _rounds(run: OnlineRun) -> list[Notice]:
+    text = few_rounds({one.load: one.num_requests + one.left_out for one in run.repeats})
+    title = f"A closed loop has fewer than {MIN_ROUNDS} requests for each in flight."
+    return [Notice("load", title, text)] if text else []
+
+
+def _cells(run: OnlineRun) -> list[Notice]:
+    """What was noticed of cells: one notice for each engine and kind, besides what `_rounds` says."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for summary in run.pooled:
+        for one in (notice for notice in summary.notices if notice.kind in _TITLES):
+            text = f"{where(summary.load)}, {one.text}"
+            found.setdefault((one.kind, summary.label), []).append(_sentence(text[:1].upper() + text[1:]))
+    return [
+        Notice("load", _TITLES[kind].format(label=label), " ".join(details))
+        for (kind, label), details in found.items()
+    ]
+
+
+def _window(run: OnlineRun) -> list[Notice]:
+    """What a window left out."""
+    cut = [summary for summary in run.repeats if summary.window_s is not None]
+    if not cut:
+        return []
+    kind = "the steady state" if run.meta.settings.steady_state else "a window"
+    sent, left_out = sum(one.num_requests for one in cut), sum(one.left_out for one in cut)
+    share = f"{left_out:,} of {sent + left_out:,} requests ({percent(left_out, sent + left_out)})"
+    detail = f"{share} were sent before or after it and are not in the latencies."
+    return [Notice("load", f"Only {kind} of each cell is measured.", detail)]
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."

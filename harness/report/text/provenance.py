@@ -1,0 +1,80 @@
+"""How a run was made, in words: its command, settings, machine, and the client's calibration."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+from harness.metrics.intervals import ASSUMED_SPREAD
+from harness.schema.calibration import Calibration
+from harness.schema.results import RunInfo
+from harness.schema.stored import checked
+
+#: How far repeats are taken to spread where there is one.
+assumed = f"{100 * ASSUMED_SPREAD:.0f} %"
+
+
+def command(run: RunInfo) -> str:
+    """The command that made the run, as a shell takes it."""
+    return shlex.join(run.command)
+
+
+def order(run: RunInfo) -> list[str]:
+    """The engines in the order in which they were measured, a text for each repeat."""
+    several = any(repeat for _, repeat in run.order)
+    return [
+        f"{f'repeat {repeat}: ' if several else ''}{', '.join(label for label, _ in turns)}"
+        for repeat, turns in groupby(run.order, key=lambda turn: turn[1])
+    ]
+
+
+def hardware(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The machine; sizes in GiB. The client's own calibration is apart."""
+    known = {name: value for name, value in environment.items() if name != "calibration"}
+    for name in ("memory_total", "memory_available"):
+        if isinstance(size := known.get(name), int):
+            known[name] = f"{size / 2**30:.1f} GiB"
+    return [(name.replace("_", " "), text) for name, text in flat(known)]
+
+
+def client(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the client was measured to sustain, and how well it times."""
+    found = environment.get("calibration")
+    if not isinstance(found, dict):
+        return [("calibration", say(found))] if found else []
+    calibration = checked(found, Calibration, "the client's calibration in the run")
+    rows = [("measured", calibration.created)]
+    for one in calibration.ceilings:
+        name = f"ceiling with {one.processes} client process{'' if one.processes == 1 else 'es'}"
+        rows.append((name, f"{one.requests_per_s:,.0f} requests/s, {one.chunks_per_s:,.0f} chunks/s each"))
+    for error in calibration.errors:
+        ttft, itl = error.ttft_error_ms, error.itl_error_ms
+        text = f"TTFT {ttft.p50:+.2f} / {ttft.p99:+.2f} ms, ITL {itl.p50:+.2f} / {itl.p99:+.2f} ms"
+        rows.append((f"timing error p50 / p99, {error.concurrency} in flight", text))
+    return rows
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested settings as `a.b.0.c` and their text; empty ones are left out."""
+    found = []
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            found += flat(value, f"{name}.")
+        elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            found += flat({str(position): item for position, item in enumerate(value)}, f"{name}.")
+        elif value not in (None, [], ""):
+            found.append((name, say(value)))
+    return found
+
+
+def say(value: Any) -> str:
+    """A JSON value as a person reads it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(say(item) for item in value) or "none"
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,146 @@
+"""The result in two sentences, with only those differences that hold for all comparisons together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from harness.metrics.percentiles import missing
+from harness.report.best import differs
+from harness.report.text.load_words import where
+from harness.report.text.numbers import decimals, number, several
+from harness.report.text.provenance import assumed
+from harness.runs.reader import OfflineRun, OnlineRun, Run
+from harness.schema.load import ClosedLoop, Load, from_light_to_heavy, heaviest
+from harness.schema.metrics import METRICS
+from harness.schema.results import Comparison, OnlineSummary
+
+#: From this factor on a ratio reads better than a percentage.
+_AS_FACTOR = 1.5
+
+
+def verdict(run: Run) -> list[str]:
+    """Two sentences on the heaviest load at which two valid engines can be compared."""
+    return _offline(run) if isinstance(run, OfflineRun) else _online(run)
+
+
+def _online(run: OnlineRun) -> list[str]:
+    valid = [summary for summary in run.pooled if summary.valid]
+    if not valid:
+        return ["No engine has a valid result.", "The reasons are above."]
+    for load in reversed(from_light_to_heavy(summary.load for summary in valid)):
+        engines = [summary for summary in valid if summary.load == load]
+        if len(engines) > 1:
+            first, second = (
+                _claim(engines, run.results.comparisons, metric) for metric in ("ttft_ms", "tpot_ms")
+            )
+            return [f"{_where(run, load)}, {first}", f"There, {second}"]
+    return _alone(run, max(valid, key=lambda one: one.load.weight))
+
+
+def _where(run: OnlineRun, load: Load) -> str:
+    """The load in words, and whether it is the heaviest; of one closed loop that goes without saying."""
+    measured = {summary.load for summary in run.pooled}
+    is_heaviest = load == heaviest(measured) and (len(measured) > 1 or not isinstance(load, ClosedLoop))
+    return f"{where(load).capitalize()}{', the heaviest load' if is_heaviest else ''}"
+
+
+def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> str:
+    """The lowest engine against the next that it really differs from, at the highest percentile supported."""
+    short = METRICS[metric].label
+    q = next((q for q in (99, 90, 50) if _supported(engines, comparisons, metric, q)), None)
+    if q is None:
+        return f"too few requests were measured to compare {short}."
+    ranked = sorted(engines, key=lambda engine: engine.value(metric, f"p{q}") or 0.0)
+    lowest, *others = [engine.label for engine in ranked]
+    pairs = {
+        frozenset((one.a, one.b)): one
+        for one in comparisons
+        if one.load == ranked[0].load and one.metric == metric and one.statistic == f"p{q}"
+    }
+    against = [(label, pairs[pair]) for label in others if (pair := frozenset((lowest, label))) in pairs]
+    level = [label for label, one in takewhile(lambda item: not differs(item[1]), against)]
+    if len(level) == len(against):
+        return f"no difference is shown in {short} p{q} between {several([lowest, *level])}{_ratio(against)}."
+    loser, one = against[len(level)]
+    size, ends = _size(one)
+    claim = f"{lowest}'s {short} p{q} is {size} lower than {loser}'s (95 % interval {ends}{assumption(one)})"
+    return f"{claim}; from {several(level)} it shows no difference." if level else f"{claim}."
+
+
+def _supported(
+    engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str, q: int
+) -> bool:
+    """Whether a percentile of all engines can be shown, and each pair has an interval for it."""
+    load = engines[0].load
+    pairs = [one for one in comparisons if (one.load, one.metric, one.statistic) == (load, metric, f"p{q}")]
+    shown = all(not missing(q, engine.latency(metric).n) for engine in engines)
+    return shown and all(one.ci is not None for one in pairs)
+
+
+def _ratio(against: Sequence[tuple[str, Comparison]]) -> str:
+    """The nearest pair's ratio with its interval, in brackets."""
+    if not against or (one := against[0][1]).ci is None:
+        return ""
+    low, high = one.ci
+    corrected = "" if low <= 1 <= high else f", which does not hold for {one.comparisons} comparisons at once"
+    return f" (ratio {one.a} / {one.b} {one.ratio:.2f}, 95 % interval {low:.2f} to {high:.2f}{corrected})"
+
+
+def assumption(one: Comparison) -> str:
+    """What the interval of a comparison rests on beside the samples."""
+    return f", repeats taken to spread by {assumed}" if max(one.repeats) < 2 else ""
+
+
+def _size(one: Comparison) -> tuple[str, str]:
+    """How much lower the lower one is, and the interval: as a factor, or below 1.5 in per cent."""
+    ends = one.ci or (one.ratio, one.ratio)
+    factor, low, high = (one.ratio, *ends) if one.ratio > 1 else (1 / one.ratio, 1 / ends[1], 1 / ends[0])
+    if factor >= _AS_FACTOR:
+        return f"{factor:.1f}×", f"{low:.1f}× to {high:.1f}×"
+    return f"{_percent(factor)} %", f"{_percent(low)} % to {_percent(high)} %"
+
+
+def _percent(factor: float) -> str:
+    return f"{100 - 100 / factor:.0f}"
+
+
+def _alone(run: OnlineRun, summary: OnlineSummary) -> list[str]:
+    parts = []
+    for metric in ("ttft_ms", "tpot_ms"):
+        found = summary.latency(metric)
+        known = [q for q in (50, 90, 99) if not missing(q, found.n)]
+        values = [getattr(found, f"p{q}") for q in known]
+        if known:
+            texts = "/".join(number(value, decimals(values)) for value in values)
+            named = "/".join(f"p{q}" for q in known)
+            parts.append(f"a {METRICS[metric].label} of {texts} ms ({named})")
+    measured = several(parts) if parts else "too few requests for percentiles"
+    return [
+        f"{_where(run, summary.load)}, {summary.label} has {measured}.",
+        "No other engine has a valid result at the same load, so nothing is compared.",
+    ]
+
+
+def _offline(run: OfflineRun) -> list[str]:
+    rates: dict[str, list[float]] = {}
+    for result in run.results.results:
+        rates.setdefault(result.label, []).append(result.output_tok_per_s)
+    if not rates:
+        return ["No engine has a result.", "The reasons are above."]
+    means = {label: sum(values) / len(values) for label, values in rates.items()}
+    engine = {result.label: result.engine for result in run.results.results}
+    first, *rest = sorted(means, key=lambda label: -means[label])
+    said = f"{first} generates {means[first]:,.0f} tokens a second, the most of {len(means)}."
+    if not rest:
+        return [
+            f"{first} generates {means[first]:,.0f} tokens a second.",
+            "There is no second engine to compare with.",
+        ]
+    second = next((label for label in rest if engine[label] != engine[first]), rest[0])
+    ratio = f"{means[first] / means[second]:.2f}× {second}'s"
+    few = min(len(rates[first]), len(rates[second])) < 2
+    if few:
+        return [said, f"That is {ratio} in one repeat, too few to say whether the difference is real."]
+    share = "all" if min(rates[first]) > max(rates[second]) else "not all"
+    return [said, f"That is {ratio}; {share} repeats of the one are above all of the other."]

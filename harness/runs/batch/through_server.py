@@ -1,0 +1,72 @@
+"""The same batch through an engine's server: every prompt sent at once, timed until the last token came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.engines.base import Encoder, EngineSettings, RequestSettings, Server
+from harness.engines.local import LocalEngine
+from harness.errors import EngineError
+from harness.loadgen.load_plan import LoadPlan, WireRequest
+from harness.loadgen.run_load import run_load
+from harness.records.cell import CellIdentity, Expected, read_cell
+from harness.runs.batch.measured import Measured
+from harness.runs.batch.through_worker import Batch
+from harness.schema.load import ClosedLoop
+from harness.schema.results import LaunchRecord
+from harness.workload import PlannedRequest
+
+
+def through_server(
+    engine: LocalEngine,
+    settings: EngineSettings,
+    batch: Batch,
+    log: Path,
+    client_cpus: Sequence[int] | None,
+) -> tuple[Measured, LaunchRecord]:
+    """Time one batch through a server of its own, which is gone afterwards.
+
+    Raises:
+        EngineError: not installed, it died, or a request failed.
+    """
+    with engine.open(settings, log) as server:
+        wanted = RequestSettings(settings.model, server.served_name, batch.ignore_eos, settings.seed)
+        encode = engine.encoder(wanted)
+        if batch.warmup:
+            _send(server, batch.warmup, encode, batch.ignore_eos, client_cpus)
+        measured = _send(server, batch.requests, encode, batch.ignore_eos, client_cpus)
+        return measured, server.record
+
+
+def _send(
+    server: Server,
+    requests: Sequence[PlannedRequest],
+    encode: Encoder,
+    ignore_eos: bool,
+    cpus: Sequence[int] | None,
+) -> Measured:
+    """From the moment that the first prompt may be sent to the last token of the last answer."""
+    wire = [WireRequest(r.index, None, encode(r.prompt.tolist(), r.output_tokens)) for r in requests]
+    loaded = run_load(LoadPlan(server.target, wire, concurrency=len(wire)), cpus=cpus)
+    expected = [Expected(len(request.prompt), request.output_tokens) for request in requests]
+    identity = CellIdentity(
+        0,
+        server.record.engine,
+        server.record.variant,
+        server.record.label,
+        ClosedLoop(concurrency=len(wire)),
+        0,
+    )
+    table = read_cell(loaded, expected, identity, exact_length=ignore_eos).requests
+    failed = table[table["error"].notna()]
+    if len(failed):
+        server.check()
+        first = failed.iloc[0]
+        raise EngineError(
+            f"{server.record.label}: {len(failed)} of {len(table)} requests failed, the first with "
+            f"{first['error']}: {first['error_detail']}",
+            "look at the engine's log",
+        )
+    counts = tuple(int(count) for count in table["completion_tokens"])
+    return Measured(float(table["t_last"].max()), counts)

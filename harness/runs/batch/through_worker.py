@@ -1,0 +1,95 @@
+"""Runs the offline worker of an engine, by that engine's own interpreter, as a guarded process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from harness.engines.base import EngineSettings
+from harness.engines.local import LocalEngine
+from harness.engines.process.tree import Guarded, describe_exit
+from harness.engines.workers import folder
+from harness.errors import EngineError
+from harness.runs.batch.measured import Measured
+from harness.schema.results import LaunchRecord
+from harness.telemetry.gpu import memory_restored
+from harness.workload import PlannedRequest
+
+SCRIPT = folder() / "run_worker.py"
+
+
+class _Event(msgspec.Struct):
+    """A line of the worker's result file."""
+
+    event: str
+    seconds: float
+    output_tokens: list[int] = []
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is generated: `warmup` first and untimed, then `requests`, all at once."""
+
+    requests: Sequence[PlannedRequest]
+    warmup: Sequence[PlannedRequest]
+    output_len: int
+    ignore_eos: bool
+
+
+def through_worker(
+    engine: LocalEngine, settings: EngineSettings, label: str, batch: Batch, log: Path
+) -> tuple[Measured, LaunchRecord]:
+    """Time one batch in the engine's own process, which is gone afterwards. Its output is appended to `log`.
+
+    Raises:
+        EngineError: not installed, or the worker failed; the message shows its last lines.
+        CleanupError: it could not be ended, or holds memory of a GPU.
+    """
+    installation = engine.installed()
+    variant = settings.engine_variant.variant
+    factory = engine.offline(installation, settings)
+    arguments = {**factory.arguments, **(variant.offline or {})}
+    env = {**factory.env, **installation.env, **variant.env}
+    job = {
+        "target": factory.target,
+        "arguments": arguments,
+        "prompts": [request.prompt.tolist() for request in batch.requests],
+        "warmup": [request.prompt.tolist() for request in batch.warmup],
+        "output_len": batch.output_len,
+        "ignore_eos": batch.ignore_eos,
+    }
+    hygiene = memory_restored(label) if settings.device == "cuda" else nullcontext()
+    with hygiene, TemporaryDirectory(prefix="rosebench-offline-") as scratch:
+        job_file, result_file = Path(scratch, "job.json"), Path(scratch, "result.jsonl")
+        job_file.write_text(json.dumps(job))
+        argv = [str(installation.python), str(SCRIPT), str(job_file), str(result_file)]
+        process = Guarded(label, argv, os.environ | env, log, settings.cpus)
+        try:
+            while (code := process.wait(60.0)) is None:
+                pass
+        finally:
+            process.stop()
+        lines = result_file.read_bytes().splitlines() if code == 0 and result_file.exists() else []
+        events = {event.event: event for event in (msgspec.json.decode(line, type=_Event) for line in lines)}
+        if "result" not in events:
+            raise EngineError(
+                f"{label} ended with {describe_exit(code)}; its last lines:\n{process.tail()}", f"see {log}"
+            )
+    record = LaunchRecord(
+        engine=engine.name,
+        variant=settings.engine_variant.ref.variant,
+        label=label,
+        version=installation.version,
+        argv=[*argv[:2], "JOB", "RESULT"],
+        env=env,
+        settings=arguments,
+        ready_s=round(events["ready"].seconds, 3),
+    )
+    return Measured(events["result"].seconds, tuple(events["result"].output_tokens)), record

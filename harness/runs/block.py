@@ -1,0 +1,214 @@
+"""Measures a block: one server, warmed up, and the cells that it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from harness.engines.base import Encoder, Engine, RequestSettings, Server
+from harness.engines.prometheus import Samples, histograms, mean_between, read_samples
+from harness.engines.server_pages import post
+from harness.errors import BenchError, CleanupError, EngineError
+from harness.files import now
+from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, WireRequest
+from harness.loadgen.run_load import run_load
+from harness.metrics.summary import summarize
+from harness.models.text_tokens import token_counter
+from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
+from harness.records.parquet import write_cell
+from harness.runs.answers import ask_engine
+from harness.runs.events import (
+    CellDone,
+    CellProgress,
+    EngineSkipped,
+    EngineStarting,
+    EngineWarming,
+    Notify,
+)
+from harness.runs.folder import log_file
+from harness.runs.journal import ClientSpent, JournalEntry
+from harness.runs.resolved import Resolved
+from harness.runs.run_state import Run
+from harness.runs.schedule import Block, Cell
+from harness.schema.load import ClosedLoop
+from harness.schema.results import Skipped
+from harness.telemetry.cell_monitor import CellMonitor
+from harness.workload import PlannedRequest
+from harness.workload.prefix_reuse import reusable_tokens
+
+#: From "every client is ready" to the first request: connections are opened in it.
+MEASURED_DELAY_S = 0.5
+WARMUP_DELAY_S = 0.1
+
+#: What a server that takes no request of the warm-up lacks.
+_HINTS = {
+    "http_404": "the server needs POST /v1/completions: one for chat alone cannot be measured",
+    "http_400": "the server must take a list of token ids as its prompt",
+    "http_422": "the server must take a list of token ids as its prompt",
+}
+
+
+def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) -> None:
+    """Measure the cells of `block` that are not in the journal.
+
+    What goes wrong is noted as a fault of every cell that is left, and the run can go on.
+
+    Raises:
+        CleanupError: The engine could not be ended. Nothing can be measured beside it.
+    """
+    left = [cell for cell in block.cells if cell.index not in run.done]
+    if not left:
+        return
+    engine_variant = block.engine_variant
+    engine = resolved.engines[engine_variant.label]
+    log = log_file(run.folder, engine_variant.ref, "server")
+    notify(EngineStarting(engine_variant.label, log))
+    try:
+        with engine.open(resolved.engine_settings(engine_variant), log) as server:
+            run.launched(server.record)
+            model = resolved.model.path if resolved.model else Path()
+            asked = resolved.settings
+            wanted = RequestSettings(
+                model, server.served_name, asked.ignore_eos, asked.seed, asked.text_prompts
+            )
+            encode = engine.encoder(wanted)
+            measuring = _Measuring(run, resolved, notify, engine, server, encode, token_counter(model))
+            measuring.warm_up(left[0])
+            ask_engine(run, resolved, engine_variant, server, encode)
+            while left:
+                measuring.measure(left[0])
+                left.pop(0)
+            ask_engine(run, resolved, engine_variant, server, encode)
+    except CleanupError:
+        raise
+    except BenchError as error:
+        for cell in left:
+            fault = Skipped(
+                engine=engine_variant.ref.name, variant=engine_variant.ref.variant,
+                label=engine_variant.label,
+                load=cell.load, repeat=cell.repeat,
+                reason=error.message, hint=error.hint,
+            )  # fmt: skip
+            run.skip(fault)
+            notify(EngineSkipped(fault))
+
+
+@dataclass(frozen=True)
+class _Measuring:
+    """A server that is asked."""
+
+    run: Run
+    resolved: Resolved
+    notify: Notify
+    engine: Engine
+    server: Server
+    encode: Encoder
+    tokens_of: Callable[[str], int] | None
+
+    def warm_up(self, cell: Cell) -> None:
+        """Send the warm-up's waves. Raises EngineError when none of a wave's requests succeeds."""
+        waves = self.resolved.workload.warmup_waves(cell.load_seed)
+        self.notify(
+            EngineWarming(
+                cell.engine_variant.label, self.server.record.ready_s, sum(len(wave) for wave in waves)
+            )
+        )
+        for wave in waves:
+            result = self._send(wave, len(wave), start_delay_s=WARMUP_DELAY_S)
+            records = self._read(result, wave, cell)
+            self.server.check()
+            if records.requests["error"].notna().all():
+                first = records.requests.iloc[0]
+                raise EngineError(
+                    f"no request of the warm-up succeeded: {first['error']}: {first['error_detail']}",
+                    _HINTS.get(
+                        first["error"],
+                        "see the engine's log, which is in the run's folder if it was started here",
+                    ),
+                )
+
+    def measure(self, cell: Cell) -> None:
+        """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""
+        requests = self.resolved.workload.requests(cell.load, cell.load_seed)
+
+        def progress(progress: Progress) -> None:
+            self.notify(CellProgress(cell, len(requests), progress))
+
+        self._flush(cell)
+        progress(Progress(0, 0, 0))
+        before = self._samples()
+        in_flight = cell.load.concurrency if isinstance(cell.load, ClosedLoop) else None
+        with CellMonitor() as monitor:
+            result = self._send(requests, in_flight, progress)
+        self.server.check()
+        records = self._read(result, requests, cell)
+        write_cell(self.run.folder, cell.index, records)
+        after, ref = self._samples(), cell.engine_variant.ref
+        counters, wanted = self.engine.prefix_counters, self.engine.histograms
+        entry = JournalEntry(
+            cell=cell.index, engine=ref.name, variant=ref.variant, label=cell.engine_variant.label,
+            load=cell.load, repeat=cell.repeat,
+            finished=now(), requests=len(requests), failed=int(records.requests["error"].notna().sum()),
+            clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in result.usage],
+            prefix_cache=None if counters is None else counters.count(before, after),
+            reported=mean_between(histograms(before, wanted), histograms(after, wanted)),
+            machine=monitor.summary(),
+        )  # fmt: skip
+        self.run.finish(entry)
+        settings = self.resolved.settings
+        [summary, *_] = summarize(
+            records.requests, records.chunks, settings.slo, cut=settings.cut, ceiling=self.run.ceiling,
+            machines={cell.index: monitor.summary()},
+        )  # fmt: skip
+        self.notify(CellDone(cell, summary))
+
+    def _samples(self) -> Samples:
+        """What the server counts, where its engine's counters or histograms are wanted."""
+        wanted = self.engine.prefix_counters is not None or self.engine.histograms
+        return read_samples(self.server.target) if wanted else []
+
+    def _flush(self, cell: Cell) -> None:
+        """Empty the prefix cache, so that no cell begins with what warm-up or another cell left in it."""
+        flush = self.engine.flush
+        if flush is not None and self.resolved.engine_settings(cell.engine_variant).caches_prefixes:
+            post(self.server.target, flush)
+
+    def _send(
+        self,
+        requests: list[PlannedRequest],
+        concurrency: int | None,
+        progress: Callable[[Progress], None] | None = None,
+        start_delay_s: float = MEASURED_DELAY_S,
+    ) -> LoadResult:
+        wire = [
+            WireRequest(
+                one.index, one.t_sched_s, self.encode(one.prompt.tolist(), one.output_tokens), one.after
+            )
+            for one in requests
+        ]
+        load = LoadPlan(self.server.target, wire, concurrency, self.resolved.settings.timeout_s)
+        return run_load(
+            load,
+            clients=self.resolved.clients,
+            cpus=self.resolved.cpus.client,
+            progress=progress,
+            start_delay_s=start_delay_s,
+        )
+
+    def _read(self, result: LoadResult, requests: list[PlannedRequest], cell: Cell) -> CellRecords:
+        sent = sorted((one.t_sent, one.index) for one in result.responses if one.t_sent is not None)
+        reusable = reusable_tokens(requests[index].prompt for _, index in sent)
+        known = {index: tokens for (_, index), tokens in zip(sent, reusable, strict=True)}
+        expected = [Expected(len(one.prompt), one.output_tokens, known.get(one.index)) for one in requests]
+        ref, label = cell.engine_variant.ref, cell.engine_variant.label
+        identity = CellIdentity(cell.index, ref.name, ref.variant, label, cell.load, cell.repeat)
+        return read_cell(
+            result,
+            expected,
+            identity,
+            exact_length=self.resolved.settings.ignore_eos,
+            tokens_of=self.tokens_of,
+        )

@@ -1,0 +1,127 @@
+"""The events that a run reports while it runs; the command line shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.loadgen.load_plan import Progress
+from harness.runs.schedule import Cell
+from harness.schema.profile import Level, ProfileRun, Tool
+from harness.schema.results import OfflineResult, OnlineSummary, Skipped, TraceRecord
+
+
+@dataclass(frozen=True)
+class Calibrating:
+    """The client itself is being measured, because it never was on this machine."""
+
+    what: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """The run has its folder, its load and its number of cells, of which `done` were measured before."""
+
+    folder: Path
+    cells: int
+    done: int = 0
+    trace: TraceRecord | None = None
+
+
+@dataclass(frozen=True)
+class EngineSkipped:
+    """An engine, or the rest of its cells, will not be measured."""
+
+    skipped: Skipped
+
+
+@dataclass(frozen=True)
+class EngineStarting:
+    """An engine's server is being started, its log going to `log`."""
+
+    label: str
+    log: Path
+
+
+@dataclass(frozen=True)
+class EngineWarming:
+    """The server is ready after `ready_s` (None: it was running) and gets `requests` to warm up."""
+
+    label: str
+    ready_s: float | None
+    requests: int
+
+
+@dataclass(frozen=True)
+class CellProgress:
+    """Counts of the cell that is being measured, of `requests`."""
+
+    cell: Cell
+    requests: int
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class CellDone:
+    """A cell is measured and saved."""
+
+    cell: Cell
+    summary: OnlineSummary
+
+
+@dataclass(frozen=True)
+class BatchStarting:
+    """A batch of `bench offline` begins: number `index` of `total`, its engine's output going to `log`."""
+
+    label: str
+    repeat: int
+    index: int
+    total: int
+    log: Path
+
+
+@dataclass(frozen=True)
+class BatchDone:
+    """A batch is measured and saved."""
+
+    result: OfflineResult
+
+
+@dataclass(frozen=True)
+class CaptureStarting:
+    """A profiler's capture begins, the engine's output going to `log`."""
+
+    label: str
+    tool: Tool
+    level: Level
+    log: Path
+
+
+@dataclass(frozen=True)
+class CaptureDone:
+    """A capture has ended, well or with `run.error`."""
+
+    run: ProfileRun
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """All cells are saved; tables, figures and report are being made."""
+
+
+Event = (
+    Calibrating
+    | Started
+    | EngineSkipped
+    | EngineStarting
+    | EngineWarming
+    | CellProgress
+    | CellDone
+    | BatchStarting
+    | BatchDone
+    | CaptureStarting
+    | CaptureDone
+    | Reporting
+)
+Notify = Callable[[Event], None]

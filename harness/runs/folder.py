@@ -1,0 +1,82 @@
+"""The folder of a run: where it is, what its files are called, who may work on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import UsageError
+from harness.files import locked
+from harness.schema.results import RUN_INFO, RunInfo
+from harness.schema.settings import EngineRef
+from harness.schema.stored import read_of_run
+
+RUN, JOURNAL, SKIPPED, ANSWERS = "run.json", "journal.jsonl", "skipped.json", "answers.json"
+ONLINE_RESULTS, OFFLINE_RESULTS = "online_results.json", "offline_results.json"
+REQUESTS_TABLE, CHUNKS_TABLE = "requests.parquet", "chunks.parquet"
+MANIFEST, FIGURES = "profile_manifest.json", "profiles/figures.json"
+
+#: Where runs go without `--out`: below the folder in which the command is given.
+DEFAULT = Path("outputs/benchmarks/serving")
+
+
+def make_folder(parent: Path | None, kind: Literal["online", "offline"]) -> Path:
+    """A new folder `<kind>_<local time>`, with a number behind it where that is taken.
+
+    Raises:
+        UsageError: The parent cannot be written to.
+    """
+    parent = parent or DEFAULT
+    stamp = datetime.now().strftime("%Y%m%d_%H%M%S")
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in range(1000):
+            folder = parent / f"{kind}_{stamp}{f'_{number}' if number else ''}"
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                continue
+    except OSError as error:
+        raise UsageError(
+            f"{parent} cannot be written to: {os.strerror(error.errno or 0)}", "choose another --out"
+        ) from None
+    raise UsageError(f"{parent} holds too many runs of this second", "choose another --out")
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """No other process works on the run in `folder` inside.
+
+    Raises:
+        UsageError: Another process does, or there is no such folder.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder))
+        except BlockingIOError:
+            raise UsageError(f"the run in {folder} is still going on", "wait for its end") from None
+        except OSError as error:
+            why = os.strerror(error.errno or 0)
+            raise UsageError(f"{folder} holds no run: {why}", "name the folder of a run") from None
+        yield
+
+
+def read_info(folder: Path, hint: str) -> RunInfo:
+    """What stands in a run's `run.json`.
+
+    Raises:
+        UsageError: There is none, with `hint`, or it is not of this version.
+    """
+    if not (folder / RUN).is_file():
+        raise UsageError(f"{folder} holds no run: there is no {RUN} in it", hint)
+    return read_of_run(folder, RUN, RUN_INFO)
+
+
+def log_file(run: Path, engine: EngineRef, what: str) -> Path:
+    """Where an engine's output goes: `what` is `server`, `offline` or a profiler."""
+    return run / "logs" / f"{str(engine).replace('@', '.')}.{what}.log"

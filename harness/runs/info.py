@@ -1,0 +1,75 @@
+"""What a run says of itself: settings, machine, versions."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+
+from pydantic import JsonValue
+
+import harness
+from harness.engines.base import Installation
+from harness.files import now
+from harness.schema.calibration import Calibration
+from harness.schema.results import OfflineRunInfo, OnlineRunInfo, TraceRecord, Versions
+from harness.schema.settings import OfflineSettings, OnlineSettings
+from harness.telemetry.machine import environment
+from harness.telemetry.revision import git_revision, source_hash
+
+
+def online_info(
+    settings: OnlineSettings,
+    command: list[str],
+    found: Iterable[Installation],
+    trace: TraceRecord | None = None,
+    calibration: Calibration | None = None,
+) -> OnlineRunInfo:
+    """`run.json` of a run of `bench online` that begins now, on this machine."""
+    client: JsonValue = (
+        "none: cells are not judged by what the client sustains; `bench calibrate` measures it"
+        if calibration is None
+        else calibration.model_dump(mode="json")
+    )
+    return OnlineRunInfo(
+        created=now(),
+        command=command,
+        settings=settings,
+        environment=environment() | {"calibration": client},
+        versions=versions(found),
+        trace=trace,
+    )
+
+
+def offline_info(
+    settings: OfflineSettings, command: list[str], found: Iterable[Installation]
+) -> OfflineRunInfo:
+    """`run.json` of a run of `bench offline` that begins now, on this machine."""
+    return OfflineRunInfo(
+        created=now(),
+        command=command,
+        settings=settings,
+        environment=environment(),
+        versions=versions(found),
+    )
+
+
+def versions(installations: Iterable[Installation]) -> Versions:
+    """The versions of the engines of a run; torch's is that of the first engine that has it."""
+    engines = list(installations)
+    found = {engine.engine: engine.version for engine in engines}
+    shared = {
+        name: next((e.versions[name] for e in engines if name in e.versions), None)
+        for name in ("torch", "transformers")
+    }
+    return Versions(
+        git_rev=git_revision(),
+        source=source_hash(),
+        rosebench=harness.__version__,
+        roseinfer=found.get("roseinfer"),
+        vllm=found.get("vllm"),
+        sglang=found.get("sglang"),
+        tensorrt_llm=found.get("trtllm"),
+        torch=shared["torch"],
+        transformers=found.get("transformers") or shared["transformers"],
+        python=platform.python_version(),
+    )

@@ -1,0 +1,81 @@
+"""`journal.jsonl`: one line for every finished cell, synced before the next cell begins."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from harness.errors import UsageError
+from harness.files import sync_folder
+from harness.schema.base import Strict, first_fault
+from harness.schema.fairness import ReportedMean
+from harness.schema.load import Load
+from harness.schema.machine_load import MachineLoad
+from harness.schema.results import PrefixCount
+
+
+class ClientSpent(Strict):
+    """What one client process spent between the load's start and its end, in seconds."""
+
+    client: int
+    cpu_s: float
+    wall_s: float
+
+
+class JournalEntry(Strict):
+    """A finished cell. A cell that is not in the journal did not happen, whatever files there are of it."""
+
+    cell: int = Field(ge=0, description="position in the journal, and the `cell` of its records")
+    engine: str
+    variant: str | None = None
+    label: str
+    load: Load
+    repeat: int
+    finished: str = Field(description="ISO 8601, UTC")
+    requests: int = 0
+    failed: int = 0
+    clients: list[ClientSpent] = Field(default_factory=list, description="one a client process")
+    prefix_cache: PrefixCount | None = Field(
+        None, description="by the engine's counters; null where it does not report any"
+    )
+    reported: dict[str, ReportedMean] = Field(
+        default_factory=dict, description="means by the engine's own histograms, by metric"
+    )
+    machine: MachineLoad | None = Field(None, description="what the machine did meanwhile")
+
+
+def read_journal(path: Path) -> list[JournalEntry]:
+    """Entries in the order in which they were written; none where there is no file.
+
+    A last line without its end was being written when the run was killed: it does not count.
+
+    Raises:
+        UsageError: A line before the last is no entry.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    entries = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entries.append(JournalEntry.model_validate_json(line))
+        except ValidationError as error:
+            raise UsageError(
+                f"{path}, line {number}: {first_fault(error)}", "restore the file, or repeat the run"
+            ) from None
+    return entries
+
+
+def append_journal(path: Path, entry: JournalEntry) -> None:
+    """Add a line and sync it; what a killed run left of a line is cut off first."""
+    path.touch()
+    with path.open("r+b") as file:
+        whole = file.read().rfind(b"\n") + 1
+        file.seek(whole)
+        file.truncate()
+        file.write(entry.model_dump_json().encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path.parent)

@@ -1,0 +1,123 @@
+"""`bench offline`: a fixed batch through every engine, a fresh process for every measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.engines import cores
+from harness.engines.registry import get_engine_variant
+from harness.errors import BenchError, CleanupError, UsageError
+from harness.files import write_json
+from harness.runs.batch.entries import Entry, make_entries
+from harness.runs.batch.measured import result
+from harness.runs.batch.through_server import through_server
+from harness.runs.batch.through_worker import Batch, through_worker
+from harness.runs.events import BatchDone, BatchStarting, EngineSkipped, Notify, Started
+from harness.runs.folder import OFFLINE_RESULTS, RUN, log_file, make_folder
+from harness.runs.info import offline_info
+from harness.runs.resolved import engine_settings, resolve_common
+from harness.runs.schedule import turns
+from harness.runs.workload import check_lengths
+from harness.schema.results import OfflineResults, Skipped
+from harness.schema.settings import OfflineSettings
+from harness.workload import closed_loop, warmup
+
+
+def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -> tuple[Path, OfflineResults]:
+    """Measure every engine. Returns the run's folder and its results.
+
+    The results file is written after every measurement, so an interrupted run keeps what it had; what it did
+    not come to is in `skipped` of that file. An engine that fails is there with the repeat; one that is not
+    installed, without.
+
+    Args:
+        command: The command line, to be repeated.
+        notify: Called with each event.
+
+    Raises:
+        UsageError: an engine, variant, model or length that cannot be, or no engine is there.
+        CleanupError: an engine could not be ended. Nothing can be measured beside it.
+    """
+    entries, skipped = make_entries([get_engine_variant(ref) for ref in settings.engines])
+    if not entries:
+        reasons = "; ".join(f"{skip.label}: {skip.reason}" for skip in skipped)
+        raise UsageError(
+            f"no engine can be measured: {reasons}", "; ".join(dict.fromkeys(skip.hint for skip in skipped))
+        )
+    settings, model = resolve_common(settings, [entry.engine.name for entry in entries])
+    assert settings.max_model_len is not None
+    check_lengths(settings.input_len, settings.output_len, settings.max_model_len)
+    if settings.warmup == "auto":
+        settings = settings.model_copy(update={"warmup": settings.num_prompts})
+    split = cores.split(cores.physical_cores())
+    launches = {
+        entry: engine_settings(settings, entry.engine_variant, model, settings.num_prompts, split)
+        for entry in entries
+    }
+    for entry, launch in launches.items():
+        if entry.served:
+            entry.engine.server(entry.engine.installed(), launch, port=0)
+    planned = turns(entries, settings)
+    info = offline_info(settings, command, [entry.engine.installed() for entry in entries])
+    info.order = [(entry.label, repeat) for entry, repeat in planned]
+    results = OfflineResults(meta=info, results=[], skipped=skipped)
+    out = make_folder(settings.out, "offline")
+    notify(Started(out, len(planned)))
+    _save(results, out, planned)
+    for skip in skipped:
+        notify(EngineSkipped(skip))
+    for index, (entry, repeat) in enumerate(planned):
+        log = log_file(out, entry.engine_variant.ref, "server" if entry.served else "offline")
+        notify(BatchStarting(entry.label, repeat, index, len(planned), log))
+        try:
+            batch, launch = _batch(settings, repeat), launches[entry]
+            if entry.served:
+                measured, record = through_server(entry.engine, launch, batch, log, split.client)
+            else:
+                measured, record = through_worker(entry.engine, launch, entry.label, batch, log)
+            row = result(measured, entry.engine_variant, entry.label, repeat, settings)
+        except CleanupError:
+            raise
+        except BenchError as error:
+            failure = _left_out(entry, repeat, error.message, error.hint)
+            results.skipped.append(failure)
+            notify(EngineSkipped(failure))
+        else:
+            results.results.append(row)
+            if all(record.label != known.label for known in info.launches):
+                info.launches.append(record)
+            notify(BatchDone(row))
+        _save(results, out, planned[index + 1 :])
+    return out, results
+
+
+def _batch(settings: OfflineSettings, repeat: int) -> Batch:
+    """The prompts of a repeat: every engine gets the same, no two repeats share one."""
+    assert settings.warmup != "auto"
+    lengths = settings.input_len, settings.output_len
+    seed = settings.seed + repeat
+    return Batch(
+        closed_loop(settings.num_prompts, *lengths, settings.vocab_size, seed),
+        warmup([lengths] * settings.warmup, settings.vocab_size, seed),
+        settings.output_len,
+        settings.ignore_eos,
+    )
+
+
+def _left_out(entry: Entry, repeat: int, reason: str, hint: str) -> Skipped:
+    ref = entry.engine_variant.ref
+    return Skipped(
+        engine=ref.name, variant=ref.variant, label=entry.label, repeat=repeat, reason=reason, hint=hint
+    )
+
+
+def _save(results: OfflineResults, out: Path, ahead: Sequence[tuple[Entry, int]]) -> None:
+    """`ahead` is not measured yet; should the run end here, its files say so."""
+    pending = [
+        _left_out(entry, repeat, "the run ended before its measurement", "run the command again")
+        for entry, repeat in ahead
+    ]
+    write_json(out / RUN, results.meta)
+    stored = results.model_copy(update={"skipped": [*results.skipped, *pending]})
+    write_json(out / OFFLINE_RESULTS, stored)

@@ -1,0 +1,140 @@
+"""`bench online`: measures every cell and writes the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.errors import BenchError, UsageError
+from harness.fairness.ledger import ledger
+from harness.files import write_json
+from harness.metrics.comparison import compare_points
+from harness.metrics.estimates import measure
+from harness.metrics.prefixes import prefix_hits
+from harness.metrics.samples import by_load, split
+from harness.metrics.summary import summarize_points
+from harness.records.parquet import assemble, read_records
+from harness.runs.answers import judge_answers, judged_answers, unjudged
+from harness.runs.block import measure_block
+from harness.runs.events import EngineSkipped, Notify, Reporting, Started
+from harness.runs.folder import JOURNAL, ONLINE_RESULTS, alone, make_folder
+from harness.runs.info import online_info
+from harness.runs.journal import read_journal
+from harness.runs.resolved import Resolved, make_engine_variants, resolve_online
+from harness.runs.run_state import Run
+from harness.schema.results import OnlineResults
+from harness.schema.settings import OnlineSettings
+
+
+def run_online(settings: OnlineSettings, command: list[str], notify: Notify) -> tuple[Path, OnlineResults]:
+    """Measure every cell that `settings` ask for. Returns the run's folder and its results.
+
+    A server is started for each engine and repeat and answers its loads one after the other, with prompts of
+    their own. Failures are recorded in `skipped`, and the rest continues.
+
+    Args:
+        command: The command line, to be repeated.
+        notify: Called with each event.
+
+    Raises:
+        UsageError: A setting cannot work; nothing was started.
+        BenchError: No cell could be measured, or an engine could not be ended.
+    """
+    resolved = resolve_online(settings, notify)
+    folder = make_folder(settings.out, "online")
+    info = online_info(
+        resolved.settings, command, resolved.found, resolved.workload.record, resolved.calibration
+    )
+    with alone(folder):
+        return folder, _go(Run.create(folder, info, resolved.missing), resolved, notify)
+
+
+def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
+    """Measure the cells that the run in `folder` has not finished; nothing is measured twice.
+
+    A cell that failed is tried again. A run without such cells, whose answers are judged, needs no engine.
+
+    Raises:
+        UsageError: The folder holds no run, somebody is at it, or an engine or the trace is not here any more
+            as it was when the run began.
+        BenchError: No cell could be measured, or an engine could not be ended.
+    """
+    with alone(folder):
+        run = Run.open(folder)
+        cells = {cell.index for block in run.blocks() for cell in block.cells}
+        finished = cells == run.done and not unjudged(run)
+        resolved = None if finished else resolve_online(run.settings, notify)
+        if resolved is not None:
+            _unchanged(run, resolved)
+        return folder, _go(run, resolved, notify)
+
+
+def _unchanged(run: Run, resolved: Resolved) -> None:
+    """Raises UsageError when what is left would be measured with something else."""
+    known = {one.label for one in run.skipped if one.load is None}
+    hint = "bring it back, or start a new run"
+    for gone in resolved.missing:
+        if gone.label not in known:
+            raise UsageError(f"{gone.label} is part of the run and not here any more: {gone.reason}", hint)
+    installed: dict[str, str] = {found.engine: found.version for found in resolved.found}
+    for launch in run.info.launches:
+        version = installed.get(launch.engine)
+        if version != launch.version:
+            raise UsageError(f"{launch.label} was {launch.version} in the run and is {version} now", hint)
+    if run.settings.concurrency is None and resolved.workload.record != run.info.trace:
+        raise UsageError("the trace is not the one that the run began with", hint)
+
+
+def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
+    """Measure and judge what is left, write the results. `resolved` is None where nothing is left."""
+    blocks = run.blocks()
+    cells = sum(len(block.cells) for block in blocks)
+    notify(Started(run.folder, cells, len(run.done), run.info.trace))
+    for skipped in run.skipped:
+        if skipped.load is None:
+            notify(EngineSkipped(skipped))
+    if resolved is not None:
+        for block in blocks:
+            measure_block(run, resolved, block, notify)
+    if not run.done:
+        faults = [one for one in run.skipped if one.load is not None]
+        reasons = dict.fromkeys(f"{fault.label}: {fault.reason}" for fault in faults)
+        hints = dict.fromkeys(fault.hint for fault in faults if fault.hint)
+        raise BenchError(f"nothing could be measured: {'; '.join(reasons)}", "; ".join(hints))
+    notify(Reporting())
+    if resolved is not None:
+        judge_answers(run, resolved)
+    return _write_results(run)
+
+
+def _write_results(run: Run) -> OnlineResults:
+    """Everything in the results comes from the stored tables; engines stand in the order of the settings."""
+    records = read_records(run.folder, run.done)
+    settings = run.settings
+    rank = {
+        engine_variant.label: position
+        for position, engine_variant in enumerate(make_engine_variants(settings))
+    }
+    requests = records.requests.sort_values("label", key=lambda label: label.map(rank), kind="stable")
+    groups = by_load(split(requests, records.chunks, settings.cut))
+    points = [measure(repeats, settings.slo) for repeats in groups]
+    answers = judged_answers(run.folder)
+    entries = read_journal(run.folder / JOURNAL)
+    reported = {entry.cell: entry.reported for entry in entries if entry.reported}
+    counts = {entry.cell: entry.prefix_cache for entry in entries if entry.prefix_cache is not None}
+    machines = {entry.cell: entry.machine for entry in entries if entry.machine is not None}
+    results = OnlineResults(
+        meta=run.info,
+        summaries=summarize_points(
+            points, settings.slo, run.ceiling, reported, answers.wrong if answers else None, machines
+        ),
+        comparisons=compare_points(points),
+        skipped=run.left_out(),
+        prefixes=prefix_hits(requests, counts),
+        ledger=ledger(run.info.launches),
+        answers=answers,
+        reported=reported,
+        machines=machines,
+    )
+    assemble(run.folder, run.done)
+    write_json(run.folder / ONLINE_RESULTS, results)
+    return results

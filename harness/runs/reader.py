@@ -1,0 +1,149 @@
+"""A finished run, read back from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from harness.errors import UsageError
+from harness.metrics.samples import Group, split
+from harness.records.cell import CellRecords
+from harness.records.parquet import read_records
+from harness.runs.answers import judged_answers
+from harness.runs.folder import JOURNAL, OFFLINE_RESULTS, ONLINE_RESULTS, REQUESTS_TABLE, read_info
+from harness.runs.recompute import disagreements, recompute, regroup
+from harness.schema.results import OfflineResults, OfflineRunInfo, OnlineResults, OnlineRunInfo, OnlineSummary
+from harness.schema.stored import read_of_run
+
+_TEXT = ("engine", "variant", "label", "load", "token_source", "error", "finish_reason")
+
+
+@dataclass(frozen=True)
+class OnlineRun:
+    """Results of `bench online` and the raw tables they come from.
+
+    `groups` are the raw tables cell by cell, engines in the order of the results; `disagreements` the values
+    of the stored results that they do not give.
+    """
+
+    path: Path
+    results: OnlineResults
+    requests: pd.DataFrame
+    chunks: pd.DataFrame
+    groups: Sequence[Group] = ()
+    disagreements: Sequence[str] = ()
+
+    @property
+    def meta(self) -> OnlineRunInfo:
+        return self.results.meta
+
+    @property
+    def pooled(self) -> list[OnlineSummary]:
+        """One summary per engine and load, engines in the order in which they were asked for."""
+        return self._in_order(summary for summary in self.results.summaries if summary.repeat is None)
+
+    @property
+    def repeats(self) -> list[OnlineSummary]:
+        """One summary per cell, in the same order."""
+        return self._in_order(summary for summary in self.results.summaries if summary.repeat is not None)
+
+    def _in_order(self, summaries: Iterable[OnlineSummary]) -> list[OnlineSummary]:
+        """Cells are measured in a shuffled order: that of the settings is the reader's."""
+        asked = self.meta.settings.engines
+        rank: dict[tuple[str, str | None], int]
+        rank = {(one.name, one.variant): position for position, one in enumerate(asked)}
+        return sorted(summaries, key=lambda one: rank.get((one.engine, one.variant), len(rank)))
+
+
+@dataclass(frozen=True)
+class RawRun:
+    """An online run by its raw tables. `wrong` is why an engine's answers are wrong, by label."""
+
+    path: Path
+    info: OnlineRunInfo
+    records: CellRecords
+    wrong: dict[str, str]
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """Cell by cell, cut as the settings say."""
+        return split(self.records.requests, self.records.chunks, self.info.settings.cut)
+
+
+@dataclass(frozen=True)
+class OfflineRun:
+    """Results of `bench offline`."""
+
+    path: Path
+    results: OfflineResults
+
+    @property
+    def meta(self) -> OfflineRunInfo:
+        return self.results.meta
+
+
+Run = OnlineRun | OfflineRun
+
+
+def load_run(path: Path, *, trust: bool = False) -> Run:
+    """Read a run folder; summaries and comparisons of an online run are computed again from its raw tables.
+
+    Args:
+        trust: Take those stored: they have just been computed.
+
+    Raises:
+        UsageError: it is not a run folder, is unfinished, or a file in it is missing or broken.
+    """
+    if not path.is_dir():
+        raise UsageError(f"{path} is not a folder", "name the folder of a run, such as outputs/…/online_…")
+    if (path / ONLINE_RESULTS).is_file():
+        stored = read_of_run(path, ONLINE_RESULTS, OnlineResults)
+        raw = _tables(path)
+        groups = regroup(stored, raw.requests, raw.chunks)
+        if trust:
+            return OnlineRun(path, stored, raw.requests, raw.chunks, groups)
+        computed = recompute(stored, groups)
+        return OnlineRun(path, computed, raw.requests, raw.chunks, groups, disagreements(stored, computed))
+    if (path / OFFLINE_RESULTS).is_file():
+        return OfflineRun(path, read_of_run(path, OFFLINE_RESULTS, OfflineResults))
+    if (path / JOURNAL).is_file():
+        raise UsageError(f"the run in {path} is not finished", f"finish it with bench online --resume {path}")
+    raise UsageError(
+        f"{path} holds neither {ONLINE_RESULTS} nor {OFFLINE_RESULTS}", "name the folder of a finished run"
+    )
+
+
+def read_raw(path: Path, *, finished: bool = False) -> RawRun:
+    """A run of `bench online` by its raw tables, with or without results.
+
+    Args:
+        finished: A run of which cells are left is an error.
+
+    Raises:
+        UsageError: It is no online run, or its tables are missing or broken.
+    """
+    hint = "name the folder of a run of bench online"
+    info = read_info(path, hint)
+    if not isinstance(info, OnlineRunInfo):
+        raise UsageError(f"{path} is an {info.kind} run; only online runs have raw times", hint)
+    if finished and not (path / REQUESTS_TABLE).is_file():
+        raise UsageError(f"the run in {path} is not finished", f"finish it: bench online --resume {path}")
+    answers = judged_answers(path)
+    return RawRun(path, info, _tables(path), answers.wrong if answers else {})
+
+
+def load_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read several run folders, in order."""
+    if not paths:
+        raise UsageError("no run is named", "name one or more run folders")
+    return [load_run(path) for path in paths]
+
+
+def _tables(path: Path) -> CellRecords:
+    """Raw tables whose repeated text is in categories, so that 10⁵ rows stay small."""
+    records = read_records(path)
+    return CellRecords(records.requests.astype(dict.fromkeys(_TEXT, "category")), records.chunks)

@@ -1,0 +1,128 @@
+"""A run on disk: what it was asked, what of it is measured, and what was left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from pydantic import TypeAdapter
+
+from harness.errors import UsageError
+from harness.files import write_json, write_whole
+from harness.runs.folder import JOURNAL, RUN, SKIPPED, read_info
+from harness.runs.journal import JournalEntry, append_journal, read_journal
+from harness.runs.resolved import make_engine_variants
+from harness.runs.schedule import Block, plan
+from harness.schema.calibration import ClientCeiling, client_ceiling
+from harness.schema.load import Load
+from harness.schema.results import LaunchRecord, OnlineRunInfo, Skipped
+from harness.schema.settings import OnlineSettings
+from harness.schema.stored import read_stored
+
+_SKIPPED = TypeAdapter(list[Skipped])
+
+
+@dataclass
+class Run:
+    """A run of `bench online` and its folder. Every change is on disk before the method returns.
+
+    `skipped` holds the engines that were not there when the run began (no load), which stay left out, and
+    every cell that failed, in whichever part of the run; `done` the cells in the journal.
+    """
+
+    folder: Path
+    info: OnlineRunInfo
+    skipped: list[Skipped] = field(default_factory=list)
+    done: set[int] = field(default_factory=set)
+
+    @classmethod
+    def create(cls, folder: Path, info: OnlineRunInfo, missing: list[Skipped]) -> Self:
+        """A run that begins in an empty folder."""
+        run = cls(folder, info, list(missing))
+        info.order = [(block.engine_variant.label, block.cells[0].repeat) for block in run.blocks()]
+        write_json(folder / RUN, info)
+        run._keep_skipped()
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """A run that was begun before.
+
+        Raises:
+            UsageError: There is none, it is not an online run, or its files do not belong together.
+        """
+        hint = "name the folder of a run of `bench online`"
+        info = read_info(folder, hint)
+        if info.kind != "online":
+            raise UsageError(f"{folder} is an {info.kind} run, which cannot be resumed", hint)
+        kept = folder / SKIPPED
+        run = cls(folder, info, read_stored(kept, list[Skipped]) if kept.exists() else [])
+        run._read_journal()
+        return run
+
+    @property
+    def settings(self) -> OnlineSettings:
+        """As resolved when the run began."""
+        return self.info.settings
+
+    @property
+    def ceiling(self) -> ClientCeiling | None:
+        """What one of the run's client processes sustains; None where that was not measured."""
+        return client_ceiling(self.info)
+
+    def blocks(self) -> list[Block]:
+        """Every block of the run, measured or not: the same whenever it is asked."""
+        missing = {one.label for one in self.skipped if one.load is None}
+        there = [
+            engine_variant
+            for engine_variant in make_engine_variants(self.settings)
+            if engine_variant.label not in missing
+        ]
+        return plan(self.settings, there)
+
+    def launched(self, record: LaunchRecord) -> None:
+        """Keep what an engine was started with; the first start counts."""
+        if all(record.label != known.label for known in self.info.launches):
+            self.info.launches.append(record)
+            write_json(self.folder / RUN, self.info)
+
+    def finish(self, entry: JournalEntry) -> None:
+        """A cell is measured, and its records are written."""
+        append_journal(self.folder / JOURNAL, entry)
+        self.done.add(entry.cell)
+
+    def skip(self, fault: Skipped) -> None:
+        """A cell failed."""
+        self.skipped = [one for one in self.skipped if _place(one) != _place(fault)]
+        self.skipped.append(fault)
+        self._keep_skipped()
+
+    def left_out(self) -> list[Skipped]:
+        """What is not in the results; a cell that failed at first and was measured later is."""
+        done = {
+            (cell.engine_variant.label, cell.load, cell.repeat)
+            for block in self.blocks()
+            for cell in block.cells
+            if cell.index in self.done
+        }
+        return [one for one in self.skipped if _place(one) not in done]
+
+    def _keep_skipped(self) -> None:
+        write_whole(self.folder / SKIPPED, _SKIPPED.dump_json(self.skipped, indent=2) + b"\n")
+
+    def _read_journal(self) -> None:
+        cells = {cell.index: cell for block in self.blocks() for cell in block.cells}
+        for entry in read_journal(self.folder / JOURNAL):
+            cell = cells.get(entry.cell)
+            measured = (entry.label, entry.load, entry.repeat)
+            if cell is None or measured != (cell.engine_variant.label, cell.load, cell.repeat):
+                raise UsageError(
+                    f"cell {entry.cell} of {self.folder / JOURNAL} is not one of the run's settings",
+                    "restore run.json and the variants of the engines, or start a new run",
+                )
+            self.done.add(entry.cell)
+
+
+def _place(skipped: Skipped) -> tuple[str, Load | None, int | None]:
+    return skipped.label, skipped.load, skipped.repeat

@@ -1,0 +1,74 @@
+"""What the load client itself can do on a machine: `calibration.json` in the cache."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from harness.schema.base import Strict
+from harness.schema.results import OnlineRunInfo
+from harness.schema.stored import checked
+
+
+class MachineKey(Strict):
+    """What the client's speed depends on. Another value of any of these needs another calibration."""
+
+    cpu: str
+    cores: int = Field(description="logical CPUs that this process may use")
+    kernel: str
+    python: str
+    uvloop: str
+
+
+class ClientCeiling(Strict):
+    """The most that each of `processes` client processes sustains while all of them run."""
+
+    processes: int
+    chunks_per_s: float = Field(description="chunks a second that are still read one by one")
+    chunks_per_cpu_s: float = Field(description="reads for each second of CPU time spent")
+    requests_per_s: float = Field(description="streamed requests a second that are still sent on time")
+    limit: Literal["client", "server"] = Field(
+        description="what gave way: the client, or the mock server, and then the client can do more"
+    )
+
+
+class Spread(Strict):
+    """Median and 99th percentile, in ms."""
+
+    p50: float
+    p99: float
+
+
+class TimingError(Strict):
+    """What the client measured minus what the mock server did, request by request and token by token."""
+
+    processes: int
+    concurrency: int
+    requests: int
+    ttft_error_ms: Spread
+    itl_error_ms: Spread
+    submit_lag_ms: Spread
+
+
+class Calibration(Strict):
+    """The client on one machine."""
+
+    machine: MachineKey
+    created: str = Field(description="ISO 8601, UTC")
+    quick: bool
+    ceilings: list[ClientCeiling] = Field(min_length=1, description="by number of client processes")
+    errors: list[TimingError]
+
+    def ceiling(self, processes: int) -> ClientCeiling:
+        """The ceiling measured with the most processes that are not more than `processes`."""
+        fitting = [one for one in self.ceilings if one.processes <= processes]
+        return max(fitting or self.ceilings, key=lambda one: one.processes)
+
+
+def client_ceiling(info: OnlineRunInfo) -> ClientCeiling | None:
+    """What one client process of the run `info` sustains; None where that was not measured."""
+    found, clients = info.environment.get("calibration"), info.settings.clients
+    if not isinstance(found, dict) or not isinstance(clients, int):
+        return None
+    return checked(found, Calibration, "the client's calibration in the run").ceiling(clients)

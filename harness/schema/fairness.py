@@ -1,0 +1,129 @@
+"""Whether engines were compared fairly: their settings side by side, their answers, and where TTFT went."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from harness.schema.base import Strict
+
+Source = Literal["measured", "inferred", "unknown"]
+
+
+class Fact(Strict):
+    """A setting as an engine runs with it, in words that are the same for all engines."""
+
+    value: JsonValue
+    source: str = Field(description="where the engine said so: `start-up log`, `GET /server_info`, …")
+
+
+Agreement = Literal["equal", "differs", "own", "unknown"]
+
+
+class LedgerRow(Strict):
+    """One setting of all engines."""
+
+    key: str
+    name: str = Field(description="as shown, with its unit")
+    facts: dict[str, Fact | None] = Field(description="by label; null where the engine does not report it")
+    agreement: Agreement = Field(
+        description="of those that tell; own: each engine's own design, not to be equal; unknown: fewer than "
+        "two tell"
+    )
+
+
+class Ledger(Strict):
+    """The resolved settings of all engines side by side."""
+
+    labels: list[str]
+    rows: list[LedgerRow]
+
+    @property
+    def unequal(self) -> list[LedgerRow]:
+        """The rows that make a comparison unfair."""
+        return [row for row in self.rows if row.agreement == "differs"]
+
+
+class Answer(Strict):
+    """What an engine answered to one prompt of the check. Positions count from 0."""
+
+    prompt_tokens: int
+    asked: int = Field(description="output tokens")
+    got: int = Field(description="output tokens that came")
+    same: int = Field(description="leading tokens that are those of the reference")
+    outcome: Literal["same", "near tie", "different", "failed", "unknown"] = Field(
+        description="near tie: the first token that is another was as good as the reference's own, and those "
+        "behind it are not judged; unknown: nothing to judge it by"
+    )
+    detail: str = ""
+
+
+class AnswerCheck(Strict):
+    """One engine's answers to the prompts of the check."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    verdict: Literal["same", "wrong", "unknown"] = Field(description="unknown: nothing to judge them by")
+    reason: str = Field("", description="why they are wrong, or why that is unknown")
+    answers: list[Answer]
+
+
+class AnswerChecks(Strict):
+    """The same prompts, greedily, to every engine, and what the reference answers."""
+
+    rule: str = Field(description="how answers were judged, in words")
+    reference: str | None = Field(description="what answered for comparison; null: nothing could")
+    tolerance: float | None = Field(
+        None, description="logits that a token may fall short of the reference's best and count as as good"
+    )
+    checks: list[AnswerCheck]
+
+    @property
+    def wrong(self) -> dict[str, str]:
+        """The engines whose answers are wrong, by label, and why."""
+        return {check.label: check.reason for check in self.checks if check.verdict == "wrong"}
+
+
+Part = Literal["client lag", "http", "queue", "prefill", "delivery", "unexplained"]
+
+#: What stands behind each part of a waterfall, in the order in which a request goes through them.
+PARTS: dict[Part, str] = {
+    "client lag": "from when the schedule wanted the request sent until it was",
+    "http": "until the server began its response: HTTP, JSON, tokenizing, checking",
+    "queue": "until the engine began the prefill",
+    "prefill": "until the engine had the first token",
+    "delivery": "until that token was at the client: hand-over between processes, detokenizing, HTTP",
+    "unexplained": "what the parts that are known leave over: HTTP, tokenizing and delivery where a "
+    "server's head comes with its first token",
+}
+
+
+class WaterfallPart(Strict):
+    """A part of the mean time to first token."""
+
+    part: Part
+    mean_ms: float | None = Field(
+        description="over all requests; null if unknown. Unexplained can be below 0: "
+        "then what an engine says is longer than what the client saw"
+    )
+    n: int = Field(description="requests of which it is known")
+    source: Source
+    how: str = Field(description="who says so")
+
+
+class Waterfall(Strict):
+    """Where the mean TTFT of a cell's successes went; the parts that are known add up to `total_ms`."""
+
+    n: int = Field(description="requests")
+    total_ms: float = Field(description="mean TTFT from the schedule: client lag and TTFT")
+    ttft_ms: float = Field(description="mean TTFT")
+    parts: list[WaterfallPart]
+
+
+class ReportedMean(Strict):
+    """What an engine's histogram says of a metric over one cell."""
+
+    mean_ms: float
+    n: int = Field(description="requests it counted")

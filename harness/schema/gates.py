@@ -1,0 +1,104 @@
+"""What `--gate` understands: limits on statistics of a run, against another run or by themselves."""
+
+from __future__ import annotations
+
+import re
+
+from harness.errors import UsageError
+from harness.schema.base import Strict
+from harness.schema.metrics import METRICS, STATISTICS, latencies, rates
+
+#: Names before the statistic, and in the results.
+_LATENCIES = {METRICS[name].short_name: name for name in latencies("gated")}
+_RATES = rates("gated")
+ERROR_RATE = "error_rate"
+
+_TERM = re.compile(
+    r"(?P<name>[a-z0-9_]+)\s*(?P<op><=|>=)\s*(?P<sign>[+-]?)(?P<number>\d+(\.\d+)?)\s*(?P<unit>ms|s|%|)"
+)
+_HINT = "write it like ttft_p99<=+10%, output_tok_per_s>=-3% or ttft_p99<=200ms"
+
+
+class GateTerm(Strict):
+    """One limit.
+
+    `limit` is relative to run A (0.1 for `+10%`) where `relative`, else in ms, in units a second, or for the
+    error rate a share.
+    """
+
+    text: str
+    metric: str
+    statistic: str
+    at_most: bool
+    limit: float
+    relative: bool
+
+
+def parse_gate(text: str) -> list[GateTerm]:
+    """Terms between commas, all of which must hold.
+
+    `METRIC OP SIGN N%` limits the ratio B / A: `ttft_p99<=+10%` is at most 1.1. `METRIC OP N` limits B
+    itself. A metric is a latency with a statistic (`tpot_p90`), a rate, or `error_rate`.
+
+    Raises:
+        UsageError: A term is none of this.
+    """
+    return [_term(part.strip()) for part in text.split(",")]
+
+
+def _term(text: str) -> GateTerm:
+    match = _TERM.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is not a gate", _HINT)
+    metric, statistic = _names(match["name"])
+    relative, unit = bool(match["sign"]), match["unit"]
+    number = float(f"{match['sign']}{match['number']}")
+    if relative:
+        if unit != "%":
+            raise UsageError(f"the gate {text!r} has a sign, but is not a share of run A", _HINT)
+        if metric == ERROR_RATE:
+            raise UsageError(
+                f"the gate {text!r} limits a ratio of error rates", "write it like error_rate<=1%"
+            )
+        if number <= -100:
+            raise UsageError(f"the gate {text!r} asks for less than nothing", _HINT)
+        limit = number / 100
+    else:
+        limit = number * _scale(text, metric, unit)
+    return GateTerm(
+        text=text,
+        metric=metric,
+        statistic=statistic,
+        at_most=match["op"] == "<=",
+        limit=limit,
+        relative=relative,
+    )
+
+
+def _names(name: str) -> tuple[str, str]:
+    """Metric and statistic as they are named in the results."""
+    latency, _, statistic = name.rpartition("_")
+    if latency in _LATENCIES and statistic in STATISTICS:
+        return _LATENCIES[latency], statistic
+    if name in (*_RATES, ERROR_RATE):
+        return name, name
+    known = ", ".join([*(f"{one}_p99" for one in _LATENCIES), *_RATES, ERROR_RATE])
+    raise UsageError(
+        f"there is no {name!r} to set a gate on", f"known: {known}; also {', '.join(STATISTICS)}"
+    )
+
+
+def _scale(text: str, metric: str, unit: str) -> float:
+    """What one of the term's unit is in that of the results."""
+    if metric == ERROR_RATE:
+        units = {"%": 0.01, "": 1.0}
+    elif metric in _RATES:
+        units = {"": 1.0}
+    else:
+        units = {"ms": 1.0, "s": 1000.0}
+    if unit in units:
+        return units[unit]
+    if unit == "%":
+        raise UsageError(f"the gate {text!r} does not say whether more or less", "write +10% or -10%")
+    named = " or ".join(one or "a plain number" for one in units)
+    raise UsageError(f"the gate {text!r} needs a limit in {named}", _HINT)

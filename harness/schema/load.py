@@ -1,0 +1,139 @@
+"""What is sent when: a load, by its `kind`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from harness.schema.base import Strict
+
+Arrivals = Literal["poisson", "gamma", "constant"]
+
+
+class _Level(Strict):
+    """One load. Loads of a kind ascend by their value; of several kinds, traces come first."""
+
+    model_config = ConfigDict(frozen=True)
+
+    _rank: ClassVar[int]
+
+    def __lt__(self, other: _Level) -> bool:
+        return self._key < other._key
+
+    @property
+    def value(self) -> float:
+        """Its number, above 0: a place on an axis."""
+        raise NotImplementedError
+
+    @property
+    def weight(self) -> float:
+        """Grows from a light load to a heavy one."""
+        return self.value
+
+    @property
+    def _key(self) -> tuple[int, float, str]:
+        return self._rank, self.value, self.model_dump_json()
+
+
+class TraceLoad(_Level):
+    """A trace whose times between arrivals are multiplied by `scale`; smaller is heavier."""
+
+    _rank = 0
+
+    kind: Literal["trace"] = "trace"
+    scale: float = Field(gt=0)
+
+    def __str__(self) -> str:
+        return f"scale {self.scale:g}"
+
+    @property
+    def value(self) -> float:
+        return self.scale
+
+    @property
+    def weight(self) -> float:
+        return -self.scale
+
+
+class ClosedLoop(_Level):
+    """`concurrency` requests in flight: each is sent when one before it has ended."""
+
+    _rank = 1
+
+    kind: Literal["closed_loop"] = "closed_loop"
+    concurrency: int = Field(ge=1)
+
+    def __str__(self) -> str:
+        return f"{self.concurrency} in flight"
+
+    @property
+    def value(self) -> float:
+        return self.concurrency
+
+
+class RequestRate(_Level):
+    """`req_per_s` requests a second on average, whatever the engine answers. Not measured yet."""
+
+    _rank = 2
+
+    kind: Literal["rate"] = "rate"
+    req_per_s: float = Field(gt=0)
+    arrivals: Arrivals = Field("poisson", description="how the times between requests are distributed")
+    cv: float | None = Field(None, gt=0, description="coefficient of variation of these times, with gamma")
+
+    def __str__(self) -> str:
+        spread = "" if self.cv is None else f", CV {self.cv:g}"
+        return f"{self.req_per_s:g} requests/s ({self.arrivals}{spread})"
+
+    @property
+    def value(self) -> float:
+        return self.req_per_s
+
+
+class Ramp(_Level):
+    """A request rate that moves evenly from one value to another. Not measured yet."""
+
+    _rank = 3
+
+    kind: Literal["ramp"] = "ramp"
+    from_req_per_s: float = Field(gt=0)
+    to_req_per_s: float = Field(gt=0)
+    seconds: float = Field(gt=0)
+    arrivals: Arrivals = Field("poisson", description="how the times between requests are distributed")
+    cv: float | None = Field(None, gt=0, description="coefficient of variation of these times, with gamma")
+
+    def __str__(self) -> str:
+        return f"{self.from_req_per_s:g} to {self.to_req_per_s:g} requests/s in {self.seconds:g} s"
+
+    @property
+    def value(self) -> float:
+        return self.to_req_per_s
+
+
+Load = Annotated[TraceLoad | ClosedLoop | RequestRate | Ramp, Field(discriminator="kind")]
+
+_ADAPTER: TypeAdapter[Load] = TypeAdapter(Load)
+
+
+def load_text(load: Load) -> str:
+    """A load as one line of JSON, the same for the same load: what tables hold in their column `load`."""
+    return load.model_dump_json()
+
+
+@cache
+def parse_load(text: str) -> Load:
+    """The load that `load_text` wrote. Raises ValidationError for other text."""
+    return _ADAPTER.validate_json(text)
+
+
+def from_light_to_heavy(loads: Iterable[Load]) -> list[Load]:
+    """Each load once."""
+    return sorted(set(loads), key=lambda load: load.weight)
+
+
+def heaviest(loads: Iterable[Load]) -> Load:
+    """The smallest scale, the most requests in flight, the highest rate."""
+    return from_light_to_heavy(loads)[-1]

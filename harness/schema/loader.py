@@ -1,0 +1,90 @@
+"""Settings from a YAML file and the command line; the command line wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from harness.errors import UsageError
+from harness.schema.settings import CommonSettings, asks_auto
+
+Settings = TypeVar("Settings", bound=CommonSettings)
+
+HELP = "see `bench COMMAND --help` for what each setting takes"
+_SHOULD = "Input should be "
+
+
+def build(kind: type[Settings], config: Path | None, given: dict[str, Any]) -> Settings:
+    """Settings of `kind` from the YAML file `config`, overridden by `given`.
+
+    Raises:
+        UsageError: The file cannot be read, a key is unknown, a value does not fit or has no effect.
+    """
+    from_file = {} if config is None else _read(config)
+
+    def name(key: str) -> str:
+        return f"{key} in {config}" if key in from_file and key not in given else "--" + key.replace("_", "-")
+
+    values = from_file | given
+    if asks_auto(values.get("engines")):
+        del values["engines"]
+    try:
+        settings = kind.model_validate(values)
+    except ValidationError as error:
+        raise UsageError("; ".join(_problems(error, name)), HELP) from None
+    if idle := {key: reason for key, reason in settings.idle().items() if key in from_file | given}:
+        problems = [f"{name(key)} {reason}" for key, reason in idle.items()]
+        raise UsageError("; ".join(problems), HELP)
+    return settings
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"the settings file {path} cannot be read: {error.strerror}", "check --config"
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{path} is not YAML: {' '.join(str(error).split())}", "write one `key: value` a line"
+        ) from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} holds no settings by name", "write one `key: value` a line")
+    return {str(key).replace("-", "_"): value for key, value in content.items()}
+
+
+def _problems(error: ValidationError, name: Callable[[str], str]) -> list[str]:
+    """What is wrong, once for each value, in the user's words."""
+    found: dict[tuple[str, str], list[ErrorDetails]] = {}
+    for detail in error.errors():
+        key = name(str(detail["loc"][0])) if detail["loc"] else ""
+        found.setdefault((key, repr(detail["input"])), []).append(detail)
+    return [_problem(key, value, details) for (key, value), details in found.items()]
+
+
+def _problem(key: str, value: str, details: list[ErrorDetails]) -> str:
+    """All that pydantic says of one value; of several types that were tried, each says what it takes."""
+    if not key:
+        return details[0]["msg"].removeprefix("Value error, ")
+    if details[0]["type"] == "extra_forbidden":
+        inner = details[0]["loc"][1:]
+        return f"{key}: there is no {inner[0]}" if inner else f"{key} is not a setting of this command"
+    wanted = [_plainly(detail["msg"]) for detail in details]
+    if all(text.startswith(_SHOULD) for text in wanted):
+        return f"{key}: {value} should be {' or '.join(text.removeprefix(_SHOULD) for text in wanted)}"
+    return f"{key}: {'; '.join(wanted)}"
+
+
+def _plainly(message: str) -> str:
+    """Without what only a programmer of pydantic wants to know."""
+    for aside in (", unable to", " after validation"):
+        message = message.partition(aside)[0]
+    return message.removeprefix("Value error, ")

@@ -1,0 +1,35 @@
+"""What the machine did while a cell was measured."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from harness.schema.base import Strict
+
+
+class GpuLoad(Strict):
+    """One GPU over a cell. A value that the device does not report is null."""
+
+    sm_clock_mhz_median: float | None = None
+    sm_clock_mhz_min: float | None = None
+    temperature_c_max: float | None = None
+    power_w_mean: float | None = None
+    joules: float | None = Field(None, description="by the device's own energy counter")
+    throttled: dict[str, float] = Field(
+        default_factory=dict, description="share of the samples in which clocks were held down, by reason"
+    )
+
+
+class MachineLoad(Strict):
+    """The CPUs that this process may use, and the GPUs, from a cell's first request to its last answer."""
+
+    seconds: float
+    samples: int
+    cpus: int
+    own_cpu_s: float = Field(description="CPU seconds of this process and all below it, engines included")
+    foreign_cores_mean: float = Field(description="cores that other processes kept busy, on average")
+    foreign_cores_max: float = Field(description="the same in the busiest interval between two samples")
+    steal_share: float = Field(description="of the CPUs' time, what the hypervisor gave to others")
+    cpu_mhz_median: float | None = None
+    cpu_mhz_min: float | None = None
+    gpus: list[GpuLoad] = Field(default_factory=list)

@@ -1,0 +1,22 @@
+"""What a reader must know of a cell before believing its numbers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from harness.schema.base import Strict
+
+#: `behind`: the engine did not keep up. `drift`: it became slower. `disturbed`: something else used the
+#: machine. `repeats`: they disagree. `inferred`: tokens were not counted one by one. `short`: too few
+#: requests or seconds. `cached`: prompts may have been answered from a cache. `order`: a lighter load was
+#: slower. `unreported`: something that is checked elsewhere could not be checked here.
+NoticeKind = Literal[
+    "behind", "drift", "disturbed", "repeats", "inferred", "short", "cached", "order", "unreported"
+]
+
+
+class CellNotice(Strict):
+    """`text` is one sentence that says what was seen, with its figures."""
+
+    kind: NoticeKind
+    text: str

@@ -1,0 +1,207 @@
+"""The profile stage: `profile_manifest.json`, the figures read from its files, and the gaps they explain."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Literal
+
+from pydantic import Field
+
+from harness.schema.base import Strict
+from harness.schema.load import Load
+from harness.schema.results import SCHEMA_VERSION, RunInfo, Verdict
+
+Tool = Literal["torch", "nsys"]
+Tools = Literal["torch", "nsys", "both"]
+StepKind = Literal["decode", "prefill"]
+Category = Literal[
+    "attention",
+    "matmul",
+    "norm and elementwise",
+    "sampling",
+    "memory copies",
+    "communication",
+    "other",
+]
+Component = Literal["tokenize", "IPC", "scheduling", "detokenize"]
+
+
+class Artifact(Strict):
+    """A file of a profile. `path` is relative to the run's folder."""
+
+    path: str
+    kind: str = Field(description="torch trace, nsys report, nsys sqlite or nsys stats")
+    bytes: int
+    sha256: str
+
+
+class Level(Strict):
+    """The load that the benchmark put on an engine, as its tokens met it."""
+
+    in_flight: int = Field(description="requests sent and not finished")
+    running: float = Field(description="of these, requests between their first and last token")
+    step_ms: float | None = Field(
+        None, description="mean time between a request's tokens (TPOT); null: no benchmark to compare with"
+    )
+
+
+class ProfileRun(Strict):
+    """One engine under one tool."""
+
+    tool: Tool
+    engine: str
+    variant: str | None = None
+    label: str
+    cmd: list[str] = Field(description="as the server was started")
+    env: dict[str, str] = Field(default_factory=dict, description="set on top of the inherited environment")
+    load: Load | None = Field(None, description="the benchmark's that was sampled; null offline")
+    n: int = Field(description="requests of the sample")
+    level: Level
+    steps: int = Field(description="engine steps asked for")
+    output_dir: str
+    artifacts: list[Artifact] = Field(default_factory=list)
+    log_path: str
+    wall_s: float = Field(description="of the whole stage for this engine and tool")
+    error: str | None = None
+
+
+class ProfileManifest(Strict):
+    """`profile_manifest.json`. Paths are relative to the run's folder."""
+
+    schema_version: Literal[2] = SCHEMA_VERSION
+    meta: RunInfo
+    runs: list[ProfileRun] = Field(default_factory=list)
+
+
+class StepFigures(Strict):
+    """The steps of one kind. Times are means per step in ms; the parts of `period_ms` add up to it."""
+
+    n: int
+    period_ms: float = Field(
+        description="from the end of the last kernel before to that of its own; on a CPU: start to start"
+    )
+    period_p50_ms: float
+    busy_ms: float = Field(description="with a kernel or copy running on the GPU; on a CPU: an operator")
+    gap_ms: float = Field(description="idle before the step's first kernel; on a CPU: between two forwards")
+    kernels: float = Field(description="kernels and copies per step; on a CPU: operators")
+    kernel_us: float = Field(description="their mean time; on a CPU: self time")
+    categories_ms: dict[Category, float] = Field(description="adds up to busy_ms")
+    batch: float | None = Field(None, description="mean requests per step, where the ranges tell")
+
+    @property
+    def idle_ms(self) -> float:
+        return self.period_ms - self.busy_ms
+
+
+class ComponentFigures(Strict):
+    """Ranges of one kind on any thread."""
+
+    n: int
+    mean_ms: float
+    total_ms: float
+
+
+class KernelFigures(Strict):
+    """A kernel, or on a CPU an operator, over the whole capture."""
+
+    name: str
+    category: Category
+    n: int
+    total_ms: float = Field(description="on a CPU: self time")
+
+
+class ProfileFigures(Strict):
+    """What was read from one profile."""
+
+    tool: Tool
+    label: str
+    device: Literal["cuda", "cpu"]
+    steps_by: str = Field(description="how steps were distinguished")
+    steps: dict[StepKind, StepFigures]
+    capture_ms: float = Field(description="from the first to the last event")
+    busy_share: float = Field(description="of the time of all whole steps")
+    components: dict[Component, ComponentFigures] = Field(description="where ranges tell")
+    kernels: list[KernelFigures] = Field(description="the longest in total")
+    remarks: list[str] = Field(default_factory=list)
+
+    @property
+    def step_ms(self) -> float:
+        """Mean time of all whole steps: what a running request waits for each token."""
+        return fmean([one.period_ms for one in self.steps.values()], self._counts)
+
+    @property
+    def busy_ms(self) -> float:
+        """Of it with a kernel or copy running."""
+        return fmean([one.busy_ms for one in self.steps.values()], self._counts)
+
+    @property
+    def _counts(self) -> list[int]:
+        return [one.n for one in self.steps.values()]
+
+
+class GapPart(Strict):
+    """A part of a difference `a − b`, in the unit of the metric."""
+
+    name: str
+    value_a: float | None
+    value_b: float | None
+    delta: float
+    source: str
+
+
+class ProfiledStep(Strict):
+    """The mean step of a profiled engine beside the benchmark's, in ms."""
+
+    label: str
+    decode_batch: float | None = Field(None, description="mean requests in a decode step, where ranges tell")
+    profiled_ms: float
+    busy_ms: float = Field(description="of it with a kernel or copy running")
+    benchmark_ms: float | None = Field(description="null: no benchmark to compare with")
+    representative: bool = Field(description="whether the two steps are alike enough")
+
+
+class Gap(Strict):
+    """A difference between two engines that verdicts call one, taken apart. `delta` is a − b, of means."""
+
+    a: str
+    b: str
+    load: Load
+    metric: str
+    verdicts: dict[str, dict[str, Verdict]] = Field(
+        description="those that found the difference, by metric and statistic"
+    )
+    value_a: float
+    value_b: float
+    delta: float
+    parts: list[GapPart]
+    unexplained: float = Field(description="what the parts leave of delta")
+    obstacle: Literal["no profile", "other load", "not representative"] | None = Field(
+        None, description="why the profiles explain nothing, where they were asked"
+    )
+    idle_inferred: bool = Field(
+        False, description="whether idle time is what the profiled kernels leave of the benchmark's step"
+    )
+    levels: dict[str, Level] = Field(default_factory=dict, description="of both engines, by label")
+    steps: list[ProfiledStep] = Field(default_factory=list, description="of both engines, if profiles say")
+    artifacts: list[str] = Field(default_factory=list, description="relative to the run's folder")
+
+
+class Agreement(Strict):
+    """Two profilers on one engine: time of kernels in steps of the same kernels, as many of each sort as both
+    saw."""
+
+    label: str
+    steps: int
+    kernels: int
+    torch_ms: float
+    nsys_ms: float
+
+
+class Profiles(Strict):
+    """Everything known of the profiles of a run: `profiles/figures.json`."""
+
+    schema_version: Literal[2] = SCHEMA_VERSION
+    figures: list[ProfileFigures] = Field(default_factory=list)
+    gaps: list[Gap] = Field(default_factory=list)
+    agreements: list[Agreement] = Field(default_factory=list)
+    unread: dict[str, str] = Field(default_factory=dict, description="why an artifact was not read, by path")

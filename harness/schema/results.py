@@ -1,0 +1,309 @@
+"""The files of a run: `online_results.json`, `offline_results.json`, `run.json`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, model_validator
+
+from harness.schema.base import Strict
+from harness.schema.built_in_metrics import BUILT_IN
+from harness.schema.fairness import AnswerChecks, Fact, Ledger, ReportedMean, Source, Waterfall
+from harness.schema.load import Load
+from harness.schema.machine_load import MachineLoad
+from harness.schema.metrics import LATENCIES, METRICS
+from harness.schema.notice import CellNotice
+from harness.schema.settings import OfflineSettings, OnlineSettings
+
+SCHEMA_VERSION: Literal[2] = 2
+
+#: Shared prefixes are counted in whole blocks of so many tokens, as engines cache them.
+PREFIX_BLOCK_TOKENS = 16
+
+
+class Distribution(Strict):
+    """One metric of one summary: milliseconds, numpy's linear percentiles. All None when n is 0."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    max: float | None = None
+    n: int = 0
+    ci: dict[str, tuple[float, float]] = Field(
+        default_factory=dict, description="95 % interval by statistic name"
+    )
+    source: Source = "measured"
+
+
+def _list_latencies(schema: dict[str, Any]) -> None:
+    """What `bench schema` shows: each latency of the registry as a field of its own."""
+    shape = schema.pop("additionalProperties")
+    for name in LATENCIES:
+        metric = METRICS[name]
+        schema["properties"][name] = shape | {"title": metric.label, "description": metric.meaning}
+    schema["required"] = [*schema["required"], *(metric.name for metric in BUILT_IN if metric.is_latency)]
+
+
+class WithLatencies(Strict):
+    """A record with a distribution of each latency, by its name: `record.ttft_ms`, or `record.latency(name)`.
+
+    A latency that another installation has added is kept, and one that was not measured has no sample.
+    """
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=_list_latencies)
+    __pydantic_extra__: dict[str, Distribution]
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Distribution: ...
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        known = self.__pydantic_extra__
+        if absent := [one.name for one in BUILT_IN if one.is_latency and one.name not in known]:
+            raise ValueError(f"{', '.join(absent)} is missing")
+        return self
+
+    def latency(self, name: str) -> Distribution:
+        """The distribution of a latency; an empty one where it was not measured."""
+        return self.__pydantic_extra__.get(name, Distribution())
+
+    def value(self, metric: str, statistic: str) -> float | None:
+        """A latency's statistic, or a rate, which is its own statistic."""
+        found = self.latency(metric) if METRICS[metric].is_latency else self
+        value: float | None = getattr(found, statistic)
+        return value
+
+
+class OnlineSummary(WithLatencies):
+    """One engine at one load: one repeat, or all repeats pooled (`repeat` is null)."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    load: Load
+    repeat: int | None = None
+    num_requests: int
+    num_success: int
+    num_error: int
+    errors: dict[str, int] = Field(default_factory=dict)
+    duration_s: float
+    offered_req_per_s: float
+    req_per_s: float
+    output_tok_per_s: float
+    total_tok_per_s: float
+    goodput_req_per_s: float | None = None
+    peak_in_flight: int | None = Field(
+        None, description="the most requests sent and not ended at once; null: the raw times are not known"
+    )
+    prompt_tokens: int
+    completion_tokens: int
+    chunks: int
+    valid: bool = True
+    invalid_reasons: list[str] = Field(default_factory=list)
+    notices: list[CellNotice] = Field(
+        default_factory=list, description="what to know before believing the figures of a valid cell"
+    )
+    window_s: tuple[float, float] | None = Field(
+        None, description="the time measured, since the cell's start; null: all of it, or several repeats"
+    )
+    left_out: int = Field(0, description="requests sent outside the window; not among num_requests")
+    later_turns: int = Field(0, description="requests that follow another of their session")
+    late_turns: int = Field(0, description="of these, sent late because the answer before had not ended")
+    waterfall: Waterfall | None = Field(None, description="null where no request succeeded")
+
+
+class Skipped(Strict):
+    """An engine that was asked for and is not in the results, and what would bring it in."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    load: Load | None = Field(None, description="null: the engine is absent from every load")
+    repeat: int | None = None
+    reason: str
+    hint: str = ""
+
+
+Verdict = Literal["better", "worse", "no difference", "not enough data"]
+
+
+class Comparison(Strict):
+    """A statistic of two engines at one load, and the ratio `a / b` with its 95 % interval."""
+
+    a: str
+    b: str
+    load: Load
+    metric: str
+    statistic: str
+    value_a: float
+    value_b: float
+    ratio: float
+    ci: tuple[float, float] | None = None
+    difference: bool | None = Field(None, description="whether the interval excludes 1; null without one")
+    adjusted_p: float | None = Field(
+        None, description="two-sided p-value of no difference, by Holm for all comparisons of the pair"
+    )
+    comparisons: int = Field(1, description="how many of the pair were made at once")
+    verdict: Verdict = Field(
+        "not enough data", description="of `a` against `b`, at 5 % for all comparisons of the pair together"
+    )
+    spread: float | None = Field(
+        None, description="standard deviation of the logarithm from repeat to repeat; null if there was one"
+    )
+    repeats: tuple[int, int] = Field((1, 1), description="of `a` and of `b`")
+    repeats_to_find: dict[str, int | None] = Field(
+        default_factory=dict,
+        description="repeats of each that find a difference of so much; null: unknown, or too many",
+    )
+
+
+class Versions(Strict):
+    """What was measured with what. None where it is not part of the run."""
+
+    git_rev: str | None = None
+    source: str | None = Field(None, description="SHA-256 of this project's files as they ran, 16 digits")
+    rosebench: str
+    roseinfer: str | None = None
+    vllm: str | None = None
+    sglang: str | None = None
+    tensorrt_llm: str | None = None
+    torch: str | None = None
+    transformers: str | None = None
+    python: str
+
+
+class LaunchRecord(Strict):
+    """What one engine was started with."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    version: str | None = None
+    argv: list[str] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict, description="set on top of the inherited environment")
+    settings: dict[str, JsonValue] = Field(default_factory=dict, description="as the engine reports them")
+    ready_s: float | None = None
+    facts: dict[str, Fact] = Field(default_factory=dict, description="what the engine says it runs with")
+
+
+class TraceRecord(Strict):
+    """Where the load came from and what fitting changed."""
+
+    name: str
+    origin: str
+    licence: str | None = None
+    citation: str | None = None
+    sha256: str | None = None
+    note: str | None = None
+    requests: int
+    fit: str
+    dropped: int = 0
+    changed: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class _RunInfo(Strict):
+    """Everything needed to understand or repeat a run. Its settings are as resolved: nothing is auto."""
+
+    schema_version: Literal[2] = SCHEMA_VERSION
+    created: str = Field(description="ISO 8601, UTC")
+    command: list[str]
+    environment: dict[str, JsonValue] = Field(default_factory=dict)
+    versions: Versions
+    launches: list[LaunchRecord] = Field(default_factory=list)
+    order: list[tuple[str, int]] = Field(
+        default_factory=list,
+        description="label and repeat in the order of measurement; empty: unknown, of an older run",
+    )
+    trace: TraceRecord | None = None
+
+
+class OnlineRunInfo(_RunInfo):
+    """`run.json` of `bench online`, and `meta` of its results."""
+
+    kind: Literal["online"] = "online"
+    settings: OnlineSettings
+
+
+class OfflineRunInfo(_RunInfo):
+    """`run.json` of `bench offline`, and `meta` of its results."""
+
+    kind: Literal["offline"] = "offline"
+    settings: OfflineSettings
+
+
+RunInfo = Annotated[OnlineRunInfo | OfflineRunInfo, Field(discriminator="kind")]
+RUN_INFO: TypeAdapter[RunInfo] = TypeAdapter(RunInfo)
+
+
+class PrefixCount(Strict):
+    """What an engine's counters of its prefix cache rose by during a cell, in prompt tokens."""
+
+    hits: float
+    queries: float
+    source: str = Field(description="the page and the counters")
+
+
+class PrefixHits(Strict):
+    """How much of the prompts of one cell a prefix cache could have held, and how much it did."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    load: Load
+    repeat: int
+    block_tokens: int = PREFIX_BLOCK_TOKENS
+    prompt_tokens: int = Field(description="of all requests that were sent")
+    possible: float = Field(
+        description="share of them that an unbounded cache of whole blocks holds, in the order of sending"
+    )
+    reported: float | None = Field(description="as the engine reports it; null where it does not")
+    source: str = Field(description="of what is reported")
+
+
+class OnlineResults(Strict):
+    """`online_results.json`."""
+
+    schema_version: Literal[2] = SCHEMA_VERSION
+    meta: OnlineRunInfo
+    summaries: list[OnlineSummary]
+    comparisons: list[Comparison] = Field(default_factory=list)
+    skipped: list[Skipped] = Field(default_factory=list)
+    prefixes: list[PrefixHits] = Field(default_factory=list, description="one a cell")
+    ledger: Ledger | None = None
+    answers: AnswerChecks | None = None
+    reported: dict[int, dict[str, ReportedMean]] = Field(
+        default_factory=dict, description="means by the engines' own histograms, by cell and metric"
+    )
+    machines: dict[int, MachineLoad] = Field(
+        default_factory=dict, description="what the machine did during each cell"
+    )
+
+
+class OfflineResult(Strict):
+    """One engine's throughput on the fixed batch, one repeat."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    repeat: int
+    num_prompts: int
+    prompt_tokens: int
+    completion_tokens: int
+    total_s: float
+    req_per_s: float
+    output_tok_per_s: float
+    total_tok_per_s: float
+
+
+class OfflineResults(Strict):
+    """`offline_results.json`."""
+
+    schema_version: Literal[2] = SCHEMA_VERSION
+    meta: OfflineRunInfo
+    results: list[OfflineResult]
+    skipped: list[Skipped] = Field(default_factory=list)

@@ -1,0 +1,285 @@
+"""Every setting, once. The CLI, the YAML of `--config` and `run.json` are made from these models."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, ConfigDict, Field, PositiveFloat, field_validator, model_validator
+
+from harness.schema.base import Strict
+from harness.schema.load import ClosedLoop, Load, TraceLoad, from_light_to_heavy
+from harness.schema.metrics import METRICS, latencies
+
+#: Which names there are is for the registry to say: installed packages add engines.
+EngineName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]
+Device = Literal["auto", "cuda", "cpu"]
+Dtype = Literal["auto", "fp16", "bf16", "fp32"]
+Fit = Literal["drop", "clip", "scale"]
+
+#: Requests of a closed loop for each one in flight, below which little but its beginning and end is measured.
+MIN_ROUNDS = 3
+
+_REFERENCE = re.compile(r"^(?P<name>[a-z][a-z0-9_-]*)(@(?P<variant>[A-Za-z0-9][A-Za-z0-9._-]*))?$")
+#: Where nobody asks what is installed, and where nothing else is.
+DEFAULT_ENGINES: tuple[EngineName, ...] = ("roseinfer", "vllm")
+
+
+def split(text: str) -> list[str]:
+    """The parts of `a,b,c`."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _split(value: object) -> object:
+    """Accept `a,b,c`, or one number, where a list is meant."""
+    if isinstance(value, int | float):
+        return [value]
+    return split(value) if isinstance(value, str) else value
+
+
+def asks_auto(engines: object) -> bool:
+    """Whether `engines` leaves the choice to the machine, as if none had been named."""
+    return _split(engines) == ["auto"]
+
+
+def _engines(value: object) -> object:
+    """`_split`, where `auto` is no engine among others."""
+    names = _split(value)
+    if isinstance(names, list) and "auto" in names:
+        raise ValueError(
+            "auto stands alone: it means roseinfer and every other engine that is installed; "
+            "give only auto, or the engines by name"
+        )
+    return names
+
+
+class EngineRef(Strict):
+    """An engine and one of its variants: `NAME` or `NAME@VARIANT`."""
+
+    name: EngineName
+    variant: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parse(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        match = _REFERENCE.match(value)
+        if match is None:
+            raise ValueError(f"{value!r} is not NAME or NAME@VARIANT")
+        return {"name": match["name"], "variant": match["variant"]}
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.variant}" if self.variant else self.name
+
+
+def _list_limits(schema: dict[str, Any]) -> None:
+    """What `bench schema` shows: each metric that a limit can be set on as a field of its own."""
+    limit = schema.pop("additionalProperties")
+    schema["properties"] = {name: limit | {"title": METRICS[name].label} for name in latencies("slo")}
+
+
+class Slo(Strict):
+    """A service level: a request is good when it meets every limit given. All in ms."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=_list_limits)
+    __pydantic_extra__: dict[str, PositiveFloat | None]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parse(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        pairs = [part.partition("=") for part in value.split(",") if part]
+        if any(not sep for _, sep, _ in pairs):
+            raise ValueError(f"{value!r} is not like ttft_ms=200,tpot_ms=50")
+        return {key.strip(): limit.strip() for key, _, limit in pairs}
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        known = latencies("slo")
+        if unknown := sorted(self.__pydantic_extra__.keys() - known):
+            raise ValueError(f"there is no {unknown[0]} to limit; known: {', '.join(known)}")
+        return self
+
+
+class Window(Strict):
+    """A part of a cell, in seconds since its first scheduled arrival: `START,END`."""
+
+    start_s: float = Field(ge=0)
+    end_s: float = Field(ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parse(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        start, comma, end = value.partition(",")
+        if not comma:
+            raise ValueError(f"{value!r} is not START,END in seconds")
+        return {"start_s": start.strip(), "end_s": end.strip()}
+
+    @model_validator(mode="after")
+    def _forward(self) -> Self:
+        if self.end_s < self.start_s:
+            raise ValueError(f"{self.end_s:g} s is before {self.start_s:g} s")
+        return self
+
+
+Engines = Annotated[list[EngineRef], BeforeValidator(_engines), Field(min_length=1)]
+Scales = Annotated[list[Annotated[float, Field(gt=0)]], BeforeValidator(_split), Field(min_length=1)]
+Concurrency = Annotated[list[Annotated[int, Field(ge=1)]], BeforeValidator(_split), Field(min_length=1)]
+
+
+class CommonSettings(Strict):
+    """What every benchmark shares."""
+
+    model: str = Field(
+        "auto", description="hub id, local folder, random:gpt2, random:gpt2-tiny or smollm2-135m"
+    )
+    device: Device = Field("auto", description="where the engines run")
+    dtype: Dtype = Field(
+        "auto",
+        description="weights and activations; auto: fp16 on a GPU, bf16 on a CPU that has it, else fp32",
+    )
+    engines: Engines = Field(
+        default_factory=lambda: [EngineRef(name=name) for name in DEFAULT_ENGINES],
+        description="NAME or NAME@VARIANT, comma separated; auto: roseinfer, and every other installed",
+        json_schema_extra={"shown": "auto"},
+    )
+    max_model_len: int | None = Field(
+        None, ge=2, description="context in tokens; the model's own if not given"
+    )
+    vocab_size: int = Field(32_000, ge=2, description="of prompts, where the model's own is unknown")
+    seed: int = Field(0, ge=0, description="of prompts, order and sampling")
+    repeats: int = Field(1, ge=1, description="measure everything this many times")
+    interleave: bool = Field(
+        True,
+        description="take the engines in turn, in balanced orders drawn from the seed; "
+        "else one after the other as they are given",
+    )
+    warmup: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
+        "auto",
+        description="requests before measuring; auto covers every batch size of a closed loop or a batch, "
+        "of a trace those up to 32; 0 is none",
+    )
+    prefix_cache: bool = Field(False, description="let engines reuse the KV cache of shared prefixes")
+    ignore_eos: bool = Field(True, description="every answer has exactly the length asked for")
+    profile: Literal["torch", "nsys", "both"] | None = Field(
+        None, description="profile a sample of the heaviest load after the benchmark"
+    )
+    profile_only: bool = Field(False, description="measure nothing, only profile")
+    out: Path | None = Field(None, description="where runs are kept; default outputs/benchmarks/serving")
+
+    def idle(self) -> dict[str, str]:
+        """Fields that have no effect beside the others, each with the reason."""
+        return {}
+
+    @field_validator("engines")
+    @classmethod
+    def _distinct(cls, engines: list[EngineRef]) -> list[EngineRef]:
+        seen = [str(engine) for engine in engines]
+        if twice := sorted({name for name in seen if seen.count(name) > 1}):
+            raise ValueError(f"named twice: {', '.join(twice)}")
+        return engines
+
+
+class OnlineSettings(CommonSettings):
+    """`bench online`: replay a trace, or hold a number of requests in flight."""
+
+    base_url: str | None = Field(None, description="of the running server that engine `openai` means")
+    api_key_env: str | None = Field(None, description="environment variable that holds the server's API key")
+    trace: str = Field("builtin", description="a name from the catalog, or a file")
+    fit: Fit = Field("drop", description="what happens to a request that does not fit the context")
+    max_output_len: int | None = Field(None, ge=1, description="upper limit of output tokens with --fit clip")
+    scales: Scales = Field([1.0], description="factors on the time between arrivals; smaller is heavier")
+    n: int = Field(
+        200,
+        ge=1,
+        description="requests taken from the head of the trace; in a closed loop those of each --concurrency",
+    )
+    concurrency: Concurrency | None = Field(
+        None,
+        description="closed loop instead of a trace: requests in flight, each number measured in turn",
+    )
+    rounds: int | None = Field(
+        None, ge=1, description="closed loop: at least so many requests for each in flight, best 10 or more"
+    )
+    input_len: int = Field(128, ge=1, description="prompt tokens in the closed loop")
+    output_len: int = Field(64, ge=1, description="output tokens in the closed loop")
+    text_prompts: bool = Field(
+        False, description="send text of as many tokens instead of token ids, so that engines tokenize"
+    )
+    clients: Literal["auto"] | Annotated[int, Field(ge=1)] = Field("auto", description="client processes")
+    calibrate: bool = Field(
+        True, description="measure the client itself first where this machine has no calibration: 15 s"
+    )
+    timeout_s: float = Field(300, gt=0, description="longest silence of an answer before it counts as failed")
+    check_answers: bool = Field(
+        True, description="hold greedy answers to a few prompts against transformers in float32"
+    )
+    slo: Slo | None = Field(None, description="service level for goodput, e.g. ttft_ms=200,tpot_ms=50")
+
+    def idle(self) -> dict[str, str]:
+        if self.concurrency is not None:
+            idle = dict.fromkeys(("trace", "fit", "max_output_len", "scales"), "excludes --concurrency")
+        else:
+            idle = dict.fromkeys(("rounds", "input_len", "output_len"), "needs --concurrency")
+            if self.fit != "clip":
+                idle["max_output_len"] = "needs --fit clip"
+        if all(engine.name != "openai" for engine in self.engines):
+            idle |= dict.fromkeys(("base_url", "api_key_env"), "needs engine openai")
+        return idle
+
+    @model_validator(mode="before")
+    @classmethod
+    def _running_server(cls, given: object) -> object:
+        """An address alone means the server at that address."""
+        if isinstance(given, dict) and given.get("base_url") is not None and "engines" not in given:
+            return given | {"engines": ["openai"]}
+        return given
+
+    window: Window | None = Field(None, description="measure only from START to END seconds of each cell")
+    steady_state: bool = Field(False, description="measure each cell without its ramp-up and ramp-down")
+    aa: bool = Field(False, description="measure every engine as two: the difference found is the noise")
+
+    @property
+    def loads(self) -> list[Load]:
+        """What each engine is measured at, from light to heavy."""
+        if self.concurrency is not None:
+            return from_light_to_heavy(ClosedLoop(concurrency=count) for count in self.concurrency)
+        return from_light_to_heavy(TraceLoad(scale=scale) for scale in self.scales)
+
+    def requests(self, load: Load) -> int:
+        """How many are sent at a load; of a trace at most, where it has fewer."""
+        if not isinstance(load, ClosedLoop):
+            return self.n
+        return max(self.n, (self.rounds or 0) * load.concurrency)
+
+    @property
+    def cut(self) -> Window | Literal["steady"] | None:
+        """The part of each cell that is measured; None: all."""
+        return "steady" if self.steady_state else self.window
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.window is not None and self.steady_state:
+            raise ValueError("--window and --steady-state are two answers to one question: give one of them")
+        if self.aa and self.repeats < 2:
+            raise ValueError("--aa needs repeats to see how they differ: give --repeats 2 or more, best 5")
+        if any(engine.name == "openai" for engine in self.engines) and self.base_url is None:
+            raise ValueError("engine openai needs --base-url, the address of the running server")
+        if len(set(self.scales)) != len(self.scales):
+            raise ValueError("a scale is given twice")
+        if len(set(self.concurrency or ())) != len(self.concurrency or ()):
+            raise ValueError("a number of requests in flight is given twice")
+        return self
+
+
+class OfflineSettings(CommonSettings):
+    """`bench offline`: a fixed batch of token-id prompts through each engine's own API."""
+
+    num_prompts: int = Field(128, ge=1, description="prompts in the batch")
+    input_len: int = Field(256, ge=1, description="tokens of each prompt")
+    output_len: int = Field(64, ge=1, description="tokens generated for each prompt")

@@ -1,0 +1,80 @@
+"""Files that an earlier command stored, read back. Errors name the file, the fault and a hint."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from harness.errors import UsageError
+from harness.schema.base import first_fault
+from harness.schema.results import SCHEMA_VERSION
+
+Model = TypeVar("Model")
+
+OTHER_VERSION = (
+    "read it with the version of bench that wrote it (versions in run.json), or make the run again"
+)
+
+
+def read_stored(path: Path, kind: type[Model] | TypeAdapter[Model], hint: str = OTHER_VERSION) -> Model:
+    """A JSON file as `kind`.
+
+    Raises:
+        UsageError: It cannot be read, or is not what this version of bench writes.
+    """
+    return checked(read_json(path, hint), kind, str(path), hint)
+
+
+def read_of_run(
+    run: Path, name: str, kind: type[Model] | TypeAdapter[Model], hint: str = OTHER_VERSION
+) -> Model:
+    """The file `name` of the run in the folder `run`, which says its schema's version.
+
+    Raises:
+        UsageError: As `read_stored`; or it is of an older schema, which can be converted.
+    """
+    content = read_json(run / name, hint)
+    version = content.get("schema_version", 1) if isinstance(content, dict) else SCHEMA_VERSION
+    if version == 1:
+        raise UsageError(
+            f"{run / name} is of schema 1, and this version of bench reads schema {SCHEMA_VERSION}",
+            f"convert the run: bench convert-run {shlex.quote(str(run))}",
+        )
+    return checked(content, kind, str(run / name), hint)
+
+
+def read_json(path: Path, hint: str = OTHER_VERSION) -> object:
+    """What a JSON file holds.
+
+    Raises:
+        UsageError: It cannot be read, or is no JSON.
+    """
+    try:
+        content: object = from_json(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint) from None
+    except ValueError as error:
+        raise UsageError(
+            f"{path} is not as this version of bench writes it: Invalid JSON: {error}", hint
+        ) from None
+    return content
+
+
+def checked(
+    content: object, kind: type[Model] | TypeAdapter[Model], name: str, hint: str = OTHER_VERSION
+) -> Model:
+    """The content of the file called `name`, as `kind`.
+
+    Raises:
+        UsageError: It is not what this version of bench writes.
+    """
+    adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
+    try:
+        return adapter.validate_python(content)
+    except ValidationError as error:
+        fault = first_fault(error)
+        raise UsageError(f"{name} is not as this version of bench writes it: {fault}", hint) from None

@@ -1,0 +1,141 @@
+"""Watches the machine while a cell is measured: other processes, steal time, clocks, throttling, energy."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean, median
+from time import monotonic
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import psutil
+
+from harness.schema.machine_load import GpuLoad, MachineLoad
+from harness.telemetry.gpu_reader import GpuReader, GpuReading
+
+#: A sample costs some milliseconds of one core, because every process of the machine is looked at.
+PERIOD_S = 1.0
+
+
+class Reading(NamedTuple):
+    """The machine at one moment. CPU times are sums over `cpus`, in seconds since they started."""
+
+    t: float
+    cpus: int
+    busy_s: float
+    steal_s: float
+    own_s: float
+    mhz: float | None
+    gpus: tuple[GpuReading, ...] = ()
+
+
+class CellMonitor:
+    """Samples the machine inside a `with`, in a thread of its own."""
+
+    def __init__(self, period_s: float = PERIOD_S) -> None:
+        self._period_s = period_s
+        self._stop = threading.Event()
+        self._own = _OwnTime()
+        self._thread = threading.Thread(target=self._watch, name="cell monitor", daemon=True)
+        self.readings: list[Reading] = []
+
+    def __enter__(self) -> Self:
+        self._gpu = GpuReader()
+        self._take()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._take()
+        self._gpu.close()
+
+    def summary(self) -> MachineLoad:
+        """What was seen; valid after the `with`."""
+        return summarize_readings(self.readings)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._period_s):
+            self._take()
+
+    def _take(self) -> None:
+        usable = os.sched_getaffinity(0)
+        times = [time for cpu, time in enumerate(psutil.cpu_times(percpu=True)) if cpu in usable]
+        frequency = psutil.cpu_freq()
+        self.readings.append(
+            Reading(
+                t=monotonic(),
+                cpus=len(times),
+                busy_s=sum(sum(time[:3]) + time.irq + time.softirq for time in times),
+                steal_s=sum(time.steal for time in times),
+                own_s=self._own.read(),
+                mhz=frequency.current if frequency and frequency.current else None,
+                gpus=self._gpu.read(),
+            )
+        )
+
+
+class _OwnTime:
+    """CPU seconds of this process and everything below it. Those of a process that ended stay counted."""
+
+    def __init__(self) -> None:
+        self._me = psutil.Process()
+        self._spent: dict[tuple[int, float], float] = {}
+
+    def read(self) -> float:
+        for process in (self._me, *self._me.children(recursive=True)):
+            try:
+                times, born = process.cpu_times(), process.create_time()
+            except psutil.Error:
+                continue
+            self._spent[process.pid, born] = times.user + times.system
+        return sum(self._spent.values())
+
+
+def summarize_readings(readings: Sequence[Reading]) -> MachineLoad:
+    """Readings of one cell, at least two, as one record. What is busy and not ours is foreign."""
+    first, last = readings[0], readings[-1]
+    seconds = last.t - first.t
+    foreign = [
+        max(0.0, (after.busy_s - before.busy_s) - (after.own_s - before.own_s)) / (after.t - before.t)
+        for before, after in pairwise(readings)
+        if after.t > before.t
+    ]
+    clocks = [reading.mhz for reading in readings if reading.mhz is not None]
+    own_s = last.own_s - first.own_s
+    return MachineLoad(
+        seconds=seconds,
+        samples=len(readings),
+        cpus=last.cpus,
+        own_cpu_s=own_s,
+        foreign_cores_mean=max(0.0, last.busy_s - first.busy_s - own_s) / seconds if seconds else 0.0,
+        foreign_cores_max=max(foreign, default=0.0),
+        steal_share=(last.steal_s - first.steal_s) / (seconds * last.cpus) if seconds else 0.0,
+        cpu_mhz_median=median(clocks) if clocks else None,
+        cpu_mhz_min=min(clocks, default=None),
+        gpus=[_gpu(samples) for samples in zip(*(reading.gpus for reading in readings), strict=True)],
+    )
+
+
+def _gpu(samples: Sequence[GpuReading]) -> GpuLoad:
+    clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
+    heat = [sample.temperature_c for sample in samples if sample.temperature_c is not None]
+    power = [sample.power_w for sample in samples if sample.power_w is not None]
+    energy = [sample.energy_j for sample in samples if sample.energy_j is not None]
+    reasons = sorted({reason for sample in samples for reason in sample.throttled})
+    return GpuLoad(
+        sm_clock_mhz_median=median(clocks) if clocks else None,
+        sm_clock_mhz_min=min(clocks, default=None),
+        temperature_c_max=max(heat, default=None),
+        power_w_mean=fmean(power) if power else None,
+        joules=energy[-1] - energy[0] if len(energy) == len(samples) else None,
+        throttled={
+            reason: sum(reason in sample.throttled for sample in samples) / len(samples) for reason in reasons
+        },
+    )

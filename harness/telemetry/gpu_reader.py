@@ -1,0 +1,67 @@
+"""Clocks, temperature, power, energy and throttling of the GPUs, read again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import pynvml
+
+from harness.telemetry.gpu import visible_devices
+
+#: Why a GPU's clocks are below what was asked for, by NVML's bits. Being idle, and clocks that somebody set,
+#: are no reasons.
+THROTTLE_REASONS = {
+    "power cap": pynvml.nvmlClocksEventReasonSwPowerCap,
+    "hardware slowdown": pynvml.nvmlClocksEventReasonHwSlowdown,
+    "thermal (software)": pynvml.nvmlClocksEventReasonSwThermalSlowdown,
+    "thermal (hardware)": pynvml.nvmlClocksEventReasonHwThermalSlowdown,
+    "power brake": pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
+}
+
+
+class GpuReading(NamedTuple):
+    """One GPU at one moment; `energy_j` counts from when its driver was loaded. None: not reported."""
+
+    sm_clock_mhz: float | None
+    temperature_c: float | None
+    power_w: float | None
+    energy_j: float | None
+    throttled: tuple[str, ...] = ()
+
+
+class GpuReader:
+    """Holds NVML open; reads every GPU that this process may use, in the order of CUDA."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._handles = self._stack.enter_context(visible_devices())
+
+    def close(self) -> None:
+        """Close NVML."""
+        self._stack.close()
+
+    def read(self) -> tuple[GpuReading, ...]:
+        """The GPUs now; empty where there is none."""
+        return tuple(map(_read, self._handles))
+
+
+def _read(handle: Any) -> GpuReading:
+    power_mw = _reported(pynvml.nvmlDeviceGetPowerUsage, handle)
+    energy_mj = _reported(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+    reasons = int(_reported(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle) or 0)
+    return GpuReading(
+        sm_clock_mhz=_reported(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        temperature_c=_reported(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+        power_w=None if power_mw is None else power_mw / 1e3,
+        energy_j=None if energy_mj is None else energy_mj / 1e3,
+        throttled=tuple(name for name, bit in THROTTLE_REASONS.items() if reasons & bit),
+    )
+
+
+def _reported(read: Callable[..., Any], *arguments: Any) -> float | None:
+    try:
+        return float(read(*arguments))
+    except pynvml.NVMLError:
+        return None

@@ -1,0 +1,96 @@
+"""A CSV trace as typed columns. An error names the line and the column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import csv
+
+from harness.errors import UsageError
+from harness.traces.source import Source
+
+_COUNT = r"^\s*[0-9]{1,15}\s*$"
+_NUMBER = r"^\s*[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?\s*$"
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a CSV trace, with every value as text."""
+
+    source: Source
+    columns: Any  # a pyarrow.Table
+
+    @classmethod
+    def parse(cls, source: Source) -> Table:
+        """Split into columns. Raises UsageError if a row and the header differ in their number of values."""
+        if repeated := {name for name in source.fields if source.fields.count(name) > 1}:
+            raise source.error(source.first_line, f"column {min(repeated)!r} occurs twice")
+        if b"\n" not in source.body:
+            raise source.error(source.first_line, "there is a header but no request")
+        odd: list[Any] = []
+
+        def keep(row: Any) -> str:
+            odd.append(row)
+            return "skip"
+
+        try:
+            columns = csv.read_csv(
+                pa.BufferReader(source.body),
+                read_options=csv.ReadOptions(use_threads=False, column_names=source.fields, skip_rows=1),
+                parse_options=csv.ParseOptions(ignore_empty_lines=False, invalid_row_handler=keep),
+                convert_options=csv.ConvertOptions(
+                    column_types={name: pa.string() for name in source.fields}, strings_can_be_null=False
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            raise UsageError(f"{source.path}: {error}", "give a CSV file in UTF-8") from None
+        if odd:
+            line = source.first_line + odd[0].number - 1
+            raise source.error(
+                line, f"{odd[0].actual_columns} values, the header has {odd[0].expected_columns}"
+            )
+        return cls(source, columns)
+
+    def __len__(self) -> int:
+        return int(self.columns.num_rows)
+
+    def texts(self, name: str) -> list[str]:
+        """A column as text, without the blanks around each value."""
+        texts: list[str] = pc.utf8_trim_whitespace(self.columns[name]).to_pylist()
+        return texts
+
+    def counts(self, name: str) -> NDArray[np.int64]:
+        """A column of whole numbers, 0 or more."""
+        return np.asarray(self._matching(name, _COUNT, "a whole number from 0", pa.int64()))
+
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """A column of numbers, 0 or more."""
+        return np.asarray(self._matching(name, _NUMBER, "a number from 0", pa.float64()))
+
+    def stamps(self, name: str) -> NDArray[np.float64]:
+        """A column of dates with times, as seconds since its earliest, exact to the nanosecond."""
+        column = self.columns[name].to_pandas()
+        stamps = pd.to_datetime(column, format="ISO8601", utc=True, errors="coerce")
+        self._check(name, stamps.isna().to_numpy(), "a time like 2023-11-16 18:15:46.6805900")
+        nanoseconds = stamps.to_numpy(dtype="datetime64[ns]").astype(np.int64)
+        return np.asarray((nanoseconds - nanoseconds.min()) / 1e9)
+
+    def _matching(self, name: str, pattern: str, meaning: str, type: Any) -> Any:
+        column = self.columns[name]
+        matches = pc.match_substring_regex(column, pattern)
+        self._check(name, ~np.asarray(matches, dtype=bool), meaning)
+        return pc.cast(pc.utf8_trim_whitespace(column), type).to_numpy()
+
+    def _check(self, name: str, wrong: NDArray[np.bool_], meaning: str) -> None:
+        if wrong.any():
+            row = int(wrong.argmax())
+            value = self.columns[name][row].as_py()
+            raise self.source.error(
+                self.source.first_line + 1 + row, f"{name} is {value!r}, which is not {meaning}"
+            )

@@ -1,0 +1,82 @@
+"""The requests of a load: of a trace at a scale, of a closed loop, and for the warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.traces.trace import Trace
+from harness.workload.prompts import PromptSource
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PlannedRequest:
+    """A request: token ids in (int32, one dimension), `output_tokens` out.
+
+    `t_sched_s` is when to send it, in seconds since the start of the load; None in a closed loop. It is not
+    sent before the answer to request `after`, the previous turn of its session, has ended.
+    """
+
+    index: int
+    t_sched_s: float | None
+    prompt: NDArray[np.int32]
+    output_tokens: int
+    after: int | None = None
+
+
+def open_loop(trace: Trace, scale: float, vocab_size: int, seed: int) -> list[PlannedRequest]:
+    """The requests of a trace with all times between arrivals multiplied by `scale`: smaller is heavier.
+
+    Prompts do not depend on the scale. Requests that share block hashes share those tokens. A turn of a
+    session follows the previous turn in the trace."""
+    source = PromptSource(vocab_size, seed, "trace")
+    lengths = trace.input_tokens.tolist()
+    if trace.blocks is None or trace.block_size is None:
+        prompts = [source.distinct(index, length) for index, length in enumerate(lengths)]
+    else:
+        prompts = [
+            source.shared(index, length, blocks, trace.block_size)
+            for index, (length, blocks) in enumerate(zip(lengths, trace.blocks, strict=True))
+        ]
+    times = ((trace.arrival_s - trace.arrival_s[:1]) * scale).tolist()
+    outputs = trace.output_tokens.tolist()
+    return [
+        PlannedRequest(index, *planned)
+        for index, planned in enumerate(zip(times, prompts, outputs, _turns_before(trace), strict=True))
+    ]
+
+
+def _turns_before(trace: Trace) -> list[int | None]:
+    """For each request the index of the previous turn; None for the first turn, and without sessions."""
+    if trace.session is None:
+        return [None] * len(trace)
+    last: dict[str, int] = {}
+    before = []
+    for index, session in enumerate(trace.session.tolist()):
+        before.append(last.get(session))
+        if session:
+            last[session] = index
+    return before
+
+
+def closed_loop(n: int, input_len: int, output_len: int, vocab_size: int, seed: int) -> list[PlannedRequest]:
+    """`n` requests of equal lengths with distinct prompts, each sent when another one ends."""
+    return _batch("closed loop", [(input_len, output_len)] * n, vocab_size, seed)
+
+
+def warmup(lengths: Sequence[tuple[int, int]], vocab_size: int, seed: int) -> list[PlannedRequest]:
+    """One request for each pair of input and output tokens. No prompt shares a prefix with a measured one."""
+    return _batch("warm-up", lengths, vocab_size, seed)
+
+
+def _batch(
+    stream: str, lengths: Sequence[tuple[int, int]], vocab_size: int, seed: int
+) -> list[PlannedRequest]:
+    source = PromptSource(vocab_size, seed, stream)
+    return [
+        PlannedRequest(index, None, source.distinct(index, input_len), output_len)
+        for index, (input_len, output_len) in enumerate(lengths)
+    ]

@@ -1,0 +1,84 @@
+"""The scheduler's contract with a runner: the tokens of one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+#: In `Batch.tokens`: a token that the device has sampled and the host has not seen yet.
+UNKNOWN = -1
+#: Empty `Batch.changed` and `Batch.copies`.
+NO_INTS: Ints = np.empty(0, dtype=np.int64)
+NO_COPIES: Ints = np.empty((2, 0), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive tokens of one request in a batch: rows `start` to `start + count`, after `context`
+    tokens whose keys and values are already cached in `blocks`. `request` is its running row."""
+
+    start: int
+    count: int
+    context: int
+    blocks: Ints
+    request: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The tokens of one step: `T` rows, first the prefill segments, then `D` rows of one token each.
+
+    A runner may launch the two parts apart. It keeps the last token that it sampled for every running row;
+    that is the input of all decode rows, whose `tokens` are UNKNOWN where the host does not know them yet.
+
+    Args:
+        tokens, positions: `[T]`.
+        cache_slots: `[T]`, where in the cache each row's key and value belong (block · block size + offset).
+        segments: the prefill part; a segment that is not the last of its prompt yields no token.
+        decode_lengths: `[D]`, tokens of those requests, the row's own included.
+        last_rows: `[R]`, the rows whose logits are wanted: last tokens of prompts, then all decode rows.
+        requests: `[R]`, which running row each of these is.
+        block_table: `[running rows, max blocks]`, a view of the scheduler's own: it holds what this step
+            needs until the next batch is prepared.
+        block_size: tokens in a block.
+        changed: `[C]`, running rows whose line of `block_table` is not what it was in the batch before.
+        copies: `[2, K]`, blocks to copy before anything is written, sources over targets.
+    """
+
+    tokens: Ints
+    positions: Ints
+    cache_slots: Ints
+    segments: tuple[Segment, ...]
+    decode_lengths: Ints
+    last_rows: Ints
+    requests: Ints
+    block_table: Ints
+    block_size: int
+    changed: Ints = field(default_factory=lambda: NO_INTS)
+    copies: Ints = field(default_factory=lambda: NO_COPIES)
+
+    @property
+    def decode_start(self) -> int:
+        """The first one-token row."""
+        return len(self.tokens) - len(self.decode_lengths)
+
+    @property
+    def prefill_requests(self) -> Ints:
+        """Running rows whose prompt ends in this batch, in the order of `last_rows`."""
+        return self.requests[: len(self.requests) - len(self.decode_lengths)]
+
+    @property
+    def decode_requests(self) -> Ints:
+        """`[D]`, running rows of the one-token rows."""
+        return self.requests[len(self.requests) - len(self.decode_lengths) :]
+
+    @cached_property
+    def decode_blocks(self) -> Ints:
+        """`[D, max blocks]`, block tables of the one-token rows, as wide as the longest of them needs."""
+        widest = -(-int(self.decode_lengths.max(initial=0)) // self.block_size)
+        return self.block_table[self.decode_requests, :widest]

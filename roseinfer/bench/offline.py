@@ -1,0 +1,23 @@
+"""The engine in a worker's process: what a throughput benchmark calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from roseinfer.config import EngineConfig
+from roseinfer.llm import LLM
+from roseinfer.request.params import SamplingParams
+
+
+class Offline:
+    """`settings` are those of EngineConfig."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._llm = LLM(EngineConfig(**settings))
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], max_tokens: int, ignore_eos: bool
+    ) -> list[list[int]]:
+        """Generated token ids of each prompt, greedy, in order."""
+        return self._llm.generate(prompts, SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos))

@@ -1,0 +1,140 @@
+"""Requests given to an engine at their times, without HTTP, and the times of its answers."""
+
+from __future__ import annotations
+
+import csv
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roseinfer.batch import Ints
+from roseinfer.config import ConfigError
+from roseinfer.request.params import Finished, SamplingParams
+from roseinfer.scheduler.scheduler import StepResult
+
+Floats = NDArray[np.float64]
+
+#: Prompts are made of these token ids, which every model has.
+VOCAB_SIZE = 1000
+
+
+class Clock(ABC):
+    """Seconds."""
+
+    @abstractmethod
+    def now(self) -> float: ...
+
+    @abstractmethod
+    def wait_until(self, time: float) -> None: ...
+
+
+class WallClock(Clock):
+    """The time that the engine stamps with."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wait_until(self, time_s: float) -> None:
+        time.sleep(max(0.0, time_s - time.monotonic()))
+
+
+class Steps(Protocol):
+    """What of an engine a replay needs."""
+
+    def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None: ...
+
+    def step(self) -> StepResult | None: ...
+
+    @property
+    def has_work(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """`at` seconds after the start, a prompt `[n]` that is answered with `output` tokens."""
+
+    at: float
+    prompt: NDArray[np.int32]
+    output: int
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Of each request, `[n]`: its tokens, and when it was due, its first and its last token came, in seconds
+    after the start. `duration` is until the last."""
+
+    prompt_tokens: Ints
+    output_tokens: Ints
+    due: Floats
+    first: Floats
+    last: Floats
+    finished: tuple[Finished, ...]
+    duration: float
+
+
+def replay(engine: Steps, arrivals: Sequence[Arrival], clock: Clock) -> Replayed:
+    """Give `arrivals`, in order of their times, to an idle engine and step it until all are answered."""
+    count, start, given = len(arrivals), clock.now(), 0
+    first, last = np.zeros(count), np.zeros(count)
+    finished: list[Finished] = []
+    while given < count or engine.has_work:
+        while given < count and start + arrivals[given].at <= clock.now():
+            params = SamplingParams(arrivals[given].output, ignore_eos=True)
+            engine.add(given, arrivals[given].prompt, params)
+            given += 1
+        result = engine.step()
+        if result is None:
+            clock.wait_until(start + arrivals[given].at)
+            continue
+        now = clock.now() - start
+        first[result.ids] = np.where(first[result.ids] == 0, now, first[result.ids])
+        last[result.ids] = now
+        finished += result.finished
+    return Replayed(
+        prompt_tokens=np.array([len(arrival.prompt) for arrival in arrivals]),
+        output_tokens=np.array([arrival.output for arrival in arrivals]),
+        due=np.array([arrival.at for arrival in arrivals]),
+        first=first,
+        last=last,
+        finished=tuple(finished),
+        duration=clock.now() - start,
+    )
+
+
+def uniform(count: int, rate: float | None, length: int, output: int, seed: int) -> list[Arrival]:
+    """Distinct random prompts, all at once or in a Poisson process of `rate` a second."""
+    rng = np.random.default_rng(seed)
+    at = np.zeros(count) if rate is None else np.cumsum(rng.exponential(1 / rate, count))
+    return [Arrival(float(due), _prompt(rng, length), output) for due in at]
+
+
+def from_trace(path: Path, scale: float, count: int, seed: int) -> list[Arrival]:
+    """The first `count` rows of a CSV with arrival_s, input_tokens and output_tokens; times times `scale`."""
+    rng = np.random.default_rng(seed)
+    try:
+        with path.open(newline="") as lines:
+            rows = [row for row, _ in zip(csv.DictReader(lines), range(count), strict=False)]
+        rows.sort(key=lambda row: float(row["arrival_s"]))
+        times = [float(row["arrival_s"]) for row in rows]
+        return [
+            Arrival(
+                (at - times[0]) * scale,
+                _prompt(rng, int(row["input_tokens"])),
+                int(row["output_tokens"]),
+            )
+            for at, row in zip(times, rows, strict=True)
+        ]
+    except (OSError, KeyError, ValueError, IndexError) as error:
+        raise ConfigError(
+            f"{path} is no trace ({error}); it needs the columns arrival_s, input_tokens, output_tokens"
+        ) from None
+
+
+def _prompt(rng: np.random.Generator, length: int) -> NDArray[np.int32]:
+    return rng.integers(0, VOCAB_SIZE, length).astype(np.int32)

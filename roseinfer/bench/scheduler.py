@@ -1,0 +1,138 @@
+"""`roseinfer bench-scheduler`: the engine without HTTP, or its scheduler in virtual time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+
+from roseinfer.bench.cost import GPT2_ON_H200, StepCost
+from roseinfer.bench.replay import Arrival, Floats, Replayed, WallClock, replay
+from roseinfer.bench.simulator import SimulatedEngine, SimulatedRunner, VirtualClock
+from roseinfer.bench.steps import StepTimes, TimedRunner
+from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.engine.core import Engine
+from roseinfer.engine.resolve import resolve_policies
+from roseinfer.engine.runner import Runner
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A replay and its steps; `host` is CPU seconds of this process a step, where the device took none."""
+
+    engine: str
+    replayed: Replayed
+    steps: StepTimes
+    preemptions: int
+    host: float | None = None
+
+
+def measure(config: EngineConfig, arrivals: Sequence[Arrival]) -> Outcome:
+    """Replay on a real engine. Raises RequestError when a request does not fit it."""
+    engine, clock = Engine(config), WallClock()
+    timed: list[TimedRunner] = []
+
+    def watch(runner: Runner) -> Runner:
+        timed.append(TimedRunner(runner, clock))
+        return timed[0]
+
+    engine.watch(watch)
+    replayed = replay(engine, arrivals, clock)
+    engine.check_idle()
+    return Outcome(engine.info.describe(), replayed, timed[0].times, engine.preemptions)
+
+
+def simulate(config: EngineConfig, arrivals: Sequence[Arrival], cost: StepCost, host: float) -> Outcome:
+    """Replay in virtual time; a step takes `cost` on the device, and `host` seconds before its launch.
+
+    Settings that a device decides are those of a GPU. Raises ConfigError when a request does not fit.
+    """
+    clock = VirtualClock()
+    longest = max(len(arrival.prompt) + arrival.output for arrival in arrivals)
+    max_model_len = config.max_model_len or longest
+    num_blocks = (config.kv_tokens or config.max_active_requests * max_model_len) // config.block_size
+    if longest > min(max_model_len, num_blocks * config.block_size):
+        raise ConfigError(f"the longest request has {longest} tokens; raise --max-model-len or --kv-tokens")
+    timed = TimedRunner(SimulatedRunner(cost, host, clock), clock)
+    engine = SimulatedEngine(
+        timed,
+        resolve_policies(config, torch.device("cuda")),
+        clock,
+        capacity=config.max_active_requests,
+        max_model_len=max_model_len,
+        block_size=config.block_size,
+        num_blocks=num_blocks,
+        prefix_cache=config.prefix_cache,
+        overlap=config.overlap_schedule is not False,
+    )
+    start = time.process_time()
+    replayed = replay(engine, arrivals, clock)
+    real = time.process_time() - start
+    about = f"simulated, a KV cache of {num_blocks * config.block_size} tokens"
+    return Outcome(about, replayed, timed.times, engine.preemptions, real / len(timed.times.seconds))
+
+
+def read_cost(path: Path | None) -> StepCost:
+    """A cost that `write_cost` wrote; GPT-2 on an H200 without a path. Raises ConfigError."""
+    if path is None:
+        return GPT2_ON_H200
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=StepCost)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{path} holds no cost of steps: {error}") from None
+
+
+def write_cost(path: Path, cost: StepCost) -> None:
+    """As JSON."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(cost)) + b"\n")
+
+
+def describe(outcome: Outcome, *, online: bool) -> list[str]:
+    """The result in lines."""
+    replayed, seconds = outcome.replayed, np.array(outcome.steps.seconds)
+    contents = np.array(outcome.steps.contents)
+    prefills = contents[:, 0] > 0
+    prompts, answers = int(replayed.prompt_tokens.sum()), int(replayed.output_tokens.sum())
+    cached = sum(end.cached_tokens for end in replayed.finished)
+    lines = [
+        f"Engine: {outcome.engine}",
+        f"Requests: {len(replayed.due)}",
+        f"Prompt tokens (total): {prompts}, {cached} of them from the prefix cache",
+        f"Completion tokens (total): {answers}",
+        f"Steps: {len(seconds)}, {int(prefills.sum())} of them with prompts",
+        f"Preemptions: {outcome.preemptions}",
+        f"Duration: {replayed.duration:.3f} s",
+        f"Prefill throughput: {_rate(contents[prefills, 1], seconds[prefills])} in steps with prompts",
+        f"Decode throughput: {_rate(contents[~prefills, 4], seconds[~prefills])} in steps without",
+        f"Throughput (completion,total): {answers / replayed.duration:,.1f},"
+        f"{(prompts + answers) / replayed.duration:,.1f} tokens/s",
+    ]
+    if outcome.host is not None:
+        lines.append(
+            f"Host: {outcome.host * 1e6:.0f} us of CPU time a step, the simulation's own part included"
+        )
+    if online:
+        several = replayed.output_tokens > 1
+        generation = (replayed.last - replayed.first)[several] / (replayed.output_tokens[several] - 1)
+        lines += [
+            _spread("TTFT", replayed.first - replayed.due),
+            _spread("TPOT", generation),
+            _spread("Latency", replayed.last - replayed.due),
+        ]
+    return lines
+
+
+def _rate(tokens: Floats, seconds: Floats) -> str:
+    return f"{tokens.sum() / seconds.sum():,.1f} tokens/s" if len(seconds) else "none"
+
+
+def _spread(name: str, seconds: Floats) -> str:
+    if not len(seconds):
+        return f"{name}: none"
+    p50, p95, p99 = np.percentile(seconds * 1e3, [50, 95, 99])
+    return f"{name}: mean {seconds.mean() * 1e3:.2f}, p50/p95/p99 {p50:.2f}/{p95:.2f}/{p99:.2f} ms"

@@ -1,0 +1,104 @@
+"""The real scheduler and loop in virtual time: a cost function takes the place of the device."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roseinfer.batch import Batch, Ints
+from roseinfer.bench.cost import StepCost
+from roseinfer.bench.replay import Clock
+from roseinfer.engine.loop import Loop
+from roseinfer.engine.runner import Pending, Runner
+from roseinfer.engine.sampler import SamplingBatch
+from roseinfer.kvcache.blocks import BlockAllocator
+from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
+from roseinfer.request.logprobs import StepLogprobs
+from roseinfer.request.params import SamplingParams
+from roseinfer.scheduler.policies import Policies
+from roseinfer.scheduler.request import Request
+from roseinfer.scheduler.running import Running
+from roseinfer.scheduler.scheduler import Scheduler, StepResult
+
+
+class VirtualClock(Clock):
+    """A clock that moves only when a wait moves it."""
+
+    def __init__(self) -> None:
+        self._now = 1.0
+
+    def now(self) -> float:
+        return self._now
+
+    def wait_until(self, time_s: float) -> None:
+        self._now = max(self._now, time_s)
+
+
+class SimulatedRunner(Runner):
+    """A device that computes one step after the other, each for as long as `cost` says; all tokens are 0.
+
+    `host` seconds go by on the host before each launch.
+    """
+
+    def __init__(self, cost: StepCost, host: float, clock: Clock) -> None:
+        self._cost, self._host, self._clock = cost, host, clock
+        self._idle_from = 0.0
+
+    def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
+        self._clock.wait_until(self._clock.now() + self._host)
+        self._idle_from = max(self._clock.now(), self._idle_from) + self._cost.seconds(batch)
+        return _SimulatedPending(self._clock, self._idle_from, len(batch.requests))
+
+
+class _SimulatedPending(Pending):
+    def __init__(self, clock: Clock, done_at: float, count: int) -> None:
+        self._clock, self._done_at, self._count = clock, done_at, count
+
+    def tokens(self) -> Ints:
+        self._clock.wait_until(self._done_at)
+        return np.zeros(self._count, dtype=np.int64)
+
+    def logprobs(self) -> StepLogprobs | None:
+        return None
+
+
+class SimulatedEngine:
+    """Steps as an Engine does, in the time of `clock`."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        policies: Policies,
+        clock: Clock,
+        *,
+        capacity: int,
+        max_model_len: int,
+        block_size: int,
+        num_blocks: int,
+        prefix_cache: bool,
+        overlap: bool,
+    ) -> None:
+        self.running = Running(capacity, max_model_len, block_size)
+        self.allocator = BlockAllocator(num_blocks)
+        self.prefixes = (PrefixCache if prefix_cache else NoPrefixCache)(self.allocator, block_size)
+        self.scheduler = Scheduler(
+            self.running, self.allocator, self.prefixes, policies, eos=(), clock=clock.now
+        )
+        self._loop = Loop(self.scheduler, self.running, runner, overlap=overlap)
+        self._clock = clock
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    @property
+    def preemptions(self) -> int:
+        return self.scheduler.preemptions
+
+    def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None:
+        """Queue a prompt `[n]`."""
+        self.scheduler.add(Request(request_id, prompt, params, self._clock.now(), prompt))
+
+    def step(self) -> StepResult | None:
+        """As Engine.step."""
+        return self._loop.step()

@@ -1,0 +1,54 @@
+"""What an engine runs with."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import msgspec
+
+from roseinfer.config import EngineConfig
+from roseinfer.request.limits import Limits
+
+
+class RunnerInfo(msgspec.Struct, frozen=True):
+    """What computes a step. `cuda_graph`: batch sizes that have a graph; `decode_parts`: those of them that
+    decode in parts. A switch that does nothing here is off."""
+
+    attention: str
+    prefill_backend: str
+    cuda_graph: tuple[int, ...] = ()
+    pinned_staging: bool = False
+    decode_parts: tuple[int, ...] = ()
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """`linear` names what multiplies with the weights; `fused_ops`: kernels do several operators' work."""
+
+    dtype: str
+    fused_ops: bool
+    linear: str
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """`config` has no `auto` and no None for what has a default."""
+
+    config: EngineConfig
+    limits: Limits
+    model: ModelInfo
+    runner: RunnerInfo
+
+    @property
+    def spin_s(self) -> float:
+        """Seconds that processes without work stay awake for more."""
+        return (self.config.spin_ms or 0.0) / 1e3
+
+    def settings(self) -> dict[str, object]:
+        """All of it by name; what is in use takes the place of the switch that asked for it."""
+        settings = asdict(self.config)
+        for part in (self.limits, self.model, self.runner):
+            settings |= msgspec.structs.asdict(part)
+        return settings
+
+    def describe(self) -> str:
+        """One line that says what is in use."""
+        return " ".join(f"{name}={value}" for name, value in self.settings().items())

@@ -1,0 +1,84 @@
+"""C++ kernels that attend to cached keys and values, block by block; see paged_decode.cpp, paged_prefill.cpp.
+
+Reference: `roseinfer.attention.torch_paged.TorchPagedAttention`. Both raise BuildError where the kernels
+cannot be built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from roseinfer.kernels.cpu.build import FLOAT, INT, LONG, POINTER, kernel
+
+_DECODE = {torch.float32: "paged_decode_fp32", torch.bfloat16: "paged_decode_bf16"}
+DECODE_DTYPES = tuple(_DECODE)
+#: Elements of a head, and tokens of a prompt, that the kernels take at a time.
+VECTOR = 16
+#: The largest head of `paged_prefill`.
+MAX_PREFILL_DIM = 1024
+
+
+def paged_decode(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, out: Tensor,
+    slots: NDArray[np.int64], blocks: NDArray[np.int64], lengths: NDArray[np.int64], block_size: int,
+) -> None:  # fmt: skip
+    """Store one token of each of `D` requests, attend to its request's tokens, and write the result to `out`.
+
+    Args:
+        q, out: `[D, heads, dim]`, and k, v `[D, kv heads, dim]`: a token's row is contiguous, `out` wholly.
+        keys, values: one layer's cache, `[slots, kv heads, dim]`.
+        slots: `[D]`, where the tokens' keys and values belong.
+        blocks: `[D, max blocks]`, block tables.
+        lengths: `[D]`, tokens of each request, the new one included.
+    """
+    _paged_decode(q.dtype)(
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), q.stride(0), k.stride(0), v.stride(0),
+        keys.data_ptr(), values.data_ptr(), out.data_ptr(), slots.ctypes.data,
+        blocks.ctypes.data, blocks.shape[1], lengths.ctypes.data, len(lengths),
+        q.shape[1], k.shape[1], q.shape[2], block_size, q.shape[2] ** -0.5,
+    )  # fmt: skip
+
+
+def paged_prefill(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, out: Tensor, workspace: Tensor,
+    slots: NDArray[np.int64], blocks: NDArray[np.int64], prompts: NDArray[np.int64], block_size: int,
+) -> None:  # fmt: skip
+    """Store the `T` tokens of prompts, attend causally within each, and write the result to `out`; bfloat16.
+
+    Args:
+        q, out: `[T, heads, dim]`, and k, v `[T, kv heads, dim]`, keys, values: as in `paged_decode`.
+        workspace: `workspace_size` elements, which are overwritten.
+        slots: `[T]`, where the tokens' keys and values belong.
+        blocks: flat, the blocks of what is cached of each prompt.
+        prompts: `[P, 4]`, of each prompt its first row, its rows, its cached tokens, its first of `blocks`.
+    """
+    _paged_prefill()(
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), q.stride(0), k.stride(0), v.stride(0),
+        keys.data_ptr(), values.data_ptr(), out.data_ptr(), workspace.data_ptr(),
+        slots.ctypes.data, blocks.ctypes.data, prompts.ctypes.data, len(prompts),
+        q.shape[1], k.shape[1], q.shape[2], block_size, q.shape[2] ** -0.5,
+    )  # fmt: skip
+
+
+def workspace_size(prompts: NDArray[np.int64], kv_heads: int, dim: int) -> int:
+    """Elements of workspace that `paged_prefill` needs for `prompts`."""
+    keys = -(-prompts[:, 1:3].sum(axis=1) // VECTOR) * VECTOR
+    return 2 * int(keys.sum()) * kv_heads * dim
+
+
+@cache
+def _paged_decode(dtype: torch.dtype) -> Callable[..., None]:
+    arguments = (*[POINTER] * 3, *[LONG] * 3, *[POINTER] * 5, LONG, POINTER, LONG, *[INT] * 4, FLOAT)
+    return kernel(_DECODE[dtype], *arguments)
+
+
+@cache
+def _paged_prefill() -> Callable[..., None]:
+    arguments = (*[POINTER] * 3, *[LONG] * 3, *[POINTER] * 7, LONG, *[INT] * 4, FLOAT)
+    return kernel("paged_prefill_bf16", *arguments)

@@ -1,0 +1,62 @@
+"""The C++ kernels of a CPU as a model's products and operators."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from roseinfer.kernels.cpu import linear as products
+from roseinfer.kernels.cpu import ops
+from roseinfer.kernels.cpu.build import load_library
+from roseinfer.kernels.cpu.dot import has_bf16_dot
+from roseinfer.models.config import ModelConfig
+from roseinfer.models.linear import Linear
+from roseinfer.models.ops import Ops
+
+
+class CpuLinear(Linear):
+    """bfloat16, with bias, GELU and residual added to the float32 sums. Raises BuildError."""
+
+    name = "cpu-bf16"
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._packed = products.pack(weight, bias)
+        self.weight, self.bias = self._packed.weight, self._packed.bias
+
+    @staticmethod
+    def supports(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> bool:
+        """bf16 on a CPU that has its dot product, even numbers of inputs. Raises BuildError."""
+        even = not (config.width | config.ffn_width | config.heads * config.head_dim) % 2
+        return even and device.type == "cpu" and dtype == torch.bfloat16 and has_bf16_dot()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return products.linear(x, self._packed)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        return products.linear(x, self._packed, gelu=True)
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        return products.linear(x, self._packed, residual)
+
+
+class CpuOps(Ops):
+    """Tensors are contiguous, float32 or bfloat16; `rotate` works in place. Raises BuildError."""
+
+    def __init__(self) -> None:
+        load_library()
+
+    @staticmethod
+    def supports(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> bool:
+        """Widths of whole vectors, as half a head must be."""
+        vector = ops.VECTOR
+        whole = not (config.width % vector or config.ffn_width % vector or config.head_dim % (2 * vector))
+        return device.type == "cpu" and dtype in ops.DTYPES and whole
+
+    def rms_norm(self, x: Tensor, gain: Tensor, eps: float) -> Tensor:
+        return ops.rms_norm(x, gain, eps)
+
+    def rotate(self, qk: Tensor, gain: Tensor | None, eps: float, turns: Tensor) -> Tensor:
+        return ops.rotate(qk, gain, eps, turns)
+
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        return ops.swiglu(gate_up)

@@ -1,0 +1,38 @@
+"""What a request must fit."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from roseinfer.request.params import RequestError
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Token ids are below `vocab_size`; prompt and answer together fit the context of `max_model_len` tokens,
+    and the cache of `kv_tokens`."""
+
+    vocab_size: int
+    max_model_len: int
+    kv_tokens: int
+
+    def left(self, prompt_tokens: int) -> int:
+        """How long the answer to a prompt may get, in tokens."""
+        return min(self.max_model_len, self.kv_tokens) - prompt_tokens
+
+    def check(self, prompt: NDArray[np.int32], max_tokens: int) -> None:
+        """Raise RequestError unless the engine can serve this prompt `[n]`."""
+        if len(prompt) == 0:
+            raise RequestError("the prompt is empty", "prompt")
+        total = len(prompt) + max_tokens
+        if total > self.max_model_len:
+            raise RequestError(
+                f"{len(prompt)} prompt tokens and {max_tokens} of max_tokens are {total}, "
+                f"more than the context of {self.max_model_len} tokens",
+                "prompt",
+            )
+        if total > self.kv_tokens:
+            raise RequestError(f"{total} tokens do not fit the KV cache of {self.kv_tokens} tokens", "prompt")
+        if int(prompt.min()) < 0 or int(prompt.max()) >= self.vocab_size:
+            raise RequestError(f"token ids must be from 0 to {self.vocab_size - 1}", "prompt")

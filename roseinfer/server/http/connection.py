@@ -1,0 +1,271 @@
+"""HTTP/1.1 over one socket: requests in, responses and event streams out.
+
+A protocol of its own, and not an ASGI server, because a stream then costs one write a token: no task, no
+queue and no dictionary between a token and its socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import sys
+import termios
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from roseinfer.server.http import writer
+from roseinfer.server.http.errors import HttpError, InternalError
+from roseinfer.server.http.parser import HttpRequest, RequestParser
+from roseinfer.server.http.response import Response
+
+log = logging.getLogger(__name__)
+
+#: Requests that may wait for the one before them on the same connection.
+MAX_PIPELINED = 16
+#: Seconds: for an unused connection, for a request to come in, for a client that does not read its answer
+#: at all, and for one that was refused to read why.
+IDLE_TIMEOUT = RECEIVE_TIMEOUT = STALL_TIMEOUT = 60.0
+LINGER_TIMEOUT = 5.0
+
+
+class Producer(Protocol):
+    """Makes a connection's response piece by piece."""
+
+    def pause(self) -> None:
+        """The client does not read fast enough: keep what comes."""
+
+    def resume(self) -> None:
+        """The client has read."""
+
+    def close(self) -> None:
+        """The client has gone."""
+
+
+Handler = Callable[[HttpRequest, "Connection"], Awaitable[Response | None]]
+
+
+@dataclass(eq=False)
+class Connections:
+    """All connections of one front end, and what they share. A handler gives a Response, or None when it has
+    left an `Producer` with the connection."""
+
+    handler: Handler
+    error_response: Callable[[HttpError], Response]
+    on_close: Callable[[], None]
+    all: set[Connection] = field(default_factory=set)
+    stopping: bool = False
+    none_left: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def sweep(self) -> None:
+        """Close connections that have taken too long. Call it every second or so."""
+        now = time.monotonic()
+        for connection in list(self.all):
+            connection.check(now)
+
+    def stop(self) -> None:
+        """Close connections as soon as each has its response."""
+        self.stopping = True
+        for connection in list(self.all):
+            if not connection.busy:
+                connection.close()
+        self._see_whether_none_is_left()
+
+    def closed(self, connection: Connection) -> None:
+        """A connection reports that it has closed."""
+        self.all.discard(connection)
+        self.on_close()
+        self._see_whether_none_is_left()
+
+    def _see_whether_none_is_left(self) -> None:
+        if self.stopping and not self.all:
+            self.none_left.set()
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection. Requests on it are answered one after the other."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._parser = RequestParser(self._take, self._continue)
+        self._waiting: deque[HttpRequest] = deque()
+        self._request: HttpRequest | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._producer: Producer | None = None
+        self._paused = self._lingering = self._continuing = False
+        self._since, self._unread = time.monotonic(), 0
+
+    @property
+    def busy(self) -> bool:
+        return self._request is not None
+
+    @property
+    def received(self) -> float:
+        """When the request that is answered now arrived: monotonic (s)."""
+        assert self._request is not None
+        return self._request.received
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are not registered as subclasses of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        self._write = self._transport.write
+        self._connections.all.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connections.closed(self)
+        if self._task is not None:
+            self._task.cancel()
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None
+        self._waiting.clear()
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            return
+        try:
+            self._parser.feed(data)
+        except HttpError as error:
+            self._refuse(error)
+
+    def pause_writing(self) -> None:
+        self._paused, self._since = True, time.monotonic()
+        if self._producer is not None:
+            self._producer.pause()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._producer is not None:
+            self._producer.resume()
+
+    # One request after the other.
+
+    def _take(self, request: HttpRequest) -> None:
+        self._waiting.append(request)
+        self._continuing = False  # the body came without
+        if self._request is None:
+            self._next()
+        elif len(self._waiting) >= MAX_PIPELINED:
+            self._transport.pause_reading()
+
+    def _continue(self) -> None:
+        """The client asks whether to send a body (`expect: 100-continue`): it may when the answers before are
+        written."""
+        self._continuing = self._request is not None
+        if not self._continuing:
+            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _next(self) -> None:
+        self._request = self._waiting.popleft()
+        self._task = asyncio.get_running_loop().create_task(self._handle(self._request))
+
+    async def _handle(self, request: HttpRequest) -> None:
+        try:
+            response = await self._connections.handler(request, self)
+        except HttpError as error:
+            response = self._connections.error_response(error)
+        except Exception:
+            log.exception("%s %s", request.method, request.path)
+            response = self._connections.error_response(InternalError())
+        self._task = None
+        if response is not None:
+            self.respond(response)
+
+    def _done(self) -> None:
+        request, self._producer = self._request, None
+        assert request is not None
+        self._request, self._since = None, time.monotonic()
+        if not request.keep_alive or self._connections.stopping:
+            self._transport.close()
+        elif self._waiting:
+            self._transport.resume_reading()
+            self._next()
+        elif self._continuing:
+            self._continue()
+
+    def _refuse(self, error: HttpError) -> None:
+        """Answer what cannot be read on from; drop what still comes, so that the client can read why."""
+        if self._request is not None or self._transport.is_closing():
+            self.abort()
+            return
+        self._lingering, self._since = True, time.monotonic()
+        self._write(writer.whole(self._connections.error_response(error), keep_alive=False, with_body=True))
+        self._transport.write_eof()
+
+    # What handlers and answers call.
+
+    def answer_with(self, producer: Producer) -> None:
+        """Leave the response to `producer`."""
+        self._producer = producer
+        if self._paused:
+            producer.pause()
+
+    def respond(self, response: Response) -> None:
+        """Send a whole response."""
+        request = self._request
+        if request is None or self._transport.is_closing():
+            return
+        keep_alive = request.keep_alive and not self._connections.stopping
+        self._write(writer.whole(response, keep_alive=keep_alive, with_body=request.method != "HEAD"))
+        self._done()
+
+    def begin_stream(self) -> Callable[[bytes], None]:
+        """Start an event stream. Returns the function that writes a piece of it."""
+        request = self._request
+        assert request is not None
+        request.keep_alive &= request.chunked  # without chunks, the stream ends with the connection
+        self._write(writer.stream_head(keep_alive=request.keep_alive, chunked=request.chunked))
+        return self._write_chunk if request.chunked else self._write
+
+    def _write_chunk(self, data: bytes) -> None:
+        self._write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def end_stream(self) -> None:
+        """End the event stream; the connection can carry the next request."""
+        assert self._request is not None
+        if self._request.chunked:
+            self._write(b"0\r\n\r\n")
+        self._done()
+
+    def check(self, now: float) -> None:
+        """Close it if nothing has moved for too long. What the client reads is a move."""
+        unread = self._count_unread()
+        if unread < self._unread:
+            self._since = now
+        self._unread = unread
+        receiving = self._request is None and self._parser.receiving and not self._lingering
+        waited = now - (self._parser.began if receiving else self._since)
+        if self._lingering:
+            limit = LINGER_TIMEOUT
+        elif self._request is None:
+            limit = RECEIVE_TIMEOUT if receiving else IDLE_TIMEOUT
+        else:
+            limit = STALL_TIMEOUT if self._paused else waited
+        if waited <= limit:
+            return
+        if receiving:
+            self._refuse(HttpError(408, f"the request took longer than {RECEIVE_TIMEOUT:.0f} s to come in"))
+        else:
+            self.abort()
+
+    def _count_unread(self) -> int:
+        """Bytes that the client has yet to take: here, and in the kernel, which takes more only now and then;
+        0 where it can hold them all."""
+        here = self._transport.get_write_buffer_size()
+        if not here:
+            return 0
+        kernel = fcntl.ioctl(self._transport.get_extra_info("socket"), termios.TIOCOUTQ, bytes(4))
+        return here + int.from_bytes(kernel, sys.byteorder)
+
+    def close(self) -> None:
+        """Close it when what was written is sent."""
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close it at once."""
+        self._transport.abort()

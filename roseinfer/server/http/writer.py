@@ -1,0 +1,33 @@
+"""Responses, and the heads of event streams, to the bytes that a client gets."""
+
+from __future__ import annotations
+
+from roseinfer.server.http.response import Response
+
+_REASONS = {
+    200: b"OK", 400: b"Bad Request", 401: b"Unauthorized", 404: b"Not Found", 405: b"Method Not Allowed",
+    408: b"Request Timeout", 409: b"Conflict", 413: b"Content Too Large", 429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large", 500: b"Internal Server Error", 503: b"Service Unavailable",
+}  # fmt: skip
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+)
+
+
+def whole(response: Response, *, keep_alive: bool, with_body: bool) -> bytes:
+    """A whole response."""
+    headers = {"content-length": str(len(response.body)), **response.headers}
+    if response.body:
+        headers["content-type"] = response.content_type
+    if not keep_alive:
+        headers["connection"] = "close"
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    status = b"HTTP/1.1 %d %b\r\n" % (response.status, _REASONS[response.status])
+    return status + lines.encode("latin-1") + b"\r\n" + (response.body if with_body else b"")
+
+
+def stream_head(*, keep_alive: bool, chunked: bool) -> bytes:
+    """The head of a stream's response."""
+    close = b"" if keep_alive else b"connection: close\r\n"
+    framing = b"transfer-encoding: chunked\r\n" if chunked else b""
+    return _STREAM_HEAD + close + framing + b"\r\n"

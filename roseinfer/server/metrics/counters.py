@@ -1,0 +1,88 @@
+"""Numbers that all front ends can read: one row for each, written by that one alone."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Upper bounds (s) of the buckets of every histogram; one more takes the rest.
+BOUNDS = np.array(
+    [1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
+)
+#: What is counted, and the histograms, with the words that `/metrics` has for them.
+COUNTS = {
+    "requests": "Answers that the engine has ended.",
+    "discarded": "Answers given up before their end: the client went away, or a stop string was found.",
+    "prompt_tokens": "Prompt tokens submitted to the engine.",
+    "generation_tokens": "Tokens generated.",
+}
+HISTOGRAMS = {
+    "time_to_first_token": "From the arrival of a request to its first token.",
+    "time_per_output_token": "Mean time of a token after the first, of each ended answer.",
+    "inter_token_latency": "From one token of an answer to the next.",
+    "tokenize": "From a checked request with a text to its token ids, with the wait for a thread.",
+    "queue_wait": "From submission to the engine to admission.",
+    "prefill": "From admission to the first token.",
+}
+_INFLIGHT, _CLOSED, _FIRST_COUNT = range(3)
+_FIRST_HISTOGRAM = _FIRST_COUNT + len(COUNTS)
+_BUCKETS = len(BOUNDS) + 1
+_WIDTH = _FIRST_HISTOGRAM + len(HISTOGRAMS) * (_BUCKETS + 1)
+
+
+class Counters:
+    """Shared memory with the descriptor `fd`."""
+
+    def __init__(self, fd: int, front_ends: int, own: int) -> None:
+        self.fd = fd
+        self._table = np.frombuffer(mmap.mmap(fd, front_ends * _WIDTH * 8)).reshape(front_ends, _WIDTH)
+        self._own = self._table[own]
+        self._column = {name: _FIRST_COUNT + index for index, name in enumerate(COUNTS)}
+        for index, name in enumerate(HISTOGRAMS):
+            self._column[name] = _FIRST_HISTOGRAM + index * (_BUCKETS + 1)
+
+    @classmethod
+    def create(cls, front_ends: int) -> Counters:
+        """For the first front end; the others open its descriptor."""
+        fd = os.memfd_create("roseinfer-counters")
+        os.ftruncate(fd, front_ends * _WIDTH * 8)
+        return cls(fd, front_ends, 0)
+
+    @property
+    def inflight(self) -> int:
+        """Answers in flight, in all front ends."""
+        return int(self._table[:, _INFLIGHT].sum())
+
+    def closed(self) -> list[int]:
+        """Connections that each front end has had and closed."""
+        return [int(count) for count in self._table[:, _CLOSED]]
+
+    def count(self, name: str) -> float:
+        """A count over all front ends."""
+        return float(self._table[:, self._column[name]].sum())
+
+    def histogram(self, name: str) -> tuple[list[float], float]:
+        """Samples in each bucket, and the sum of all samples (s), over all front ends."""
+        start = self._column[name]
+        *buckets, total = self._table[:, start : start + _BUCKETS + 1].sum(0).tolist()
+        return buckets, total
+
+    def set_inflight(self, count: int) -> None:
+        self._own[_INFLIGHT] = count
+
+    def count_closed(self) -> None:
+        self._own[_CLOSED] += 1
+
+    def add(self, name: str, amount: int) -> None:
+        """Count `amount` more."""
+        self._own[self._column[name]] += amount
+
+    def observe(self, name: str, samples: NDArray[np.float64]) -> None:
+        """Add samples (s) to a histogram."""
+        start = self._column[name]
+        buckets = np.bincount(np.searchsorted(BOUNDS, samples), minlength=_BUCKETS)
+        self._own[start : start + _BUCKETS] += buckets
+        self._own[start + _BUCKETS] += samples.sum()

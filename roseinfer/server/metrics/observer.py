@@ -1,0 +1,57 @@
+"""Times of requests as this front end sees them, taken for a whole step at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roseinfer.request.params import Finished
+from roseinfer.server.metrics.counters import Counters
+
+#: Answers are identified by the last bits of their ids; there are never more at once.
+_SLOTS = 1 << 16
+
+
+class Observer:
+    """Keeps when each answer's last token came, and feeds the counters."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._last = np.zeros(_SLOTS)  # monotonic (s); of a request without a token: its arrival
+        self._tokens = np.zeros(_SLOTS, dtype=np.int64)
+
+    def submitted(self, id: int, prompt_tokens: int, received: float) -> None:
+        """An answer was asked for by a request that arrived at `received`."""
+        self._last[id % _SLOTS], self._tokens[id % _SLOTS] = received, 0
+        self._counters.add("prompt_tokens", prompt_tokens)
+
+    def step(self, ids: NDArray[np.int64], finished: Sequence[Finished]) -> None:
+        """Each of `ids` has got a token."""
+        now, slots = time.monotonic(), ids % _SLOTS
+        gaps, first = now - self._last[slots], self._tokens[slots] == 0
+        self._last[slots] = now
+        self._tokens[slots] += 1
+        counters = self._counters
+        counters.add("generation_tokens", len(ids))
+        if first.any():
+            counters.observe("time_to_first_token", gaps[first])
+            gaps = gaps[~first]
+        counters.observe("inter_token_latency", gaps)
+        if finished:
+            self._ended(finished)
+
+    def _ended(self, finished: Sequence[Finished]) -> None:
+        counters = self._counters
+        counters.add("requests", len(finished))
+        counters.observe("queue_wait", np.array([end.queue_wait for end in finished]))
+        counters.observe("prefill", np.array([end.prefill for end in finished]))
+        later = self._tokens[[end.id % _SLOTS for end in finished]] - 1
+        generation = np.array([end.generation for end in finished])
+        counters.observe("time_per_output_token", generation[later > 0] / later[later > 0])
+
+    def discarded(self) -> None:
+        """An answer was given up."""
+        self._counters.add("discarded", 1)

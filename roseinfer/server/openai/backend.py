@@ -1,0 +1,32 @@
+"""What requests are answered with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roseinfer.server.engine_client import EngineClient
+from roseinfer.tokenizer.chat import ChatTemplate
+from roseinfer.tokenizer.detokenizer import Detokenizer, NoText
+from roseinfer.tokenizer.names import TokenNames
+from roseinfer.tokenizer.tokenizer import Tokenizer
+
+_NO_NAMES = TokenNames([], {})
+
+
+@dataclass(frozen=True)
+class Backend:
+    """The engine and the model's text; `model` is its name for clients, `stream_interval` tokens a chunk."""
+
+    engine: EngineClient
+    tokenizer: Tokenizer | None
+    model: str
+    stream_interval: int
+    chat_template: ChatTemplate | None
+
+    def detokenizer(self) -> Detokenizer:
+        """For the text of a new choice."""
+        return NoText() if self.tokenizer is None else self.tokenizer.detokenizer()
+
+    def names(self) -> TokenNames:
+        """How single tokens are written."""
+        return _NO_NAMES if self.tokenizer is None else self.tokenizer.names

@@ -1,0 +1,105 @@
+"""One choice of a completion while it grows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from roseinfer.request.logprobs import TokenLogprobs
+from roseinfer.request.params import Finished
+from roseinfer.server.http.errors import HttpError
+from roseinfer.server.openai.backend import Backend
+from roseinfer.server.openai.generation import Generation
+from roseinfer.server.openai.logprobs import ChoiceLogprobs, Logprobs
+from roseinfer.server.openai.responses import ChoiceBody
+from roseinfer.tokenizer.detokenizer import StopStrings
+
+
+class Choice:
+    """Takes the tokens of one choice from the engine, and keeps what they add until `take`.
+
+    Args:
+        form: of its logprobs, where the request asks for them.
+        on_end: called with the choice, its finish reason and the engine's end, once it has ended; that end is
+            None where a stop string came first.
+        on_error: called when there are no more tokens.
+    """
+
+    __slots__ = (
+        "_begun", "_first_token", "_ids", "_logprobs", "_min_tokens", "_on_end", "_on_error", "_stops",
+        "_text", "_texts", "_with_ids", "index", "tokens",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        index: int,
+        generation: Generation,
+        backend: Backend,
+        form: type[Logprobs],
+        on_end: Callable[[Choice, str, Finished | None], None],
+        on_error: Callable[[HttpError], None],
+    ) -> None:
+        self.index, self._on_end, self._on_error = index, on_end, on_error
+        params = generation.params
+        self._text, self._stops = backend.detokenizer(), StopStrings(generation.stops)
+        self._min_tokens, self._with_ids = params.min_tokens, generation.with_ids
+        count = params.logprobs
+        self._logprobs = None if count is None else ChoiceLogprobs(form, count, backend.names())
+        self.tokens = 0
+        self._texts: list[str] = []
+        self._ids: list[int] = []
+        self._begun: Finished | None = None
+        self._first_token = 0.0
+
+    def begin(self, begun: Finished) -> None:
+        """What the engine knows at the first token, which is there now."""
+        self._begun, self._first_token = begun, time.monotonic()
+
+    def add_logprobs(self, logprobs: TokenLogprobs) -> None:
+        """Of the token that the next `push` brings."""
+        if self._logprobs is not None:
+            self._logprobs.add(logprobs)
+
+    def push(self, token: int, end: Finished | None) -> None:
+        """The next token; `end` comes with the last."""
+        reason = self._add(token, end)
+        if reason is not None:
+            self._on_end(self, reason, end)
+
+    def fail(self, error: HttpError) -> None:
+        """There is no next token."""
+        self._on_error(error)
+
+    def take(self, reason: str | None) -> ChoiceBody:
+        """What the tokens since the last call have added; `reason` where they end the choice."""
+        logprobs = None if self._logprobs is None else self._logprobs.take()
+        body = ChoiceBody(self.index, "".join(self._texts), logprobs, reason)
+        if self._with_ids:
+            body.token_ids = self._ids
+        self._texts, self._ids = [], []
+        return body
+
+    def stopped(self) -> Finished | None:
+        """What the engine would report if it had ended the choice now, which a stop string has done."""
+        if self._begun is None:
+            return None
+        return msgspec.structs.replace(self._begun, generation=time.monotonic() - self._first_token)
+
+    def _add(self, token: int, end: Finished | None) -> str | None:
+        """Keep what `token` adds. Returns the finish reason when it is the last: `stop` before the engine's
+        end where a stop string was found."""
+        self.tokens += 1
+        text = self._text.push(token)
+        if self._logprobs is not None:
+            self._logprobs.extend(text)
+        shown = self._stops.push(text) if self.tokens > self._min_tokens else text
+        if end is not None and not self._stops.found:
+            shown += self._stops.push(self._text.finish()) + self._stops.finish()
+        self._texts.append(shown)
+        if self._with_ids:
+            self._ids.append(token)
+        if self._stops.found:
+            return "stop"
+        return end.reason.value if end is not None else None

@@ -1,0 +1,106 @@
+"""The answer to one HTTP request, in one JSON body."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from roseinfer.request.params import Finished
+from roseinfer.server.http.connection import Connection
+from roseinfer.server.http.errors import HttpError
+from roseinfer.server.http.response import Response
+from roseinfer.server.openai.backend import Backend
+from roseinfer.server.openai.choice import Choice
+from roseinfer.server.openai.errors import error_response
+from roseinfer.server.openai.generation import Generation
+from roseinfer.server.openai.requests import GenerationRequest
+from roseinfer.server.openai.responses import ChoiceBody, Format, Metrics, PromptDetails, Usage
+
+
+class Completion:
+    """A choice for each prompt and each of `n`; the response is sent when the last has ended.
+
+    Args:
+        format: how bodies are written.
+        tokenize: seconds that it took until the prompts were token ids.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        connection: Connection,
+        request: GenerationRequest,
+        format: Format,
+        tokenize: float,
+    ) -> None:
+        self._backend, self._connection, self._request = backend, connection, request
+        self._format, self._tokenize = format, tokenize
+        self._choices: list[Choice] = []
+        self._ids: list[int] = []  # the engine's, of each choice
+        self._open = 0  # choices that have not ended
+        self._prompt_tokens = self._cached_tokens = 0
+        self._bodies: list[ChoiceBody] = []
+
+    def start(self, generation: Generation, prompts: list[NDArray[np.int32]]) -> None:
+        """Ask the engine for every choice; what it makes answers the connection's request."""
+        self._prompt_tokens = sum(map(len, prompts))
+        self._open = len(prompts) * generation.n
+        for index in range(self._open):
+            choice = self._choice(index, generation)
+            self._choices.append(choice)
+            prompt, params = prompts[index // generation.n], generation.params_of(index)
+            self._ids.append(self._backend.engine.submit(prompt, params, choice, self._connection.received))
+        self._connection.answer_with(self)
+
+    def _choice(self, index: int, generation: Generation) -> Choice:
+        return Choice(index, generation, self._backend, self._format.logprobs, self._end_choice, self.fail)
+
+    def pause(self) -> None:
+        """The client does not read fast enough; nothing is sent before the end anyway."""
+
+    def resume(self) -> None:
+        """The client has read."""
+
+    def close(self) -> None:
+        """Free what the engine still has of this request."""
+        for id in self._ids:
+            self._backend.engine.discard(id)
+
+    def fail(self, error: HttpError) -> None:
+        """End all choices with `error`."""
+        if self._open:
+            self._open = 0
+            self.close()
+            self._send_error(error)
+
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        made = sum(choice.tokens for choice in self._choices)
+        usage = Usage(self._prompt_tokens, made, self._prompt_tokens + made)
+        if not self._backend.engine.info.config.prefix_cache:
+            return usage
+        return msgspec.structs.replace(usage, prompt_tokens_details=PromptDetails(self._cached_tokens))
+
+    def _end_choice(self, choice: Choice, reason: str, end: Finished | None) -> None:
+        if end is None:  # a stop string was found before the engine's end
+            self._backend.engine.discard(self._ids[choice.index])
+            end = choice.stopped()
+        body = choice.take(reason)
+        if end is not None:
+            if choice.index % self._request.n == 0:  # a prompt counts once
+                self._cached_tokens += end.cached_tokens
+            if self._request.return_metrics:
+                body.metrics = Metrics.of(self._tokenize, end)
+        self._send_choice(choice, body, last=self._open == 1)
+        self._open -= 1
+
+    def _send_choice(self, choice: Choice, body: ChoiceBody, *, last: bool) -> None:
+        """`choice` has ended with `body`."""
+        self._bodies.append(body)
+        if last:
+            bodies = sorted(self._bodies, key=lambda body: body.index)
+            self._connection.respond(Response(200, self._format.whole(bodies, self.usage())))
+
+    def _send_error(self, error: HttpError) -> None:
+        self._connection.respond(error_response(error))

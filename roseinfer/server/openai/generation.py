@@ -1,0 +1,196 @@
+"""From a request's body to what the engine is asked for; what is wrong with it is refused here."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from roseinfer.request.limits import Limits
+from roseinfer.request.params import MAX_TOKENS, RequestError, SamplingParams
+from roseinfer.server.http.errors import BadRequestError
+from roseinfer.server.openai.requests import ChatRequest, CompletionRequest, GenerationRequest, Message
+from roseinfer.tokenizer.chat import ChatError, ChatTemplate
+
+MAX_CHOICES = 128
+MAX_STOPS = 64
+#: Every token is compared with them, in time that grows with the square of their length.
+MAX_STOP_CHARACTERS = 256
+PROMPT_KINDS = "prompt must be text, token ids, or lists of either"
+#: OpenAI's own default for completions.
+DEFAULT_MAX_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A valid request: what its choices are generated from, `n` for each prompt.
+
+    `with_ids`: token ids are listed. `special_tokens`: texts get those that the tokenizer adds by itself.
+    `fills_context`: there is no limit but the context, and `params.max_tokens` is not final.
+    """
+
+    prompts: tuple[str | NDArray[np.int32], ...]
+    params: SamplingParams
+    n: int
+    stops: tuple[str, ...]
+    with_ids: bool
+    special_tokens: bool = True
+    fills_context: bool = False
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.prompts) * self.n
+
+    def params_of(self, index: int) -> SamplingParams:
+        """Those of choice `index`, which has a seed of its own."""
+        return msgspec.structs.replace(self.params, seed=(self.params.seed + index) % 2**64)
+
+    def fit(self, limits: Limits, prompts: list[NDArray[np.int32]]) -> Generation:
+        """With a final `max_tokens`. Raises BadRequestError where one of `prompts` does not fit."""
+        generation = self
+        try:
+            if self.fills_context:
+                params = msgspec.structs.replace(self.params, max_tokens=max(limits.left(len(prompts[0])), 1))
+                generation = replace(self, params=params, fills_context=False)
+            for prompt in prompts:
+                limits.check(prompt, generation.params.max_tokens)
+        except RequestError as error:
+            raise BadRequestError(str(error), error.field) from None
+        return generation
+
+
+def from_completion(request: CompletionRequest, max_model_len: int) -> Generation:
+    """What `request` asks for. Raises BadRequestError for what is wrong or not supported."""
+    _refuse(
+        echo=request.echo,
+        suffix=request.suffix,
+        best_of=request.best_of not in (None, request.n),
+    )
+    max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    prompts = _prompts(request.prompt, max_model_len)
+    return _generation(request, max_tokens, prompts, logprobs=request.logprobs)
+
+
+def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation:
+    """The same for a chat: its messages become the prompt through the model's template."""
+    _refuse(
+        tools=request.tools,
+        response_format=(request.response_format or {}).get("type", "text") != "text",
+    )
+    if template is None:
+        raise BadRequestError("the model has no chat template; use /v1/completions", "messages")
+    if not request.messages:
+        raise BadRequestError("messages is empty", "messages")
+    try:
+        prompt = template.render([_turn(message) for message in request.messages])
+    except ChatError as error:
+        raise BadRequestError(str(error), "messages") from None
+    limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
+    return _generation(
+        request, limit, (prompt,), special_tokens=False,
+        logprobs=_chat_logprobs(request), logprobs_field="top_logprobs",
+    )  # fmt: skip
+
+
+def _chat_logprobs(request: ChatRequest) -> int | None:
+    """How many of the likeliest tokens are asked for; None: no logprobs."""
+    if not request.logprobs and request.top_logprobs:
+        raise BadRequestError("top_logprobs needs logprobs to be true", "top_logprobs")
+    return (request.top_logprobs or 0) if request.logprobs else None
+
+
+def _generation(
+    request: GenerationRequest,
+    max_tokens: int | None,
+    prompts: tuple[str | NDArray[np.int32], ...],
+    *,
+    special_tokens: bool = True,
+    logprobs: int | None,
+    logprobs_field: str = "logprobs",
+) -> Generation:
+    _refuse(
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        logit_bias=request.logit_bias,
+    )
+    if not 1 <= request.n <= MAX_CHOICES:
+        raise BadRequestError(f"n must be from 1 to {MAX_CHOICES}", "n")
+    if len(prompts) * request.n > MAX_CHOICES:
+        raise BadRequestError(f"more than {MAX_CHOICES} answers in one request", "prompt")
+    stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
+    if len(stops) > MAX_STOPS:
+        raise BadRequestError(f"more than {MAX_STOPS} stop strings", "stop")
+    if "" in stops:
+        raise BadRequestError("a stop string is empty", "stop")
+    if any(len(stop) > MAX_STOP_CHARACTERS for stop in stops):
+        raise BadRequestError(f"a stop string is longer than {MAX_STOP_CHARACTERS} characters", "stop")
+    try:
+        params = SamplingParams(
+            max_tokens=MAX_TOKENS if max_tokens is None else max_tokens,
+            min_tokens=request.min_tokens,
+            temperature=1.0 if request.temperature is None else request.temperature,
+            top_k=max(request.top_k or 0, 0),
+            top_p=1.0 if request.top_p is None else request.top_p,
+            seed=secrets.randbits(64) if request.seed is None else request.seed % 2**64,
+            ignore_eos=request.ignore_eos,
+            logprobs=logprobs,
+            stops=bool(stops),
+        )
+    except RequestError as error:
+        field = logprobs_field if error.field == "logprobs" else error.field
+        raise BadRequestError(str(error), field) from None
+    return Generation(
+        prompts, params, request.n, stops, request.return_token_ids, special_tokens, max_tokens is None
+    )
+
+
+def _refuse(**asked: object) -> None:
+    """Raise for what was asked for and is not there."""
+    for name, value in asked.items():
+        if value:
+            raise BadRequestError(f"{name} is not supported", name)
+
+
+def _prompts(prompt: str | list[Any], most: int) -> tuple[str | NDArray[np.int32], ...]:
+    """A text, texts, token ids, or lists of token ids; these are `most` at most."""
+    if isinstance(prompt, str):
+        return (prompt,)
+    if not prompt:
+        raise BadRequestError("prompt is empty", "prompt")
+    if type(prompt[0]) is int:
+        return (_token_ids(prompt, most),)
+    if len(prompt) > MAX_CHOICES:
+        raise BadRequestError(f"more than {MAX_CHOICES} prompts", "prompt")
+    if all(isinstance(part, str) for part in prompt):
+        return tuple(prompt)
+    if all(isinstance(part, list) for part in prompt):
+        return tuple(_token_ids(part, most) for part in prompt)
+    raise BadRequestError(PROMPT_KINDS, "prompt")
+
+
+def _token_ids(ids: list[Any], most: int) -> NDArray[np.int32]:
+    if len(ids) > most:
+        raise too_long(most)
+    if {*map(type, ids)} - {int} or (ids and not 0 <= min(ids) <= max(ids) < 2**31):
+        raise BadRequestError(PROMPT_KINDS, "prompt")
+    return np.array(ids, dtype=np.int32)
+
+
+def too_long(most: int) -> BadRequestError:
+    """A prompt that the context of `most` tokens does not hold."""
+    return BadRequestError(f"the prompt is longer than the context of {most} tokens", "prompt")
+
+
+def _turn(message: Message) -> dict[str, str]:
+    """The message as templates know it."""
+    content = message.content or ""
+    if not isinstance(content, str):
+        if any(part.type != "text" or part.text is None for part in content):
+            raise BadRequestError("only text is supported in messages", "messages")
+        content = "\n".join(part.text or "" for part in content)
+    turn = {"role": message.role, "content": content}
+    return turn if message.name is None else turn | {"name": message.name}

@@ -1,0 +1,96 @@
+"""Logprobs as OpenAI's routes give them: one entry for every token of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from roseinfer.request.logprobs import TokenLogprobs
+from roseinfer.tokenizer.names import TokenName, TokenNames
+
+#: Tokens with their logprobs: the one that was taken, then the likeliest in falling order.
+Named = Iterator[tuple[TokenName, float]]
+
+
+class CompletionLogprobs(msgspec.Struct):
+    """Of /v1/completions. `top_logprobs` are the token taken and the likeliest; `text_offset` is where in the
+    answer's text a token begins, in characters."""
+
+    tokens: list[str] = []
+    token_logprobs: list[float] = []
+    top_logprobs: list[dict[str, float]] = []
+    text_offset: list[int] = []
+
+    def add(self, named: Named, offset: int) -> None:
+        """The next token."""
+        top: dict[str, float] = {}
+        for name, logprob in named:
+            top.setdefault(_legacy(name), logprob)
+        taken = next(iter(top))
+        self.tokens.append(taken)
+        self.token_logprobs.append(top[taken])
+        self.top_logprobs.append(top)
+        self.text_offset.append(offset)
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    """A token that could have been taken."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ContentLogprob(msgspec.Struct, frozen=True):
+    """A token that was taken; `bytes` of several tokens joined are the UTF-8 of their text."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """Of /v1/chat/completions."""
+
+    content: list[ContentLogprob] = []
+    refusal: None = None
+
+    def add(self, named: Named, offset: int) -> None:
+        """The next token."""
+        (taken, logprob), *likeliest = named
+        top = [TopLogprob(name.text, value, name.bytes) for name, value in likeliest]
+        self.content.append(ContentLogprob(taken.text, logprob, taken.bytes, top))
+
+
+Logprobs = CompletionLogprobs | ChatLogprobs
+
+
+class ChoiceLogprobs:
+    """Collects the logprobs of one choice, with the `count` likeliest tokens of each, until they are sent."""
+
+    def __init__(self, form: type[Logprobs], count: int, names: TokenNames) -> None:
+        self._form, self._count, self._names = form, count, names
+        self._collected, self._offset = form(), 0
+
+    def add(self, logprobs: TokenLogprobs) -> None:
+        """Of the next token."""
+        end, names = 1 + self._count, self._names
+        tokens, values = logprobs.tokens[:end], logprobs.values[:end]
+        named = ((names[token], value) for token, value in zip(tokens, values, strict=True))
+        self._collected.add(named, self._offset)
+
+    def extend(self, text: str) -> None:
+        """The text has grown by `text`, a stop string included."""
+        self._offset += len(text)
+
+    def take(self) -> Logprobs:
+        """Those of the tokens since the last call."""
+        collected, self._collected = self._collected, self._form()
+        return collected
+
+
+def _legacy(name: TokenName) -> str:
+    """The name in completions, where there is no field for bytes."""
+    return name.text if name.whole else f"bytes:{name.text}"

@@ -1,0 +1,161 @@
+"""The bodies of answers, as OpenAI defines them and vLLM extends them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from roseinfer.request.params import Finished
+from roseinfer.server.openai.logprobs import ChatLogprobs, CompletionLogprobs, Logprobs
+
+_encode = msgspec.json.Encoder().encode
+
+
+class PromptDetails(msgspec.Struct, frozen=True):
+    """Prompt tokens that were in the prefix cache."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tokens of a whole HTTP request; details where the prefix cache is on."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails | msgspec.UnsetType = msgspec.UNSET
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """Where an answer's time went, in ms: `tokenize_ms` in the front end, before the engine saw it, and the
+    others in the engine."""
+
+    tokenize_ms: float
+    queue_wait_ms: float
+    prefill_ms: float
+    time_to_first_token_ms: float
+    generation_time_ms: float
+
+    @classmethod
+    def of(cls, tokenize: float, end: Finished) -> Metrics:
+        """Of a request that ended; `tokenize` in s."""
+        return cls(
+            tokenize_ms=tokenize * 1e3,
+            queue_wait_ms=end.queue_wait * 1e3,
+            prefill_ms=end.prefill * 1e3,
+            time_to_first_token_ms=(end.queue_wait + end.prefill) * 1e3,
+            generation_time_ms=end.generation * 1e3,
+        )
+
+
+class ChoiceBody(msgspec.Struct, omit_defaults=True):
+    """An answer, or what a chunk adds to it."""
+
+    index: int
+    text: str
+    logprobs: Logprobs | None
+    finish_reason: str | None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    metrics: Metrics | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatText(msgspec.Struct, omit_defaults=True):
+    """A message, or what a chunk adds to it; its first chunk says whose it is."""
+
+    content: str
+    role: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class MessageBody(msgspec.Struct, omit_defaults=True):
+    """An answer of a chat."""
+
+    index: int
+    message: ChatText
+    logprobs: Logprobs | None
+    finish_reason: str | None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    metrics: Metrics | msgspec.UnsetType = msgspec.UNSET
+
+
+class DeltaBody(msgspec.Struct, omit_defaults=True):
+    """What a chunk adds to an answer of a chat."""
+
+    index: int
+    delta: ChatText
+    logprobs: Logprobs | None
+    finish_reason: str | None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    metrics: Metrics | msgspec.UnsetType = msgspec.UNSET
+
+
+class ResponseBody(msgspec.Struct):
+    """A whole response, or a chunk of a stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: Sequence[ChoiceBody | MessageBody | DeltaBody]
+    usage: Usage | msgspec.UnsetType | None
+    object: str
+
+
+UsageField = Usage | msgspec.UnsetType | None
+
+
+class Format(Protocol):
+    """How the answers of one request are written. Bodies of one request share their id."""
+
+    logprobs: type[Logprobs]
+
+    def whole(self, choices: list[ChoiceBody], usage: UsageField) -> bytes:
+        """A whole response."""
+
+    def chunk(self, choices: list[ChoiceBody], usage: UsageField, *, first: bool = False) -> bytes:
+        """A chunk of a stream; `first` of its choice."""
+
+
+class CompletionFormat:
+    """Of /v1/completions."""
+
+    logprobs: type[Logprobs] = CompletionLogprobs
+
+    def __init__(self, model: str) -> None:
+        self._id, self._created, self._model = f"cmpl-{uuid.uuid4().hex}", int(time.time()), model
+
+    def whole(self, choices: list[ChoiceBody], usage: UsageField) -> bytes:
+        return _encode(ResponseBody(self._id, self._created, self._model, choices, usage, "text_completion"))
+
+    def chunk(self, choices: list[ChoiceBody], usage: UsageField, *, first: bool = False) -> bytes:
+        return self.whole(choices, usage)
+
+
+class ChatFormat:
+    """Of /v1/chat/completions."""
+
+    logprobs: type[Logprobs] = ChatLogprobs
+
+    def __init__(self, model: str) -> None:
+        self._id, self._created, self._model = f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), model
+
+    def whole(self, choices: list[ChoiceBody], usage: UsageField) -> bytes:
+        messages = [
+            MessageBody(
+                c.index, ChatText(c.text, "assistant"), c.logprobs, c.finish_reason, c.token_ids, c.metrics
+            )
+            for c in choices
+        ]
+        return _encode(ResponseBody(self._id, self._created, self._model, messages, usage, "chat.completion"))
+
+    def chunk(self, choices: list[ChoiceBody], usage: UsageField, *, first: bool = False) -> bytes:
+        role = "assistant" if first else msgspec.UNSET
+        deltas = [
+            DeltaBody(c.index, ChatText(c.text, role), c.logprobs, c.finish_reason, c.token_ids, c.metrics)
+            for c in choices
+        ]
+        return _encode(
+            ResponseBody(self._id, self._created, self._model, deltas, usage, "chat.completion.chunk")
+        )

@@ -1,0 +1,165 @@
+"""The answer to one HTTP request, as a stream of events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from roseinfer.request.params import Finished
+from roseinfer.server.http.connection import Connection
+from roseinfer.server.http.errors import HttpError
+from roseinfer.server.openai.backend import Backend
+from roseinfer.server.openai.choice import Choice
+from roseinfer.server.openai.completion import Completion
+from roseinfer.server.openai.errors import error_body, error_response
+from roseinfer.server.openai.generation import Generation
+from roseinfer.server.openai.logprobs import Logprobs
+from roseinfer.server.openai.requests import GenerationRequest, StreamOptions
+from roseinfer.server.openai.responses import ChoiceBody, Format, UsageField
+
+_encode = msgspec.json.encode
+#: Placeholders from which a chunk's changing parts are cut out.
+_TEXT, _ID = "\x00text\x00", 2**63 - 25
+
+
+class StreamedCompletion(Completion):
+    """A chunk for every choice and `stream_interval` tokens.
+
+    While the client does not read, tokens are kept and leave together in one chunk when it reads again: a
+    slow client costs memory for its tokens and no more.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        connection: Connection,
+        request: GenerationRequest,
+        format: Format,
+        tokenize: float,
+    ) -> None:
+        super().__init__(backend, connection, request, format, tokenize)
+        self.paused = False
+        self._options = self._request.stream_options or StreamOptions()
+        self._streamed: list[StreamedChoice] = []
+        self._write: Callable[[bytes], None] | None = None
+
+    def _choice(self, index: int, generation: Generation) -> StreamedChoice:
+        choice = StreamedChoice(
+            index, generation, self._backend, self._format.logprobs, self._end_choice, self.fail, self
+        )
+        self._streamed.append(choice)
+        return choice
+
+    def begin(self) -> Callable[[bytes], None]:
+        """What writes events; the first call sends the response's head."""
+        if self._write is None:
+            self._write = self._connection.begin_stream()
+        return self._write
+
+    def event(self, body: ChoiceBody, *, first: bool) -> bytes:
+        """What adds `body` to its choice."""
+        usage: UsageField = None if self._options.include_usage else msgspec.UNSET
+        if self._options.continuous_usage_stats:
+            usage = self.usage()
+        return _event(self._format.chunk([body], usage, first=first))
+
+    @property
+    def same_chunks(self) -> bool:
+        """Whether chunks differ in nothing but text and token ids."""
+        return not self._options.continuous_usage_stats
+
+    def pause(self) -> None:
+        self.paused = True
+        for choice in self._streamed:
+            choice.direct = False
+
+    def resume(self) -> None:
+        self.paused = False
+        for choice in self._streamed:
+            choice.flush()
+
+    def _send_choice(self, choice: Choice, body: ChoiceBody, *, last: bool) -> None:
+        write = self.begin()
+        write(self.event(body, first=not self._streamed[choice.index].begun))
+        if last:
+            if self._options.include_usage:
+                write(_event(self._format.chunk([], self.usage())))
+            self._end()
+
+    def _send_error(self, error: HttpError) -> None:
+        if self._write is None:
+            self._connection.respond(error_response(error))
+        else:
+            self._write(_event(error_body(error)))
+            self._end()
+
+    def _end(self) -> None:
+        self.begin()(_event(b"[DONE]"))
+        self._connection.end_stream()
+
+
+class StreamedChoice(Choice):
+    """Sends what its tokens add, every `stream_interval` tokens.
+
+    `begun`: its first chunk is sent. `direct`: nothing is kept, and a token that is whole characters becomes
+    a chunk by a template.
+    """
+
+    __slots__ = ("_completion", "_escaped", "_interval", "_template", "_uniform", "_write", "begun", "direct")
+
+    def __init__(
+        self,
+        index: int,
+        generation: Generation,
+        backend: Backend,
+        form: type[Logprobs],
+        on_end: Callable[[Choice, str, Finished | None], None],
+        on_error: Callable[[HttpError], None],
+        completion: StreamedCompletion,
+    ) -> None:
+        super().__init__(index, generation, backend, form, on_end, on_error)
+        self._completion, self._interval = completion, backend.stream_interval
+        self._escaped = self._text.escaped
+        plain = not self._stops.stops and self._logprobs is None
+        self._uniform = self._interval == 1 and plain and completion.same_chunks
+        self._template = b""
+        self.begun = self.direct = False
+
+    def push(self, token: int, end: Finished | None) -> None:
+        if self.direct and end is None:
+            text = self._escaped[token]
+            if text is not None:
+                self.tokens += 1
+                self._write(self._template % ((text, token) if self._with_ids else text))
+                return
+        reason = self._add(token, end)
+        if reason is not None:
+            self.direct = False
+            self._on_end(self, reason, end)
+        elif not self._completion.paused and (self.tokens == 1 or len(self._texts) >= self._interval):
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is kept, and see whether tokens can be sent directly from now on."""
+        if not self._texts:
+            return
+        self._write = self._completion.begin()
+        self._write(self._completion.event(self.take(None), first=not self.begun))
+        self.begun = True
+        self.direct = self._uniform and self._text.clean
+        if self.direct and not self._template:
+            self._template = self._make_template()
+
+    def _make_template(self) -> bytes:
+        """A chunk with `%b` for its text, and `%d` for its token id where ids are asked for."""
+        body = ChoiceBody(self.index, _TEXT, None, None)
+        if self._with_ids:
+            body.token_ids = [_ID]
+        chunk = self._completion.event(body, first=False).replace(b"%", b"%%")
+        head, tail = chunk.rsplit(_encode(_TEXT)[1:-1], 1)
+        return head + b"%b" + tail.replace(b"%d" % _ID, b"%d")
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"

@@ -1,0 +1,58 @@
+"""A process below the server's parent process."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+#: Seconds that a process gets to end by itself.
+STOP_TIMEOUT = 2.0
+
+
+class Child:
+    """A module, started with `sockets`, which are closed in this process, and the descriptors `shared`, which
+    are not.
+
+    Like this process, it looks for modules in the current folder only where it was started as `python -m …`.
+    It has a process group of its own, so that Ctrl-C in a terminal reaches only its parent.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        sockets: Sequence[socket.socket],
+        *,
+        shared: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        here = [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]
+        self._process = subprocess.Popen(
+            [sys.executable, *here, "-m", module, *arguments],
+            pass_fds=[*shared, *(sock.fileno() for sock in sockets)],
+            process_group=0,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+        )
+        for sock in sockets:
+            sock.close()
+
+    def wait_or_kill(self) -> None:
+        """Wait until it has ended by itself; kill it if it does not."""
+        try:
+            self._process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def how_it_ended(self) -> str:
+        """In words, for the log: the process must be ending."""
+        try:
+            code = self._process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            return "its channel closed"
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,150 @@
+"""One front end: HTTP on one side, a channel to the engine on the other.
+
+The first front end is the server's parent process. The others are started as
+`python -m roseinfer.server.process.front_end` with INDEX ENGINE_FD HANDOVER_FD COUNTERS_FD SETTINGS, get
+their connections over the handover socket, and end when it closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+import msgspec
+import uvloop
+
+from roseinfer.config import ConfigError
+from roseinfer.model_folder import model_folder
+from roseinfer.server.app import App
+from roseinfer.server.config import ServerConfig
+from roseinfer.server.engine_client import EngineClient
+from roseinfer.server.http.connection import Connection, Connections
+from roseinfer.server.http.errors import EngineDeadError
+from roseinfer.server.metrics.counters import Counters
+from roseinfer.server.openai.backend import Backend
+from roseinfer.server.openai.errors import error_response
+from roseinfer.tokenizer.chat import ChatTemplate
+from roseinfer.tokenizer.tokenizer import load_tokenizer
+from roseinfer.tracing.spans import span
+
+#: Seconds that answers in flight get when the server stops.
+GRACE = 1.0
+#: Seconds between looks for connections that take too long.
+SWEEP = 1.0
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What a front end is started with."""
+
+    server: ServerConfig
+    model: str
+
+
+class FrontEnd:
+    """Use `await start()` first; `on_death` is called when the engine ends by itself after that."""
+
+    def __init__(
+        self,
+        index: int,
+        settings: Settings,
+        channel: socket.socket,
+        counters: Counters,
+        on_death: Callable[[], None],
+    ) -> None:
+        server = settings.server
+        self.engine = EngineClient(channel, index, counters, on_death)
+        tokenizer = load_tokenizer(settings.model)
+        template = ChatTemplate.load(model_folder(settings.model))
+        name = server.served_model_name or settings.model
+        backend = Backend(self.engine, tokenizer, name, server.stream_interval, template)
+        app = App(
+            backend,
+            counters,
+            api_key=server.api_key,
+            max_inflight=server.max_inflight_requests,
+            tokenize_threads=server.tokenize_threads if server.mp_async_admit else 0,
+        )
+        self._detokenizer = backend.detokenizer
+        self._connections = Connections(app.handle, error_response, counters.count_closed)
+        self._adopting: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Wait for the engine. Raises ConfigError or EngineDeadError when it cannot start."""
+        await self.engine.start()
+        self._detokenizer().escaped.fill()
+        span.mark_for_nsys()
+        gc.collect()
+        gc.freeze()
+        self._sweep()
+
+    def adopt(self, sock: socket.socket) -> None:
+        """Serve a client's connection."""
+        task = asyncio.get_running_loop().create_task(self._connect(sock))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    async def _connect(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(lambda: Connection(self._connections), sock)
+        except OSError:  # it has gone already
+            sock.close()
+            self._connections.on_close()
+
+    def _sweep(self) -> None:
+        self._connections.sweep()
+        asyncio.get_running_loop().call_later(SWEEP, self._sweep)
+
+    async def stop(self) -> None:
+        """Let answers in flight end, for a moment, then close every connection."""
+        self._connections.stop()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._connections.none_left.wait(), GRACE)
+        for connection in list(self._connections.all):
+            connection.abort()
+        self.engine.stop()
+
+
+async def _serve(front_end: FrontEnd, handover: socket.socket, ended: asyncio.Event) -> None:
+    def receive() -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                data, descriptors, _, _ = socket.recv_fds(handover, 1, 1)
+                if not data:
+                    ended.set()
+                    return
+                front_end.adopt(socket.socket(fileno=descriptors[0]))
+
+    handover.setblocking(False)
+    try:
+        await front_end.start()
+    except (ConfigError, EngineDeadError):
+        return  # the parent knows it, too
+    handover.send(b"r")
+    asyncio.get_running_loop().add_reader(handover, receive)
+    await ended.wait()
+    asyncio.get_running_loop().remove_reader(handover)
+    await front_end.stop()
+
+
+async def _main(index: int, engine: int, handover: int, counters: int, settings: Settings) -> None:
+    ended = asyncio.Event()
+    numbers = Counters(counters, settings.server.num_front_ends, index)
+    channel = socket.socket(fileno=engine)
+    front_end = FrontEnd(index, settings, channel, numbers, ended.set)
+    await _serve(front_end, socket.socket(fileno=handover), ended)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    index, engine, handover, counters = map(int, sys.argv[1:5])
+    settings = msgspec.json.decode(sys.argv[5], type=Settings)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_main(index, engine, handover, counters, settings))

@@ -1,0 +1,118 @@
+"""The other front ends as processes of their parent, and which of them serves which connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from types import TracebackType
+
+from roseinfer.server.metrics.counters import Counters
+from roseinfer.server.process.child import Child
+
+log = logging.getLogger(__name__)
+
+#: Seconds until accepting is tried again when this process has no descriptor left.
+RETRY = 0.5
+
+
+class FrontEnds:
+    """Front ends 1, 2, … as processes. Leaving the context ends them."""
+
+    def __init__(self, settings: bytes, channels: list[socket.socket], counters: Counters) -> None:
+        self.children: list[Child] = []
+        self.handovers: list[socket.socket] = []
+        for index, channel in enumerate(channels, 1):
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            numbers = (index, channel.fileno(), theirs.fileno(), counters.fd)
+            arguments = [*map(str, numbers), settings.decode()]
+            sockets = [channel, theirs]
+            module = "roseinfer.server.process.front_end"
+            self.children.append(Child(module, arguments, sockets, shared=[counters.fd]))
+            self.handovers.append(ours)
+
+    def __enter__(self) -> FrontEnds:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ask all to end, wait until they have, and kill those that do not."""
+        self.ask_to_stop()
+        for child in self.children:
+            child.wait_or_kill()
+
+    def ask_to_stop(self) -> None:
+        """Have each end once its answers in flight have, or after a moment."""
+        for handover in self.handovers:
+            handover.close()
+
+    async def ready(self, on_death: Callable[[int], None]) -> None:
+        """Wait until all take connections; `on_death` is called with the index of one that ends."""
+        loop = asyncio.get_running_loop()
+
+        def ended(index: int, handover: socket.socket) -> None:
+            loop.remove_reader(handover)
+            on_death(index)
+
+        for index, handover in enumerate(self.handovers):
+            handover.setblocking(False)
+            if await loop.sock_recv(handover, 1):
+                loop.add_reader(handover, ended, index, handover)
+            else:
+                on_death(index)
+
+
+class Dispatcher:
+    """Accepts connections and gives each to the front end that has the fewest open ones."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        others: list[socket.socket],
+        counters: Counters,
+        adopt: Callable[[socket.socket], None],
+    ) -> None:
+        self._listener, self._others, self._counters, self._adopt = listener, others, counters, adopt
+        self._given = [0] * (1 + len(others))
+        listener.setblocking(False)
+
+    def start(self) -> None:
+        """Take connections from now on."""
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    def stop(self) -> None:
+        """Take no more."""
+        asyncio.get_running_loop().remove_reader(self._listener)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                continue
+            except OSError as error:
+                log.error("cannot accept connections: %s", error.strerror)
+                self.stop()
+                asyncio.get_running_loop().call_later(RETRY, self.start)
+                return
+            self._dispatch(sock)
+
+    def _dispatch(self, sock: socket.socket) -> None:
+        open_ones = [given - gone for given, gone in zip(self._given, self._counters.closed(), strict=True)]
+        index = open_ones.index(min(open_ones))
+        if index:
+            try:
+                with sock:
+                    socket.send_fds(self._others[index - 1], [b"c"], [sock.fileno()])
+            except OSError:  # it is stuck or gone; its parent notices the latter
+                return
+        else:
+            self._adopt(sock)
+        self._given[index] += 1

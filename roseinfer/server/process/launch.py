@@ -1,0 +1,41 @@
+"""Starts the engine process and the front ends, so that all load at the same time."""
+
+from __future__ import annotations
+
+import resource
+
+import msgspec
+
+from roseinfer.config import EngineConfig
+from roseinfer.model_folder import model_folder
+from roseinfer.server.config import ServerConfig
+from roseinfer.server.process.engine_process import EngineProcess
+from roseinfer.server.process.listen import bind
+
+
+def launch(engine: EngineConfig, server: ServerConfig, module: str = "roseinfer.engine.process") -> int:
+    """Serve until a signal to stop. Returns the process's exit code. Raises ConfigError before serving."""
+    model_folder(engine.model)  # no process is started for a model that is not there
+    front_ends = server.num_front_ends
+    _allow_many_connections()
+    with (
+        bind(server.host, server.port) as listener,
+        EngineProcess(engine, front_ends, module) as process,
+    ):
+        # Imported while the engine loads.
+        from roseinfer.server.metrics.counters import Counters
+        from roseinfer.server.process.front_end import Settings
+        from roseinfer.server.process.front_ends import FrontEnds
+        from roseinfer.server.process.serve import serve
+
+        counters = Counters.create(front_ends)
+        settings = Settings(server, engine.model)
+        channels = process.sockets[1:]
+        with FrontEnds(msgspec.json.encode(settings), channels, counters) as others:
+            return serve(process, others, listener, counters, settings)
+
+
+def _allow_many_connections() -> None:
+    """Raise this process's limit of open files to what the system allows it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

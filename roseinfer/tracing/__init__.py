@@ -1,0 +1,1 @@
+"""Named ranges that profilers show."""

@@ -1,0 +1,78 @@
+"""Named ranges outside the engine's own thread: in front ends, and in threads that tokenize.
+
+None of it needs torch, which front ends do not load. Ranges of the engine's thread are in ranges.py.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+
+import msgspec
+
+_NOTHING = nullcontext()
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """What a thread did from `start` to `end`, in ns since the epoch; `thread` is the system's id."""
+
+    name: str
+    start: int
+    end: int
+    thread: int
+
+
+class _Recording:
+    """A range that becomes a Span of `spans`."""
+
+    __slots__ = ("_name", "_spans", "_start")
+
+    def __init__(self, name: str, spans: list[Span]) -> None:
+        self._name, self._spans = name, spans
+
+    def __enter__(self) -> None:
+        self._start = time.time_ns()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._spans.append(Span(self._name, self._start, time.time_ns(), threading.get_native_id()))
+
+
+class SpanRecorder:
+    """The ranges of one process: they are recorded, become NVTX ranges, or cost 0.2 us."""
+
+    def __init__(self) -> None:
+        self._recorded: list[Span] | None = None
+        self._nvtx: Callable[[str], AbstractContextManager[object]] | None = None
+
+    def __call__(self, name: str) -> AbstractContextManager[object]:
+        """A range for as long as its context lasts."""
+        if self._recorded is not None:
+            return _Recording(name, self._recorded)
+        return _NOTHING if self._nvtx is None else self._nvtx(name)
+
+    def mark_for_nsys(self) -> None:
+        """Make NVTX ranges from now on where ROSEINFER_NVTX is 1; torch is loaded for that."""
+        if os.environ.get("ROSEINFER_NVTX") == "1":
+            import torch
+
+            if torch.cuda.is_available():
+                self._nvtx = torch.cuda.nvtx.range
+
+    def record(self) -> None:
+        """Keep ranges from now on."""
+        self._recorded = []
+
+    def take(self) -> tuple[Span, ...]:
+        """End the recording; what was kept."""
+        recorded, self._recorded = self._recorded or [], None
+        return tuple(recorded)
+
+
+#: Of this process.
+span = SpanRecorder()

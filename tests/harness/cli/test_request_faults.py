@@ -1,0 +1,81 @@
+"""Every way in which a server can fail a request, through `bench online`: counted under its kind, once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.schema.results import OnlineResults
+
+#: What the server does to a request, and the kind under which that counts; None: it is a success.
+FAULTS: list[tuple[dict[str, Any], str | None]] = [
+    ({}, None),
+    ({"padding": 1 << 20}, None),  # a line of 1 MB
+    ({"padding": 1 << 20, "garbled_after": 1}, "stream_error"),
+    ({"garbled_after": 0}, "stream_error"),  # no JSON
+    ({"error_after": 2}, "stream_error"),
+    ({"half_event_after": 2}, "stream_error"),
+    ({"content_type": "text/html"}, "stream_error"),
+    ({"content_type": "application/json", "garbled_after": 0}, "stream_error"),
+    ({"status": 307}, "http_307"),
+    ({"status": 404}, "http_404"),
+    ({"status": 500}, "http_500"),
+    ({"cut_after": 0}, "disconnected"),
+    ({"cut_after": 2}, "disconnected"),
+    ({"cut_after": 2, "reset": True}, "disconnected"),
+    ({"cut_after": 2, "framing": "close"}, "truncated"),
+    ({"done": False, "finish_reason": None}, "truncated"),
+    ({"tokens": 0}, "no_tokens"),
+    ({"usage": "none", "token_ids": False}, "no_usage"),
+    ({"usage_off_by": 1}, "token_mismatch"),
+    ({"tokens": 3}, "wrong_length"),
+    ({"tokens": 9}, "wrong_length"),
+    ({"silent": True}, "timeout"),  # nothing at all
+    ({"stall_after": 0}, "timeout"),
+    ({"stall_after": 3}, "timeout"),
+]
+N = 3 * len(FAULTS)
+
+
+def test_every_fault_is_counted_under_its_kind(
+    start_mock: Any, bench: Any, tmp_path: Path, quick: list[str]
+) -> None:
+    (tmp_path / "script.json").write_text(json.dumps([behaviour for behaviour, _ in FAULTS]))
+    server = start_mock("--script", str(tmp_path / "script.json"))
+    trace = "".join(f"{i * 0.01},9,6\n" for i in range(N))
+    (tmp_path / "trace.csv").write_text(f"arrival_s,input_tokens,output_tokens\n{trace}")
+    done = bench(
+        "online", "--base-url", server.url, *quick, "--trace", str(tmp_path / "trace.csv"), "--json",
+        "--scales", "1,0.5", "--n", str(N), "--timeout-s", "5",
+    )  # fmt: skip
+    assert done.code == 3, done.err
+    results = OnlineResults.model_validate_json(done.out)
+    kinds = Counter(kind for _, kind in FAULTS if kind is not None)
+    expected = {kind: 3 * count for kind, count in kinds.items()}
+    failed = sum(expected.values())
+    assert results.skipped == [] and len(results.summaries) == 4
+    for summary in results.summaries:
+        assert summary.errors == expected
+        assert (summary.num_requests, summary.num_error, summary.num_success) == (N, failed, N - failed)
+        assert summary.completion_tokens == 6 * summary.num_success and summary.ttft_ms.n == N - failed
+        assert not summary.valid and f"{failed} of {N} requests failed" in summary.invalid_reasons
+
+    [folder] = (tmp_path / "runs").iterdir()
+    requests = pd.read_parquet(folder / "requests.parquet")
+    assert len(requests) == 2 * N and requests["error"].value_counts().to_dict() == {
+        kind: 2 * count for kind, count in expected.items()
+    }
+    assert requests["error_detail"].notna().equals(requests["error"].notna())
+    late = requests[requests["error"] == "timeout"]
+    assert (late["t_end"] - late["t_sent"] >= 5).all()
+    journal = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    assert [(entry["requests"], entry["failed"]) for entry in journal] == [(N, failed)] * 2
+    chunks = pd.read_parquet(folder / "chunks.parquet").groupby(["cell", "request"])["tokens"].sum()
+    known = requests[requests["completion_tokens"].fillna(0) > 0].set_index(["cell", "request"])
+    assert chunks.to_dict() == known["completion_tokens"].astype(int).to_dict()
+    summary_md = (folder / "summary.md").read_text().replace("\\", "")
+    assert all(kind in summary_md for kind in expected)

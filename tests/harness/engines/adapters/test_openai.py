@@ -1,0 +1,117 @@
+"""A server that is already running: its address, its models, its key."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from harness.engines.adapters.openai import OpenAI
+from harness.engines.base import EngineSettings
+from harness.engines.registry import get_engine_variant
+from harness.errors import EngineError, UsageError
+from harness.schema.settings import EngineRef
+
+pytestmark = pytest.mark.integration
+
+KEY = "sk-secret"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """`/v1/models` and `/proxy/v1/models`, the latter behind a key; `/other` answers without JSON."""
+
+    def do_GET(self) -> None:
+        body, status = json.dumps({"data": [{"id": "first"}, {"id": "second"}]}).encode(), 200
+        if self.path == "/proxy/v1/models" and self.headers["Authorization"] != f"Bearer {KEY}":
+            body, status = b"{}", 401
+        elif self.path.startswith("/other"):
+            body = b"<html>"
+        elif self.path.startswith("/empty"):
+            body = b'{"data": []}'
+        elif self.path not in ("/v1/models", "/proxy/v1/models"):
+            status = 404
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def _settings(served_name: str = "gpt2") -> EngineSettings:
+    engine_variant = get_engine_variant(EngineRef(name="openai"))
+    return EngineSettings(engine_variant, Path(), served_name, "cpu", "bf16", 1024)
+
+
+@pytest.mark.parametrize("form", ["{}", "http://{}", "http://{}/", "http://{}/v1", "http://{}/v1/"])
+def test_forms_of_the_address(address: str, form: str, tmp_path: Path):
+    with OpenAI(form.format(address)).open(_settings(), tmp_path) as server:
+        assert f"{server.target.host}:{server.target.port}" == address
+        assert server.target.path == "/v1/completions"
+        assert server.served_name == "first"
+        server.check()
+
+
+def test_the_model_asked_for_is_taken_where_it_is_served(address: str, tmp_path: Path):
+    with OpenAI(address).open(_settings("second"), tmp_path) as server:
+        assert server.served_name == "second"
+
+
+def test_the_key_is_sent_and_not_written_down(address: str, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("SOME_KEY", KEY)
+    with OpenAI(f"http://{address}/proxy", "SOME_KEY").open(_settings(), tmp_path) as server:
+        assert server.target.path == "/proxy/v1/completions"
+        assert server.target.headers == {"Authorization": f"Bearer {KEY}"}
+        assert KEY not in server.record.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/proxy", "refuses the API key"),
+        ("/nothing", "404"),
+        ("/other", "not a list"),
+        ("/empty", "no model"),
+    ],
+)
+def test_a_server_that_cannot_be_used(address: str, tmp_path: Path, path: str, message: str):
+    with (
+        pytest.raises(EngineError, match=message),
+        OpenAI(address + path).open(_settings(), tmp_path),
+    ):
+        pass
+
+
+def test_nobody_there(tmp_path: Path):
+    with (
+        pytest.raises(EngineError, match="no server answers at 127"),
+        OpenAI("http://127.0.0.1:1").open(_settings(), tmp_path),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://host", "http://", "http://host:port", "http://host?x=1", "http://a@b"]
+)
+def test_an_address_that_is_none(url: str):
+    with pytest.raises(UsageError, match="--base-url"):
+        OpenAI(url)
+
+
+def test_a_key_that_is_not_set(monkeypatch):
+    monkeypatch.delenv("SOME_KEY", raising=False)
+    with pytest.raises(UsageError, match="SOME_KEY"):
+        OpenAI("http://127.0.0.1:1", "SOME_KEY")

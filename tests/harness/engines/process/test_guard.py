@@ -1,0 +1,40 @@
+"""The process between the harness and an engine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.engines.process import guard
+from harness.engines.process.tree import Guarded
+
+pytestmark = pytest.mark.integration
+
+
+def test_an_engine_starts_where_the_kernel_refuses_its_niceness(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Of its session, that is; as it does for users other than root who start two within 100 ms."""
+    monkeypatch.setattr(guard, "AUTOGROUP", tmp_path)  # a folder cannot be written to
+    order = guard.Order(
+        argv=[sys.executable, "-c", "import os; print(os.nice(0))"], env=dict(os.environ),
+        log=str(tmp_path / "log"), cpus=None, stop_signal=2, grace_s=1.0,
+    )  # fmt: skip
+    niceness = os.nice(0)
+    assert guard.start(order).wait() == 0
+    assert int((tmp_path / "log").read_text()) == min(niceness + guard.SHARING_NICENESS, 19)
+
+
+def test_an_engine_does_not_inherit_that_the_guard_ignores_interrupts(tmp_path: Path) -> None:
+    """It would be waited for until its grace is over, and killed."""
+    asks = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    log = tmp_path / "log"
+    tree = Guarded("it", [sys.executable, "-c", asks], os.environ, log)
+    try:
+        assert tree.wait(60) == 0
+    finally:
+        tree.stop()
+    assert log.read_text() == "True\n"

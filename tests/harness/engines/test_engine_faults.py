@@ -1,0 +1,114 @@
+"""Whatever happens to engines of a run, the next one is measured and nothing of them is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from harness.engines.adapters.openai import OpenAI
+from harness.engines.base import Installation
+from harness.engines.profiler import Route
+from harness.engines.registry import LOCAL
+from harness.errors import BenchError
+from harness.runs.events import CellProgress, Event
+from harness.runs.online import run_online
+from harness.schema.results import OnlineResults
+from harness.schema.settings import EngineName, OnlineSettings
+
+
+@dataclass
+class Killer:
+    """Kills a process below this one when the first requests of an engine are sent: by label, a Python module
+    that the process was started with. Knows every process of the run."""
+
+    modules: Mapping[str, str] = field(default_factory=dict)
+    killed: set[str] = field(default_factory=set)
+    seen: set[psutil.Process] = field(default_factory=set)
+
+    def __call__(self, event: Event) -> None:
+        processes = psutil.Process().children(recursive=True)
+        self.seen.update(processes)
+        if isinstance(event, CellProgress) and (label := event.cell.engine_variant.label) not in self.killed:
+            self.killed.add(label)
+            if module := self.modules.get(label):
+                [victim] = [one for one in processes if module in one.cmdline()]
+                victim.kill()
+
+    def left(self, but: int) -> list[psutil.Process]:
+        """Processes of the run that live, without that of the PID `but`."""
+        seen = [process for process in self.seen if process.pid != but]
+        return psutil.wait_procs(seen, timeout=60)[1]
+
+
+def _run(tmp_path: Path, engines: str, url: str, killer: Killer) -> OnlineResults:
+    settings = OnlineSettings(
+        engines=engines, base_url=url, model="random:gpt2-tiny", device="cpu", dtype="fp32", out=tmp_path,
+        max_model_len=64, concurrency=2, n=4, input_len=8, output_len=4, warmup=0, calibrate=False,
+        check_answers=False,
+    )  # fmt: skip
+    return run_online(settings, ["bench"], killer)[1]
+
+
+def _succeeded(results: OnlineResults) -> dict[str, int]:
+    """Requests that succeeded, by label."""
+    return {one.label: one.num_success for one in results.summaries if one.repeat is None}
+
+
+def test_processes_of_engines_are_killed(tmp_path: Path, start_mock: Any):
+    """Of the first the one that answers HTTP, of the second the one that computes."""
+    server = start_mock()
+    killer = Killer({"roseinfer": "roseinfer.cli", "roseinfer (one thread)": "roseinfer.engine.process"})
+    results = _run(tmp_path, "roseinfer,roseinfer@one-thread,openai", server.url, killer)
+    assert len(killer.killed) == 3
+    succeeded = _succeeded(results)
+    assert succeeded.pop("openai") == 4
+    left_out = {one.label for one in results.skipped}
+    for label in killer.modules:
+        assert label in left_out or succeeded[label] == 0
+    assert killer.left(but=server.process.pid) == []
+
+
+def test_engines_that_do_not_serve(
+    tmp_path: Path, start_mock: Any, fake: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """One never gets ready; one answers nothing but its health and ignores SIGINT. Both leave daemons."""
+    (tmp_path / "second").mkdir()
+    fakes = {"vllm": fake, "sglang": type(fake)(tmp_path / "second")}
+    modes: dict[EngineName, str] = {"vllm": "deaf", "sglang": "stubborn"}
+    for name, mode in modes.items():
+        there = Installation(name, "1", name, Path("/v/bin/python"), "here")
+        launch = fakes[name].launch(mode, timeout_s=3.0 if mode == "deaf" else 60.0)
+        monkeypatch.setattr(type(LOCAL[name]), "find", lambda self, there=there: there)
+        monkeypatch.setattr(
+            type(LOCAL[name]), "command", lambda self, found, settings, port, launch=launch: launch(port)
+        )
+    results = _run(tmp_path, "vllm,sglang,openai", start_mock().url, Killer())
+    assert _succeeded(results) == {"SGLang": 0, "openai": 4}
+    [fault] = results.skipped
+    assert (fault.label, fault.reason.splitlines()[0]) == (
+        "vLLM",
+        "vLLM was not ready after 3 s; its last lines:",
+    )
+    assert len(fakes["sglang"].pids) == 3
+    assert [one.left() for one in fakes.values()] == [[], []]
+
+
+def test_a_prefix_cache_that_cannot_be_emptied(
+    tmp_path: Path, start_mock: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """A cell that would begin with another's prefixes is not measured."""
+    monkeypatch.setattr(OpenAI, "flush", Route("/no_such_route"))
+    settings = OnlineSettings(
+        base_url=start_mock().url, out=tmp_path, max_model_len=64, concurrency=2, n=4, input_len=8,
+        output_len=4, warmup=0, calibrate=False, check_answers=False, prefix_cache=True,
+    )  # fmt: skip
+    with pytest.raises(
+        BenchError, match="nothing could be measured: openai: POST /no_such_route answered 400"
+    ):
+        run_online(settings, ["bench"], lambda event: None)
+    run_online(settings.model_copy(update={"prefix_cache": False}), ["bench"], lambda event: None)

@@ -1,0 +1,62 @@
+"""Requests beside the API go where every other request goes, with its headers."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from typing import ClassVar
+
+import pytest
+
+from harness.engines.profiler import Route
+from harness.engines.server_pages import get, post
+from harness.errors import EngineError
+from harness.loadgen.load_plan import Target
+
+pytestmark = pytest.mark.integration
+
+
+class Guarded(http.server.BaseHTTPRequestHandler):
+    """Answers whoever has the key, and only what it knows."""
+
+    bodies: ClassVar[list[bytes]] = []
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        Guarded.bodies.append(self.rfile.read(int(self.headers["Content-Length"] or 0)))
+        self._answer()
+
+    def _answer(self) -> None:
+        allowed = self.headers["Authorization"] == "Bearer secret"
+        self.send_response(401 if not allowed else 200 if self.path == "/known" else 404)
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+        self.wfile.write(b"said")
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Guarded) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield Target("127.0.0.1", server.server_port, "/v1", {"Authorization": "Bearer secret"})
+        server.shutdown()
+        thread.join()
+
+
+def test_the_key_is_sent_with_every_request(target: Target) -> None:
+    assert get(target, "/known") == "said"
+    post(target, Route("/known", {"steps": 2}))
+    assert Guarded.bodies[-1] == b'{"steps": 2}'
+    assert get(Target(target.host, target.port, "/v1"), "/known") is None
+
+
+def test_what_a_route_answers_is_told(target: Target) -> None:
+    with pytest.raises(EngineError, match=r"POST /unknown answered 404: said"):
+        post(target, Route("/unknown"))

@@ -1,0 +1,52 @@
+"""Text prompts have exactly the number of tokens that was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from harness.engines.text_prompts import TextPrompts
+from harness.errors import EngineError
+from harness.models import resolve
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    return resolve("random:gpt2-tiny").path
+
+
+@pytest.fixture(scope="module")
+def prompts(model: Path) -> TextPrompts:
+    return TextPrompts(model)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(model / "tokenizer.json"))
+
+
+@given(ids=st.lists(st.integers(0, 50_256), min_size=1, max_size=300))
+def test_as_many_tokens_as_ids(prompts: TextPrompts, tokenizer: Tokenizer, ids: list[int]):
+    assert len(tokenizer.encode(prompts.of(ids)).ids) == len(ids)
+
+
+def test_shared_prefixes_stay_shared(prompts: TextPrompts):
+    prefix = list(range(1000, 1040))
+    assert prompts.of([*prefix, 5]).startswith(prompts.of(prefix))
+    assert prompts.of([1, 2, 3]) != prompts.of([4, 5, 6])
+
+
+@given(ids=st.lists(st.integers(0, 50_256), min_size=1, max_size=300))
+def test_ids_that_stand_for_themselves_are_written_as_they_are(prompts: TextPrompts, ids: list[int]):
+    same = prompts.tokens(ids)
+    assert prompts.of(same) == prompts.of(ids)
+    assert prompts.tokens(same) == same
+
+
+def test_a_model_without_tokenizer(tmp_path: Path):
+    with pytest.raises(EngineError, match=r"tokenizer\.json"):
+        TextPrompts(tmp_path)

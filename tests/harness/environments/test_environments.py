@@ -1,0 +1,196 @@
+"""Environments are whole or not there; what was packed is laid out again by standard-library Python."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.engines import find
+from harness.engines.base import Installation
+from harness.engines.recipe import SHIMS, BundleRecipe, Recipe
+from harness.engines.registry import LOCAL
+from harness.engines.variants import EngineFile, load_file
+from harness.environments import bundle, install, unpack
+from harness.environments.pip import run
+from harness.errors import EngineError, UsageError
+
+pytestmark = pytest.mark.integration
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+TORCH = torch.__version__.partition("+")[0].rpartition(".")[0]
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """A package index of one wheel: an engine `sglang` 9.1 that can be imported."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    module, info = "sglang/srt/entrypoints/http_server.py", "sglang-9.1.dist-info"
+    files = {
+        "sglang/__init__.py": "",
+        "sglang/unused.so": "x" * 100_000,
+        module: "ANSWER = 42\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: sglang\nVersion: 9.1\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": f"sglang/__init__.py,,\n{module},,\nsglang/unused.so,,\n{info}/RECORD,,\n",
+    }
+    with zipfile.ZipFile(folder / "sglang-9.1-py3-none-any.whl", "w") as wheel:
+        for name, content in files.items():
+            wheel.writestr(name, content)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own, no network, and only that wheel to be had."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    for module in (find, install, bundle):
+        monkeypatch.setattr(module, "CACHE", folder)
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    monkeypatch.delenv("BENCH_PEERS", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return folder
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch):
+    """SGLang, installed from the wheel alone."""
+    recipe = Recipe(version="9.1", packages=["sglang=={version}"], shims=["torchvision_ops.py"])
+    monkeypatch.setattr(install, "load_file", lambda path: EngineFile(environments={"cpu": recipe}))
+    monkeypatch.setattr(type(LOCAL["sglang"]), "needs", ())
+    return LOCAL["sglang"]
+
+
+def test_an_installation_counts_when_it_runs(cache: Path, engine, monkeypatch: pytest.MonkeyPatch):
+    """First without a network, then with a package that does not run, then all is well."""
+    with monkeypatch.context() as offline:
+        offline.delenv("PIP_NO_INDEX")
+        offline.delenv("PIP_FIND_LINKS")
+        offline.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+        with pytest.raises(EngineError, match="no package index can be reached") as raised:
+            install.install(engine, "cpu")
+    assert "PIP_INDEX_URL" in raised.value.hint and "bundle" in raised.value.hint
+    assert install.unfinished("sglang") == [cache / "sglang-9.1-cpu"]
+
+    with monkeypatch.context() as broken:
+        broken.setattr(type(engine), "module", "sglang.no_such_module")
+        with pytest.raises(EngineError, match="does not run: ModuleNotFoundError"):
+            install.install(engine, "cpu")
+    assert not (cache / "sglang").exists()
+
+    made = install.install(engine, "cpu")
+    found = engine.find()
+    assert isinstance(found, Installation)
+    assert (found.version, found.how) == ("9.1", "engines/sglang in the cache")
+    assert install.unfinished("sglang") == []
+    lock = (cache / "sglang-9.1-cpu" / "lock.txt").read_text().splitlines()
+    assert lock[0] == "# sglang 9.1 for cpu"
+    assert "sglang==9.1" in lock
+    assert not [line for line in lock if line.startswith("rosebench")]
+    assert list(cache.glob("sglang-9.1-cpu/lib/python3*/site-packages/torchvision_ops.py"))
+    assert install.install(engine, "cpu") == made
+
+
+def test_two_at_once(cache: Path, engine):
+    (cache / "sglang-9.1-cpu").mkdir()
+    held = os.open(cache / "sglang-9.1-cpu", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(UsageError, match="another process"):
+        install.install(engine, "cpu")
+    os.close(held)
+
+
+def test_llamacpp_is_compiled_without_what_nobody_runs(tmp_path: Path):
+    recipe = install.find_recipe(LOCAL["llamacpp"], "cpu")
+    show = [sys.executable, "-c", "import os; print(os.environ['CMAKE_ARGS'])"]
+    run("showing", show, tmp_path / "log", recipe.env)
+    assert "-DLLAMA_BUILD_TESTS=OFF" in (tmp_path / "log").read_text()
+
+
+def test_what_cannot_be_installed():
+    with pytest.raises(UsageError, match="roseinfer cannot be installed for cpu"):
+        install.find_recipe(LOCAL["roseinfer"], "cpu")
+    with pytest.raises(UsageError, match="trtllm cannot be installed for cpu") as raised:
+        install.find_recipe(LOCAL["trtllm"], "cpu")
+    assert raised.value.hint == "choose --cuda"
+
+
+def test_a_bundle_is_laid_out_whole_or_not_at_all(tmp_path: Path, cache: Path):
+    pinned = tmp_path / "pinned.txt"
+    pinned.write_text("sglang==9.1\n")
+    recipe = BundleRecipe(python=PYTHON, torch=TORCH, wheels=str(pinned), drop=["sglang/unused.so"])
+    packed = bundle.make_bundle(LOCAL["sglang"], "9.1", recipe, tmp_path / "out", 300).parent
+    text = (packed / "bundle.json").read_text()
+    manifest = json.loads(text)
+    sizes = [part["bytes"] for part in manifest["parts"]]
+    assert len(sizes) > 1 and max(sizes) <= 300
+
+    (packed / "bundle.json").write_text(json.dumps(manifest | {"torch": "1.0"}))
+    with pytest.raises(unpack.UnpackError, match=r"with torch 1\.0"):
+        unpack.unpack(packed, cache, sys.executable)
+    (packed / "bundle.json").write_text(text)
+    (packed / "part-00").rename(packed / "away")
+    whole = (packed / "part-01").read_bytes()
+    (packed / "part-01").write_bytes(whole[:-1])
+    with pytest.raises(unpack.UnpackError, match="part-00 is missing, part-01 is damaged"):
+        unpack.unpack(packed, cache, sys.executable)
+    assert not list(cache.glob("sglang*/")) and not (cache / "sglang").exists()
+
+    (packed / "away").rename(packed / "part-00")
+    (packed / "part-01").write_bytes(whole)
+    script = [sys.executable, "-S", str(packed / "unpack.py"), "--to", str(cache), "--python", sys.executable]
+    done = subprocess.run(script, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(cache / "sglang-9.1" / "bin" / "python")
+    assert not list(cache.glob("sglang-9.1/site/sglang/unused.so"))
+    found = LOCAL["sglang"].find()
+    assert isinstance(found, Installation)
+    assert found.version == "9.1"
+    ask = "from sglang.srt.entrypoints.http_server import ANSWER; print(ANSWER)"
+    assert subprocess.run([found.python, "-c", ask], capture_output=True, check=True).stdout == b"42\n"
+
+
+def test_a_folder_without_a_bundle(tmp_path: Path, cache: Path):
+    with pytest.raises(unpack.UnpackError, match=r"no bundle\.json"):
+        unpack.unpack(tmp_path, cache, sys.executable)
+
+
+@pytest.mark.parametrize(("text", "size"), [("45M", 45 * 2**20), ("7", 7), ("2G", 2**31)])
+def test_sizes(text: str, size: int):
+    assert bundle.read_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "M", "0", "45MB", "-1"])
+def test_what_is_no_size(text: str):
+    with pytest.raises(UsageError, match="not a size"):
+        bundle.read_size(text)
+
+
+def test_bundles_that_are_known():
+    assert bundle.find_bundle(LOCAL["vllm"], None)[0] == "0.26.0"
+    with pytest.raises(UsageError, match=r"vllm 9 cannot be bundled"):
+        bundle.find_bundle(LOCAL["vllm"], "9")
+    with pytest.raises(UsageError, match="roseinfer has no bundle recipe"):
+        bundle.find_bundle(LOCAL["roseinfer"], None)
+
+
+@pytest.mark.parametrize("name", list(LOCAL))
+def test_every_file_that_a_recipe_names_is_there(name):
+    file = load_file(LOCAL[name].config_file)
+    lists = [one.requirements for one in file.environments.values() if one.requirements]
+    lists += [one.wheels for one in file.bundles.values()]
+    assert all((LOCAL[name].config_file.parent / one).is_file() for one in lists)
+    shims = [shim for one in file.environments.values() for shim in one.shims]
+    assert all((SHIMS / shim).is_file() for shim in shims)

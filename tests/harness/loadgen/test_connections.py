@@ -1,0 +1,158 @@
+"""Connections to servers that misbehave below HTTP, and to one that speaks TLS."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness.loadgen.load_plan import LoadPlan, LoadResult, Target, WireRequest
+from harness.loadgen.run_load import run_load
+
+pytestmark = pytest.mark.integration
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+@contextmanager
+def serving(handle: Callable[[socket.socket, int], None], tls: ssl.SSLContext | None = None) -> Iterator[int]:
+    """Run `handle(connection, its number)` for every connection, each in a thread; gives the port."""
+
+    def accept() -> None:
+        number = 0
+        while True:
+            try:
+                plain, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=converse, args=(plain, number), daemon=True).start()
+            number += 1
+
+    def converse(plain: socket.socket, number: int) -> None:
+        try:
+            with tls.wrap_socket(plain, server_side=True) if tls else plain as connection:
+                handle(connection, number)
+        except OSError:
+            pass  # the client left
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        acceptor = threading.Thread(target=accept)
+        acceptor.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        acceptor.join()
+
+
+def one_after_another(port: int, count: int, target_host: str = "127.0.0.1", tls: bool = False) -> LoadResult:
+    target = Target(target_host, port, "/", tls=tls)
+    plan = LoadPlan(target, [WireRequest(i, None, b"{}") for i in range(count)], concurrency=1, timeout_s=20)
+    return run_load(plan, start_delay_s=0.05)
+
+
+def receive(connection: socket.socket) -> bytes:
+    """One request; empty when the client closed the connection."""
+    data = b""
+    while not data.endswith(b"\r\n\r\n{}"):
+        if not (more := connection.recv(65536)):
+            return b""
+        data += more
+    return data
+
+
+def test_a_kept_connection_that_breaks_under_a_request_is_replaced_once() -> None:
+    served: list[int] = []
+
+    def one_answer_each(connection: socket.socket, number: int) -> None:
+        receive(connection)
+        connection.sendall(ANSWER)
+        served.append(number)
+        receive(connection)  # the next request gets a close for an answer
+
+    with serving(one_answer_each) as port:
+        result = one_after_another(port, 4)
+    assert [response.error for response in result.responses] == [None] * 4
+    assert not any(response.reused for response in result.responses)
+    assert len(served) == 4
+
+
+def test_a_new_connection_that_breaks_is_an_error() -> None:
+    asked: list[int] = []
+
+    def say_nothing(connection: socket.socket, number: int) -> None:
+        if receive(connection):
+            asked.append(number)
+
+    with serving(say_nothing) as port:
+        result = one_after_another(port, 2)
+    assert [response.error for response in result.responses] == ["disconnected"] * 2
+    assert all(not response.segments for response in result.responses)
+    assert len(asked) <= 4  # at most once more each
+
+
+def test_a_break_after_the_first_byte_is_not_tried_again() -> None:
+    asked: list[int] = []
+
+    def half_an_answer(connection: socket.socket, number: int) -> None:
+        while receive(connection):
+            asked.append(number)
+            connection.sendall(ANSWER if len(asked) == 1 else ANSWER[:-1])
+            if len(asked) > 1:
+                return
+
+    with serving(half_an_answer) as port:
+        result = one_after_another(port, 2)
+    assert [response.error for response in result.responses] == [None, "disconnected"]
+    assert len(asked) == 2
+
+
+def test_what_is_not_http_fails_its_request() -> None:
+    def banner(connection: socket.socket, _: int) -> None:
+        receive(connection)
+        connection.sendall(b"220 mail.example.org ESMTP\r\n")
+        receive(connection)
+
+    with serving(banner) as port:
+        result = one_after_another(port, 2)
+    assert [response.error for response in result.responses] == ["protocol"] * 2
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    make = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
+    names = ["-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run([*make, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+
+    def answer(connection: socket.socket, _: int) -> None:
+        while receive(connection):
+            connection.sendall(ANSWER)
+
+    with serving(answer, context) as port:
+        refused = one_after_another(port, 1, "localhost", tls=True)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        trusted = one_after_another(port, 3, "localhost", tls=True)
+    assert [response.error for response in refused.responses] == ["connect"]
+    assert "certificate" in refused.responses[0].detail
+    assert [response.error for response in trusted.responses] == [None] * 3
+    assert [response.reused for response in trusted.responses] == [False, True, True]
+    assert all(r.t_sent is not None and r.t_sched <= r.t_sent < r.segments[0][0] for r in trusted.responses)

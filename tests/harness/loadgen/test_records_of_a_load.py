@@ -1,0 +1,182 @@
+"""Real client processes against the mock server, over real sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import msgspec
+import pandas as pd
+import pytest
+
+from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, RawResponse, Target, WireRequest
+from harness.loadgen.run_load import run_load
+from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
+from harness.records.request import read_request
+from harness.schema.load import TraceLoad
+
+from .conftest import INPUT_TOKENS, OUTPUT_TOKENS, make_plan
+
+pytestmark = pytest.mark.integration
+
+IDENTITY = CellIdentity(3, "mock", None, "mock", TraceLoad(scale=1.0), 0)
+
+SHAPES: list[dict[str, Any]] = [
+    {},
+    {"tokens_per_chunk": 4},
+    {"tokens_per_chunk": 5, "token_ids": False},
+    {"empty_first": True, "held_back": True},
+    {"chat": True},
+    {"chat": True, "usage": "continuous", "token_ids": False},
+    {"framing": "close"},
+    {"framing": "length", "crlf": True, "pings": True},
+    {"done": False, "end_delay_ms": 30.0},
+    {"hang_up": True},
+]
+
+#: How each injected fault is to be counted.
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"status": 307}, "http_307"),
+    ({"status": 400}, "http_400"),
+    ({"status": 429}, "http_429"),
+    ({"status": 503}, "http_503"),
+    ({"error_after": 0}, "stream_error"),
+    ({"error_after": 3}, "stream_error"),
+    ({"half_event_after": 2}, "stream_error"),
+    ({"content_type": "text/html"}, "stream_error"),
+    ({"finish_reason": "abort"}, "stream_error"),
+    ({"cut_after": 0}, "disconnected"),
+    ({"cut_after": 3}, "disconnected"),
+    ({"cut_after": 3, "framing": "close"}, "truncated"),
+    ({"done": False, "finish_reason": None}, "truncated"),
+    ({"tokens": 0}, "no_tokens"),
+    ({"usage": "none", "token_ids": False}, "no_usage"),
+    ({"usage_off_by": 1}, "token_mismatch"),
+    ({"usage_off_by": -2, "usage": "continuous", "token_ids": False}, "token_mismatch"),
+    ({"tokens": 5}, "wrong_length"),
+    ({"tokens": 20}, "wrong_length"),
+    ({"stall_after": 0}, "timeout"),
+    ({"stall_after": 4}, "timeout"),
+]
+
+
+def records(result: LoadResult) -> CellRecords:
+    expected = [Expected(INPUT_TOKENS, OUTPUT_TOKENS)] * len(result.responses)
+    return read_cell(result, expected, IDENTITY, exact_length=True)
+
+
+def token_stamps(response: RawResponse) -> list[tuple[float, int]]:
+    return read_request(response, OUTPUT_TOKENS).chunks
+
+
+def one_by_one(chunks: list[tuple[float, int]]) -> list[float]:
+    """The time of each token."""
+    return [t for t, tokens in chunks for _ in range(tokens)]
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+@pytest.mark.parametrize("concurrency", [None, 4])
+def test_what_is_measured_is_what_the_server_did(
+    mock_server: Any, clients: int, concurrency: int | None
+) -> None:
+    behaviours = SHAPES * 4
+    result = run_load(
+        make_plan(mock_server, behaviours, concurrency=concurrency), clients=clients, start_delay_s=0.1
+    )
+    served_requests = {int(served.user or -1): served for served in mock_server.served_requests}
+    assert [response.index for response in result.responses] == list(range(len(behaviours)))
+    assert len(served_requests) == len(behaviours)
+    late = []
+    for response in result.responses:
+        served = served_requests[response.index]
+        seen = token_stamps(response)
+        reads, writes = one_by_one(seen), one_by_one(served.writes)
+        assert len(reads) == len(writes)
+        assert all(read >= write for read, write in zip(reads, writes, strict=True))
+        assert reads == sorted(reads)
+        assert response.t_sent is not None and response.t_end is not None
+        assert result.t0 <= response.t_sched <= response.t_sent <= seen[0][0] <= response.t_end
+        assert response.t_end >= served.t_end
+        late += [read - write for read, write in zip(reads, writes, strict=True)]
+    assert median(late) < 0.5
+    assert {response.client for response in result.responses} == set(range(clients))
+    assert [usage.client for usage in result.usage] == list(range(clients))
+    assert records(result).requests["error"].isna().all()
+
+
+def test_the_schedule_is_kept_as_it_was_given(mock_server: Any) -> None:
+    plan = make_plan(mock_server, [{}] * 30, every_s=0.003)
+    result = run_load(plan, clients=2, start_delay_s=0.1)
+    offsets = [response.t_sched - result.t0 for response in result.responses]
+    assert offsets == pytest.approx([request.t_sched_s for request in plan.requests], abs=1e-6)
+
+
+def test_a_closed_loop_holds_its_concurrency(mock_server: Any) -> None:
+    result = run_load(make_plan(mock_server, [{}] * 24, concurrency=3), clients=2, start_delay_s=0.1)
+    moments = sorted(
+        event
+        for response in result.responses
+        for event in ((response.t_sched, 1), (response.t_end or 0.0, -1))
+    )
+    in_flight, most = 0, 0
+    for _, change in moments:
+        in_flight += change
+        most = max(most, in_flight)
+    assert most == 3
+    assert sum(response.client == 0 for response in result.responses) == 16
+
+
+def test_every_fault_is_counted_under_its_kind_and_stops_nothing(mock_server: Any) -> None:
+    behaviours = [behaviour for fault, _ in FAULTS for behaviour in (fault, {})]
+    kinds = [kind for _, fault in FAULTS for kind in (fault, None)]
+    seen: list[Progress] = []
+    result = run_load(
+        make_plan(mock_server, behaviours, timeout_s=5.0), progress=seen.append, start_delay_s=0.1
+    )
+    frame = records(result).requests
+    found = [None if pd.isna(kind) else kind for kind in frame["error"]]
+    assert found == kinds
+    assert frame["error_detail"].notna().tolist() == [kind is not None for kind in kinds]
+    assert seen[-1].sent == seen[-1].done == len(behaviours)
+    assert seen[-1].failed == sum(response.error is not None for response in result.responses) > 0
+
+
+def test_a_response_that_only_sends_comments_ends_at_its_deadline(mock_server: Any) -> None:
+    plan = msgspec.structs.replace(make_plan(mock_server, [{"comments": 3000}, {}]), deadline_s=1.0)
+    talker, prompt = run_load(plan, start_delay_s=0.1).responses
+    assert (talker.error, talker.detail) == ("timeout", "not complete after 1 s")
+    assert prompt.error is None
+
+
+def test_queued_requests_wait_for_their_turn(start_mock: Callable[..., Any]) -> None:
+    mock_server = start_mock("--slots", "1")
+    result = run_load(make_plan(mock_server, [{}] * 6, every_s=0.0), start_delay_s=0.1)
+    served_requests = sorted(mock_server.served_requests, key=lambda served: served.t_started)
+    for before, after in pairwise(served_requests):
+        assert after.t_started >= before.t_end
+        assert token_stamps(result.responses[int(after.user)])[0][0] >= before.t_end
+    assert records(result).requests["error"].isna().all()
+
+
+def test_connections_are_kept_and_never_used_after_the_server_closed_them(mock_server: Any) -> None:
+    result = run_load(
+        make_plan(mock_server, [{}, {}, {"hang_up": True}, {}, {}], concurrency=1), start_delay_s=0.1
+    )
+    assert [response.reused for response in result.responses] == [False, True, True, False, True]
+    assert len(mock_server.served_requests) == 5
+    assert records(result).requests["error"].isna().all()
+
+
+def test_a_refused_connection_fails_its_request() -> None:
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        target = Target("127.0.0.1", taken.getsockname()[1], "/v1/completions")
+        plan = LoadPlan(target, [WireRequest(i, None, b"{}") for i in range(5)], concurrency=2)
+        result = run_load(plan, start_delay_s=0.05)
+    assert [response.error for response in result.responses] == ["connect"] * 5
+    frame = records(result).requests
+    assert frame["error"].tolist() == ["connect"] * 5
+    assert frame["t_sent"].isna().all() and frame["status"].isna().all()

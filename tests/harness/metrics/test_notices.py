@@ -1,0 +1,81 @@
+"""The notices that a summary carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from harness.metrics.summary import summarize
+from harness.schema.load import ClosedLoop, TraceLoad, load_text
+from harness.schema.machine_load import MachineLoad
+from harness.schema.results import OnlineSummary
+
+Tables = Callable[[Sequence[dict[str, Any]]], tuple[pd.DataFrame, pd.DataFrame]]
+
+
+def cell(
+    ttft: Callable[[int], float], *, n: int = 80, every_s: float = 0.1, **columns: Any
+) -> list[dict[str, Any]]:
+    """Requests that are sent every so often and answered with three tokens, the first after `ttft(i)` s."""
+    noise = np.random.default_rng(1).uniform(0.97, 1.03, n)
+    rows = []
+    for i in range(n):
+        sent, first = i * every_s, i * every_s + ttft(i) * noise[i]
+        chunks = [(first, 1), (first + 0.01, 1), (first + 0.02, 1)]
+        row = {"request": i, "t_sched": sent, "t_sent": sent, "chunks": chunks, "token_source": "token_ids"}
+        rows.append(row | {"load": load_text(TraceLoad(scale=1.0))} | columns)
+    return rows
+
+
+def kinds(summary: OnlineSummary) -> list[str]:
+    return [notice.kind for notice in summary.notices]
+
+
+def test_a_steady_cell_has_no_notice(tables: Tables) -> None:
+    assert all(not summary.notices for summary in summarize(*tables(cell(lambda i: 0.05))))
+
+
+def test_a_queue_that_grows_and_a_cold_start(tables: Tables) -> None:
+    [_, pooled] = summarize(*tables(cell(lambda i: 0.05 + 0.1 * i)))
+    assert {"behind", "drift"} <= set(kinds(pooled))
+    [_, pooled] = summarize(*tables(cell(lambda i: 0.5 if i < 15 else 0.05)))
+    assert "drift" in kinds(pooled) and "behind" not in kinds(pooled)
+
+
+def test_the_start_of_a_closed_loop_is_no_drift(tables: Tables) -> None:
+    loop = load_text(ClosedLoop(concurrency=16))
+    [_, pooled] = summarize(*tables(cell(lambda i: 0.5 if i < 16 else 0.05, load=loop)))
+    assert kinds(pooled) == []
+
+
+def test_tokens_that_were_dealt_out_mark_itl(tables: Tables) -> None:
+    [one, pooled] = summarize(*tables(cell(lambda i: 0.05, token_source="inferred")))
+    for summary in (one, pooled):
+        assert kinds(summary) == ["inferred"]
+        assert summary.itl_ms.source == "inferred" and summary.tpot_ms.source == "measured"
+
+
+def test_a_disturbed_machine_is_noticed_in_its_repeat(tables: Tables) -> None:
+    rows = cell(lambda i: 0.05) + cell(lambda i: 0.05, cell=1, repeat=1)
+    busy = MachineLoad(
+        seconds=8, samples=9, cpus=2, own_cpu_s=4, foreign_cores_mean=0.9, foreign_cores_max=1, steal_share=0
+    )
+    first, second, pooled = summarize(*tables(rows), machines={1: busy})
+    assert (kinds(first), kinds(second), kinds(pooled)) == ([], ["disturbed"], ["disturbed"])
+    assert pooled.notices[0].text.startswith("repeat 1: other processes kept 0.9 of 2 cores busy")
+
+
+def test_repeats_that_disagree(tables: Tables) -> None:
+    rows = cell(lambda i: 0.05) + cell(lambda i: 0.15, cell=1, repeat=1)
+    assert kinds(summarize(*tables(rows))[-1]) == ["repeats"]
+
+
+def test_a_lighter_load_that_is_slower(tables: Tables) -> None:
+    heavy = load_text(TraceLoad(scale=0.5))
+    rows = cell(lambda i: 0.2) + cell(lambda i: 0.05, every_s=0.05, cell=1, load=heavy)
+    found = {(one.load, one.repeat): kinds(one) for one in summarize(*tables(rows))}
+    assert found[TraceLoad(scale=1.0), None] == ["order"]
+    assert found[TraceLoad(scale=0.5), None] == []

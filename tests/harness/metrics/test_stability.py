@@ -1,0 +1,128 @@
+"""Drift, engines that fall behind, disturbed machines: found where they are, rarely where they are not."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+
+from harness.metrics.stability import disturbed, drift, fell_behind, find_change, repeats_disagree
+from harness.schema.machine_load import GpuLoad, MachineLoad
+
+Floats = npt.NDArray[np.float64]
+
+
+def autocorrelated(rng: np.random.Generator, n: int, rho: float) -> Floats:
+    """(n,) log-normal values whose logarithms are AR(1) with a standard deviation of 0.3."""
+    noise = rng.standard_normal(n) * np.sqrt(1 - rho**2)
+    values = np.empty(n)
+    values[0] = rng.standard_normal()
+    for i in range(1, n):
+        values[i] = rho * values[i - 1] + noise[i]
+    return np.exp(0.3 * values)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.8])
+@pytest.mark.parametrize("n", [40, 200, 1000])
+def test_a_steady_series_has_no_change(n: int, rho: float) -> None:
+    rng = np.random.default_rng(1)
+    alarms = sum(find_change(autocorrelated(rng, n, rho)) is not None for _ in range(300))
+    assert alarms <= 6
+
+
+@pytest.mark.parametrize("share", [0.15, 0.5, 0.9])
+def test_a_step_is_found_where_it_is(share: float) -> None:
+    rng, n = np.random.default_rng(2), 200
+    values = autocorrelated(rng, n, 0.3)
+    values[int(share * n) :] *= 2.5
+    change = find_change(values)
+    assert change is not None
+    assert abs(change.at - share * n) <= 8
+    assert change.after / change.before == pytest.approx(2.5, rel=0.3)
+
+
+def test_a_slow_rise_is_found() -> None:
+    values = np.linspace(40, 800, 200) * np.exp(0.2 * np.random.default_rng(3).standard_normal(200))
+    assert find_change(values) is not None
+
+
+def test_few_or_equal_values_have_no_change() -> None:
+    assert find_change(np.array([1.0, 100.0] * 5)) is None
+    assert find_change(np.ones(100)) is None
+
+
+def queue(rate: float, service_s: float, n: int, seed: int = 4) -> pd.DataFrame:
+    """Poisson arrivals at one server that takes `service_s` on average."""
+    rng = np.random.default_rng(seed)
+    arrivals, end, ends = np.cumsum(rng.exponential(1 / rate, n)), 0.0, []
+    for arrival, service in zip(arrivals, rng.gamma(4, service_s / 4, n), strict=True):
+        end = max(end, arrival) + service
+        ends.append(end)
+    return pd.DataFrame({"t_sched": arrivals, "t_sent": arrivals, "t_end": ends, "error": None})
+
+
+@pytest.mark.parametrize("load", [1.2, 1.5, 4.0, 20.0])
+def test_a_saturated_engine_fell_behind(load: float) -> None:
+    notice = fell_behind(queue(20.0, load / 20, 300))
+    assert notice is not None and notice.kind == "behind"
+    offered, answered = (
+        float(number) for number in re.findall(r"([\d.]+) (?:requests/s|answered)", notice.text)
+    )
+    assert offered == pytest.approx(20, rel=0.15)
+    assert answered == pytest.approx(20 / load, rel=0.15)
+
+
+def test_an_engine_below_its_limit_keeps_up() -> None:
+    alarms = sum(fell_behind(queue(20.0, 0.7 / 20, 200, seed)) is not None for seed in range(200))
+    assert alarms <= 4
+
+
+def test_a_load_that_is_over_before_the_first_answer_says_nothing() -> None:
+    requests = queue(20.0, 0.01, 60)
+    requests["t_end"] = requests["t_sched"] + 60.0
+    assert fell_behind(requests) is None
+
+
+def test_drift_names_metric_and_moment() -> None:
+    n = 120
+    requests = pd.DataFrame({"t_sent": np.arange(n) / 10})
+    ttft = pd.Series(np.where(np.arange(n) < 60, 40.0, 90.0) + np.random.default_rng(5).uniform(0, 9, n))
+    [notice] = drift(requests, {"TTFT": ttft, "TPOT": pd.Series(np.full(n, np.nan))})
+    assert "TTFT" in notice.text and "6.0 s" in notice.text
+
+
+def machine(**seen: object) -> MachineLoad:
+    fields = {"seconds": 10.0, "samples": 11, "cpus": 2, "own_cpu_s": 12.0}
+    quiet = {"foreign_cores_mean": 0.02, "foreign_cores_max": 0.1, "steal_share": 0.0}
+    return MachineLoad.model_validate(fields | quiet | seen)
+
+
+def test_a_quiet_machine_needs_no_notice() -> None:
+    assert disturbed(machine(gpus=[GpuLoad(throttled={"power cap": 0.05})])) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "word"),
+    [
+        ({"foreign_cores_mean": 0.9}, "0.9 of 2 cores"),
+        ({"foreign_cores_max": 0.8}, "0.8 at most"),
+        ({"steal_share": 0.2}, "20%"),
+        ({"gpus": [GpuLoad(throttled={"thermal (hardware)": 0.5})]}, "thermal (hardware) in 50%"),
+    ],
+)
+def test_a_disturbed_machine_is_reported(seen: dict[str, object], word: str) -> None:
+    [notice] = disturbed(machine(**seen))
+    assert notice.kind == "disturbed" and word in notice.text
+
+
+def test_the_cpu_time_of_a_server_that_is_not_ours_is_not_held_against_it() -> None:
+    assert disturbed(machine(foreign_cores_mean=1.5), engine_is_ours=False) == []
+
+
+def test_repeats_that_disagree() -> None:
+    assert repeats_disagree({"TTFT": [40, 41, 39, 42]}) == []
+    [notice] = repeats_disagree({"TTFT": [40, 20, 41, 21], "TPOT": [5.0, 5.1, 5.0, 5.1]})
+    assert "20 ms" in notice.text and "41 ms" in notice.text

@@ -1,0 +1,98 @@
+"""Servers that misreport tokens: what is read is what was sent, or the request fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.loadgen.load_plan import RawResponse
+from harness.mock_server.behaviour import Behaviour
+from harness.mock_server.script import write_script
+from harness.records.request import RequestRecord, read_request
+
+TOKENS, PROMPT = 33, 32
+SENT = [(round(0.040 + 0.005 * i, 6), 1) for i in range(TOKENS)]
+
+
+def answer(
+    exact: int | None = TOKENS, tokens_of: Callable[[str], int] | None = None, **behaviour: object
+) -> RequestRecord:
+    """What is read of a server that writes its first token after 40 ms and then one each 5 ms."""
+    script = write_script(Behaviour(**behaviour), TOKENS, PROMPT)  # type: ignore[arg-type]
+    segments = [(round(step.after_s, 6), step.data) for step in script.steps]
+    return read_request(RawResponse(0, 0.0, 0.0, 9.0, segments), exact, PROMPT, tokens_of)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "source"),
+    [
+        ({}, "token_ids"),
+        ({"ids_in": "last"}, "final_usage"),
+        ({"ids_in": "first"}, "final_usage"),
+        ({"token_ids": False}, "final_usage"),
+        ({"token_ids": False, "usage": "continuous"}, "continuous_usage"),
+        ({"token_ids": False, "usage": "continuous", "usage_ahead": 4}, "final_usage"),
+        ({"token_ids": False, "usage": "continuous", "usage_ahead": TOKENS}, "final_usage"),
+        ({"token_ids": False, "usage": "continuous", "chat": True, "role_usage": 1}, "continuous_usage"),
+        ({"token_ids": False, "chat": True, "empty_first": True}, "final_usage"),
+        ({"token_ids": False, "pings": True}, "final_usage"),
+    ],
+)
+def test_every_token_has_the_time_at_which_its_text_was_sent(behaviour: dict[str, Any], source: str) -> None:
+    record = answer(**behaviour)
+    assert record.error is None
+    assert record.chunks == SENT
+    assert record.token_source == source
+
+
+def test_a_token_before_its_text_is_seen_only_by_its_id() -> None:
+    assert answer(held_back=True).chunks == SENT
+    dealt = answer(held_back=True, token_ids=False)
+    assert dealt.token_source == "inferred"
+    assert dealt.chunks[0][0] > SENT[0][0] and dealt.chunks[-1][0] == SENT[-1][0]
+
+
+@pytest.mark.parametrize("together", [2, 4])
+def test_events_of_one_segment_are_one_chunk(together: int) -> None:
+    record = answer(chunks_per_write=together)
+    merged = answer(tokens_per_chunk=together)
+    assert [tokens for _, tokens in record.chunks] == [tokens for _, tokens in merged.chunks]
+    assert len({t for t, _ in record.chunks}) == len(record.chunks)
+
+
+@pytest.mark.parametrize("per_chunk", [2, 3])
+def test_tokens_dealt_by_the_length_of_text_are_inferred(per_chunk: int) -> None:
+    record = answer(token_ids=False, tokens_per_chunk=per_chunk)
+    assert (record.error, record.token_source, record.completion_tokens) == (None, "inferred", TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind"),
+    [
+        ({"tokens": 17, "usage_off_by": 16, "token_ids": False}, "token_mismatch"),
+        ({"tokens": 66, "usage_off_by": -33, "token_ids": False}, "token_mismatch"),
+        ({"tokens": 17, "usage_off_by": 16}, "token_mismatch"),
+        ({"tokens": 17}, "wrong_length"),
+        ({"prompt_off_by": -28}, "prompt_mismatch"),
+        ({"prompt_off_by": 2}, "prompt_mismatch"),
+        ({"prompt_off_by": 99_968}, "prompt_mismatch"),
+        ({"finish_reason": "content_filter"}, "stream_error"),
+        ({"finish_reason": "cancelled"}, "stream_error"),
+        ({"finish_reason": "timeout"}, "stream_error"),
+        ({"usage": "none", "token_ids": False}, "no_usage"),
+    ],
+)
+def test_counts_that_cannot_be_right_fail_the_request(behaviour: dict[str, Any], kind: str) -> None:
+    record = answer(tokens_of=lambda text: len(text.replace(",", " ,").split()), **behaviour)
+    assert record.error == kind
+
+
+def test_a_token_that_begins_the_sequence_may_be_counted() -> None:
+    assert answer(prompt_off_by=1).error is None
+
+
+def test_a_claim_of_more_tokens_than_text_needs_a_tokenizer_to_be_found() -> None:
+    record = answer(tokens=17, usage_off_by=16, token_ids=False)
+    assert (record.error, record.token_source) == (None, "inferred")

@@ -1,0 +1,300 @@
+"""The report in a real browser, opened from disk."""
+
+import json
+import shutil
+from importlib.resources import files
+from typing import get_args
+from urllib.parse import unquote
+
+import pytest
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from harness.files import write_json
+from harness.report.render import write_run_outputs
+from harness.runs.folder import FIGURES, MANIFEST
+from harness.runs.reader import load_run
+from harness.schema.load import TraceLoad
+from harness.schema.profile import (
+    Artifact,
+    Category,
+    KernelFigures,
+    Level,
+    ProfileFigures,
+    ProfileManifest,
+    ProfileRun,
+    Profiles,
+    StepFigures,
+)
+
+from .conftest import ENGINES, make_online
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver on PATH"),
+]
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+HOSTILE = "</script><script>window.hit = 1</script><img src=x onerror='window.hit = 2'>\"{{7*7}}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_online(tmp_path_factory.mktemp("browser") / "run", engines=ENGINES[::2], repeats=1, n=110)
+
+
+@pytest.fixture(scope="module")
+def report(folder):
+    return write_run_outputs(folder).resolve().as_uri()
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory):
+    """The report of a run with a profile, whose files have long names."""
+    folder = make_online(tmp_path_factory.mktemp("profiled") / "run", engines=ENGINES[::2], repeats=1, n=110)
+    path = "profiles/nsys/roseinfer/nsys_cuda_gpu_mem_time_sum_of_all_ranges.csv"
+    one = ProfileRun(
+        tool="nsys", engine="roseinfer", label="roseinfer", cmd=[], load=TraceLoad(scale=0.4),
+        n=9, steps=8, wall_s=1,
+        level=Level(in_flight=2, running=2), output_dir="profiles/nsys/roseinfer", log_path="log",
+        artifacts=[Artifact(path=path, kind="nsys stats", bytes=9, sha256="0" * 64)],
+    )  # fmt: skip
+    time = dict.fromkeys(get_args(Category), 0.1)
+    step = StepFigures(
+        n=8, period_ms=1, period_p50_ms=1, busy_ms=0.7, gap_ms=0.1, kernels=9, kernel_us=80,
+        categories_ms=time,
+    )  # fmt: skip
+    figures = ProfileFigures(
+        tool="nsys", label="roseinfer", device="cuda", steps_by="NVTX ranges", steps={"decode": step},
+        capture_ms=9, busy_share=0.7, components={},
+        kernels=[KernelFigures(name="a_kernel<of_long_name>" * 9, category="matmul", n=8, total_ms=1)],
+    )  # fmt: skip
+    write_json(folder / MANIFEST, ProfileManifest(meta=load_run(folder).meta, runs=[one]))
+    write_json(folder / FIGURES, Profiles(figures=[figures]))
+    return write_run_outputs(folder).resolve().as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(browser, report):
+    browser.get_log("browser"), browser.get_log("performance")
+    browser.get(report)
+    return browser
+
+
+def column(page, table, index):
+    rows = page.execute_script(
+        "return [...document.querySelectorAll('figure.table table')[arguments[0]].tBodies[0].rows]"
+        ".map(row => row.cells[arguments[1]].querySelector('.v').textContent)", table, index,
+    )  # fmt: skip
+    return [str(text) for text in rows]
+
+
+def shown(page, selector):
+    """The first element of a selector, once it is displayed: what was opened just now is laid out later."""
+    element = page.find_element("css selector", selector)
+    WebDriverWait(page, 60).until(lambda page: element.is_displayed())
+    return element
+
+
+def move_mouse(page, x, y):
+    page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
+
+
+def test_nothing_is_fetched_and_nothing_is_complained_about(page, report):
+    events = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
+    urls = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+    assert {url for url in urls if not url.startswith("data:")} == {report}
+    assert page.get_log("browser") == []
+
+
+def test_sorting_by_a_number_and_by_a_name(page):
+    before = column(page, 0, 1)
+    head = page.execute_script("return document.querySelectorAll('figure.table th[data-head]')[1]")
+    button = head.find_element("css selector", "button")
+    button.click()
+    up = [float(text.replace(",", "")) for text in column(page, 0, 1)]
+    assert up == sorted(float(text.replace(",", "")) for text in before)
+    assert head.get_attribute("aria-sort") == "ascending"
+    button.click()
+    down = [float(text.replace(",", "")) for text in column(page, 0, 1)]
+    assert down == up[::-1] != up
+    name = page.execute_script("return document.querySelector('figure.table th[data-head] button')")
+    name.click()
+    assert column(page, 0, 0) == ["roseinfer", "vLLM"]
+    assert head.get_attribute("aria-sort") is None
+
+
+def test_copying_a_table(page):
+    page.execute_script(
+        "Object.defineProperty(navigator, 'clipboard',"
+        " {value: {writeText: async text => { window.copied = text }}})"
+    )
+    shown(page, "[data-copy=markdown]").click()
+    lines = page.execute_script("return window.copied").splitlines()
+    assert lines[0].startswith("| engine | TTFT p99, ms scale 0.4 |")
+    assert lines[1].startswith("| --- | ---: |")
+    assert len(lines) == 4 and lines[2].startswith("| roseinfer | ")
+    shown(page, "[data-copy=csv]").click()
+    rows = page.execute_script("return window.copied").splitlines()
+    assert rows[0].startswith('engine,"TTFT p99, ms scale 0.4"') and rows[1].startswith("roseinfer,")
+
+
+@pytest.mark.parametrize("width", [360, 390, 1024, 1440])
+def test_no_width_scrolls_the_page_sideways(page, profiled, width):
+    page.get(profiled)
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    page.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_dark_mode_changes_paper_and_figures(page):
+    seen = {}
+    for scheme in ("light", "dark"):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        seen[scheme] = page.execute_script(
+            "return [getComputedStyle(document.body).backgroundColor,"
+            " getComputedStyle(document.querySelector('.card svg text')).fill]"
+        )
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert seen["light"][0] == "rgb(255, 255, 255)"
+    assert all(light != dark for light, dark in zip(*seen.values(), strict=True))
+
+
+def test_the_keyboard_reaches_sorting_and_folds(page):
+    reachable = page.execute_script(
+        "return [...document.querySelectorAll('th[data-head] button, summary, .scroll, .tools button')]"
+        ".every(element => element.tabIndex === 0)"
+    )
+    assert reachable
+
+
+def test_the_legend_hides_an_engine_in_every_figure(page):
+    button = shown(page, ".legend button[data-series]")
+    own = f"svg [data-series='{button.get_attribute('data-series')}']"
+    visible = (
+        f"return [...document.querySelectorAll(\"{own}\")].filter(e => e.style.display !== 'none').length"
+    )
+    before = page.execute_script(visible)
+    assert before > 10
+    button.send_keys(" ")
+    assert page.execute_script(visible) == 0
+    assert button.get_attribute("aria-pressed") == "false"
+    assert page.execute_script("return document.getElementById('status').textContent") == "roseinfer hidden."
+    button.click()
+    assert page.execute_script(visible) == before
+
+
+def test_a_point_tells_its_value_and_interval(page, folder):
+    point = page.find_element("css selector", ".card svg [data-tip*='TTFT p90']")
+    at = page.execute_async_script(  # after the frame whose scroll event would hide the tip
+        "const [point, done] = arguments; point.scrollIntoView({block: 'center'});"
+        "const tell = () => { const b = point.getBoundingClientRect(); done([b.x + 4, b.y + 4]) };"
+        "requestAnimationFrame(() => requestAnimationFrame(tell))",
+        point,
+    )
+    tip = page.find_element("id", "tip")
+    move_mouse(page, *at)
+    WebDriverWait(page, 60).until(lambda page: tip.is_displayed())
+    summary = load_run(folder).pooled[0]
+    low, high = summary.ttft_ms.ci["p90"]
+    label, value, interval, n = tip.text.splitlines()
+    assert label == f"roseinfer, scale {summary.load.value:g}"
+    assert float(value.removeprefix("TTFT p90 ").removesuffix(" ms")) == pytest.approx(
+        summary.ttft_ms.p90, rel=0.01
+    )
+    shown = [float(end) for end in interval.removeprefix("95 % interval ").split(" to ")]
+    assert shown == pytest.approx([low, high], rel=0.01)
+    assert n == f"n = {summary.ttft_ms.n}"
+    move_mouse(page, 2, 2)
+    WebDriverWait(page, 60).until(lambda page: not tip.is_displayed())
+
+
+def test_a_baseline_is_chosen(page):
+    page.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
+    titles = "return [...document.querySelectorAll('div[data-baseline]')].filter(d => !d.hidden)" + (
+        ".map(d => d.querySelector('figcaption span').textContent)"
+    )
+    assert "TTFT, ratio to roseinfer" in page.execute_script(titles)
+    Select(shown(page, "select[data-baseline]")).select_by_visible_text("vLLM")
+    assert page.execute_script(titles) == [f"{m}, ratio to vLLM" for m in ("TTFT", "TPOT", "ITL", "E2E")]
+
+
+def test_the_data_of_a_figure_is_copied_and_the_figure_saved(page):
+    page.execute_script(
+        "Object.defineProperty(navigator, 'clipboard',"
+        " {value: {writeText: async text => { window.copied = text }}});"
+        "window.saved = [];"
+        "HTMLAnchorElement.prototype.click = function () { window.saved.push([this.download, this.href]) }"
+    )
+    shown(page, ".card [data-copy=data]").click()
+    lines = page.execute_script("return window.copied").splitlines()
+    assert lines[0] == "metric,engine,scale,statistic,ms,ci_low,ci_high,n,valid"
+    for kind in ("svg", "png"):
+        shown(page, f".card [data-save={kind}]").click()
+    WebDriverWait(page, 60).until(lambda page: page.execute_script("return window.saved.length") == 2)
+    (svg_name, svg), (png_name, png) = page.execute_script("return window.saved")
+    assert (svg_name, png_name) == ("ttft.svg", "ttft.png")
+    text = unquote(svg.removeprefix("data:image/svg+xml,"))
+    assert 'class="legend"' in text and "data-tip" not in text
+    assert png.startswith("data:image/png;base64,iVBOR")
+    assert page.get_log("browser") == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(page, scheme):
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    page.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
+    axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    page.execute_script(axe)
+    page.set_script_timeout(120)
+    found = page.execute_async_script(
+        "const options = {resultTypes: ['violations']};"
+        "axe.run({exclude: [['.card svg > *']]}, options).then(arguments[0])"
+    )
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
+    assert not serious, [(one["id"], [node["html"][:160] for node in one["nodes"][:4]]) for one in serious]
+
+
+def test_a_hostile_run_executes_nothing(browser, tmp_path):
+    engine = type(ENGINES[0])("roseinfer", HOSTILE, 0.01, 0.004)
+    folder = make_online(tmp_path / "run", engines=[engine, ENGINES[2]], scales=[1.0], repeats=1, n=40)
+    browser.get_log("browser")
+    browser.get(write_run_outputs(folder).resolve().as_uri())
+    for button in browser.find_elements("css selector", ".legend button"):
+        if button.is_displayed():
+            button.click()
+    assert browser.execute_script("return window.hit") is None
+    assert browser.execute_script("return document.querySelectorAll('img, iframe, object').length") == 0
+    assert browser.get_log("browser") == []

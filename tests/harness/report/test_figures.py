@@ -1,0 +1,193 @@
+"""Figures: the same bytes each time, valid XML, one look an engine, and the numbers of the results."""
+
+import itertools
+import re
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from harness.metrics.samples import split
+from harness.report.figures.axes import places
+from harness.report.figures.bands import band
+from harness.report.figures.overtime import in_flight
+from harness.report.figures.run_figures import offline_figures, online_figures
+from harness.report.figures.style import MATPLOTLIB, looks, on_dark
+from harness.report.figures.svg import plain
+from harness.report.render import write_run_outputs
+from harness.runs.reader import OfflineRun, OnlineRun, load_run
+from harness.schema.load import TraceLoad
+
+from .conftest import ENGINES, make_online
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("figures") / "run"
+    return load_run(make_online(folder, engines=ENGINES[::2], scales=[0.5, 1.0], repeats=1, n=40))
+
+
+@pytest.fixture(scope="module")
+def drawn(run):
+    return online_figures(run)
+
+
+def test_every_figure_of_the_contract_is_drawn(drawn):
+    names = [plot.name for plot in drawn.every]
+    assert len(names) == len(set(names))
+    for metric in ("ttft", "tpot", "itl", "e2e"):
+        assert {metric, f"{metric}_p90", f"{metric}_p99", f"ecdf_{metric}_scale_0.5"} <= set(names)
+    assert {"overview", "timeline_roseinfer_scale_0.5", "timeline_vLLM_scale_1"} <= set(names)
+
+
+def test_figures_are_well_formed_and_hold_no_date(drawn):
+    for plot in drawn.every:
+        ElementTree.fromstring(plot.svg)
+        assert "dc:date" not in plot.svg and "<metadata" not in plot.svg
+
+
+def test_the_same_run_gives_the_same_bytes(run, drawn):
+    assert [plot.svg for plot in online_figures(run).every] == [plot.svg for plot in drawn.every]
+
+
+def test_ids_differ_between_figures_on_a_page_and_references_hold(drawn):
+    first, second = drawn.overview.inline("f1"), drawn.overview.inline("f2")
+    ids = re.findall(r' id="([^"]*)"', first + second)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:url\(#|href="#)([^)"]*)', first)) <= set(ids)
+    assert "<style" not in first and 'pt"' not in first.split(">")[0]
+
+
+def test_a_closed_loop_is_drawn_by_its_requests_in_flight(tmp_path):
+    folder = make_online(tmp_path / "run", engines=ENGINES[::2], closed=[1, 8, 64], repeats=1, n=40)
+    loaded = load_run(folder)
+    assert isinstance(loaded, OnlineRun)
+    drawn = online_figures(loaded)
+    names = {plot.name for plot in drawn.every}
+    assert {"ecdf_ttft_in_flight_8", "timeline_roseinfer_in_flight_64", "requests_vLLM_in_flight_64"} <= names
+    assert not any("scale" in plot.svg or "scale" in plot.name for plot in drawn.every)
+    assert "requests in flight" in drawn.overview.svg and "64 in flight" in drawn.tradeoffs[0].svg
+
+
+def test_answers_of_one_token_have_no_time_per_token(tmp_path):
+    folder = make_online(tmp_path / "run", engines=ENGINES[::2], scales=[1.0], repeats=1, n=40, longest=1)
+    loaded = load_run(folder)
+    assert isinstance(loaded, OnlineRun)
+    drawn = online_figures(loaded)
+    assert [plot.name for plot in drawn.tradeoffs] == ["tradeoff_ttft"]
+    assert write_run_outputs(folder).is_file()
+
+
+def test_offline_bars(offline_run):
+    loaded = load_run(offline_run)
+    assert isinstance(loaded, OfflineRun)
+    plots = offline_figures(loaded).every
+    assert [plot.name for plot in plots] == ["offline_output_tok_per_s", "offline_total_s"]
+    assert "roseinfer (in-process)" in plots[0].svg
+    for plot in plots:
+        labels = [text.get_text() for text in plot.figure.axes[0].texts]
+        assert len(labels) == 4 and not any("e+" in label for label in labels)
+
+
+def test_text_from_outside_cannot_break_a_figure(run):
+    hostile = "<b>&\x00\x1b[31m $\\frac{ \ud800 \u6a21\u578b"
+    pooled = [s.model_copy(update={"label": hostile}) for s in run.pooled if s.label == "vLLM"]
+    with mpl.rc_context(MATPLOTLIB):
+        plot = band(pooled, looks([("vllm", hostile)]), "ttft_ms")
+    texts = [node.text or "" for node in ElementTree.fromstring(plot.svg).iter() if node.tag.endswith("text")]
+    assert any(text.startswith("<b>& [31m $\\frac{") for text in texts)
+
+
+def test_plain_cuts_what_is_too_long():
+    assert plain("a\nb\tc") == "a b c"
+    assert len(plain("x" * 200, 40)) == 40
+
+
+def test_scales_that_double_are_evenly_spaced():
+    at = places([TraceLoad(scale=scale) for scale in (1.6, 0.4, 0.8, 0.4)])
+    assert [str(load) for load in at] == ["scale 0.4", "scale 0.8", "scale 1.6"]
+    assert np.diff(list(at.values())) == pytest.approx([1, 1])
+
+
+def test_scales_that_are_close_get_a_step_each():
+    assert list(places([TraceLoad(scale=scale) for scale in (1.0, 1.05, 8.0)]).values()) == [0, 1, 2]
+
+
+def test_the_contract_s_looks_and_every_label_its_own():
+    found = looks(
+        [("roseinfer", "roseinfer"), ("vllm", "vLLM"), ("sglang", "SGLang"), ("trtllm", "TensorRT-LLM")]
+        + [("roseinfer", f"roseinfer ({i})") for i in range(3)]
+        + [(name, name) for name in ("transformers", "llamacpp", "openai")]
+    )
+    assert [found[label].marker for label in ("roseinfer", "vLLM", "SGLang", "TensorRT-LLM")] == list("os^h")
+    assert len({(look.color, look.marker, look.line) for look in found.values()}) == 10
+    assert len({look.color for look in found.values()}) == 10
+
+
+def test_engines_differ_in_marker_or_line_without_any_colour():
+    found = looks([("roseinfer", str(i)) for i in range(4)] + [("vllm", "v"), ("sglang", "s")])
+    assert len({(look.marker, look.line) for look in found.values()}) == 6
+
+
+def luminance(color):
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return float(np.dot((0.2126, 0.7152, 0.0722), parts))
+
+
+def contrast(a, b):
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+# Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
+SEEN = {
+    "protan": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "deutan": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "tritan": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ),
+}
+LAB = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
+
+
+def oklab(color, sight):
+    parts = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    cones = np.cbrt(np.clip(np.array(LAB) @ np.clip(np.array(SEEN[sight]) @ linear, 0, 1), 0, 1))
+    to = [[0.2105, 0.7936, -0.0041], [1.978, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+    return np.array(to) @ cones
+
+
+@pytest.mark.parametrize("sight", SEEN)
+def test_the_four_engines_differ_to_colour_blind_eyes(sight):
+    found = looks((name, name) for name in ("roseinfer", "vllm", "sglang", "trtllm"))
+    for a, b in itertools.combinations(found.values(), 2):
+        assert np.linalg.norm(oklab(a.color, sight) - oklab(b.color, sight)) > 0.06, (a, b)
+
+
+def test_contrast_on_white_and_on_dark_paper():
+    names = ("roseinfer", "vllm", "sglang", "trtllm", "transformers", "llamacpp", "openai", "other")
+    found = looks((name, f"{name} {i}") for name in names for i in range(2))
+    for look in found.values():
+        assert contrast(look.color, "#ffffff") >= 3
+        assert contrast(on_dark(look.color), "#181b1f") >= 2.99
+
+
+def test_requests_in_flight_are_those_sent_and_not_ended(run):
+    group = split(run.requests, run.chunks)[0]
+    times, load = in_flight(group)
+    sent, ended = group.requests["t_sent"].to_numpy(), group.requests["t_end"].to_numpy()
+    for t, count in list(zip(times, load, strict=True))[::17]:
+        assert count == ((sent <= t) & (t < ended)).sum()

@@ -1,0 +1,49 @@
+"""The settings ledger as readers see it."""
+
+from __future__ import annotations
+
+from harness.fairness.ledger import ledger
+from harness.report.markdown import table
+from harness.report.tables.ledger import ledger_table, sources
+from harness.schema.fairness import Fact
+from harness.schema.results import LaunchRecord
+
+LOG, PAGE = "start-up log", "GET /server_info"
+LAUNCHES = [
+    LaunchRecord(
+        engine="roseinfer",
+        label="roseinfer",
+        facts={"kv_tokens": Fact(value=4096, source=PAGE), "graphs": Fact(value=[], source=PAGE)},
+    ),
+    LaunchRecord(
+        engine="vllm",
+        label="vLLM",
+        facts={"kv_tokens": Fact(value=262144, source=LOG), "attention": Fact(value="<FLASH>", source=LOG)},
+    ),
+    LaunchRecord(engine="transformers", label="transformers"),
+]
+
+
+def test_values_stand_side_by_side_with_their_sources_and_unknown_ones_say_so() -> None:
+    found = ledger_table(ledger(LAUNCHES))
+    assert found.headers == ["setting", "roseinfer", "vLLM", "transformers", ""]
+    assert found.lines == [
+        ["KV cache (tokens)", "4096", "262144", "unknown", "differs"],
+        ["CUDA graphs (batch sizes)", "none", "unknown", "unknown", ""],
+        ["attention backend", "unknown", "<FLASH>", "unknown", "own design"],
+    ]
+    assert [cell.remark for cell in found.rows[0]] == ["", PAGE, LOG, "", ""]
+
+
+def test_each_engine_s_sources_are_named() -> None:
+    assert sources(ledger(LAUNCHES)) == [
+        "roseinfer: GET /server_info for KV cache (tokens), CUDA graphs (batch sizes).",
+        "vLLM: start-up log for KV cache (tokens), attention backend.",
+        "transformers: it reports nothing.",
+    ]
+
+
+def test_markdown_carries_the_ledger_without_markup_from_outside() -> None:
+    text = table(ledger_table(ledger(LAUNCHES)))
+    assert "| KV cache (tokens) | 4096 | 262144 | unknown | differs |" in text
+    assert "<FLASH>" not in text

@@ -1,0 +1,161 @@
+"""Every number of the page and of the plots, against plain pandas over the parquet files."""
+
+import csv
+import io
+import json
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from harness.report.figures.run_figures import figures
+from harness.report.render import write_report
+from harness.runs.reader import load_run
+
+from .conftest import ENGINES, SCALES, make_online
+
+pytestmark = pytest.mark.slow
+
+METRICS = {"TTFT (ms)": "ttft_ms", "TPOT (ms)": "tpot_ms", "ITL (ms)": "itl_ms", "E2E (ms)": "e2e_ms"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_online(tmp_path_factory.mktemp("numbers") / "run", repeats=2, n=120)
+
+
+def scale_of(load):
+    return json.loads(load)["scale"]
+
+
+@pytest.fixture(scope="module")
+def raw(folder):
+    """Samples of each metric by label and scale, from the parquet files alone."""
+    requests = pd.read_parquet(folder / "requests.parquet")
+    chunks = pd.read_parquet(folder / "chunks.parquet")
+    requests["scale"] = requests["load"].map(scale_of)
+    good = requests[requests["error"].isna()].copy()
+    good["ttft_ms"] = 1e3 * (good.t_first - good.t_sent)
+    good["e2e_ms"] = 1e3 * (good.t_last - good.t_sent)
+    good["tpot_ms"] = (1e3 * (good.t_last - good.t_first) / (good.completion_tokens - 1)).where(
+        good.completion_tokens > 1
+    )
+    chunks = chunks.merge(good[["cell", "request", "label", "scale"]], on=["cell", "request"])
+    chunks = chunks.sort_values(["cell", "request", "t"])
+    chunks["gap"] = 1e3 * chunks.groupby(["cell", "request"])["t"].diff()
+    chunks = chunks.dropna(subset="gap")
+    token = chunks.loc[chunks.index.repeat(chunks["tokens"])]
+    found = {
+        (metric, *key): rows[metric].dropna().to_numpy()
+        for metric in ("ttft_ms", "tpot_ms", "e2e_ms")
+        for key, rows in good.groupby(["label", "scale"])
+    }
+    return found | {
+        ("itl_ms", *key): (rows.gap / rows.tokens).to_numpy()
+        for key, rows in token.groupby(["label", "scale"])
+    }
+
+
+class Tables(HTMLParser):
+    """The tables of a page: title, then rows of (text, data-value)."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self._title, self._rows, self._in, self._text = {}, "", [], None, ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        if tag == "div" and attrs.get("class") == "scroll":
+            self._title, self._rows = attrs.get("aria-label", ""), []
+            self.found[self._title] = self._rows
+        if tag == "tr":
+            self._rows.append([])
+        if tag in ("td", "th"):
+            self._in, self._text = attrs.get("data-value"), ""
+            self._rows and self._rows[-1].append([None, self._in])
+        if tag == "span" and attrs.get("class") == "v":
+            self._text = None
+
+    def handle_data(self, data):
+        if self._text is None and self._rows and self._rows[-1]:
+            self._rows[-1][-1][0] = data
+            self._text = ""
+
+
+@pytest.fixture(scope="module")
+def tables(folder, tmp_path_factory):
+    out = tmp_path_factory.mktemp("page") / "report.html"
+    return Tables(write_report([folder], out).read_text(encoding="utf-8")).found
+
+
+@pytest.mark.parametrize("title", METRICS)
+def test_latency_tables(title, tables, raw):
+    rows = [row for row in tables[title] if len(row) == 1 + 3 * len(SCALES) and row[0][0]]
+    assert len(rows) == len(ENGINES)
+    for (label, _), *cells in rows:
+        expected = [
+            np.percentile(raw[METRICS[title], label, scale], q) for scale in SCALES for q in (50, 90, 99)
+        ]
+        assert [float(value) for _, value in cells] == pytest.approx(expected, rel=1e-9)
+        texts = [float(text.replace(",", "")) for text, _ in cells]
+        assert texts == pytest.approx(expected, rel=0.06)
+
+
+def test_rates_and_failures(tables, folder):
+    requests = pd.read_parquet(folder / "requests.parquet")
+    rows = [row for row in tables["Throughput and failures"] if len(row) > 6 and row[0][0]]
+    assert len(rows) == len(ENGINES) * len(SCALES)
+    for row in rows:
+        label, scale = row[0][0], float(row[1][1])
+        mine = requests[(requests.label == label) & (requests.load.map(scale_of) == scale)]
+        good = mine[mine.error.isna()]
+        seconds = sum(cell.t_end.max() - cell.t_sched.min() for _, cell in mine.groupby("cell"))
+        rates = [len(good) / seconds, good.completion_tokens.sum() / seconds]
+        rates.append((good.completion_tokens.sum() + good.prompt_tokens.sum()) / seconds)
+        assert [float(value) for _, value in row[3:6]] == pytest.approx(rates, rel=1e-9)
+        counts = [int(text.replace(",", "")) for text, value in row if value and float(value) == len(mine)]
+        assert len(mine) in counts
+
+
+@pytest.fixture(scope="module")
+def drawn(folder):
+    return figures(load_run(folder))
+
+
+def test_the_data_of_every_plot(drawn, raw):
+    parsed = {plot.name: list(csv.DictReader(io.StringIO(plot.data.csv()))) for plot in drawn.every}
+    assert len(parsed) == len(drawn.every) and all(parsed.values())
+    bands = [row for name in ("overview", "ttft", "itl_p90", "e2e_p99") for row in parsed[name]]
+    assert len(bands) == 12 * (4 * 3 + 3 + 1 + 1)
+    for row in bands:
+        sample = raw[row["metric"], row["engine"], float(row["scale"])]
+        assert float(row["ms"]) == pytest.approx(np.percentile(sample, int(row["statistic"][1:])), rel=1e-6)
+        assert int(row["n"]) == len(sample)
+    for metric in ("ttft", "itl"):
+        for scale in SCALES:
+            for row in parsed[f"ecdf_{metric}_scale_{scale:g}"]:
+                sample = raw[f"{metric}_ms", row["engine"], scale]
+                assert float(row["ms"]) == pytest.approx(
+                    np.percentile(sample, float(row["percent"])), rel=1e-6
+                )
+    for row in parsed["tradeoff_ttft"]:
+        sample = raw["ttft_ms", row["engine"], float(row["scale"])]
+        assert float(row["ms"]) == pytest.approx(np.percentile(sample, 90), rel=1e-6)
+
+
+def test_the_data_of_single_cells(folder, drawn):
+    requests = pd.read_parquet(folder / "requests.parquet")
+    plots = {plot.name: plot for plot in drawn.every}
+    first = requests[
+        (requests.label == "SGLang") & (requests.load.map(scale_of) == 0.4) & (requests.repeat == 0)
+    ]
+    shown = pd.read_csv(io.StringIO(plots["requests_SGLang_scale_0.4"].data.csv()))
+    for name in ("t_sched", "t_sent", "t_first", "t_last"):
+        assert shown[name].to_numpy() == pytest.approx(first[name].head(100).to_numpy(), rel=1e-6, abs=1e-6)
+    line = pd.read_csv(io.StringIO(plots["timeline_SGLang_scale_0.4"].data.csv()))
+    ttft = line[line.series == "ttft_ms"]
+    assert sorted(ttft.value) == pytest.approx(sorted(1e3 * (first.t_first - first.t_sent)), rel=1e-6)
+    for t, count in line[line.series == "in_flight"][["s", "value"]].to_numpy()[1:-1:13]:
+        assert count == ((first.t_sent <= t) & (t < first.t_end)).sum()

@@ -1,0 +1,184 @@
+"""The HTML file: what it holds, that nothing in it is remote, and that hostile text stays text."""
+
+import re
+import shutil
+from html.parser import HTMLParser
+
+import pytest
+
+from harness.errors import UsageError
+from harness.metrics.summary import summarize
+from harness.report.render import write_report, write_run_outputs
+from harness.runs.reader import load_run
+from harness.schema.metrics import METRICS
+from harness.schema.results import OnlineResults, Skipped
+
+from .conftest import ENGINES, make_online
+
+pytestmark = pytest.mark.slow
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'{{7*7}}"
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, ids, and the visible text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.ids, self.words = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("small") / "online_small"
+    return make_online(folder, engines=ENGINES[::2], scales=[0.5, 1.0], repeats=1, n=120)
+
+
+@pytest.fixture(scope="module")
+def page(small, offline_run, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out") / "both.html"
+    return Page(write_report([small, offline_run], out).read_text(encoding="utf-8"))
+
+
+def test_the_page_asks_for_nothing(page):
+    for tag, attributes in page.elements:
+        assert tag not in ("link", "iframe", "object", "embed", "base") or attributes.get("href") == "data:,"
+        for name in ("src", "href", "xlink:href", "action", "poster", "srcset"):
+            assert attributes.get(name, "#").startswith(("#", "data:")), (tag, attributes)
+        assert not any(name.startswith("on") for name in attributes)
+    policy = next(a["content"] for t, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-")
+
+
+def test_ids_are_unique_and_links_lead_somewhere(page):
+    assert len(page.ids) == len(set(page.ids))
+    targets = {a["href"][1:] for t, a in page.elements if t == "a"}
+    assert targets <= set(page.ids)
+    labelled = {a["aria-labelledby"] for _, a in page.elements if "aria-labelledby" in a}
+    assert labelled <= set(page.ids)
+
+
+@pytest.fixture(scope="module")
+def written(small):
+    """The report of a run, written with all that comes with it."""
+    return write_run_outputs(small)
+
+
+def test_the_first_screen_comes_in_order(written):
+    text = Page(written.read_text(encoding="utf-8")).text
+    order = [
+        "vLLM at scale 0.5 is invalid.", "TensorRT-LLM was skipped:",
+        "Machine", "azure-conv-2023", "At scale 1, ", "At a glance", "Latency by load", "How this was made",
+        "Definitions",
+    ]  # fmt: skip
+    positions = [text.index(words) for words in order]
+    assert positions == sorted(positions)
+
+
+def test_how_it_was_made_and_what_it_means(page):
+    for words in (
+        "bench online --engines roseinfer,roseinfer@no-mp-async-admit,vllm --seed 0",
+        "python -m vllm serve --model gpt2 --port 0", "CC-BY-4.0", "Splitwise", "max_num_seqs differs",
+        "Intel(R) Xeon(R)", METRICS["itl_ms"].meaning, METRICS["submit_lag_ms"].meaning,
+    ):  # fmt: skip
+        assert words in page.text, words
+
+
+def test_every_percentile_of_the_results_is_on_the_page(small, page):
+    shown = {a["data-value"] for t, a in page.elements if t == "td" and "data-value" in a}
+    for summary in load_run(small).pooled:
+        for metric in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"):
+            for q in (50, 90, 99):
+                assert str(getattr(getattr(summary, metric), f"p{q}")) in shown
+
+
+def test_a_hostile_run_stays_text(small, tmp_path):
+    folder = shutil.copytree(small, tmp_path / "<b>run")
+    path = folder / "online_results.json"
+    results = OnlineResults.model_validate_json(path.read_bytes())
+    launches = [
+        launch.model_copy(update={"label": HOSTILE, "argv": [HOSTILE], "env": {HOSTILE: HOSTILE},
+                                  "settings": {HOSTILE: HOSTILE}, "version": HOSTILE})
+        for launch in results.meta.launches
+    ]  # fmt: skip
+    trace = dict.fromkeys(("name", "origin", "licence", "citation", "note", "fit"), HOSTILE)
+    meta = results.meta.model_copy(
+        update={
+            "command": ["bench", HOSTILE],
+            "created": HOSTILE,
+            "settings": results.meta.settings.model_copy(
+                update={"model": HOSTILE, "trace": HOSTILE, "max_model_len": 64}
+            ),
+            "environment": {"cpu": {"model": HOSTILE}, HOSTILE: HOSTILE},
+            "launches": launches,
+            "trace": results.meta.trace.model_copy(update=trace),
+        }
+    )
+    summaries = [
+        one.model_copy(update={"errors": {HOSTILE: 1}, "invalid_reasons": [HOSTILE], "valid": False})
+        for one in results.summaries
+    ]
+    skipped = [Skipped(engine=HOSTILE, label=HOSTILE, reason=HOSTILE, hint=HOSTILE)]
+    changed = results.model_copy(update={"meta": meta, "summaries": summaries, "skipped": skipped})
+    path.write_text(changed.model_dump_json())
+    text = write_run_outputs(folder).read_text(encoding="utf-8")
+    assert "alert(1)" in text
+    page = Page(text)
+    assert [tag for tag, _ in page.elements].count("script") == 1
+    assert not [tag for tag, _ in page.elements if tag in ("img", "b")]
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+    assert "49" not in re.findall(r"alert\(2\)[^a-z]{0,9}", text)
+    assert "<script" not in (folder / "summary.md").read_text(encoding="utf-8")
+
+
+def test_a_hostile_label_stays_text(tmp_path):
+    engine = type(ENGINES[0])("roseinfer", HOSTILE, 0.01, 0.004)
+    folder = make_online(tmp_path / "run", engines=[engine, ENGINES[2]], scales=[1.0], repeats=1, n=40)
+    page = Page(write_run_outputs(folder).read_text(encoding="utf-8"))
+    assert [tag for tag, _ in page.elements].count("script") == 1
+    assert not [tag for tag, _ in page.elements if tag == "img"]
+    assert all(path.parent == folder / "figures" for path in (folder / "figures").iterdir())
+
+
+def test_the_same_run_gives_the_same_bytes(small, tmp_path):
+    first = write_report([small], tmp_path / "a.html").read_bytes()
+    assert write_report([small], tmp_path / "b.html").read_bytes() == first
+
+
+def test_the_files_of_a_run(small, written):
+    assert written == small / "report.html"
+    figures = {path.name for path in (small / "figures").iterdir()}
+    assert {"overview.svg", "ttft.svg", "itl_p99.svg", "ecdf_e2e_scale_0.5.svg"} <= figures
+    assert (small / "summary.md").read_text(encoding="utf-8").startswith("# roseinfer vs vLLM")
+    assert not list(small.rglob("*.tmp"))
+
+
+def test_a_run_in_which_nothing_succeeded_still_has_a_report(tmp_path):
+    folder = make_online(tmp_path / "run", engines=ENGINES[:1], scales=[1.0], repeats=1, n=20, faults=False)
+    run = load_run(folder)
+    failed = run.requests.assign(error="connect", completion_tokens=None)
+    summaries = summarize(failed, run.chunks)
+    results = run.results.model_copy(update={"summaries": summaries, "comparisons": []})
+    (folder / "online_results.json").write_text(results.model_dump_json())
+    failed.to_parquet(folder / "requests.parquet")
+    page = Page(write_run_outputs(folder).read_text(encoding="utf-8"))
+    assert "No request succeeded" in page.text
+    assert "No engine has a valid result." in page.text
+
+
+def test_a_broken_run_writes_nothing(tmp_path):
+    with pytest.raises(UsageError):
+        write_report([tmp_path], tmp_path / "out.html")
+    assert not (tmp_path / "out.html").exists()

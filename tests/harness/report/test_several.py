@@ -1,0 +1,107 @@
+"""Several runs in one report, stored results that are not those of the raw times, and the index."""
+
+import json
+import shutil
+
+import pytest
+
+from harness.errors import UsageError
+from harness.report.index import write_index
+from harness.report.render import write_report
+from harness.report.several import changes, overview
+from harness.report.text.notices import notices
+from harness.runs.reader import load_run, load_runs
+from harness.schema.results import OnlineResults
+
+from .conftest import ENGINES, Engine, make_online
+
+pytestmark = pytest.mark.slow
+
+SLOWER = Engine("roseinfer", "roseinfer", 0.03, 0.006)
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("several") / "before"
+    return make_online(folder, engines=ENGINES[:1], scales=[1.0], repeats=4, n=110, faults=False)
+
+
+@pytest.fixture(scope="module")
+def after(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("several") / "after"
+    return make_online(folder, engines=[SLOWER], scales=[1.0], repeats=4, n=110, faults=False)
+
+
+def test_a_change_is_found_and_shown(before, after, tmp_path):
+    (change,) = changes(load_runs([before, after]))
+    assert (change.a, change.b, change.obstacles) == ("before", "after", [])
+    (table,) = change.tables
+    ttft = next(line for line in table.lines if line[0].startswith("TTFT p50"))
+    assert ttft[3].startswith("+") and ttft[5] == "worse"
+    page = write_report([before, after], tmp_path / "two.html").read_text(encoding="utf-8")
+    assert "<title>roseinfer (2 runs) · rosebench</title>" in page
+    assert "roseinfer, scale 1" in page and "A is before, B is after." in page
+
+
+def test_runs_that_do_not_measure_the_same_are_not_compared(before, tmp_path):
+    other = make_online(tmp_path / "other", engines=ENGINES[:1], scales=[1.0], n=60, faults=False)
+    (change,) = changes(load_runs([before, other]))
+    assert not change.tables and any(reason.startswith("requests differs") for reason in change.obstacles)
+
+
+def test_all_runs_stand_in_one_table(before, after, tmp_path):
+    other = make_online(tmp_path / "other", engines=ENGINES[:2], closed=[8, 1], n=100, faults=False)
+    runs = load_runs([before, other, after])
+    table, labels = overview(runs), [engine.label for engine in ENGINES[:2]]
+    assert [(row[0].text, row[1].text, row[2].text) for row in table.rows] == [
+        ("roseinfer", "1", "scale 1"),
+        ("roseinfer", "3", "scale 1"),
+        *((label, "2", load) for load in ("1 in flight", "8 in flight") for label in labels),
+    ]
+    assert table.rows[1][7].value == runs[2].pooled[0].output_tok_per_s
+    assert overview(runs[:1]) is None
+    page = write_report([before, other], tmp_path / "two.html").read_text(encoding="utf-8")
+    assert (
+        "All online runs, p50/p90/p99" in page
+        and "<summary>other is not compared with before</summary>" in page
+    )
+
+
+def test_a_run_against_itself_is_nothing(before):
+    assert changes(load_runs([before, before])) == [] == changes(load_runs([before]))
+
+
+def test_stored_results_that_the_raw_times_do_not_give(before, tmp_path):
+    folder = shutil.copytree(before, tmp_path / "run")
+    assert load_run(folder).disagreements == []
+    path = folder / "online_results.json"
+    results = OnlineResults.model_validate_json(path.read_bytes())
+    wrong = results.summaries[0].model_copy(update={"req_per_s": 999.0})
+    path.write_text(
+        results.model_copy(update={"summaries": [wrong, *results.summaries[1:]]}).model_dump_json()
+    )
+    run = load_run(folder)
+    assert run.repeats[0].req_per_s != 999
+    assert run.disagreements == [
+        f"roseinfer, scale 1, repeat 0, req_per_s: stored 999, computed {run.repeats[0].req_per_s:.6g}"
+    ]
+    assert notices(run)[0].title == "The stored results are not those of the raw times."
+
+
+def test_settings_of_another_version_are_refused(before, tmp_path):
+    folder = shutil.copytree(before, tmp_path / "run")
+    path = folder / "online_results.json"
+    results = json.loads(path.read_bytes())
+    results["meta"]["settings"]["no such"] = 1
+    path.write_text(json.dumps(results))
+    with pytest.raises(UsageError, match="not as this version of bench writes it"):
+        load_run(folder)
+
+
+def test_the_index_lists_reports_with_their_headline(before, tmp_path):
+    write_report([before], tmp_path / "a b.html")
+    (tmp_path / "other.html").write_text("<title>something else</title>")
+    page = write_index(tmp_path).read_text(encoding="utf-8")
+    assert 'href="a%20b.html"' in page and "roseinfer has a TTFT of" in page
+    assert "other.html" not in page and "index.html" not in page
+    assert write_index(tmp_path).read_text(encoding="utf-8") == page

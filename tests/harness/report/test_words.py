@@ -1,0 +1,278 @@
+"""Tables, best_labels, the verdict and warnings: what is claimed, and what is not."""
+
+from dataclasses import replace
+
+import pytest
+
+from harness.report.best import best_labels
+from harness.report.markdown import summary, table
+from harness.report.tables.latency import SHOWN, headline_table, latency_split_table, latency_table
+from harness.report.tables.offline import offline_table
+from harness.report.tables.ratios import ratios
+from harness.report.tables.table import Cell, Column, Table
+from harness.report.tables.throughput import throughput_table
+from harness.report.text.heading import machine
+from harness.report.text.notices import notices
+from harness.report.text.numbers import DASH, percent
+from harness.report.text.verdict import verdict
+from harness.runs.reader import load_run
+from harness.schema.load import ClosedLoop, Load, TraceLoad
+from harness.schema.results import Comparison
+
+from .conftest import ENGINES, make_offline, make_online
+
+
+@pytest.fixture(scope="module")
+def run(online_run):
+    return load_run(online_run)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("small") / "run"
+    return load_run(make_online(folder, engines=ENGINES[:1], scales=[1.0], repeats=1, n=60, faults=False))
+
+
+def comparison(a, b, ratio, ci, scale=0.4, metric="ttft_ms", statistic="p90", chance=False):
+    low_high = None if ci is None else not ci[0] <= 1 <= ci[1]
+    verdict = "not enough data" if ci is None else "no difference"
+    if low_high and not chance:
+        verdict = "better" if (ratio < 1) == (metric != "output_tok_per_s") else "worse"
+    return Comparison(
+        a=a, b=b, load=TraceLoad(scale=scale), metric=metric, statistic=statistic,
+        value_a=ratio, value_b=1, ratio=ratio, ci=ci, difference=low_high, verdict=verdict, comparisons=39,
+    )  # fmt: skip
+
+
+def test_every_shown_percentile_is_in_the_results(run):
+    for metric in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"):
+        shown = latency_split_table(run.pooled, metric, {})
+        by = {(s.label, s.load.value): getattr(s, metric) for s in run.pooled}
+        for row in shown.rows:
+            values = [cell.value for cell in row[1:]]
+            expected = [
+                getattr(by[row[0].text, scale], f"p{q}") for scale in (0.4, 0.8, 1.6) for q in (50, 90, 99)
+            ]
+            assert values == expected
+            for cell in row[1:]:
+                assert float(cell.text.replace(",", "")) == pytest.approx(cell.value, rel=0.05)
+
+
+def test_the_contract_s_form_of_a_latency_table(run):
+    shown = latency_table(run.pooled, "ttft_ms")
+    assert [column.title for column in shown.columns] == ["engine", "scale 0.4", "scale 0.8", "scale 1.6"]
+    assert all(cell.text.count("/") == 2 for row in shown.rows for cell in row[1:])
+
+
+def test_a_percentile_without_support_is_withheld_and_says_what_it_needs(small):
+    shown = latency_split_table(small.pooled, "ttft_ms", {})
+    p99 = shown.rows[0][3]
+    assert (p99.text, p99.value, p99.remark) == ("–", None, "withheld: p99 needs 40 more samples")
+    assert shown.notes == ["–: p99 needs 100 samples and is withheld below; up to 40 more."]
+    assert latency_table(small.pooled, "ttft_ms").rows[0][1].text.endswith("/–")
+    assert headline_table(small.pooled, {}).columns[1].group == "TTFT p90, ms"
+
+
+def test_failures_stand_beside_the_rates(run):
+    shown = throughput_table(run.pooled)
+    (row,) = [row for row in shown.rows if row[0].text == "vLLM" and row[1].text == "0.4"]
+    by = dict(zip(shown.headers, (cell.text for cell in row), strict=True))
+    assert (by["requests"], by["failed"], by["errors"]) == ("400", "3", "disconnected 1, timeout 2")
+    assert by["valid"] == "no"
+
+
+def test_the_best_is_marked_only_where_it_differs_from_every_other_valid_engine(run):
+    pooled = [s for s in run.pooled if s.load.value == 0.4]
+    roseinfer, variant, vllm, sglang = (engine.label for engine in ENGINES)
+    clear = [comparison(roseinfer, variant, 0.5, (0.4, 0.6)), comparison(roseinfer, sglang, 0.3, (0.2, 0.4))]
+    key = (TraceLoad(scale=0.4), "ttft_ms", "p90")
+    assert best_labels(pooled, clear) == {key: roseinfer}
+    assert best_labels(pooled, [*clear, comparison(roseinfer, vllm, 2.0, (1.8, 2.2))]) == {key: roseinfer}
+    assert best_labels(pooled, clear[:1]) == {}
+    level = [clear[0], comparison(roseinfer, sglang, 0.9, (0.7, 1.1))]
+    assert best_labels(pooled, level) == {}
+    by_itself = [clear[0], comparison(roseinfer, sglang, 0.9, (0.85, 0.98), chance=True)]
+    assert best_labels(pooled, by_itself) == {}
+
+
+def test_a_winner_whose_number_reads_like_another_s_is_not_marked(run):
+    pooled = [s for s in run.pooled if s.load.value == 1.6]
+    mine = next(s for s in pooled if s.label == "roseinfer")
+    level = [s.model_copy(update={"output_tok_per_s": mine.output_tok_per_s * 0.9999}) for s in pooled[1:]]
+    apart = [s.model_copy(update={"output_tok_per_s": mine.output_tok_per_s * 0.9}) for s in pooled[1:]]
+    key: tuple[Load, str, str] = (TraceLoad(scale=1.6), "output_tok_per_s", "output_tok_per_s")
+    won = {key: "roseinfer"}
+    for others, marked in ((level, 0), (apart, 1)):
+        shown = headline_table([mine, *others], won)
+        assert sum(cell.best for row in shown.rows for cell in row) == marked
+
+
+def test_the_best_rate_is_the_highest(run):
+    pooled = [s for s in run.pooled if s.load.value == 0.4 and s.label in ("roseinfer", "SGLang")]
+    rate = {"metric": "output_tok_per_s", "statistic": "output_tok_per_s"}
+    found = best_labels(pooled, [comparison("roseinfer", "SGLang", 0.5, (0.4, 0.6), **rate)])
+    assert list(found.values()) == ["SGLang"]
+
+
+def test_the_verdict_claims_real_differences_and_names_what_is_level(tmp_path):
+    run = load_run(
+        make_online(tmp_path / "run", engines=[ENGINES[0], *ENGINES[2:]], scales=[0.4], repeats=10)
+    )
+    first, second = verdict(run)
+    assert first.startswith("At scale 0.4, the heaviest load, roseinfer's TTFT p99 is")
+    assert "lower than SGLang's (95 % interval" in first
+    assert "vLLM" not in first + second
+    assert second.startswith("There, roseinfer's TPOT p99 is")
+
+
+def test_the_verdict_without_a_difference(run):
+    level = [
+        comparison(a, b, 1.1, (0.9, 1.3), metric=metric, statistic="p99")
+        for metric in ("ttft_ms", "tpot_ms")
+        for a, b in (("roseinfer", "roseinfer (-mp async admit)"), ("roseinfer", "SGLang"))
+    ]
+    changed = run.results.model_copy(update={"comparisons": level})
+    for sentence in verdict(type(run)(run.path, changed, run.requests, run.chunks)):
+        assert "no difference is shown" in sentence
+        assert "95 % interval 0.90 to 1.30" in sentence
+
+
+def test_an_interval_that_excludes_one_by_itself_is_no_claim(run):
+    pooled = [s for s in run.results.summaries if s.label in ("roseinfer", "SGLang")]
+    one = comparison("roseinfer", "SGLang", 0.9, (0.85, 0.98), statistic="p99", chance=True)
+    changed = run.results.model_copy(update={"summaries": pooled, "comparisons": [one]})
+    said = verdict(type(run)(run.path, changed, run.requests, run.chunks))[0]
+    assert "no difference is shown" in said and "lower" not in said
+    assert "95 % interval 0.85 to 0.98, which does not hold for 39 comparisons at once" in said
+
+
+def test_an_invalid_cell_has_no_ratio(run):
+    one = comparison("roseinfer", "SGLang", 0.5, (0.4, 0.6))
+    labels = ["roseinfer", "SGLang"]
+    for valid in (True, False):
+        pooled = [s.model_copy(update={"valid": valid or s.label != "SGLang"}) for s in run.pooled]
+        [row] = ratios([one], "ttft_ms", "SGLang", labels, pooled).rows
+        cell = row[1 + SHOWN.index(90)]
+        assert (cell.text, cell.best) == (("0.50×", True) if valid else (DASH, False))
+
+
+def test_the_machine_is_that_of_the_run(run):
+    gpus = [{"name": "NVIDIA H200"}, {"name": "NVIDIA H200"}]
+    for device, ahead in (("cuda", "2 × NVIDIA H200, "), ("cpu", "")):
+        meta = run.meta.model_copy(
+            update={
+                "environment": run.meta.environment | {"gpus": gpus},
+                "settings": run.meta.settings.model_copy(update={"device": device}),
+            }
+        )
+        assert machine(meta) == f"{ahead}Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz, 2 cores, 8 GiB"
+
+
+@pytest.mark.parametrize(("repeats", "rests_on"), [(1, ", repeats taken to spread by 25 %"), (3, "")])
+@pytest.mark.parametrize(("ratio", "ci", "words"), [
+    (5.2, (4.6, 5.9), "5.2× lower than SGLang's (95 % interval 4.6× to 5.9×{})"),
+    (1.25, (1.11, 1.43), "20 % lower than SGLang's (95 % interval 10 % to 30 %{})"),
+])  # fmt: skip
+def test_how_much_lower_and_what_that_rests_on(run, ratio, ci, words, repeats, rests_on):
+    pooled = [s for s in run.results.summaries if s.label in ("roseinfer", "SGLang")]
+    for a, b, r, ends in (
+        ("SGLang", "roseinfer", ratio, ci),
+        ("roseinfer", "SGLang", 1 / ratio, (1 / ci[1], 1 / ci[0])),
+    ):
+        one = comparison(a, b, r, ends, statistic="p99").model_copy(update={"repeats": (repeats, repeats)})
+        changed = run.results.model_copy(update={"summaries": pooled, "comparisons": [one]})
+        assert words.format(rests_on) in verdict(type(run)(run.path, changed, run.requests, run.chunks))[0]
+
+
+def test_one_engine_is_compared_with_nothing(small):
+    assert "nothing is compared" in verdict(small)[1]
+
+
+def test_a_closed_loop_is_told_by_its_requests_in_flight(small):
+    load = ClosedLoop(concurrency=64)
+    summaries = [one.model_copy(update={"load": load}) for one in small.results.summaries]
+    closed = replace(small, results=small.results.model_copy(update={"summaries": summaries}))
+    assert verdict(small)[0].startswith("At scale 1, the heaviest load, roseinfer has")
+    assert verdict(closed)[0].startswith("With 64 requests in flight, roseinfer has")
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("swept") / "run"
+    return load_run(
+        make_online(folder, engines=ENGINES[:2], closed=[8, 1, 64], repeats=1, n=100, faults=False)
+    )
+
+
+def test_a_closed_loop_s_levels_are_its_loads(swept):
+    first = verdict(swept)[0]
+    assert first.startswith("With 64 requests in flight, the heaviest load, ")
+    shown = latency_table(swept.pooled, "ttft_ms")
+    assert shown.headers == ["engine", "1 in flight", "8 in flight", "64 in flight"]
+    rates = throughput_table(swept.pooled)
+    assert rates.headers[1] == "in flight" and [row[1].text for row in rates.rows[:3]] == ["1", "8", "64"]
+    assert swept.disagreements == [] and "scale" not in summary(swept)
+
+
+def test_too_few_rounds_are_said(swept):
+    [told] = [one for one in notices(swept) if "for each in flight" in one.title]
+    assert told.detail == (
+        "100 requests for 64 in flight: most are sent while the load begins or ends. "
+        "--rounds 10 sends ten for each in flight."
+    )
+
+
+def test_warnings_name_every_reason(run, small):
+    found: dict[str, str] = {}
+    for one in notices(run):
+        found[one.kind] = f"{found.get(one.kind, '')} {one.title} {one.detail}"
+    assert "vLLM at scale 0.4 is invalid" in found["invalid"]
+    assert "3 of 200 requests failed (disconnected 1, timeout 2)" in found["invalid"]
+    assert "TensorRT-LLM was skipped: needs an NVIDIA GPU. To include it" in found["skipped"]
+    assert "75 of 200 (38 %) changed" in found["load"]
+    assert next(one.kind for one in notices(run)) == "invalid"
+    assert [one.kind for one in notices(small)] == ["load"]
+
+
+def test_offline_means_and_verdict(offline_run, tmp_path):
+    run = load_run(offline_run)
+    shown = offline_table(run.results.results)
+    assert shown.headers == ["engine", "req/s", "output tok/s", "total tok/s", "total latency (s)"]
+    rates = [one.output_tok_per_s for one in run.results.results if one.label == "vLLM"]
+    (row,) = [row for row in shown.rows if row[0].text == "vLLM"]
+    assert row[2].value == pytest.approx(sum(rates) / 3)
+    assert "all repeats of the one are above" in verdict(run)[1]
+    assert "× vLLM's" in verdict(run)[1]  # not of the other way into the same engine
+    single = load_run(make_offline(tmp_path / "single", repeats=1))
+    assert "too few to say" in verdict(single)[1]
+
+
+def test_summary_markdown_has_the_same_rows_as_the_tables(run):
+    text = summary(run)
+    assert text.startswith("# roseinfer vs roseinfer (-mp async admit) vs vLLM vs SGLang\n")
+    assert "| engine | scale 0.4 | scale 0.8 | scale 1.6 |\n| --- | ---: | ---: | ---: |" in text
+    for row in latency_table(run.pooled, "itl_ms").lines:
+        assert f"| {' | '.join(row)} |" in text
+
+
+def test_markdown_cells_hold_hostile_text():
+    hostile = Table("t", "t", [Column("a|b")], [[Cell("x|y\n| <b>`*_[z](u)")]])
+    line = table(hostile).splitlines()[4]
+    assert line == r"| x\|y \| &lt;b>\`\*\_\[z\](u) |"
+
+
+def test_what_a_window_left_out_is_said(run):
+    assert "Only a window" not in " ".join(one.title for one in notices(run))
+    summaries = [
+        one.model_copy(update={"window_s": (1, 2), "left_out": 50, "num_requests": 150})
+        for one in run.results.summaries
+    ]
+    changed = run.results.model_copy(update={"summaries": summaries})
+    last = notices(type(run)(run.path, changed, run.requests, run.chunks))[-1]
+    assert last.title == "Only a window of each cell is measured."
+    assert last.detail.startswith("1,200 of 4,800 requests (25 %) were sent before or after it")
+
+
+def test_a_share_is_not_rounded_to_none_or_all():
+    shares = [percent(part, 1000) for part in (0, 2, 370, 998, 1000)]
+    assert shares == ["0 %", "under 1 %", "37 %", "over 99 %", "100 %"] and percent(0, 0) == "0 %"

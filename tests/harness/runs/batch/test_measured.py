@@ -1,0 +1,32 @@
+"""A batch counts only when every prompt got the tokens that were asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.engines.registry import get_engine_variant
+from harness.errors import EngineError
+from harness.runs.batch.measured import Measured, result
+from harness.schema.settings import EngineRef, OfflineSettings
+
+ENGINE_VARIANT = get_engine_variant(EngineRef(name="vllm"))
+SETTINGS = OfflineSettings(num_prompts=4, input_len=10, output_len=5)
+
+
+def test_rates():
+    row = result(Measured(0.5, [5, 5, 5, 5]), ENGINE_VARIANT, "vLLM", 1, SETTINGS)
+    assert (row.prompt_tokens, row.completion_tokens, row.repeat) == (40, 20, 1)
+    assert (row.req_per_s, row.output_tok_per_s, row.total_tok_per_s) == (8, 40, 120)
+
+
+@pytest.mark.parametrize("counts", [[5, 5, 5], [5, 5, 5, 4], [5, 6, 5, 5], []])
+def test_wrong_counts_are_errors(counts):
+    with pytest.raises(EngineError):
+        result(Measured(0.5, counts), ENGINE_VARIANT, "vLLM", 0, SETTINGS)
+
+
+def test_fewer_tokens_are_right_where_eos_counts():
+    free = SETTINGS.model_copy(update={"ignore_eos": False})
+    assert result(Measured(0.5, [5, 1, 3, 5]), ENGINE_VARIANT, "vLLM", 0, free).completion_tokens == 14
+    with pytest.raises(EngineError):
+        result(Measured(0.5, [5, 0, 3, 5]), ENGINE_VARIANT, "vLLM", 0, free)

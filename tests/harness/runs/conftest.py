@@ -1,0 +1,89 @@
+"""Short online runs, ended by their user or not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.runs.events import CellDone, Event, Started
+from harness.runs.online import run_online
+from harness.schema.settings import OnlineSettings
+
+Act = Callable[[], object]
+Make = Callable[..., OnlineSettings]
+
+
+@dataclass
+class Watcher:
+    """Takes a run's events; when a cell is done it does what it was told to do then."""
+
+    after_cell: dict[int, Act] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, CellDone):
+            self.after_cell.get(event.cell.index, lambda: None)()
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def measured(self) -> list[int]:
+        return [event.cell.index for event in self.of(CellDone)]
+
+
+def press_ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def settings_for(tmp_path: Path) -> Callable[..., OnlineSettings]:
+    """Settings of a short run against a server at an address."""
+
+    def make(url: str, **given: Any) -> OnlineSettings:
+        quick = {"max_model_len": 1024, "n": 4, "scales": [0.02, 0.01], "warmup": 0}
+        quick |= {"calibrate": False, "check_answers": False}
+        return OnlineSettings(base_url=url, out=tmp_path / "runs", **quick | given)
+
+    return make
+
+
+def interrupted(settings: OnlineSettings, cell: int = 0) -> Path:
+    """The folder of a run that the user ended when `cell` was done."""
+    watch = Watcher({cell: press_ctrl_c})
+    with pytest.raises(KeyboardInterrupt):
+        run_online(settings, ["bench"], watch)
+    folder: Path = watch.of(Started)[0].folder
+    assert not (folder / "online_results.json").exists()
+    return folder
+
+
+def journal(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+
+
+def edit(path: Path, change: Callable[[Any], None]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.fixture
+def python_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, dict[str, str]], None]:
+    """Makes an interpreter that says it has these versions, and names it for an engine."""
+
+    def make(engine: str, versions: dict[str, str]) -> None:
+        python = tmp_path / "python"
+        python.write_text(f"#!/bin/sh\necho '{json.dumps({'python': '3', **versions})}'\n")
+        python.chmod(0o755)
+        config = tmp_path / "engines.yaml"
+        config.write_text(f"{engine}: {{python: {python}}}\n")
+        monkeypatch.setenv("BENCH_ENGINES", str(config))
+
+    return make

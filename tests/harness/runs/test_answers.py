@@ -1,0 +1,65 @@
+"""A server that answers quickly and wrongly, from the question to the report's reasons."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.compare.stored_run import StoredRun
+from harness.fairness.check_prompts import LENGTHS
+from harness.runs.folder import ANSWERS
+from harness.runs.online import resume_online, run_online
+from harness.schema.settings import OnlineSettings
+
+
+def run_quickly(url: str, folder: Path, **given: Any) -> tuple[Path, Any]:
+    quick: dict[str, Any] = {"max_model_len": 1024, "n": 3, "warmup": 0, "calibrate": False}
+    return run_online(OnlineSettings(base_url=url, out=folder, **(quick | given)), ["bench"], lambda _: None)
+
+
+def test_an_engine_that_answers_wrongly_wins_nothing(start_mock: Any, tmp_path: Path) -> None:
+    folder, results = run_quickly(start_mock().url, tmp_path, model="random:gpt2-tiny", engines="openai")
+    assert results.answers is not None
+    [check] = results.answers.checks
+    assert check.verdict == "wrong" and results.answers.wrong == {"openai": check.reason}
+    assert [one.prompt_tokens for one in check.answers] == [*LENGTHS, *LENGTHS]
+    assert {one.outcome for one in check.answers} == {"different"}
+    assert {one.got for one in check.answers} == {16}
+    assert "float32" in results.answers.reference and results.answers.tolerance > 0
+    for summary in results.summaries:
+        assert summary.num_error == 0 and not summary.valid
+        assert summary.invalid_reasons[-1] == f"its answers are wrong: {check.reason}"
+
+    assert StoredRun.read(folder).invalid("openai")[0] == f"openai: its answers are wrong: {check.reason}"
+
+    before = (folder / ANSWERS).read_bytes()
+    assert resume_online(folder, lambda _: None)[1] == results
+    assert (folder / ANSWERS).read_bytes() == before
+
+
+def test_a_server_whose_model_nobody_knows_is_judged_by_lengths_alone(
+    start_mock: Any, tmp_path: Path
+) -> None:
+    folder, results = run_quickly(start_mock().url, tmp_path / "right")
+    [check] = results.answers.checks
+    assert (check.verdict, check.reason) == ("unknown", "nothing to compare with")
+    assert results.answers.reference is None
+    assert not any("answers" in why for summary in results.summaries for why in summary.invalid_reasons)
+
+    replies = json.loads((folder / ANSWERS).read_text())  # as when the run ends before the verdict
+    (folder / ANSWERS).write_text(json.dumps(replies | {"judged": None}))
+    assert resume_online(folder, lambda _: None)[1] == results
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"check_answers": False}, {"max_model_len": 16, "concurrency": 1, "input_len": 4, "output_len": 4}],
+)
+def test_a_check_that_is_not_wanted_or_does_not_fit_asks_nothing(
+    start_mock: Any, tmp_path: Path, given: dict[str, Any]
+) -> None:
+    folder, results = run_quickly(start_mock().url, tmp_path, **given)
+    assert results.answers is None and not (folder / ANSWERS).exists()

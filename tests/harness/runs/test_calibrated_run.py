@@ -1,0 +1,111 @@
+"""Runs judged by what the client sustains, and how many clients they take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.calibration.calibration_file import this_machine
+from harness.engines.cores import CpuSplit
+from harness.errors import BenchError
+from harness.runs import resolved
+from harness.runs.events import Calibrating, Event
+from harness.runs.online import run_online
+from harness.schema.calibration import Calibration, ClientCeiling
+from harness.schema.settings import OnlineSettings
+
+
+def calibration(chunks_per_s: float, requests_per_s: float = 1e6) -> Calibration:
+    ceiling = ClientCeiling(
+        processes=1,
+        chunks_per_s=chunks_per_s,
+        chunks_per_cpu_s=chunks_per_s,
+        requests_per_s=requests_per_s,
+        limit="client",
+    )
+    return Calibration(machine=this_machine(), created="now", quick=True, ceilings=[ceiling], errors=[])
+
+
+def settings_for(url: str, folder: Path, **given: Any) -> OnlineSettings:
+    quick = {"max_model_len": 1024, "n": 4, "scales": [0.01], "warmup": 0, "check_answers": False}
+    return OnlineSettings(base_url=url, out=folder, **quick, **given)
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (calibration(1e9), None),
+        (calibration(1.0), "chunks/s"),
+        (calibration(1e9, requests_per_s=0.1), "requests/s"),
+    ],
+)
+def test_a_client_near_its_limit_makes_a_cell_invalid(
+    start_mock: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    found: Calibration,
+    reason: str | None,
+) -> None:
+    monkeypatch.setattr(resolved, "load_calibration", lambda: found)
+    folder, results = run_online(settings_for(start_mock().url, tmp_path), ["bench"], lambda _: None)
+    assert json.loads((folder / "run.json").read_text())["environment"]["calibration"] == found.model_dump()
+    said = [why for summary in results.summaries for why in summary.invalid_reasons if "above half" in why]
+    if reason is None:
+        assert said == []
+    else:
+        assert said and all(reason in why for why in said)
+        assert not any(summary.valid for summary in results.summaries)
+
+
+def test_a_machine_without_one_is_calibrated_first(
+    start_mock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(*, quick: bool, report_status: Any) -> Calibration:
+        report_status("something")
+        return calibration(1e9 if quick else 1.0)
+
+    monkeypatch.setattr(resolved, "load_calibration", lambda: None)
+    monkeypatch.setattr(resolved, "calibrate", measure)
+    events: list[Event] = []
+    folder, _ = run_online(settings_for(start_mock().url, tmp_path), ["bench"], events.append)
+    assert events[0] == Calibrating("something")
+    kept = json.loads((folder / "run.json").read_text())["environment"]["calibration"]
+    assert kept["ceilings"][0]["chunks_per_s"] == 1e9
+
+
+@pytest.mark.parametrize("switched_off", [True, False])
+def test_a_run_without_one_says_so(
+    start_mock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switched_off: bool
+) -> None:
+    def fail(**_: object) -> Calibration:
+        raise BenchError("too busy")
+
+    monkeypatch.setattr(resolved, "load_calibration", lambda: None)
+    monkeypatch.setattr(resolved, "calibrate", fail)
+    settings = settings_for(start_mock().url, tmp_path, calibrate=not switched_off)
+    folder, results = run_online(settings, ["bench"], lambda _: None)
+    assert json.loads((folder / "run.json").read_text())["environment"]["calibration"].startswith("none: ")
+    assert not any("above half" in why for one in results.summaries for why in one.invalid_reasons)
+
+
+@pytest.mark.parametrize(
+    ("cores", "found", "tokens_per_s", "clients"),
+    [
+        (None, calibration(1e5), 1e6, 1),
+        (8, calibration(1e5), 1e3, 1),
+        (8, calibration(1e5), 25_001.0, 2),
+        (8, calibration(1e5), 1e6, 8),
+        (8, None, 1e6, 3),
+    ],
+)
+def test_clients_follow_the_load(
+    cores: int | None, found: Calibration | None, tokens_per_s: float, clients: int
+) -> None:
+    load: Any = SimpleNamespace(tokens_per_s=lambda: tokens_per_s, concurrency=lambda: 150)
+    cpus = CpuSplit(tuple(range(cores)) if cores else None, None)
+    assert resolved._clients(OnlineSettings(), load, cpus, found) == clients
+    assert resolved._clients(OnlineSettings(clients=5), load, cpus, found) == 5

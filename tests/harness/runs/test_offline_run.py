@@ -1,0 +1,140 @@
+"""`bench offline` with the real roseinfer: through its server and in the worker's process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.engines.adapters.roseinfer import Roseinfer
+from harness.engines.base import EngineSettings, EngineVariant, Installation, Server
+from harness.engines.local import OfflineFactory
+from harness.engines.registry import LOCAL
+from harness.engines.variants import Variant
+from harness.errors import CleanupError, EngineError, UsageError
+from harness.models import resolve
+from harness.runs.batch.through_worker import Batch, through_worker
+from harness.runs.events import BatchStarting
+from harness.runs.offline import run_offline
+from harness.schema.results import OfflineResults
+from harness.schema.settings import EngineRef, OfflineSettings
+from harness.telemetry import gpu
+from harness.workload import closed_loop
+
+pytestmark = pytest.mark.integration
+
+
+def small(out: Path, engines: str = "roseinfer") -> OfflineSettings:
+    return OfflineSettings(
+        engines=engines, model="random:gpt2-tiny", device="cpu", dtype="fp32", out=out,
+        num_prompts=3, input_len=20, output_len=4, max_model_len=64,
+    )  # fmt: skip
+
+
+def test_both_ways_are_measured_and_saved(tmp_path: Path):
+    events: list[object] = []
+    folder, results = run_offline(small(tmp_path, "roseinfer,openai"), ["bench", "offline"], events.append)
+    assert [row.label for row in results.results] == ["roseinfer", "roseinfer (in-process)"]
+    assert all(row.completion_tokens == 12 and row.total_s > 0 for row in results.results)
+    assert [skip.label for skip in results.skipped] == ["openai"]
+    assert [event.index for event in events if isinstance(event, BatchStarting)] == [0, 1]
+    saved = OfflineResults.model_validate_json((folder / "offline_results.json").read_bytes())
+    assert saved == results
+    assert [launch.label for launch in saved.meta.launches] == ["roseinfer", "roseinfer (in-process)"]
+    assert saved.meta.versions.roseinfer
+    run = json.loads((folder / "run.json").read_text())
+    assert (run["settings"]["device"], run["settings"]["warmup"]) == ("cpu", 3)
+
+
+def test_a_worker_that_fails_shows_its_last_lines(tmp_path: Path):
+    variant = Variant(label="x", offline={"no_such_setting": 1})
+    engine_variant = EngineVariant(EngineRef.model_validate("roseinfer@x"), variant, "roseinfer (x)")
+    model = resolve("random:gpt2-tiny").path
+    settings = EngineSettings(engine_variant, model, "m", "cpu", "fp32", 64)
+    batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
+    with pytest.raises(EngineError, match=r"(?s)exit code 1.*no_such_setting"):
+        through_worker(LOCAL["roseinfer"], settings, "roseinfer (x)", batch, tmp_path / "x.log")
+
+
+class Quitting(Roseinfer):
+    """An engine whose in-process API ends the process as if all were well."""
+
+    def __init__(self, folder: Path) -> None:
+        self.script = folder / "quit.py"
+        self.script.write_text("import os\nclass Quit:\n    def __init__(self, **_): os._exit(0)\n")
+
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
+        return OfflineFactory(f"{self.script}:Quit", {}, {})
+
+
+def test_a_worker_that_ends_without_a_result_has_failed(tmp_path: Path):
+    engine_variant = EngineVariant(EngineRef.model_validate("roseinfer"), Variant(), "roseinfer")
+    settings = EngineSettings(engine_variant, resolve("random:gpt2-tiny").path, "m", "cpu", "fp32", 64)
+    batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
+    with pytest.raises(EngineError, match="ended with exit code 0; its last lines"):
+        through_worker(Quitting(tmp_path), settings, "roseinfer", batch, tmp_path / "x.log")
+
+
+class Clinging(Roseinfer):
+    """An engine of which something stays behind."""
+
+    @contextmanager
+    def open(self, settings: EngineSettings, log: Path, change: Any = None) -> Iterator[Server]:
+        raise CleanupError("it could not be ended: PID 7", "kill -9 7")
+        yield
+
+
+class Refusing(Roseinfer):
+    """An engine whose in-process API takes no such settings."""
+
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
+        raise UsageError("no such batch", "give another")
+
+
+def test_nothing_is_measured_beside_what_was_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(LOCAL, "roseinfer", Clinging())
+    events: list[object] = []
+    with pytest.raises(CleanupError, match="PID 7"):
+        run_offline(small(tmp_path), [], events.append)
+    assert [event.label for event in events if isinstance(event, BatchStarting)] == ["roseinfer"]
+
+
+def test_what_one_engine_refuses_the_others_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(LOCAL, "roseinfer", Refusing())
+    _, results = run_offline(small(tmp_path), [], lambda event: None)
+    assert [row.label for row in results.results] == ["roseinfer"]
+    [skip] = results.skipped
+    assert (skip.label, skip.repeat) == ("roseinfer (in-process)", 0)
+    assert (skip.reason, skip.hint) == ("no such batch", "give another")
+
+
+def test_a_worker_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    readings = iter([[(10, 1000, [])], *[[(500, 1000, [42])]] * 1000])
+    monkeypatch.setattr(gpu, "_memory", lambda: next(readings))
+    monkeypatch.setattr(gpu, "PATIENCE_S", 0)
+    engine_variant = EngineVariant(
+        EngineRef.model_validate("roseinfer"), Variant(offline={"no_such_setting": 1}), "roseinfer"
+    )
+    settings = EngineSettings(engine_variant, resolve("random:gpt2-tiny").path, "m", "cuda", "fp32", 64)
+    batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
+    with pytest.raises(CleanupError, match=r"(?s)ended with exit code 1.*GPU 0 still uses .*PIDs 42"):
+        through_worker(LOCAL["roseinfer"], settings, "roseinfer", batch, tmp_path / "x.log")
+
+
+def test_a_batch_beyond_the_context(tmp_path: Path):
+    settings = OfflineSettings(
+        engines="roseinfer", model="random:gpt2-tiny", out=tmp_path, input_len=1000, output_len=100
+    )
+    with pytest.raises(UsageError, match="exceed the context of 1024"):
+        run_offline(settings, [], lambda event: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_engine_at_all(tmp_path: Path):
+    settings = OfflineSettings(engines="openai", model="random:gpt2-tiny", out=tmp_path)
+    with pytest.raises(UsageError, match="no engine can be measured"):
+        run_offline(settings, [], lambda event: None)

@@ -1,0 +1,196 @@
+"""A run as it is kept: measured, failing, refused. Against real mock servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from harness.engines.adapters.openai import OpenAI
+from harness.engines.base import Engine, EngineSettings, Server
+from harness.engines.registry import get_engine
+from harness.errors import BenchError, CleanupError, UsageError
+from harness.records.cell import CellRecords
+from harness.records.columns import REQUESTS
+from harness.records.parquet import write_cell
+from harness.report.text import provenance
+from harness.runs import resolved
+from harness.runs.events import EngineSkipped, EngineStarting, Started
+from harness.runs.journal import JournalEntry
+from harness.runs.online import resume_online, run_online
+from harness.runs.run_state import Run
+from harness.schema.load import TraceLoad, load_text
+from harness.schema.results import OnlineResults, OnlineRunInfo, Versions
+from harness.schema.settings import OnlineSettings
+
+from .conftest import Make, Watcher, press_ctrl_c
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_server_that_goes_costs_the_cells_that_are_left(start_mock: Any, settings_for: Make) -> None:
+    server = start_mock()
+    watch = Watcher({1: server.end})
+    folder, results = run_online(settings_for(server.url, repeats=2), ["bench"], watch)
+    assert [(one.load and one.load.value, one.repeat) for one in results.skipped] == [(0.02, 1), (0.01, 1)]
+    assert "no server answers" in results.skipped[0].reason and results.skipped[0].hint
+    assert [event.skipped for event in watch.of(EngineSkipped)] == results.skipped
+    assert {one.num_error for one in results.summaries} == {0}
+
+    start_mock("--port", str(server.port))
+    again = Watcher({2: press_ctrl_c})
+    with pytest.raises(KeyboardInterrupt):
+        resume_online(folder, again)
+    assert OnlineResults.model_validate_json((folder / "online_results.json").read_bytes()) == results
+    _, results = resume_online(folder, again)
+    assert again.measured == [2, 3]
+    assert results.skipped == [] and len(results.summaries) == 6
+    kept = json.loads((folder / "skipped.json").read_text())
+    assert [(one["load"]["scale"], one["repeat"]) for one in kept] == [(0.02, 1), (0.01, 1)]
+
+
+def test_a_fault_of_the_first_part_is_in_the_results_of_the_second(
+    start_mock: Any, settings_for: Make
+) -> None:
+    server = start_mock()
+    folder, _ = run_online(settings_for(server.url), ["bench"], Watcher({0: server.end}))
+    _, results = resume_online(folder, Watcher())
+    assert [(one.label, one.load) for one in results.skipped] == [("openai", TraceLoad(scale=0.01))]
+    assert len(json.loads((folder / "skipped.json").read_text())) == 1
+
+
+def test_a_cell_that_its_server_did_not_outlive_is_none(start_mock: Any, settings_for: Make) -> None:
+    server = start_mock()
+
+    class EndsIt(Watcher):
+        def __call__(self, event: Any) -> None:
+            super().__call__(event)
+            if len(self.of(EngineStarting)) == 1 and getattr(event, "progress", None):
+                server.end()
+
+    with pytest.raises(BenchError, match="nothing could be measured: openai: no server answers") as raised:
+        run_online(settings_for(server.url), ["bench"], EndsIt())
+    assert raised.value.message.count("no server answers") == 1 and raised.value.exit_code == 3
+
+
+def test_nothing_listens(start_mock: Any, settings_for: Make) -> None:
+    server = start_mock()
+    server.end()
+    watch = Watcher()
+    with pytest.raises(BenchError, match=f"no server answers at 127.0.0.1:{server.port}") as raised:
+        run_online(settings_for(server.url), ["bench"], watch)
+    assert "start it" in raised.value.hint
+    folder = watch.of(Started)[0].folder
+    start_mock("--port", str(server.port))
+    assert len(resume_online(folder, Watcher())[1].summaries) == 4
+
+
+def test_one_at_a_time(start_mock: Any, settings_for: Make) -> None:
+    def meddle() -> None:
+        with pytest.raises(UsageError, match="is still going on"):
+            resume_online(watch.of(Started)[0].folder, Watcher())
+        told.append(True)
+
+    told: list[bool] = []
+    watch = Watcher({0: meddle})
+    run_online(settings_for(start_mock().url, scales=[0.01]), ["bench"], watch)
+    assert told == [True]
+
+
+def test_an_engine_that_is_not_there(start_mock: Any, settings_for: Make, python_with: Any) -> None:
+    python_with("vllm", {})
+    server = start_mock()
+    settings = settings_for(server.url, engines="vllm,openai", model="random:gpt2-tiny", scales=[0.01])
+    watch = Watcher()
+    folder, results = run_online(settings, ["bench"], watch)
+    [skipped] = results.skipped
+    assert (skipped.label, skipped.load) == ("vLLM", None) and "not installed" in skipped.reason
+    assert skipped.hint and [event.skipped for event in watch.of(EngineSkipped)] == [skipped]
+
+    python_with("vllm", {"vllm": "1"})
+    (folder / "journal.jsonl").unlink()
+    again = Watcher()
+    assert resume_online(folder, again)[1].skipped == [skipped]
+    assert again.measured == [0]
+
+
+def test_none_is_there(settings_for: Make, python_with: Any, tmp_path: Path) -> None:
+    python_with("vllm", {})
+    with pytest.raises(UsageError, match="none of the engines is installed: vLLM: not installed: "):
+        run_online(OnlineSettings(engines="vllm", out=tmp_path / "runs"), ["bench"], Watcher())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_variant_that_the_installed_version_does_not_know(
+    settings_for: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "roseinfer.yaml").write_text("variants: {x: {label: x, args: [--no-such-option]}}")
+    monkeypatch.setattr("harness.engines.base.CONFIGS", tmp_path)
+    settings = OnlineSettings(engines="roseinfer@x", model="random:gpt2-tiny", out=tmp_path / "runs")
+    with pytest.raises(UsageError, match="has no option --no-such-option"):
+        run_online(settings, ["bench"], Watcher())
+    assert not (tmp_path / "runs").exists()
+
+
+class Clinging(OpenAI):
+    """A server of which something stays behind."""
+
+    @contextmanager
+    def open(self, settings: EngineSettings, log: Path) -> Iterator[Server]:
+        with super().open(settings, log) as server:
+            yield server
+        raise CleanupError("it could not be ended: PID 7", "kill -9 7")
+
+
+def test_nothing_is_measured_beside_what_was_left_behind(
+    start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(name: Any, url: str | None, key: str | None) -> Engine:
+        return Clinging(url, key)
+
+    monkeypatch.setattr(resolved, "get_engine", get)
+    watch = Watcher()
+    with pytest.raises(CleanupError):
+        run_online(settings_for(start_mock().url, repeats=2), ["bench"], watch)
+    assert watch.measured == [0, 1]
+    monkeypatch.setattr(resolved, "get_engine", get_engine)
+    assert resume_online(watch.of(Started)[0].folder, watch)[1].skipped == []
+    assert watch.measured == [0, 1, 2, 3]
+
+
+def test_engines_stand_in_the_order_asked_for(tmp_path: Path) -> None:
+    """Whatever the order in which they were measured: this seed takes the second engine first."""
+    settings = OnlineSettings(engines="vllm,roseinfer", repeats=2, seed=2)
+    info = OnlineRunInfo(
+        created="now", command=[], settings=settings,
+        versions=Versions(rosebench="1", python="3"),
+    )  # fmt: skip
+    run = Run.create(tmp_path, info, [])
+    cells = [cell for block in run.blocks() for cell in block.cells]
+    order = [("roseinfer", 0), ("vLLM", 0), ("vLLM", 1), ("roseinfer", 1)]
+    assert [(cell.engine_variant.label, cell.repeat) for cell in cells] == order == info.order
+    assert provenance.order(info) == ["repeat 0: roseinfer, vLLM", "repeat 1: vLLM, roseinfer"]
+    for cell in cells:
+        ref = cell.engine_variant.ref
+        known = {
+            "cell": cell.index, "engine": ref.name, "label": cell.engine_variant.label,
+            "load": load_text(cell.load),
+            "repeat": cell.repeat, "request": 0, "input_tokens": 1, "output_tokens": 2, "t_sched": 0.0,
+            "t_sent": 0.0, "t_first": 0.1, "t_last": 0.2, "t_end": 0.2, "completion_tokens": 2, "chunks": 2,
+        }  # fmt: skip
+        requests = pd.DataFrame([{name: known.get(name) for name in REQUESTS.names}])
+        chunks = pd.DataFrame({"cell": cell.index, "request": 0, "t": [0.1, 0.2], "tokens": 1})
+        write_cell(tmp_path, cell.index, CellRecords(requests, chunks))
+        entry = JournalEntry(
+            cell=cell.index, engine=ref.name, label=cell.engine_variant.label, load=cell.load,
+            repeat=cell.repeat, finished="now",
+        )  # fmt: skip
+        run.finish(entry)
+    _, results = resume_online(tmp_path, Watcher())
+    assert list(dict.fromkeys(one.label for one in results.summaries)) == ["vLLM", "roseinfer"]
+    assert {(one.a, one.b) for one in results.comparisons} == {("vLLM", "roseinfer")}

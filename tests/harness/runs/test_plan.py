@@ -1,0 +1,169 @@
+"""The order of cells: everything once, alike for all engines, drawn from the seed alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.engines.base import EngineVariant
+from harness.engines.registry import get_engine_variant
+from harness.engines.variants import Variant
+from harness.errors import UsageError
+from harness.runs.balanced_orders import balanced_orders
+from harness.runs.resolved import make_engine_variants
+from harness.runs.schedule import Cell, plan
+from harness.schema.load import Load
+from harness.schema.settings import EngineRef, OnlineSettings
+
+NAMES = ["roseinfer", "roseinfer@a", "vllm", "vllm@a", "transformers"]
+
+
+def make_variants(count: int) -> list[EngineVariant]:
+    refs = [EngineRef.model_validate(name) for name in NAMES[:count]]
+    return [EngineVariant(ref, Variant(), str(ref)) for ref in refs]
+
+
+@st.composite
+def asked(draw: st.DrawFn) -> tuple[OnlineSettings, list[EngineVariant]]:
+    scales = st.lists(st.sampled_from([0.1, 0.4, 0.8, 1.0, 1.6, 3.0]), min_size=1, unique=True)
+    in_flight = st.lists(st.integers(1, 300), min_size=1, max_size=5, unique=True)
+    load = draw(st.builds(dict, scales=scales) | st.builds(dict, concurrency=in_flight))
+    settings = OnlineSettings(
+        **load,
+        repeats=draw(st.integers(1, 5)),
+        interleave=draw(st.booleans()),
+        seed=draw(st.integers(0, 2**40)),
+    )
+    return settings, make_variants(draw(st.integers(1, len(NAMES))))
+
+
+def cells_of(settings: OnlineSettings, engine_variants: list[EngineVariant]) -> list[Cell]:
+    return [cell for block in plan(settings, engine_variants) for cell in block.cells]
+
+
+@given(asked())
+def test_every_engine_load_and_repeat_once(case: tuple[OnlineSettings, list[EngineVariant]]) -> None:
+    settings, engine_variants = case
+    cells = cells_of(settings, engine_variants)
+    seen = Counter((cell.engine_variant.label, cell.load, cell.repeat) for cell in cells)
+    assert set(seen.values()) == {1}
+    assert set(seen) == {
+        (engine_variant.label, load, repeat)
+        for engine_variant in engine_variants
+        for load in settings.loads
+        for repeat in range(settings.repeats)
+    }
+    assert [cell.index for cell in cells] == list(range(len(cells)))
+
+
+@given(asked())
+def test_a_block_is_one_engine_and_repeat_from_light_to_heavy(
+    case: tuple[OnlineSettings, list[EngineVariant]],
+) -> None:
+    for block in plan(*case):
+        assert all(cell.engine_variant is block.engine_variant for cell in block.cells)
+        assert len({cell.repeat for cell in block.cells}) == 1
+        assert all(a.load.weight < b.load.weight for a, b in pairwise(block.cells))
+
+
+@given(asked())
+def test_engines_share_loads_and_loads_share_nothing(
+    case: tuple[OnlineSettings, list[EngineVariant]],
+) -> None:
+    settings, engine_variants = case
+    loads: dict[tuple[Load, int], set[int]] = {}
+    for cell in cells_of(settings, engine_variants):
+        loads.setdefault((cell.load, cell.repeat), set()).add(cell.load_seed)
+    assert all(len(seeds) == 1 for seeds in loads.values())
+    assert len(set.union(*loads.values())) == len(settings.loads) * settings.repeats
+
+
+@given(asked())
+def test_repeats_are_complete_blocks_or_follow_each_other(
+    case: tuple[OnlineSettings, list[EngineVariant]],
+) -> None:
+    settings, engine_variants = case
+    order = [(block.cells[0].repeat, block.engine_variant.label) for block in plan(settings, engine_variants)]
+    if settings.interleave:
+        repeats = [repeat for repeat, _ in order]
+        assert repeats == sorted(repeats)
+    else:
+        assert order == [
+            (repeat, engine_variant.label)
+            for engine_variant in engine_variants
+            for repeat in range(settings.repeats)
+        ]
+
+
+@given(asked())
+def test_the_seed_decides(case: tuple[OnlineSettings, list[EngineVariant]]) -> None:
+    settings, engine_variants = case
+    assert plan(settings, engine_variants) == plan(settings.model_copy(), engine_variants)
+    other = settings.model_copy(update={"seed": settings.seed + 1})
+    assert {cell.load_seed for cell in cells_of(settings, engine_variants)}.isdisjoint(
+        cell.load_seed for cell in cells_of(other, engine_variants)
+    )
+
+
+@given(st.integers(1, 9), st.integers(0, 2**40))
+def test_over_a_whole_design_places_and_neighbours_are_balanced(engines: int, seed: int) -> None:
+    rows = engines * (1 + engines % 2)
+    for design in (slice(0, rows), slice(rows, 2 * rows)):  # each design by itself
+        orders = balanced_orders(engines, 2 * rows, seed)[design]
+        assert all(sorted(order) == list(range(engines)) for order in orders)
+        places = Counter((place, one) for order in orders for place, one in enumerate(order))
+        assert len(places) == engines**2 and set(places.values()) == {rows // engines}
+        after = Counter(pair for order in orders for pair in pairwise(order))
+        assert len(after) == engines * (engines - 1) and len(set(after.values())) <= 1
+
+
+@given(st.integers(1, 9), st.integers(0, 9), st.integers(0, 2**40))
+def test_every_two_repeats_are_a_row_and_its_reverse(engines: int, pairs: int, seed: int) -> None:
+    """So that a steady drift meets every engine alike, however few repeats there are."""
+    orders = balanced_orders(engines, 2 * pairs + 1, seed)
+    assert len(orders) == 2 * pairs + 1
+    assert all(orders[i + 1] == orders[i][::-1] for i in range(0, 2 * pairs, 2))
+
+
+def test_the_order_of_one_repeat_is_drawn_from_the_seed() -> None:
+    who = make_variants(5)
+    orders = {
+        tuple(block.engine_variant.label for block in plan(OnlineSettings(seed=seed), who))
+        for seed in range(40)
+    }
+    assert len(orders) > 20
+    assert {order[0] for order in orders} == {one.label for one in who}
+
+
+def test_two_that_would_be_drawn_alike_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    (tmp_path / "roseinfer.yaml").write_text("variants: {a: {label: x}, b: {label: x}, plain: {}}")
+    monkeypatch.setattr("harness.engines.base.CONFIGS", tmp_path)
+    assert get_engine_variant(EngineRef.model_validate("roseinfer@a")).label == "roseinfer (x)"
+    for pair in ("roseinfer@a,roseinfer@b", "roseinfer,roseinfer@plain"):
+        with pytest.raises(UsageError, match="are both drawn as") as raised:
+            make_engine_variants(OnlineSettings(engines=pair))
+        assert all(name in raised.value.message for name in pair.split(","))
+    assert len(make_engine_variants(OnlineSettings(engines="roseinfer,roseinfer@b"))) == 2
+
+
+def test_with_aa_every_engine_is_two_in_balanced_orders() -> None:
+    settings = OnlineSettings(engines=["roseinfer", "vllm"], aa=True, repeats=4, scales=[1.0, 2.0])
+    engine_variants = make_engine_variants(settings)
+    assert [who.label for who in engine_variants] == [
+        "roseinfer (A)",
+        "roseinfer (B)",
+        "vLLM (A)",
+        "vLLM (B)",
+    ]
+    assert engine_variants[0].ref == engine_variants[1].ref
+    blocks = plan(settings, engine_variants)
+    orders = [[block.engine_variant.label for block in blocks[i : i + 4]] for i in range(0, 16, 4)]
+    for engine in ("roseinfer", "vLLM"):
+        first = Counter(order.index(f"{engine} (A)") < order.index(f"{engine} (B)") for order in orders)
+        assert first == {True: 2, False: 2}
+    for place in range(4):
+        assert {order[place] for order in orders} == {who.label for who in engine_variants}

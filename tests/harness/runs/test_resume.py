@@ -1,0 +1,135 @@
+"""Runs that go on where they ended, and folders that cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from harness.errors import UsageError
+from harness.report.render import write_run_outputs
+from harness.runs.events import CellDone, EngineStarting, Started
+from harness.runs.online import resume_online, run_online
+from harness.schema.load import ClosedLoop
+from harness.schema.results import OnlineResults
+
+from .conftest import Make, Watcher, edit, interrupted, journal
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_run_that_was_interrupted_is_finished(start_mock: Any, settings_for: Make) -> None:
+    folder = interrupted(settings_for(start_mock().url, repeats=2, warmup=1))
+    before = (folder / "journal.jsonl").read_text()
+    watch = Watcher()
+    same, results = resume_online(folder, watch)
+    assert same == folder
+    assert watch.of(Started)[0].done == 1
+    assert watch.measured == [1, 2, 3]
+    assert (folder / "journal.jsonl").read_text().startswith(before)
+    assert [line["cell"] for line in journal(folder)] == [0, 1, 2, 3]
+    requests = pd.read_parquet(folder / "requests.parquet")
+    assert not requests.duplicated(["cell", "request"]).any() and len(requests) == 4 * 4
+    assert results == OnlineResults.model_validate_json((folder / "online_results.json").read_bytes())
+    assert {(one.load.value, one.repeat) for one in results.summaries} == {
+        (scale, repeat) for scale in (0.02, 0.01) for repeat in (0, 1, None)
+    }
+    assert results.skipped == [] and not (folder / "raw").exists()
+
+
+def in_flight(requests: pd.DataFrame) -> int:
+    """The most requests of a cell that were sent and had not ended."""
+    begun, ended = requests["t_sent"], requests["t_end"]
+    return max(int(((begun <= t) & (ended > t)).sum()) for t in begun)
+
+
+def test_a_sweep_interrupted_in_its_middle_is_finished(start_mock: Any, settings_for: Make) -> None:
+    """1, 2 and 4 requests in flight against one server, whichever order they are asked for in."""
+    closed = {"concurrency": "4,1,2", "n": 5, "rounds": 3, "input_len": 9, "output_len": 4}
+    folder = interrupted(settings_for(start_mock().url, scales=[1.0], **closed), cell=1)
+    watch = Watcher()
+    _, results = resume_online(folder, watch)
+    assert watch.measured == [2]
+    assert [line["load"]["concurrency"] for line in journal(folder)] == [1, 2, 4]
+    pooled = [one for one in results.summaries if one.repeat is None]
+    assert [(one.load, one.num_success) for one in pooled] == [
+        (ClosedLoop(concurrency=count), sent) for count, sent in ((1, 5), (2, 6), (4, 12))
+    ]
+    requests = pd.read_parquet(folder / "requests.parquet")
+    found = {json.loads(str(load))["concurrency"]: in_flight(rows) for load, rows in requests.groupby("load")}
+    assert found == {1: 1, 2: 2, 4: 4}
+    assert [one.possible for one in results.prefixes] == [0, 0, 0]
+    page = write_run_outputs(folder).read_text()
+    assert all(f"{held} in flight" in page for held in (1, 2, 4)) and "scale 1" not in page
+    assert "Load grows to the right." in page and "<summary>4 in flight</summary>" in page
+
+
+def test_a_complete_run_is_only_written_again(start_mock: Any, settings_for: Make) -> None:
+    server = start_mock()
+    folder, results = run_online(settings_for(server.url, scales=[0.01]), ["bench"], Watcher())
+    server.end()
+    kept = {path: path.read_bytes() for path in folder.iterdir() if path.suffix in (".json", ".jsonl")}
+    (folder / "online_results.json").unlink()
+    watch = Watcher()
+    assert resume_online(folder, watch) == (folder, results)
+    assert watch.of(CellDone) == watch.of(EngineStarting) == []
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
+def test_what_has_changed_since_is_refused(
+    start_mock: Any, settings_for: Make, python_with: Any, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,5,5\n0.1,6,6\n")
+    settings = settings_for(
+        start_mock().url, engines="openai,roseinfer", model="random:gpt2-tiny", trace=str(trace)
+    )
+    folder = interrupted(settings)
+
+    python_with("roseinfer", {})
+    with pytest.raises(UsageError, match="roseinfer is part of the run and not here any more"):
+        resume_online(folder, Watcher())
+
+    launch = {"engine": "roseinfer", "label": "roseinfer", "version": "0.1"}
+    edit(folder / "run.json", lambda run: run["launches"].append(launch))
+    python_with("roseinfer", {"rosebench": "0.2"})
+    with pytest.raises(UsageError, match=r"roseinfer was 0\.1 in the run and is 0\.2 now"):
+        resume_online(folder, Watcher())
+
+    edit(folder / "run.json", lambda run: run["launches"].pop())
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,5,5\n0.1,6,7\n")
+    with pytest.raises(UsageError, match="the trace is not the one"):
+        resume_online(folder, Watcher())
+
+    edit(folder / "run.json", lambda run: run["settings"].update(scales=[3.0]))
+    with pytest.raises(UsageError, match=r"cell 0 of .* is not one of the run's settings"):
+        resume_online(folder, Watcher())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"holds no run: there is no run\.json"),
+        ("{", r"run\.json is not as .*: Invalid JSON"),
+        ({"created": None}, r"run\.json is not as .*: online.created: Input should be"),
+        ({"settings": {"nn": 1}}, r"run\.json is not as .*: online.settings.nn: "),
+        ({"schema_version": 1}, r"run\.json is of schema 1"),
+        ({"kind": "offline"}, "is an offline run, which cannot be resumed"),
+    ],
+)
+def test_what_is_no_run(content: Any, message: str, tmp_path: Path) -> None:
+    whole = {
+        "schema_version": 2, "kind": "online", "created": "now", "command": [], "settings": {},
+        "versions": {"rosebench": "1", "python": "3"},
+    }  # fmt: skip
+    if content is not None:
+        text = content if isinstance(content, str) else json.dumps(whole | content)
+        (tmp_path / "run.json").write_text(text)
+    with pytest.raises(UsageError, match=message) as raised:
+        resume_online(tmp_path, Watcher())
+    assert "\n" not in raised.value.message
+    with pytest.raises(UsageError, match="holds no run: No such file"):
+        resume_online(tmp_path / "absent", Watcher())

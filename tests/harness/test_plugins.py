@@ -1,0 +1,166 @@
+"""A package of somebody else's adds an engine, a metric and a trace format, and nothing of ours changes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from harness import plugins
+from harness.engines import names
+from harness.errors import UsageError
+from harness.traces import readers
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "docs" / "examples" / "toy"
+
+Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the package is installed into, built as a distribution of its own."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
+    shutil.copytree(
+        PACKAGE, source / "toy", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
+    )
+    offline = ("--no-index", "--no-build-isolation", "--no-deps", "--disable-pip-version-check", "--quiet")
+    command = [sys.executable, "-m", "pip", "install", *offline, "--target", str(target), str(source / "toy")]
+    subprocess.run(command, check=True, timeout=300)
+    return target
+
+
+@pytest.fixture(scope="module")
+def bench(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """`bench` in an empty folder, with or without the package."""
+    folder = tmp_path_factory.mktemp("empty")
+
+    def run(*arguments: str | Path, plugin: bool = True) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join([str(ROOT), *([str(installed)] if plugin else [])])
+        env = os.environ | {"PYTHONPATH": path}
+        command = [sys.executable, "-m", "harness.cli.app", *map(str, arguments)]
+        return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def run(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of both variants of the engine on a trace in the package's format."""
+    out = tmp_path_factory.mktemp("runs")
+    (out / "mine.csv").write_text("when,prompt,answer\n" + "".join(f"{i / 50},8,6\n" for i in range(12)))
+    done = bench(
+        "online", "--engines", "toy,toy@quick", "--model", "random:gpt2-tiny", "--device", "cpu",
+        "--trace", out / "mine.csv", "--scales", "1", "--repeats", "2", "--max-model-len", "64",
+        "--slo", "ttst_ms=500", "--warmup", "2", "--no-calibrate", "--no-check-answers", "--out", out,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = out.glob("online_*")
+    return folder
+
+
+def test_the_engine_is_listed_with_its_version_and_variants(bench: Bench) -> None:
+    listed = bench("engines", "list").stdout
+    assert any({"toy", "1.2.3", "quick"} <= {*line.split()} for line in listed.splitlines())
+    assert "rosebench_toy.server" in bench("engines", "show", "toy@quick").stdout
+    without = bench("engines", "show", "toy", plugin=False)
+    assert without.returncode == 2 and "there is no engine 'toy'" in without.stderr
+
+
+def test_a_misspelt_engine_is_told_the_nearest(bench: Bench) -> None:
+    done = bench("online", "--engines", "roseinfer,toi")
+    assert done.returncode == 2 and "did you mean toy?" in done.stderr
+
+
+def test_the_results_have_the_engine_and_the_metric(run: Path) -> None:
+    results = json.loads((run / "online_results.json").read_text())
+    toy, quick = ([one for one in results["summaries"] if one["label"] == label and one["repeat"] is None]
+                  for label in ("Toy", "Toy (quick)"))  # fmt: skip
+    found = toy[0]
+    assert (found["num_success"], found["num_error"], found["ttst_ms"]["n"]) == (24, 0, 24)
+    assert found["ttft_ms"]["p50"] < found["ttst_ms"]["p50"] < found["e2e_ms"]["p50"]
+    assert quick[0]["ttst_ms"]["n"] == 24
+    assert found["goodput_req_per_s"] == found["req_per_s"]
+    assert {one["metric"] for one in results["comparisons"]} >= {"ttft_ms", "ttst_ms"}
+    assert results["meta"]["trace"]["requests"] == 12
+
+
+def test_the_report_shows_them(run: Path) -> None:
+    page, summary = (run / "report.html").read_text(), (run / "summary.md").read_text()
+    assert "time to second token" in page and "t_2 − t_sent" in page
+    assert "#c2476a" in page  # the engine's own colour
+    assert "## TTST (ms), p50/p90/p99" in summary
+    assert (run / "figures" / "ttst.svg").is_file()
+    with (run / "results.csv").open() as file:
+        rows = [
+            one for one in csv.DictReader(file) if one["metric"] == "ttst_ms" and one["statistic"] == "p50"
+        ]
+    assert {one["label"] for one in rows} == {"Toy", "Toy (quick)"}
+
+
+def test_gates_take_the_metric(bench: Bench, run: Path) -> None:
+    engines = ("--engine-a", "toy", "--engine-b", "toy@quick")
+    gate = ("--gate", "ttst_p50<=60s", "--allow-different", "invalid", "--json")
+    done = bench("compare", run, run, *engines, *gate)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["gates"][0]["gate"] == "ttst_p50<=60s" and found["outcome"] == "pass"
+    assert "ttst_ms" in {one["metric"] for one in found["differences"]}
+
+
+def test_the_schema_lists_the_metric(bench: Bench) -> None:
+    assert '"ttst_ms"' in bench("schema", "online-results").stdout
+    assert '"ttst_ms"' not in bench("schema", "online-results", plugin=False).stdout
+
+
+def test_a_limit_on_a_metric_that_is_not_installed_is_told(bench: Bench, run: Path, tmp_path: Path) -> None:
+    done = bench("report", run, "--out", tmp_path / "r.html", plugin=False)
+    assert done.returncode == 2 and "there is no ttst_ms to limit" in done.stderr
+
+
+def test_the_run_is_reported_where_the_package_is_not_installed(
+    bench: Bench, run: Path, tmp_path: Path
+) -> None:
+    """The engine is drawn in the next colour of the palette; the metric is left out."""
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    results = json.loads((copy / "online_results.json").read_text())
+    results["meta"]["settings"]["slo"] = None
+    for one in results["summaries"]:
+        one["goodput_req_per_s"] = None
+    (copy / "online_results.json").write_text(json.dumps(results))
+    (copy / "run.json").write_text(json.dumps(results["meta"]))
+    done = bench("report", copy, "--out", tmp_path / "r.html", plugin=False)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "r.html").read_text()
+    assert "Toy (quick)" in page and "#4f8fa8" in page
+    assert "time to second token" not in page and "not those of the raw times" not in page
+
+
+@pytest.mark.parametrize(("group", "own"), [(names.GROUP, names.OWN), (readers.GROUP, readers.OWN)])
+def test_ours_are_registered_as_others_are(group: str, own: dict[str, str]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"][group] == own
+
+
+def test_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = EntryPoint("vllm", "somebody.engine:Vllm", names.GROUP)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [other])
+    with pytest.raises(UsageError, match="has the name of vllm"):
+        plugins.find_plugins(names.GROUP, names.OWN)
+
+
+def test_what_cannot_be_imported_is_told() -> None:
+    with pytest.raises(UsageError, match=r"x \(no_such_module:X\) cannot be loaded"):
+        plugins.load_plugin(EntryPoint("x", "no_such_module:X", names.GROUP))

@@ -1,0 +1,131 @@
+"""The scheduler in virtual time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from roseinfer.bench import scheduler
+from roseinfer.bench.cost import GPT2_ON_H200, StepCost, fit
+from roseinfer.bench.replay import Arrival, from_trace, uniform
+from roseinfer.cli import app
+from roseinfer.config import ConfigError, EngineConfig
+
+ROUND = StepCost(prompts=1.0, prompt_token=0.01, prompt_pair=0, decode=1.0, decode_row=0, decode_context=0)
+
+
+def arrival(at: float, prompt: int, output: int) -> Arrival:
+    return Arrival(at, np.arange(prompt, dtype=np.int32), output)
+
+
+def simulate(config: EngineConfig, arrivals: list[Arrival], cost: StepCost = ROUND, host: float = 0.0):  # type: ignore[no-untyped-def]
+    return scheduler.simulate(config, arrivals, cost, host)
+
+
+def test_times_are_those_of_the_steps() -> None:
+    """A prompt of 100 takes 2 s, each further token 1 s; what comes meanwhile waits for the step's end."""
+    config = EngineConfig(overlap_schedule=False)
+    done = simulate(config, [arrival(5, 100, 3), arrival(6, 100, 1)]).replayed
+    assert done.first.tolist() == [7, 10] and done.last.tolist() == [11, 10]
+    assert done.duration == 11
+
+
+def test_overlap_hides_the_host() -> None:
+    """A second on the host before each step: beside the device's second, or in front of it."""
+    requests = [arrival(0, 100, 50)]
+    apart = simulate(EngineConfig(overlap_schedule=False), requests, host=1.0).replayed
+    beside = simulate(EngineConfig(overlap_schedule=True), requests, host=1.0).replayed
+    assert apart.duration == 50 + 2 + 49
+    assert beside.duration == pytest.approx(1 + 2 + 49, abs=1)
+
+
+def test_chunks_let_others_decode_in_between() -> None:
+    """While a long prompt is computed, a running request waits for a part of it at a time."""
+    requests = [arrival(0, 10, 40), arrival(3, 4000, 2)]
+    whole = simulate(EngineConfig(overlap_schedule=False), requests)
+    parts = simulate(EngineConfig(overlap_schedule=False, chunked_prefill_size=100), requests)
+    assert max(whole.steps.seconds) > 40 and max(parts.steps.seconds) <= 3.0001
+
+
+CONFIGS = st.builds(
+    EngineConfig,
+    kv_tokens=st.integers(130, 400),
+    max_active_requests=st.integers(1, 12),
+    max_batch_size=st.none() | st.integers(1, 12),
+    prefill_max_batch_size=st.integers(1, 5),
+    prefill_max_tokens=st.integers(1, 200),
+    chunked_prefill_size=st.none() | st.integers(1, 60),
+    admission_policy=st.sampled_from(["fifo", "pack"]),
+    decode_first=st.booleans(),
+    prefix_cache=st.booleans(),
+    overlap_schedule=st.booleans(),
+)
+
+
+@settings(max_examples=15)
+@given(config=CONFIGS, seed=st.integers(0, 99), rate=st.floats(0.2, 50))
+def test_no_request_starves(config: EngineConfig, seed: int, rate: float) -> None:
+    """Under any settings each of fifty requests ends."""
+    rng = np.random.default_rng(seed)
+    due = np.cumsum(rng.exponential(1 / rate, 50))
+    requests = [arrival(at, int(rng.integers(1, 90)), int(rng.integers(1, 30))) for at in due]
+    done = simulate(config, requests).replayed
+    assert sorted(end.id for end in done.finished) == list(range(50))
+    assert (done.first > done.due).all() and (done.last >= done.first).all()
+
+
+def test_thousands_of_requests_in_virtual_time() -> None:
+    """An hour's load goes by in seconds, at the rate at which it came."""
+    requests = uniform(2000, 1.0, 64, 8, seed=1)
+    done = simulate(EngineConfig(), requests, GPT2_ON_H200).replayed
+    assert done.duration == pytest.approx(requests[-1].at, abs=1)
+    assert np.percentile(done.first - done.due, 99) < 0.01
+
+
+def test_a_cost_is_found_again_from_what_it_costs() -> None:
+    rng = np.random.default_rng(0)
+    cost = StepCost(5e-4, 4e-7, 2e-10, 4e-4, 4e-6, 1e-9)
+    sizes = rng.integers(0, 1500, 60) * rng.integers(0, 2, 60)
+    steps = [
+        (float(n > 0), float(n), n * (n + 1) / 2, 1.0, float(rows), rows * float(rng.integers(1, 900)))
+        for n, rows in zip(sizes, rng.integers(1, 250, 60), strict=True)
+    ]
+    fitted = fit(steps, [sum(np.array(step) * list(vars(cost).values())) for step in steps])
+    assert list(vars(fitted).values()) == pytest.approx(list(vars(cost).values()), rel=1e-3)
+
+
+def test_traces_are_scaled_and_refused(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n10,7,3\n9,5,2\n14,1,1\n")
+    arrivals = from_trace(trace, scale=0.5, count=2, seed=0)
+    assert [(a.at, len(a.prompt), a.output) for a in arrivals] == [(0, 5, 2), (0.5, 7, 3)]
+    trace.write_text("time,in\n1,2\n")
+    for path in (trace, tmp_path / "none.csv"):
+        with pytest.raises(ConfigError, match="arrival_s"):
+            from_trace(path, scale=1, count=9, seed=0)
+
+
+def test_a_request_that_cannot_fit_is_refused() -> None:
+    with pytest.raises(ConfigError, match="kv-tokens"):
+        simulate(EngineConfig(kv_tokens=64), [arrival(0, 60, 10)])
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """Measured on the tiny model; what its steps cost then serves the simulation."""
+    cost = tmp_path / "cost.json"
+    common = ["bench-scheduler", "--num-requests", "6", "--input-len", "20", "--output-len", "4"]
+    engine = ["--device", "cpu", "--no-warmup", "--max-model-len", "64", "--kv-tokens", "512"]
+    measured = CliRunner().invoke(app, [*common, *engine, "--fit-cost", str(cost)])
+    assert measured.exit_code == 0, measured.output
+    assert "Completion tokens (total): 24" in measured.stdout and "TTFT" not in measured.stdout
+    simulated = CliRunner().invoke(
+        app, [*common, "--simulate", "--cost", str(cost), "--mode", "online", "--request-rate", "100"]
+    )
+    assert simulated.exit_code == 0, simulated.output
+    for line in ("TTFT: mean", "TPOT: mean", "Latency: mean", "Prefill throughput", "Decode throughput"):
+        assert line in simulated.stdout

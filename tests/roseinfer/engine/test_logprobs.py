@@ -1,0 +1,162 @@
+"""DeviceLogprobs against their definition and against transformers, whatever else runs beside the request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+
+from roseinfer.config import EngineConfig
+from roseinfer.engine.core import Engine
+from roseinfer.engine.logprobs import asked_logprobs, collect, logprobs, who_asks
+from roseinfer.request.logprobs import TokenLogprobs
+from roseinfer.request.params import SamplingParams
+
+pytestmark = pytest.mark.slow
+
+VOCAB = 5003
+
+
+@given(rows=st.integers(1, 5), k=st.integers(0, 25), seed=st.integers(0, 99), half=st.booleans())
+def test_definition(rows: int, k: int, seed: int, half: bool) -> None:
+    """float32 and bfloat16 logits, of which many are equal, over a vocabulary of 23."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = (torch.randn(rows, 23, generator=generator) * 9).to(torch.bfloat16 if half else torch.float32)
+    given = logits.clone()
+    taken = torch.randint(0, 23, (rows,), generator=generator)
+    reported = logprobs(logits, taken, k)
+    assert torch.equal(logits, given), "the sampler's logits are left as they are"
+    wide = logits.double().numpy()
+    expected = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+    assert np.allclose(np.take_along_axis(expected, reported.tokens.numpy(), -1), reported.values, atol=1e-5)
+    assert reported.tokens[:, 0].tolist() == taken.tolist()
+    likeliest = reported.tokens[:, 1:].tolist()
+    assert np.allclose(reported.values[:, 1:], -np.sort(-expected)[:, :k], atol=1e-5)
+    assert all(len({*row}) == min(k, 23) for row in likeliest)
+    if k:
+        for row, (token, others) in enumerate(zip(taken.tolist(), likeliest, strict=True)):
+            assert (others[0] == token) == (wide[row, token] == wide[row].max())
+
+
+@given(wanted=st.lists(st.integers(-1, 3), min_size=1, max_size=8), data=st.data())
+def test_logprobs_of_a_step_in_parts(wanted: list[int], data: st.DataObject) -> None:
+    """Prompts and decode rows launched apart, with padding after either, give the same as together."""
+    ids, cut = np.arange(len(wanted)) + 70, data.draw(st.integers(0, len(wanted)))
+    logits = torch.randn(len(wanted), 23, generator=torch.Generator().manual_seed(cut))
+    taken = torch.arange(len(wanted))
+    padded = [torch.cat((part, torch.full((2, 23), 99.0))) for part in (logits[:cut], logits[cut:])]
+    asked = who_asks(np.array(wanted), ids)
+    parts = asked_logprobs(padded[0], taken[:cut], asked) + asked_logprobs(padded[1], taken[cut:], asked, cut)
+    if asked is None:
+        assert max(wanted) == -1 and not parts
+        return
+    apart, together = collect(asked, parts), collect(asked, asked_logprobs(logits, taken, asked))
+    asking = [row for row, k in enumerate(wanted) if k >= 0]
+    assert apart.ids.tolist() == [70 + row for row in asking]
+    assert apart.tokens[:, 0].tolist() == asking and apart.tokens.shape[1] == 1 + max(wanted)
+    assert np.array_equal(apart.tokens, together.tokens) and np.allclose(apart.values, together.values)
+
+
+Answer = tuple[list[int], list[TokenLogprobs]]
+
+
+def run(engine: Engine, requests: Sequence[tuple[list[int], SamplingParams]]) -> list[Answer]:
+    """Tokens of each request, and their logprobs."""
+    answers: list[Answer] = [([], []) for _ in requests]
+    for id, (prompt, params) in enumerate(requests):
+        engine.add(id, np.array(prompt, dtype=np.int32), params)
+    while (step := engine.step()) is not None:
+        for id, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True):
+            answers[id][0].append(token)
+        for id, reported in (step.logprobs.by_request() if step.logprobs is not None else {}).items():
+            assert reported.tokens[0] == answers[id][0][-1]
+            answers[id][1].append(reported)
+    engine.check_idle()
+    return answers
+
+
+def traffic(seed: int) -> list[tuple[list[int], SamplingParams]]:
+    """Prompts with common beginnings, greedy or sampled; a third of them asks for nothing."""
+    rng = np.random.default_rng(seed)
+    shared = rng.integers(0, VOCAB - 1, 160)
+    requests = []
+    for id in range(24):
+        own = rng.integers(0, VOCAB - 1, rng.integers(1, 60))
+        params = SamplingParams(
+            int(rng.integers(1, 24)),
+            temperature=float(rng.choice([0.0, 0.9])),
+            top_p=float(rng.choice([1.0, 0.7])),
+            seed=id,
+            ignore_eos=True,
+            logprobs=[None, 0, 5][id % 3],
+        )
+        requests.append(([*shared[: rng.choice([0, 32, 160])].tolist(), *own.tolist()], params))
+    return requests
+
+
+def load(folder: Path, **switches: object) -> Engine:
+    return Engine(EngineConfig(str(folder), device="cpu", dtype="fp32", warmup=False, **switches))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {},
+        {"overlap_schedule": True, "prefix_cache": True, "chunked_prefill_size": 24},
+        {"overlap_schedule": True, "kv_tokens": 320, "block_size": 4},
+    ],
+    ids=["plain", "cached", "preempting"],
+)
+def test_against_transformers(gpt2_folder: Path, switches: dict[str, object]) -> None:
+    """Of every token of every request within 1e-4 of transformers' log-softmax at the same place."""
+    reference = AutoModelForCausalLM.from_pretrained(gpt2_folder, dtype=torch.float32).eval()
+    engine, requests = load(gpt2_folder, **switches), traffic(0)
+    answers = run(engine, requests)
+    assert (engine.preemptions > 0) == ("kv_tokens" in switches)
+    for (prompt, params), (tokens, reported) in zip(requests, answers, strict=True):
+        if params.logprobs is None:
+            assert not reported
+            continue
+        assert len(reported) == params.max_tokens
+        with torch.inference_mode():
+            logits = reference(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
+        expected = torch.log_softmax(logits.double(), -1)
+        at = torch.tensor([one.tokens[: 1 + params.logprobs] for one in reported])
+        values = torch.tensor([one.values[: 1 + params.logprobs] for one in reported], dtype=torch.float64)
+        assert (values - expected.gather(-1, at)).abs().max() < 1e-4
+        if params.logprobs:
+            assert (values[:, 1:] - expected.topk(params.logprobs).values).abs().max() < 1e-4
+            assert params.temperature > 0 or torch.equal(at[:, 0], at[:, 1])
+
+
+@pytest.fixture(scope="module")
+def engine(gpt2_folder: Path) -> Engine:
+    return load(gpt2_folder, overlap_schedule=True, prefill_max_batch_size=4)
+
+
+@pytest.fixture(scope="module")
+def silent(engine: Engine) -> list[list[int]]:
+    """The tokens when no request asks."""
+    requests = [(prompt, msgspec.structs.replace(params, logprobs=None)) for prompt, params in traffic(1)]
+    return [tokens for tokens, _ in run(engine, requests)]
+
+
+@settings(max_examples=8)
+@given(asking=st.lists(st.sampled_from([None, 0, 1, 20]), min_size=24, max_size=24))
+def test_who_asks_changes_no_token(engine: Engine, silent: list[list[int]], asking: list[int | None]) -> None:
+    requests = [
+        (prompt, msgspec.structs.replace(params, logprobs=k))
+        for (prompt, params), k in zip(traffic(1), asking, strict=True)
+    ]
+    answers = run(engine, requests)
+    assert [tokens for tokens, _ in answers] == silent
+    for k, (tokens, reported) in zip(asking, answers, strict=True):
+        assert len(reported) == (0 if k is None else len(tokens))
+        assert all(len(one.tokens) > k for one in reported if k is not None)

@@ -1,0 +1,114 @@
+"""Every switch of scheduler and cache leaves the tokens as they are, on a real model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from roseinfer.config import EngineConfig
+from roseinfer.llm import LLM
+from roseinfer.request.params import SamplingParams
+
+pytestmark = pytest.mark.slow
+
+VOCAB = 5003
+
+
+def load(folder: Path, **settings: object) -> LLM:
+    return LLM(EngineConfig(str(folder), device="cpu", dtype="fp32", warmup=False, **settings))  # type: ignore[arg-type]
+
+
+def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
+    """Prompts that begin alike, some of them whole blocks, answered greedily or by a seed."""
+    rng = np.random.default_rng(11)
+    documents = rng.integers(0, VOCAB - 1, (3, 256))
+    prompts, params = [], []
+    for _ in range(28):
+        shared = documents[rng.integers(3)][: rng.choice([16, 32, 100, 160, 256])]
+        own = rng.integers(0, VOCAB - 1, rng.choice([0, 0, 1, 20, 90]))
+        prompts.append([*shared.tolist(), *own.tolist()])
+        params.append(
+            SamplingParams(
+                int(rng.integers(1, 24)),
+                temperature=float(rng.choice([0.0, 0.9])),
+                seed=int(rng.integers(99)),
+                ignore_eos=bool(rng.integers(2)),
+            )
+        )
+    return prompts, params
+
+
+@pytest.fixture(scope="module")
+def plain(gpt2_folder: Path) -> list[list[int]]:
+    return load(gpt2_folder, overlap_schedule=False).generate(*traffic())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"overlap_schedule": True},
+        {"prefix_cache": True},
+        {"chunked_prefill_size": 24},
+        {"decode_first": False, "prefill_max_tokens": 2048},
+        {"max_batch_size": 5},
+        {"kv_tokens": 800, "prefill_max_tokens": 2048},
+        {"kv_tokens": 500, "prefill_max_tokens": 2048, "overlap_schedule": True, "prefix_cache": True},
+        {
+            "kv_tokens": 500, "overlap_schedule": True, "prefix_cache": True, "chunked_prefill_size": 24,
+            "admission_policy": "pack", "max_batch_size": 7, "prefill_max_tokens": 300,
+        },
+    ],
+    ids=lambda settings: "+".join(settings),
+)  # fmt: skip
+def test_the_same_tokens(gpt2_folder: Path, plain: list[list[int]], settings: dict[str, object]) -> None:
+    llm = load(gpt2_folder, **settings)
+    for _ in range(2):  # the second time, whole prompts are in the prefix cache
+        assert llm.generate(*traffic()) == plain
+        llm.engine.check_idle()
+    engine = llm.engine
+    assert (engine.cached_tokens > engine.prompt_tokens / 4) == settings.get("prefix_cache", False)
+    assert (engine.preemptions > 0) == ("kv_tokens" in settings)
+
+
+def test_a_flush_forgets_prefixes_and_ends_no_request(gpt2_folder: Path, plain: list[list[int]]) -> None:
+    llm = load(gpt2_folder, prefix_cache=True)
+    prompts, params = traffic()
+    engine = llm.engine
+    longest = max(range(len(prompts)), key=lambda index: len(plain[index]))
+    for _ in range(2):
+        answer: list[int] = []
+        engine.add(0, np.array(prompts[longest], dtype=np.int32), params[longest])
+        while (step := engine.step()) is not None:
+            answer += step.tokens.tolist()
+            engine.flush_cache()
+            assert all(end.cached_tokens == 0 for end in step.finished)
+        assert answer == plain[longest]
+    engine.check_idle()
+    assert engine.prompt_tokens == engine.cached_tokens == 0
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_requests_that_leave_at_any_step_leave_nothing(gpt2_folder: Path, overlap: bool) -> None:
+    """Others' answers are not touched, and every block is free in the end."""
+    llm = load(
+        gpt2_folder, prefix_cache=True, overlap_schedule=overlap, chunked_prefill_size=48, kv_tokens=600
+    )
+    engine, prompt = llm.engine, list(range(7, 107))
+    params = SamplingParams(12, ignore_eos=True)
+    (alone,) = llm.generate([prompt], params)
+    for leaves_after in range(0, 12, 2):
+        answer: list[int] = []
+        for id, first in enumerate((7, 8, 9, 7)):
+            engine.add(id, np.array([first, *prompt[1:]], dtype=np.int32), params)
+        for step in range(200):
+            if step == leaves_after:
+                assert all(engine.discard(id) for id in (1, 2))
+            result = engine.step()
+            if result is None:
+                break
+            assert step < leaves_after or not set(result.ids.tolist()) & {1, 2}
+            answer += result.tokens[result.ids == 0].tolist()
+        assert answer == alone
+        engine.check_idle()

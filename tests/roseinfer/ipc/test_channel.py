@@ -1,0 +1,163 @@
+"""Messages over real socket pairs, however the bytes arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roseinfer.engine.process import split, split_logprobs
+from roseinfer.ipc.engine_channel import EngineChannels, FrontEndStuckError
+from roseinfer.ipc.framing import FrameReader, frame
+from roseinfer.ipc.front_end_channel import FrontEndChannel
+from roseinfer.ipc.messages import OWNER_SHIFT, Discard, FromEngine, Load, Query, Submit, ToEngine, Tokens
+from roseinfer.request.logprobs import StepLogprobs
+from roseinfer.request.params import Finished, FinishReason, SamplingParams
+from roseinfer.scheduler.scheduler import StepResult
+
+pytestmark = pytest.mark.integration
+
+TO_ENGINE = [
+    Submit(3, b"\x01\x00\x00\x00", SamplingParams(5, temperature=0.5, seed=2**64 - 1), 7.25),
+    Discard(3),
+    Query(),
+    Submit(4, b"x" * 3_000_000, SamplingParams(1), 8.0),  # more than a socket buffers
+]
+FROM_ENGINE = [
+    Tokens(b"12345678", b"abcdefgh", (Finished(1, FinishReason.LENGTH, 0.1, 0.2, 0.3),)),
+    Load(1, 2, 0.5, 3, 8, 4),
+    Tokens(b"x" * 3_000_000, b"", ()),
+]
+
+
+@given(payloads=st.lists(st.binary(max_size=300), max_size=8), data=st.data())
+def test_frames_survive_any_split(payloads: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(map(frame, payloads))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+    reader, received = FrameReader(), []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        received += reader.feed(stream[start:end])
+    assert received == payloads
+
+
+def test_both_ways_between_two_front_ends_and_the_engine() -> None:
+    """Each gets what is meant for it, in order; the engine learns when the first front end goes."""
+    pairs = [socket.socketpair() for _ in range(2)]
+    at_engine: list[list[object]] = [[], []]
+
+    def engine() -> None:
+        channels: EngineChannels[ToEngine] = EngineChannels([end for _, end in pairs], ToEngine)  # type: ignore[arg-type]
+        while sum(map(len, at_engine)) < 2 * len(TO_ENGINE):
+            for owner, message in channels.receive(wait=True):
+                at_engine[owner].append(message)
+        for made in FROM_ENGINE:
+            for owner in range(2):
+                channels.send(owner, made)
+        with pytest.raises(EOFError):
+            while True:
+                assert channels.receive(wait=True) == []
+        at_engine[0].append("closed")
+
+    got = [0, 0]
+
+    async def front_end(index: int, both_complete: asyncio.Event) -> list[object]:
+        received: list[object] = []
+        closed = asyncio.Event()
+
+        kinds: Any = FromEngine
+
+        def on_message(message: FromEngine) -> None:
+            received.append(message)
+            got[index] += 1
+            if got == [len(FROM_ENGINE)] * 2:
+                both_complete.set()
+
+        _, channel = await asyncio.get_running_loop().create_unix_connection(
+            lambda: FrontEndChannel[Any](kinds, on_message, closed.set), sock=pairs[index][0]
+        )
+        for message in TO_ENGINE:
+            channel.send(message)
+        await asyncio.wait_for(both_complete.wait(), 20)
+        channel.close()
+        await asyncio.wait_for(closed.wait(), 20)
+        return received
+
+    async def both() -> list[list[object]]:
+        both_complete = asyncio.Event()
+        return await asyncio.gather(*(front_end(index, both_complete) for index in range(2)))
+
+    thread = threading.Thread(target=engine)
+    thread.start()
+    received = asyncio.run(both())
+    thread.join(20)
+    for _, end in pairs:
+        end.close()
+    assert received == [FROM_ENGINE, FROM_ENGINE]
+    assert at_engine == [[*TO_ENGINE, "closed"], TO_ENGINE]
+
+
+def test_a_front_end_that_does_not_read_never_blocks_the_engine() -> None:
+    """What it is sent is kept up to the limit, and comes whole once it reads."""
+    (first, at_first), (second, at_second) = socket.socketpair(), socket.socketpair()
+    with first, second, at_first, at_second:
+        channels: EngineChannels[ToEngine] = EngineChannels(
+            [at_first, at_second],
+            ToEngine,  # type: ignore[arg-type]
+            max_backlog=2_000_000,
+        )
+        message = Tokens(b"x" * 100_000, b"", ())
+        for _ in range(15):
+            channels.send(1, message)
+        reader, received = FrameReader(), 0
+        second.settimeout(60)
+        while received < 15:
+            received += len(reader.feed(second.recv(1 << 20)))
+            channels.receive(wait=False)
+        with pytest.raises(FrontEndStuckError, match="front end 1"):
+            for _ in range(60):
+                channels.send(1, message)
+        second.close()
+        channels.receive(wait=True)
+        channels.send(1, message)
+        channels.send(0, Query())
+        assert first.recv(100)
+
+
+@given(owners=st.lists(st.integers(0, 3), min_size=1, max_size=40), data=st.data())
+def test_a_step_is_split_without_loss(owners: list[int], data: st.DataObject) -> None:
+    ids = np.array([owner << OWNER_SHIFT | n for n, owner in enumerate(owners)], dtype=np.int64)
+    tokens = np.arange(len(owners), dtype=np.int64) * 7
+    ends = data.draw(st.sets(st.sampled_from(ids.tolist())))
+    finished = tuple(Finished(id, FinishReason.STOP, 0, 0, 0) for id in ends)
+    starts = data.draw(st.sets(st.sampled_from(ids.tolist())))
+    begun = tuple(Finished(id, FinishReason.STOP, 0, 0, 0, 5) for id in starts)
+    seen, ended, started = {}, set(), set()
+    for owner, message in split(StepResult(ids, tokens, finished, begun=begun), 4):
+        mine = np.frombuffer(message.ids, np.int64).tolist()
+        assert {id >> OWNER_SHIFT for id in mine} == {owner}
+        assert mine == sorted(mine), "in the order of the step"
+        seen |= dict(zip(mine, np.frombuffer(message.tokens, np.int64).tolist(), strict=True))
+        ended |= {end.id for end in message.finished}
+        started |= {one.id for one in message.begun}
+        assert {end.id for end in (*message.finished, *message.begun)} <= set(mine)
+    assert seen == dict(zip(ids.tolist(), tokens.tolist(), strict=True))
+    assert ended == ends and started == starts
+
+
+@given(owners=st.lists(st.integers(0, 3), max_size=20), k=st.integers(0, 3))
+def test_logprobs_are_split_without_loss(owners: list[int], k: int) -> None:
+    ids = np.array([owner << OWNER_SHIFT | n for n, owner in enumerate(owners)], dtype=np.int64)
+    tokens = np.arange(len(ids) * (1 + k), dtype=np.int32).reshape(-1, 1 + k)
+    step = StepLogprobs(ids, tokens, -tokens.astype(np.float32))
+    seen = {}
+    for owner, message in split_logprobs(step):
+        mine = message.logprobs.by_request()
+        assert {id >> OWNER_SHIFT for id in mine} == {owner}
+        seen |= mine
+    assert seen == step.by_request() and len(seen) == len(ids)

@@ -1,0 +1,113 @@
+"""The C++ matrix product against the same in float64, and rows together against rows alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from roseinfer.models.config import parse
+from roseinfer.models.cpu import CpuLinear
+from roseinfer.models.linear import Linear, OneDnnLinear
+
+CPU = torch.device("cpu")
+SHAPE = parse({"model_type": "gpt2"})
+
+needs_the_kernel = pytest.mark.skipif(
+    not CpuLinear.supports(SHAPE, CPU, torch.bfloat16), reason="needs AVX-512 BF16 and no AMX"
+)
+#: The result, its inputs being the same, is rounded to 8 bits; float32 sums add little to that.
+TOLERANCE = 2**-8 + 1e-4
+
+
+@dataclass(frozen=True)
+class Case:
+    rows: int
+    inputs: int
+    outputs: int
+    bias: bool
+    seed: int
+
+
+CASES = st.builds(
+    Case,
+    rows=st.integers(1, 40),
+    inputs=st.integers(1, 150).map(lambda half: 2 * half),
+    outputs=st.integers(1, 400),
+    bias=st.booleans(),
+    seed=st.integers(0, 999),
+)
+
+
+def tensors(case: Case) -> tuple[torch.Tensor, ...]:
+    """x, residual, weight, bias."""
+    torch.manual_seed(case.seed)
+    shapes = (case.rows, case.inputs), (case.rows, case.outputs), (case.outputs, case.inputs), (case.outputs,)
+    x, residual, weight, bias = (torch.randn(shape).bfloat16() for shape in shapes)
+    return x, residual, weight, bias
+
+
+def close(found: torch.Tensor, expected: torch.Tensor, scale: torch.Tensor) -> bool:
+    return bool(((found.double() - expected).abs() <= TOLERANCE * scale).all())
+
+
+@needs_the_kernel
+@given(CASES)
+def test_a_product_and_what_follows_it(case: Case) -> None:
+    x, residual, weight, bias = tensors(case)
+    linear = CpuLinear(weight, bias if case.bias else None)
+    summed = F.linear(x.double(), weight.double(), bias.double() if case.bias else None)
+    size = summed.abs() + 0.02 * case.inputs**0.5
+    assert close(linear(x), summed, size)
+    assert close(linear.add(x, residual), residual.double() + summed, size + residual.double().abs())
+    assert close(linear.gelu(x), F.gelu(summed, approximate="tanh"), size)
+
+
+@needs_the_kernel
+@given(CASES)
+def test_a_row_does_not_depend_on_those_beside_it(case: Case) -> None:
+    x, residual, weight, bias = tensors(case)
+    linear = CpuLinear(weight, bias)
+    together = linear.add(x, residual)
+    alone = [linear.add(x[i : i + 1], residual[i : i + 1]) for i in range(case.rows)]
+    assert torch.equal(together, torch.cat(alone))
+
+
+@needs_the_kernel
+def test_gelu_far_from_zero() -> None:
+    x = torch.tensor([[-1e4, -90.0, -9.0, 0.0, 9.0, 90.0, 1e4, 1.0]]).bfloat16()
+    found = CpuLinear(torch.eye(8).bfloat16(), None).gelu(x)
+    torch.testing.assert_close(found, F.gelu(x, approximate="tanh"), rtol=0, atol=1e-26)
+
+
+@needs_the_kernel
+def test_rows_that_lie_apart() -> None:
+    case = Case(5, 64, 96, False, 0)
+    x, residual, weight, _ = tensors(case)
+    linear = CpuLinear(weight, None)
+    apart = x.repeat(1, 2)[:, :64], residual.repeat(1, 2)[:, :96]
+    assert torch.equal(linear.add(*apart), linear.add(x, residual))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_onednn(dtype: torch.dtype) -> None:
+    if not OneDnnLinear.supports(CPU, dtype):
+        pytest.skip("needs oneDNN with this dtype")
+    x, residual, weight, bias = (part.to(dtype) for part in tensors(Case(7, 64, 80, True, 3)))
+    packed, plain = OneDnnLinear(weight, bias), Linear(weight, bias)
+    for found, expected in (
+        (packed(x), plain(x)),
+        (packed.gelu(x), plain.gelu(x)),
+        (packed.add(x, residual), plain.add(x, residual)),
+    ):
+        torch.testing.assert_close(found, expected, rtol=0.02, atol=0.05 if dtype == torch.bfloat16 else 1e-4)
+
+
+def test_what_the_kernel_does_not_do() -> None:
+    assert not CpuLinear.supports(SHAPE, CPU, torch.float32)
+    assert not CpuLinear.supports(SHAPE, torch.device("cuda"), torch.bfloat16)
+    assert not CpuLinear.supports(replace(SHAPE, ffn_width=3071), CPU, torch.bfloat16)

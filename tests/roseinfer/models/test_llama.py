@@ -1,0 +1,115 @@
+"""The C++ kernels between a Llama's products against plain PyTorch, and configs that are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roseinfer.config import ConfigError
+from roseinfer.models.config import LlamaConfig, parse
+from roseinfer.models.cpu import CpuOps
+from roseinfer.models.ops import Ops
+from roseinfer.models.rope import Rope
+
+#: Relative to the largest value; both sides round bf16 results to 8 bits, at different places.
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-6}
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "vocab_size": 5003, "max_position_embeddings": 512, "num_hidden_layers": 2,
+    "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
+}  # fmt: skip
+
+
+def close(out: torch.Tensor, wanted: torch.Tensor) -> bool:
+    assert out.shape == wanted.shape and out.dtype == wanted.dtype
+    return bool((out.double() - wanted.double()).abs().max() <= TOLERANCE[out.dtype] * wanted.abs().max())
+
+
+@settings(max_examples=60)
+@given(
+    rows=st.integers(1, 40), vectors=st.integers(1, 60), dtype=st.sampled_from(list(TOLERANCE)),
+    scale=st.sampled_from([1e-3, 1.0, 30.0]), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_norm_and_swiglu(rows: int, vectors: int, dtype: torch.dtype, scale: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x = (torch.randn(rows, 32 * vectors, generator=generator) * scale).to(dtype)
+    gain = torch.randn(32 * vectors, generator=generator).to(dtype)
+    ops, reference = CpuOps(), Ops()
+    assert close(ops.rms_norm(x, gain, 1e-5), reference.rms_norm(x, gain, 1e-5))
+    assert close(ops.swiglu(x), reference.swiglu(x))
+
+
+@settings(max_examples=60)
+@given(
+    rows=st.integers(1, 40), heads=st.integers(1, 12), dim=st.sampled_from([32, 64, 96, 128]),
+    dtype=st.sampled_from(list(TOLERANCE)), normed=st.booleans(), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_rotate(rows: int, heads: int, dim: int, dtype: torch.dtype, normed: bool, seed: int) -> None:
+    """On a part of a wider tensor, whose other part stays as it is."""
+    generator = torch.Generator().manual_seed(seed)
+    qkv = torch.randn(rows, heads + 3, dim, generator=generator).to(dtype)
+    gain = torch.randn(heads, dim, generator=generator).to(dtype) if normed else None
+    turns = Rope().table(512, dim)[torch.randint(0, 512, (rows,), generator=generator)]
+    wanted = Ops().rotate(qkv[:, :heads], gain, 1e-6, turns)
+    values = qkv[:, heads:].clone()
+    assert close(CpuOps().rotate(qkv[:, :heads], gain, 1e-6, turns), wanted)
+    assert torch.equal(qkv[:, heads:], values)
+
+
+def test_scores_depend_on_distance_alone() -> None:
+    """What rotary positions are for: q at i and k at j meet as q at i + n and k at j + n do."""
+    q, k = torch.randn(2, 1, 1, 64, generator=torch.Generator().manual_seed(0)).double()
+    table = Rope().table(300, 64)
+    scores = [
+        (Ops().rotate(q, None, 0, table[[i]]) * Ops().rotate(k, None, 0, table[[i - 9]])).sum()
+        for i in (9, 100, 299)
+    ]
+    assert torch.allclose(torch.stack(scores), scores[0], rtol=1e-4)
+
+
+def test_which_widths_the_kernels_take() -> None:
+    def supports(dtype: torch.dtype = torch.float32, **raw: int) -> bool:
+        return CpuOps.supports(parse(LLAMA | raw), torch.device("cpu"), dtype)
+
+    assert supports(head_dim=32)
+    assert not supports(head_dim=16)
+    assert not supports(head_dim=32, intermediate_size=100)
+    assert not supports(head_dim=32, dtype=torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        ({"model_type": "mamba"}, "gpt2, llama, qwen2, qwen3"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4}}, "yarn"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 8}}, "low_freq_factor"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"use_sliding_window": True}, "sliding"),
+        ({"num_key_value_heads": 3}, "4 heads over 3"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ],
+)
+def test_what_is_not_supported_is_said(raw: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        parse(LLAMA | raw)
+
+
+def test_a_config_without_a_width() -> None:
+    with pytest.raises(ConfigError, match="hidden_size"):
+        parse({name: value for name, value in LLAMA.items() if name != "hidden_size"})
+
+
+def test_families_differ_in_biases_and_norms() -> None:
+    def of(**raw: object) -> LlamaConfig:
+        config = parse(LLAMA | raw)
+        assert isinstance(config, LlamaConfig)
+        return config
+
+    assert not of().qkv_bias and of(attention_bias=True).out_bias
+    assert of(model_type="qwen2").qkv_bias and not of(model_type="qwen2").out_bias
+    assert of(model_type="qwen3").qk_norm and of(model_type="qwen3").head_dim == 128
+    assert of(rope_theta=5e5).rope.theta == of(rope_parameters={"rope_theta": 5e5}).rope.theta == 5e5

@@ -1,0 +1,163 @@
+"""Clients that write and read in unusual ways."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roseinfer.server.http.parser import HttpRequest, RequestParser
+
+BODY = {"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, "temperature": 0}
+
+
+def post(body: Any, version: bytes = b"1.1", headers: bytes = b"") -> bytes:
+    data = json.dumps(body).encode()
+    length = b"content-length: %d\r\n" % len(data)
+    return b"POST /v1/completions HTTP/" + version + b"\r\nhost: a\r\n" + headers + length + b"\r\n" + data
+
+
+def connect(server: Any) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=30)
+
+
+def until_closed(client: socket.socket) -> bytes:
+    with client.makefile("rb") as stream:
+        return stream.read()
+
+
+def test_requests_that_do_not_wait_for_answers(serving: Any) -> None:
+    """They are answered in order, one after the other."""
+    bodies = [BODY | {"prompt": [index + 1] * 4, "stream": index % 2 == 1} for index in range(40)]
+    last = post(BODY | {"prompt": [99]}, headers=b"connection: close\r\n")
+    with connect(serving) as client:
+        client.sendall(b"".join(map(post, bodies)) + last)
+        answers = until_closed(client).split(b"HTTP/1.1 ")[1:]
+    assert len(answers) == 41 and all(answer.startswith(b"200 OK") for answer in answers)
+    kinds = [b"text/event-stream" in answer for answer in answers]
+    assert kinds == [index % 2 == 1 for index in range(40)] + [False]
+
+
+def test_byte_by_byte_and_in_chunks(serving: Any) -> None:
+    data = json.dumps(BODY).encode()
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (data[:7], data[7:])) + b"0\r\n\r\n"
+    request = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\nconnection: close\r\n"
+    request += b"expect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n" + chunks
+    with connect(serving) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for index in range(len(request)):
+            client.sendall(request[index : index + 1])
+        answer = until_closed(client)
+    assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
+
+
+def test_a_body_is_asked_for_when_its_turn_comes(serving: Any) -> None:
+    """Not within the stream that is being sent."""
+    asking = post(BODY, headers=b"expect: 100-continue\r\nconnection: close\r\n")
+    head, body = asking.split(b"\r\n\r\n")
+    with connect(serving) as client:
+        client.sendall(post(BODY | {"stream": True}) * 2 + head + b"\r\n\r\n")
+        before = b""
+        while b"100 Continue" not in before:
+            before += (more := client.recv(4096))
+            assert more
+        client.sendall(body)
+        after = until_closed(client)
+    streams = before.removesuffix(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert streams.count(b"HTTP/1.1 200 OK") == 2 and streams.endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
+    assert after.startswith(b"HTTP/1.1 200 OK") and b"HTTP" not in after[8:]
+
+
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAA\r\n"
+
+
+def test_an_offer_of_another_protocol_is_declined(serving: Any) -> None:
+    """As Java's client makes it. The request is answered, its body included, and the connection is kept."""
+    head, body = post(BODY, headers=UPGRADE + b"expect: 100-continue\r\n").split(b"\r\n\r\n")
+    last = post(BODY, headers=b"connection: close\r\n")
+    with connect(serving) as client:
+        client.sendall(head + b"\r\n\r\n")
+        assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(body + post(BODY, headers=UPGRADE) + last)
+        answers = until_closed(client).split(b"HTTP/1.1 ")[1:]
+    assert [answer[:6] for answer in answers] == [b"200 OK"] * 3
+
+
+@given(cuts=st.lists(st.integers(0, 1000), max_size=6), chunked=st.booleans())
+def test_an_offer_of_another_protocol_changes_nothing(cuts: list[int], chunked: bool) -> None:
+    body = b"3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n" if chunked else b"abcd"
+    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 4"
+    requests = [
+        b"POST /a?b HTTP/1.1\r\nHost: a\r\n" + offer + length + b"\r\n\r\n" + body
+        + b"GET /c HTTP/1.1\r\nHost: a\r\n" + offer + b"\r\n"
+        + b"CONNECT d:1 HTTP/1.1\r\nHost: a\r\n" + offer + b"\r\n"
+        + b"POST /e HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 1\r\n\r\nf"
+        for offer in (b"", UPGRADE)
+    ]  # fmt: skip
+    seen = []
+    for data in requests:
+        taken: list[HttpRequest] = []
+        incoming = RequestParser(taken.append, lambda: None)
+        ends = sorted(cut % len(data) for cut in cuts)
+        for start, end in zip([0, *ends], [*ends, len(data)], strict=True):
+            incoming.feed(data[start:end])
+        assert not incoming.receiving
+        seen.append([(one.method, one.path, bytes(one.body), one.keep_alive) for one in taken])
+    assert seen[0] == seen[1] and len(seen[0]) == 4
+
+
+def test_old_http(serving: Any) -> None:
+    """HTTP/1.0 knows no chunks: the stream ends with the connection."""
+    with connect(serving) as client:
+        client.sendall(post(BODY | {"stream": True}, version=b"1.0"))
+        head, _, events = until_closed(client).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert events.endswith(b"data: [DONE]\n\n") and events.startswith(b"data: {")
+
+
+def test_what_is_no_http(serving: Any) -> None:
+    for sent, status in (
+        (b"hello there\r\n\r\n", b"400"),
+        (b"GET /health HTTP/1.1\r\nhost: " + b"a" * 70_000, b"431"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"400"),
+    ):
+        with connect(serving) as client:
+            client.sendall(sent)
+            answer = until_closed(client)
+        assert answer.startswith(b"HTTP/1.1 " + status), answer
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
+
+
+def test_a_client_that_reads_late_gets_everything(serving: Any) -> None:
+    """And others do not wait for it."""
+    body = {"prompt": [7] * 3, "max_tokens": 200, "n": 8, "ignore_eos": True, "return_token_ids": True}
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        client.settimeout(60)
+        client.connect(("127.0.0.1", serving.port))
+        client.sendall(post(body | {"stream": True}, headers=b"connection: close\r\n"))
+        while not serving.load()["inflight"]:
+            pass
+        assert serving.complete([1, 2], max_tokens=2).status == 200
+        assert serving.becomes_idle()
+        answer = until_closed(client)
+    events = [part for part in answer.split(b"data: ")[1:] if not part.startswith(b"[DONE]")]
+    chunks = [json.loads(part.partition(b"\n\n")[0]) for part in events]
+    made = dict.fromkeys(range(8), 0)
+    for chunk in chunks:
+        (choice,) = chunk["choices"]
+        made[choice["index"]] += len(choice["token_ids"])
+    assert set(made.values()) == {200}
+
+
+def test_half_a_request_delays_no_other(serving: Any) -> None:
+    halves = [connect(serving) for _ in range(50)]
+    for half in halves:
+        half.sendall(post(BODY)[:-5])
+    assert serving.complete([1, 2], max_tokens=2).status == 200
+    for half in halves:
+        half.close()
+    assert serving.becomes_idle()

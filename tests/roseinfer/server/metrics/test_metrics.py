@@ -1,0 +1,79 @@
+"""`/metrics`: what clients saw is what is counted, whichever front end served them."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+TOKENS, ANSWERS = 6, 8
+
+
+def scrape(server: Any) -> dict[str, float]:
+    reply = server.request("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain")
+    families = text_string_to_metric_families(reply.body.decode())
+    return {
+        sample.name + "".join(f"_{bound}" for bound in sample.labels.values()): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_what_is_counted(serve: Any, text_model: Any) -> None:
+    server = serve("--frontend-processes", "2", "--prefix-cache")
+    for index in range(ANSWERS):
+        reply = server.complete([index + 1] * 40, max_tokens=TOKENS, ignore_eos=True, stream=index % 2 == 0)
+        assert reply.status == 200
+    seen, end = scrape(server), time.monotonic() + 60
+    while seen["roseinfer_time_per_output_token_seconds_count"] < ANSWERS and time.monotonic() < end:
+        seen = scrape(server)  # an answer is counted after its last token
+    assert seen["roseinfer_requests_total"] == ANSWERS
+    assert seen["roseinfer_prompt_tokens_total"] == 40 * ANSWERS
+    assert seen["roseinfer_generation_tokens_total"] == TOKENS * ANSWERS
+    for name, samples in {
+        "time_to_first_token": ANSWERS,
+        "time_per_output_token": ANSWERS,
+        "inter_token_latency": ANSWERS * (TOKENS - 1),
+        "queue_wait": ANSWERS,
+        "prefill": ANSWERS,
+    }.items():
+        whole = f"roseinfer_{name}_seconds"
+        assert seen[f"{whole}_count"] == seen[f"{whole}_bucket_+Inf"] == samples
+        assert 0 <= seen[f"{whole}_sum"] < 60
+    assert seen["roseinfer_running"] == seen["roseinfer_inflight"] == 0
+    assert seen["roseinfer_prefix_hit_rate"] == 0
+
+
+def test_tokenize_time_of_texts(serving: Any) -> None:
+    """A request with texts counts once; both its answers report the same time; token ids are not counted."""
+    before = scrape(serving)
+    texts = ["A text", "and another"]
+    reply = serving.complete(texts, max_tokens=2, return_metrics=True)
+    first, second = (choice["metrics"]["tokenize_ms"] for choice in reply.json["choices"])
+    assert serving.complete([1, 2], max_tokens=2).status == 200
+    after, name = scrape(serving), "roseinfer_tokenize_seconds"
+    assert first == second > 0
+    assert after[f"{name}_count"] - before[f"{name}_count"] == 1
+    assert math.isclose(after[f"{name}_sum"] - before[f"{name}_sum"], first / 1e3, abs_tol=1e-9)
+
+
+def test_prefix_cache_in_usage_and_rate_and_flushed(serve: Any) -> None:
+    server = serve("--prefix-cache", "--block-size", "8")
+    prompt = list(range(1, 50))
+
+    text = server.complete(prompt, max_tokens=2, ignore_eos=True).json["choices"][0]["text"]
+    assert server.request("/flush_cache", method="POST").status == 200
+
+    def cached(stop: str | None = None) -> int:
+        usage = server.complete(prompt, max_tokens=2, ignore_eos=True, stop=stop).json["usage"]
+        tokens: int = usage["prompt_tokens_details"]["cached_tokens"]
+        return tokens
+
+    assert [cached(), cached()] == [0, 48]
+    assert scrape(server)["roseinfer_prefix_hit_rate"] == 48 / 98
+    assert cached(stop=text[0]) == 48, "also where the front end ends the answer"
+    assert server.request("/flush_cache", method="POST").status == 200
+    assert cached() == 0

@@ -1,0 +1,89 @@
+"""`/v1/chat/completions`: the model's template makes the prompt, the answer has OpenAI's shape."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+TEMPLATE = """{%- for message in messages %}
+{{- bos_token + message.role + ': ' + message.content + '\\n' }}
+{%- if message.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"""
+TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Où es-tu ?"}]
+
+
+def folder_with_template(model: Any, where: Path) -> Path:
+    folder = shutil.copytree(model.folder, where / "chat")
+    config = {"chat_template": TEMPLATE, "bos_token": {"content": "<s>"}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_chat(serve: Any, text_model: Any, tmp_path: Path) -> None:
+    server = serve("--max-model-len", "96", folder=folder_with_template(text_model, tmp_path))
+
+    def chat(messages: Any, **settings: Any) -> Any:
+        body = {"messages": messages, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+        return server.request("/v1/chat/completions", body | settings)
+
+    prompt = "<s>system: Be brief.\n<s>user: Où es-tu ?\nassistant: "
+    ids = text_model.llm.tokenizer.encode(prompt).tolist()
+    (expected,) = text_model.greedy([ids], 12)
+
+    body = chat(TALK, max_tokens=12).json
+    (choice,) = body["choices"]
+    assert body["object"] == "chat.completion" and body["usage"]["prompt_tokens"] == len(ids)
+    assert choice["message"] == {"role": "assistant", "content": text_model.text(expected)}
+    assert (choice["token_ids"], choice["finish_reason"]) == (expected, "length")
+
+    chunks = chat(TALK, max_completion_tokens=12, stream=True).events
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert deltas[0]["role"] == "assistant" and not any("role" in delta for delta in deltas[1:])
+    assert "".join(delta["content"] for delta in deltas) == text_model.text(expected)
+    assert [id for chunk in chunks for id in chunk["choices"][0]["token_ids"]] == expected
+
+    parts = [{"type": "text", "text": "Be brief."}]
+    same = chat([{"role": "system", "content": parts}, TALK[1]], max_tokens=12).json
+    assert same["choices"][0]["token_ids"] == expected
+
+    reported = chat(TALK, max_tokens=12, logprobs=True, top_logprobs=2).json["choices"][0]["logprobs"]
+    chunks = chat(TALK, max_tokens=12, logprobs=True, top_logprobs=2, stream=True).events
+    parts = [chunk["choices"][0]["logprobs"]["content"] for chunk in chunks]
+    assert reported == {"content": [one for part in parts for one in part], "refusal": None}
+    assert len(reported["content"]) == 12
+    for one in reported["content"]:
+        assert one.keys() == {"token", "logprob", "bytes", "top_logprobs"} and len(one["top_logprobs"]) == 2
+        assert one["top_logprobs"][0] == {name: one[name] for name in ("token", "logprob", "bytes")}
+    answered = b"".join(bytes(one["bytes"]) for one in reported["content"])
+    assert answered.decode(errors="replace") == text_model.text(expected)
+    bare = chat(TALK, max_tokens=12, logprobs=True).json["choices"][0]["logprobs"]["content"]
+    assert [one | {"top_logprobs": []} for one in reported["content"]] == bare
+
+    whole = chat(TALK).json
+    assert whole["usage"]["total_tokens"] == 96, "without a limit, the answer fills the context"
+
+    for messages, words in (
+        ([], "empty"),
+        ([{"role": "tool", "content": "x"}], "no tools here"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "only text"),
+        ([{"content": "x"}], "role"),
+    ):
+        refused = chat(messages, max_tokens=2)
+        assert refused.status == 400 and words in refused.json["error"]["message"]
+    for change in (
+        {"tools": [{}]},
+        {"top_logprobs": 2},
+        {"logprobs": True, "top_logprobs": 21},
+        {"response_format": {"type": "json_object"}},
+    ):
+        refused = chat(TALK, **change)
+        assert refused.status == 400 and refused.json["error"]["param"] in change
+
+
+def test_model_without_a_template(serving: Any) -> None:
+    refused = serving.request("/v1/chat/completions", {"messages": TALK})
+    assert refused.status == 400 and "/v1/completions" in refused.json["error"]["message"]

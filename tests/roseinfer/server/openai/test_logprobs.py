@@ -1,0 +1,151 @@
+"""Logprobs in answers: OpenAI's two formats, token by token what the engine says, streamed or whole."""
+
+from __future__ import annotations
+
+import codecs
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roseinfer.request.logprobs import TokenLogprobs
+from roseinfer.request.params import SamplingParams
+from roseinfer.server.openai.logprobs import ChatLogprobs, ChoiceLogprobs, CompletionLogprobs, Logprobs
+from roseinfer.tokenizer.names import TokenNames
+from roseinfer.tokenizer.tokenizer import load_tokenizer
+
+NEW = 12
+TOKENIZER = load_tokenizer("random:gpt2-tiny")
+
+
+def engine_logprobs(model: Any, prompt: list[int], k: int) -> list[TokenLogprobs]:
+    """What the engine of this process reports for a greedy answer."""
+    engine, listed = model.llm.engine, []
+    params = SamplingParams(NEW, ignore_eos=True, logprobs=k)
+    engine.add(0, np.array(prompt, dtype=np.int32), params)
+    while (step := engine.step()) is not None:
+        listed.append(step.logprobs.by_request()[0])
+    return listed
+
+
+def expected_of(model: Any, prompt: list[int], k: int, form: type[Logprobs]) -> Any:
+    logprobs = ChoiceLogprobs(form, k, model.llm.tokenizer.names)
+    detokenizer = model.llm.tokenizer.detokenizer()
+    for listed in engine_logprobs(model, prompt, k):
+        logprobs.add(listed)
+        logprobs.extend(detokenizer.push(listed.tokens[0]))
+    return msgspec.to_builtins(logprobs.take())
+
+
+def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The logprobs of all chunks of an answer."""
+    return {name: [one for part in parts for one in part[name]] for name in parts[0]}
+
+
+def close(a: Any, b: Any) -> bool:
+    """Equal but for rounding, which depends on what else is in the batch."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(close(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(close, a, b))
+    return abs(a - b) < 1e-4 if isinstance(a, float) else bool(a == b)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("k", [0, 3])
+def test_completions(serving: Any, text_model: Any, stream: bool, k: int) -> None:
+    """Two prompts, each answered twice, beside a request that asks for nothing."""
+    prompts = [text_model.prompt, text_model.prompt[:7]]
+    settings = {"max_tokens": NEW, "ignore_eos": True, "return_token_ids": True, "stream": stream}
+
+    def ask(logprobs: int | None) -> list[Any]:
+        reply = serving.complete(prompts, n=2, logprobs=logprobs, **settings)
+        chunks = reply.events if stream else [reply.json]
+        return [choice for chunk in chunks for choice in chunk["choices"]]
+
+    with ThreadPoolExecutor(2) as pool:
+        asked, silent = pool.map(ask, (k, None))
+    assert all(choice["logprobs"] is None for choice in silent)
+    for index in range(4):
+        mine = [choice for choice in asked if choice["index"] == index]
+        listed = joined([choice["logprobs"] for choice in mine])
+        assert close(listed, expected_of(text_model, prompts[index // 2], k, CompletionLogprobs))
+        assert listed["token_logprobs"] == [max(top.values()) for top in listed["top_logprobs"]], (
+            "it is greedy"
+        )
+        assert all(len(top) == max(k, 1) for top in listed["top_logprobs"])
+        for choice in mine:
+            assert len(choice["logprobs"]["tokens"]) == len(choice["token_ids"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_is_listed_too(serving: Any, text_model: Any, stream: bool) -> None:
+    """Every used token is listed; those of the stop string begin at or after the text's end."""
+    whole = text_model.text(text_model.answer)
+    stop = whole[len(whole) // 2 :][:3]
+    reply = serving.complete(
+        text_model.prompt, stop=stop, logprobs=0, max_tokens=99, ignore_eos=True, stream=stream,
+        return_token_ids=True,
+    )  # fmt: skip
+    choices = [choice for body in (reply.events if stream else [reply.json]) for choice in body["choices"]]
+    listed = joined([choice["logprobs"] for choice in choices])
+    text = "".join(choice["text"] for choice in choices)
+    ids = [id for choice in choices for id in choice["token_ids"]]
+    assert text == whole[: whole.index(stop)]
+    assert len(listed["tokens"]) == len(ids) == len(listed["text_offset"])
+    assert listed["text_offset"][-1] < len(text) + len(stop)
+    assert listed["text_offset"] == sorted(listed["text_offset"])
+
+
+def answer_logprobs(tokens: list[int], form: type[Logprobs]) -> tuple[Any, str]:
+    """Of an answer with these tokens, whatever the model, and its text."""
+    assert TOKENIZER is not None
+    logprobs, detokenizer = ChoiceLogprobs(form, 2, TOKENIZER.names), TOKENIZER.detokenizer()
+    text = ""
+    for token in tokens:
+        logprobs.add(TokenLogprobs([token, token, 11, 13], [-0.5, -0.5, -1.5, -2.5]))
+        more = detokenizer.push(token)
+        logprobs.extend(more)
+        text += more
+    return logprobs.take(), text + detokenizer.finish()
+
+
+@given(text=st.text(max_size=30))
+def test_offsets_are_where_characters_begin(text: str) -> None:
+    """Also of a token that begins within a character; the tokens' names distinguish them."""
+    assert TOKENIZER is not None and TOKENIZER.vocabulary is not None
+    ids = TOKENIZER.encode(text, False).tolist()
+    listed, shown = answer_logprobs(ids, CompletionLogprobs)
+    start, raw = 0, shown.encode()
+    for id, token, offset in zip(ids, listed.tokens, listed.text_offset, strict=True):
+        piece = TOKENIZER.vocabulary.token_bytes[id]
+        assert offset == len(raw[:start].decode(errors="ignore"))
+        assert raw[start:].startswith(piece)
+        named = token.encode()
+        if named != piece:
+            assert codecs.escape_decode(named.removeprefix(b"bytes:"))[0] == piece
+        start += len(piece)
+
+
+@given(tokens=st.lists(st.integers(0, 50300), max_size=40))
+def test_bytes_of_a_chat_are_its_text(tokens: list[int]) -> None:
+    """Any tokens, malformed UTF-8 too; a special token and ids outside the vocabulary have no bytes."""
+    listed, text = answer_logprobs(tokens, ChatLogprobs)
+    assert bytes(byte for one in listed.content for byte in one.bytes or ()).decode(errors="replace") == text
+    for token, one in zip(tokens, listed.content, strict=True):
+        first, *others = one.top_logprobs
+        assert (first.token, first.logprob, first.bytes) == (one.token, one.logprob, one.bytes)
+        assert [other.token for other in others] == [","] and one.logprob == -0.5
+        assert (one.bytes is None) == (token > 50255)
+        if token > 50255:
+            assert one.token == ("<|endoftext|>" if token == 50256 else f"token_id:{token}")
+
+
+def test_tokens_with_equal_names_keep_the_likelier() -> None:
+    logprobs = ChoiceLogprobs(CompletionLogprobs, 3, TokenNames([b"a", b"b", b"b"], {}))
+    logprobs.add(TokenLogprobs([0, 1, 2, 0], [-3.0, -1.0, -2.0, -3.0]))
+    assert msgspec.to_builtins(logprobs.take())["top_logprobs"] == [{"a": -3.0, "b": -1.0}]

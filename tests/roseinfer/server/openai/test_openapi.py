@@ -1,0 +1,64 @@
+"""Requests made from the server's own OpenAPI document, valid ones and broken ones, by schemathesis."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode, openapi
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+)
+
+CHECKS = [
+    not_a_server_error, content_type_conformance, response_schema_conformance, negative_data_rejection,
+]  # fmt: skip
+ROUTES = [
+    ("POST", "/v1/completions"), ("POST", "/v1/chat/completions"), ("GET", "/v1/models"),
+    ("GET", "/health"), ("GET", "/server_info"), ("GET", "/metrics"), ("GET", "/integrity"),
+    ("GET", "/openapi.json"), ("POST", "/flush_cache"), ("POST", "/stop_profile"),
+]  # fmt: skip
+
+
+def test_every_route_is_described(serving: Any) -> None:
+    document = serving.request("/openapi.json").json
+    found = [(method.upper(), path) for path, methods in document["paths"].items() for method in methods]
+    # /start_profile writes files into any folder that is named
+    assert sorted(found) == sorted([*ROUTES, ("POST", "/start_profile")])
+    assert all(next(iter(methods.values()))["summary"] for methods in document["paths"].values())
+    body = document["components"]["schemas"]["CompletionRequest"]
+    assert body["required"] == ["prompt"] and {"max_tokens", "stop", "stream"} < body["properties"].keys()
+
+
+def fuzz(server: Any, path: str) -> None:
+    """No 5xx; an answer has the kind that the document says, a refusal is OpenAI's error object; what is
+    against the document is refused."""
+    operation = openapi.from_dict(server.request("/openapi.json").json)[path]["POST"]
+
+    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def holds(data: st.DataObject) -> None:
+        case: Case[Any] = data.draw(st.sampled_from(GenerationMode).flatmap(operation.as_strategy))
+        case.call_and_validate(base_url=f"http://127.0.0.1:{server.port}", checks=CHECKS, timeout=30)
+
+    holds()
+    assert server.becomes_idle()
+    assert not [line for line in server.log if "Traceback" in line or "ERROR" in line]
+
+
+def test_no_completion_breaks_the_server(serving: Any) -> None:
+    fuzz(serving, "/v1/completions")
+
+
+def test_no_chat_breaks_the_server(serve: Any, text_model: Any, tmp_path: Path) -> None:
+    folder = shutil.copytree(text_model.folder, tmp_path / "chat")
+    template = "{% for message in messages %}{{ message.role }}: {{ message.content }}{% endfor %}"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    fuzz(serve("--max-model-len", "64", folder=folder), "/v1/chat/completions")

@@ -1,0 +1,181 @@
+"""What a server does not answer: status, OpenAI's error object, and a server that still serves."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+OK = {"prompt": [1, 2, 3], "max_tokens": 2}
+
+
+def check_error(reply: Any, status: int) -> dict[str, Any]:
+    assert reply.status == status, reply.body
+    assert reply.headers["content-type"] == "application/json"
+    error = reply.json["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["message"] and error["code"] == status
+    return error  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b"[]", b"null", b'"text"', b"\xff\xfe", b'{"prompt": "a"} x', b"{}",
+        b'{"prompt": "\xff"}', b'{"prompt": "\\ud800"}',
+        b'{"prompt": "a", "temperature": NaN}', b'{"prompt": "a", "temperature": 1e999}',
+        b'{"prompt": "a", "max_tokens": 1e3000}', b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}",
+        b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", b'{"prompt": "a", "x": ' + b"[" * 100_000,
+    ],
+)  # fmt: skip
+def test_malformed_bodies(serving: Any, body: bytes) -> None:
+    error = check_error(serving.request("/v1/completions", body), 400)
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"prompt": ""}, "prompt"), ({"prompt": []}, "prompt"), ({"prompt": [[]]}, "prompt"),
+        ({"prompt": [1, "a"]}, "prompt"), ({"prompt": [[1], "a"]}, "prompt"), ({"prompt": [True]}, "prompt"),
+        ({"prompt": [1.5]}, "prompt"), ({"prompt": [-1]}, "prompt"), ({"prompt": [50257]}, "prompt"),
+        ({"prompt": [2**70]}, "prompt"), ({"prompt": [None]}, "prompt"), ({"prompt": 3}, None),
+        ({"prompt": [1] * 1023}, "prompt"), ({"prompt": "word " * 2000}, "prompt"),
+        ({"prompt": [1] * 1025}, "prompt"), ({"prompt": "word " * 200_000}, "prompt"),
+        ({"prompt": ["a", "word " * 200_000]}, "prompt"), ({"prompt": [[1], [1] * 1025]}, "prompt"),
+        ({"prompt": [[1]] * 65, "n": 2}, "prompt"), ({"prompt": [[1]] * 100_000}, "prompt"),
+        ({"prompt": ["a"] * 129}, "prompt"), ({"prompt": ["a", 1]}, "prompt"),
+        ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 1022}, "prompt"),
+        ({"max_tokens": 2**40}, "max_tokens"), ({"max_tokens": "2"}, None), ({"max_tokens": 2.5}, None),
+        ({"min_tokens": 3}, "min_tokens"), ({"min_tokens": -1}, "min_tokens"),
+        ({"temperature": -0.1}, "temperature"), ({"temperature": 1e300}, "temperature"),
+        ({"top_p": 0}, "top_p"), ({"top_p": 1.1}, "top_p"), ({"top_k": 2**40}, "top_k"),
+        ({"n": 0}, "n"), ({"n": 129}, "n"), ({"stop": ""}, "stop"), ({"stop": ["a", ""]}, "stop"),
+        ({"stop": [f"s{i}" for i in range(65)]}, "stop"), ({"stop": ["a", "é" * 257]}, "stop"),
+        ({"stop": [1]}, None), ({"stream": "yes"}, None),
+        ({"stream_options": []}, None), ({"echo": True}, "echo"),
+        ({"logprobs": 21}, "logprobs"), ({"logprobs": -1}, "logprobs"), ({"logprobs": True}, None),
+        ({"suffix": "x"}, "suffix"), ({"best_of": 2}, "best_of"),
+        ({"presence_penalty": 1}, "presence_penalty"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+    ],
+)  # fmt: skip
+def test_bad_parameters(serving: Any, change: dict[str, Any], param: str | None) -> None:
+    error = check_error(serving.request("/v1/completions", OK | change), 400)
+    assert error["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "body", "status"),
+    [
+        ("/v1/completions", "POST", OK | {"model": "other"}, 404),
+        ("/v1/nothing", "GET", None, 404),
+        ("/v1/completions", "GET", None, 405),
+        ("/v1/completions", "DELETE", None, 405),
+        ("/health", "POST", {}, 405),
+    ],
+)
+def test_wrong_model_route_or_method(serving: Any, path: str, method: str, body: Any, status: int) -> None:
+    reply = serving.request(path, body, method)
+    check_error(reply, status)
+    assert status != 405 or "allow" in reply.headers
+
+
+def test_body_too_large(serving: Any) -> None:
+    """Refused as soon as the limit is passed, while the client still sends."""
+    body = b'{"prompt": "' + b"a" * (33 << 20)
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=30) as client:
+        client.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % (len(body) + 99)
+        )
+        client.sendall(body)
+        response = http.client.HTTPResponse(client)
+        response.begin()
+        assert response.status == 413
+        assert json.loads(response.read())["error"]["code"] == 413
+
+
+def test_key_and_limit(serve: Any) -> None:
+    """401 without the key; 429 with Retry-After above the limit; room again afterwards."""
+    server = serve("--api-key", "sécret", "--max-inflight-requests", "2", "--served-model-name", "tiny")
+    body = OK | {"ignore_eos": True}
+    key = {"authorization": "Bearer sécret".encode()}
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": b"\xff\xfe"}):
+        for path, sent in (("/v1/completions", body), ("/v1/models", None), ("/server_info", None)):
+            assert (
+                check_error(server.request(path, sent, headers=headers), 401)["type"]
+                == "authentication_error"
+            )
+    assert server.request("/health").status == 200
+
+    def client(index: int) -> Any:
+        return server.request("/v1/completions", body | {"max_tokens": 200, "prompt": [index]}, headers=key)
+
+    with ThreadPoolExecutor(12) as pool:
+        replies = list(pool.map(client, range(12)))
+    refused = [reply for reply in replies if reply.status != 200]
+    assert 1 <= len(refused) <= 10
+    for reply in refused:
+        assert check_error(reply, 429)["type"] == "rate_limit_error"
+        assert int(reply.headers["retry-after"]) >= 1
+    assert client(1).status == 200
+    assert check_error(server.request("/v1/completions", body | {"n": 3}, headers=key), 400)["param"] == "n"
+
+
+def test_every_answer_counts_and_is_refused_before_any_work(serve: Any) -> None:
+    """What is above the limit is not looked at: the text is too long as well."""
+    server = serve("--max-inflight-requests", "2")
+    long = json.dumps(OK | {"max_tokens": 900, "ignore_eos": True, "stream": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(long)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        client.sendall(head + long)
+        assert client.recv(16).startswith(b"HTTP/1.1 200 OK")
+        for change in ({"n": 2}, {"prompt": [[1], [2]]}, {"prompt": ["word " * 100_000] * 2}):
+            check_error(server.request("/v1/completions", OK | change), 429)
+        assert server.complete([1], max_tokens=1).status == 200
+    check_error(server.complete("word " * 100_000), 400)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = [
+    "prompt", "model", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "seed", "n", "stop",
+    "ignore_eos", "stream", "stream_options", "return_token_ids", "return_metrics", "echo", "suffix",
+    "logprobs", "best_of", "presence_penalty", "frequency_penalty", "logit_bias", "user",
+]  # fmt: skip
+VALUES = JSON | st.sampled_from([0, 1, 2, -1, 0.5, 1e-40, 1e308, 2**31, 2**63, 2**64, True, "a", [[1], [2]]])
+BODIES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4).map(
+    lambda change: json.dumps(OK | {"max_tokens": 2} | change).encode()
+)
+
+
+BYTES = st.binary(max_size=20)
+
+
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@given(body=BODIES | BYTES | BYTES.map(lambda raw: b'{"max_tokens": 2, "prompt": "a' + raw + b'"}'))
+def test_no_body_breaks_the_server(serving: Any, body: bytes) -> None:
+    reply = serving.request("/v1/completions", body)
+    if reply.status == 200:
+        streamed = reply.headers["content-type"].startswith("text/event-stream")
+        for part in reply.events if streamed else [reply.json]:
+            assert "error" not in part
+    else:
+        assert 400 <= reply.status < 500
+        check_error(reply, reply.status)
+
+
+def test_alive_and_idle_after_all_that(serving: Any) -> None:
+    assert serving.request("/health").status == 200
+    assert serving.becomes_idle()
+    assert not [line for line in serving.log if "Traceback" in line or "ERROR" in line]

@@ -1,0 +1,158 @@
+"""Tokens sent directly against the others, and what is kept while a client does not read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roseinfer.config import EngineConfig
+from roseinfer.request.logprobs import TokenLogprobs
+from roseinfer.request.params import Finished, FinishReason, SamplingParams
+from roseinfer.server.http.errors import InternalError
+from roseinfer.server.openai.backend import Backend
+from roseinfer.server.openai.generation import Generation
+from roseinfer.server.openai.requests import CompletionRequest
+from roseinfer.server.openai.responses import ChatFormat, CompletionFormat
+from roseinfer.server.openai.stream import StreamedChoice, StreamedCompletion
+from roseinfer.tokenizer.tokenizer import load_tokenizer
+
+TOKENIZER = load_tokenizer("random:gpt2-tiny")
+TOKENS = st.lists(st.integers(0, 50260), min_size=1, max_size=60)
+
+
+class Recorder:
+    """A connection that keeps what is written to it."""
+
+    received = 0.0
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.ended = False
+
+    def begin_stream(self) -> Callable[[bytes], None]:
+        return self.written.append
+
+    def end_stream(self) -> None:
+        self.ended = True
+
+    def answer_with(self, producer: object) -> None:
+        pass
+
+
+class NoEngine:
+    """Takes requests and makes nothing of them."""
+
+    info = SimpleNamespace(config=EngineConfig())
+
+    def submit(self, *request: object) -> int:
+        return 0
+
+    def discard(self, id: int) -> None:
+        pass
+
+
+def stream(
+    interval: int, with_ids: bool, chat: bool, model: str, *, logprobs: bool = False
+) -> tuple[StreamedCompletion, Recorder]:
+    """A completion of one choice, whose tokens are pushed by hand."""
+    connection = Recorder()
+    backend = Backend(NoEngine(), TOKENIZER, model, interval, None)  # type: ignore[arg-type]
+    request = CompletionRequest(prompt="", return_token_ids=with_ids, n=1)
+    format = (ChatFormat if chat else CompletionFormat)(model)
+    completion = StreamedCompletion(backend, connection, request, format, 0.0)  # type: ignore[arg-type]
+    params = SamplingParams(100, logprobs=0 if logprobs else None)
+    completion.start(Generation(("",), params, 1, (), with_ids), [np.array([1], dtype=np.int32)])
+    return completion, connection
+
+
+def push(choice: StreamedChoice, tokens: list[int]) -> None:
+    for token in tokens[:-1]:
+        choice.push(token, None)
+    choice.push(tokens[-1], Finished(0, FinishReason.LENGTH, 0, 0, 0))
+
+
+def choices(connection: Recorder) -> list[Any]:
+    *events, done = connection.written
+    assert done == b"data: [DONE]\n\n" and connection.ended
+    return [json.loads(event.removeprefix(b"data: "))["choices"][0] for event in events]
+
+
+def text(choice: Any) -> str:
+    shown: str = choice["delta"]["content"] if "delta" in choice else choice["text"]
+    return shown
+
+
+@given(tokens=TOKENS, with_ids=st.booleans(), chat=st.booleans(), model=st.sampled_from(["m", '100%d "é\\']))
+def test_direct_chunks_equal_the_others(tokens: list[int], with_ids: bool, chat: bool, model: str) -> None:
+    direct, other = stream(1, with_ids, chat, model), stream(1, with_ids, chat, model)
+    other[0]._streamed[0]._uniform = False
+    for completion, _ in (direct, other):
+        push(completion._streamed[0], tokens)
+    assert choices(direct[1]) == choices(other[1])
+    assert direct[0].usage().completion_tokens == len(tokens)
+
+
+@given(tokens=TOKENS, interval=st.integers(1, 7))
+def test_stream_interval(tokens: list[int], interval: int) -> None:
+    """The first token alone, then groups, and at the end what is left."""
+    completion, connection = stream(interval, True, False, "m")
+    push(completion._streamed[0], tokens)
+    groups = [chunk["token_ids"] for chunk in choices(connection)]
+    assert [token for group in groups for token in group] == tokens
+    assert all(len(group) == (interval if index else 1) for index, group in enumerate(groups[:-1]))
+    assert 1 <= len(groups[-1]) <= interval
+
+
+@given(tokens=TOKENS, data=st.data())
+def test_what_comes_while_the_client_does_not_read_leaves_together(
+    tokens: list[int], data: st.DataObject
+) -> None:
+    turns = data.draw(st.lists(st.booleans(), min_size=len(tokens) - 1, max_size=len(tokens) - 1))
+    completion, connection = stream(1, True, False, "m")
+    choice = completion._streamed[0]
+    for token, reads in zip(tokens[:-1], turns, strict=True):
+        (completion.resume if reads else completion.pause)()
+        before = len(connection.written)
+        choice.push(token, None)
+        assert len(connection.written) - before == reads
+    push(choice, tokens[-1:])
+    whole = choices(connection)
+    assert [token for choice in whole for token in choice["token_ids"]] == tokens
+    assert TOKENIZER is not None
+    detokenizer = TOKENIZER.detokenizer()
+    expected = "".join(detokenizer.push(token) for token in tokens) + detokenizer.finish()
+    assert "".join(map(text, whole)) == expected
+
+
+@given(tokens=TOKENS, interval=st.integers(1, 5), data=st.data())
+def test_every_chunk_lists_its_own_tokens(tokens: list[int], interval: int, data: st.DataObject) -> None:
+    """Also in groups, and of those that waited for the client."""
+    completion, connection = stream(interval, True, False, "m", logprobs=True)
+    choice = completion._streamed[0]
+    for index, token in enumerate(tokens):
+        (completion.resume if data.draw(st.booleans()) else completion.pause)()
+        choice.add_logprobs(TokenLogprobs([token], [-float(index)]))
+        choice.push(token, Finished(0, FinishReason.LENGTH, 0, 0, 0) if index == len(tokens) - 1 else None)
+    chunks = choices(connection)
+    assert TOKENIZER is not None
+    for chunk in chunks:
+        assert chunk["token_ids"] and len(chunk["logprobs"]["tokens"]) == len(chunk["token_ids"])
+    order = [-value for chunk in chunks for value in chunk["logprobs"]["token_logprobs"]]
+    assert order == list(range(len(tokens)))
+    offsets = [offset for chunk in chunks for offset in chunk["logprobs"]["text_offset"]]
+    assert offsets == sorted(offsets) and offsets[-1] <= len("".join(map(text, chunks)))
+
+
+def test_an_error_is_the_last_event() -> None:
+    completion, connection = stream(1, True, False, "m")
+    completion._streamed[0].push(5, None)
+    completion._streamed[0].fail(InternalError())
+    _, error, done = connection.written
+    assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == 500
+    assert done == b"data: [DONE]\n\n" and connection.ended

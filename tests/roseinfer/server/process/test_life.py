@@ -1,0 +1,155 @@
+"""Clients that leave, and ends of processes: nothing is kept, nothing is left running."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import struct
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psutil
+import pytest
+
+LONG = {"max_tokens": 900, "ignore_eos": True, "temperature": 0}
+
+
+def connect(server: Any, index: int, *, stream: bool = True) -> socket.socket:
+    """A client that has asked for a long answer."""
+    body = json.dumps(LONG | {"prompt": [index + 1] * 20, "stream": stream}).encode()
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    client.sendall(
+        b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    )
+    return client
+
+
+def first_chunk(client: socket.socket) -> None:
+    """Read until a token has come."""
+    data = b""
+    while b"data: " not in data:
+        data += (more := client.recv(4096))
+        assert more
+
+
+def leave(server: Any, index: int) -> None:
+    """Ask, and go: before or after the first chunks, with or without a reset, streaming or not."""
+    client = connect(server, index, stream=index % 4 != 0)
+    if index % 4 in (1, 2):
+        first_chunk(client)
+    if index % 3 == 0:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def test_hundreds_of_clients_leave(serving: Any, text_model: Any) -> None:
+    """Answered in full they would be 270,000 tokens."""
+    with ThreadPoolExecutor(50) as pool:
+        list(pool.map(lambda index: leave(serving, index), range(300)))
+    assert serving.becomes_idle()
+    body = serving.complete(text_model.prompt, max_tokens=6, ignore_eos=True, return_token_ids=True).json
+    assert body["choices"][0]["token_ids"] == text_model.answer[:6]
+
+
+def test_load_shows_what_runs(serving: Any) -> None:
+    clients = [connect(serving, index) for index in range(3)]
+    for client in clients:
+        first_chunk(client)
+    load = serving.load()
+    assert load["running"] == 3 and load["waiting"] == 0 and load["inflight"] == 3
+    assert 0 < load["kv_usage"] < 1
+    assert "in flight" in serving.request("/integrity").json["error"]["message"]
+    for client in clients:
+        client.close()
+    assert serving.becomes_idle()
+
+
+def test_engine_killed(serve: Any) -> None:
+    """Answers under way end with an error, the server ends by itself, and says why."""
+    server = serve()
+    stream, whole = connect(server, 0), connect(server, 1, stream=False)
+    first_chunk(stream)
+    server.engine.kill()
+    rest = stream.makefile("rb").read()
+    assert b'"code":503' in rest and b"[DONE]" in rest
+    head, _, body = whole.makefile("rb").read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert json.loads(body)["error"]["type"] == "server_error"
+    assert server.ended()
+    assert server.process.returncode == 1
+    server._drain.join()
+    assert "SIGKILL" in server.log[-1]
+
+
+def test_front_end_killed(serve: Any) -> None:
+    """Nobody is left with a server that answers some and not others."""
+    server = serve("--frontend-processes", "3")
+    clients = [connect(server, index) for index in range(6)]
+    for client in clients:
+        first_chunk(client)
+    server.front_ends[1].kill()
+    assert server.ended()
+    assert server.process.returncode == 1
+    server._drain.join()
+    assert "front end 2" in server.log[-1] and "SIGKILL" in server.log[-1]
+
+
+def test_connections_are_shared_evenly(serve: Any) -> None:
+    """Kept connections count as well, and those that have closed do not."""
+    server = serve("--frontend-processes", "3")
+    processes = [psutil.Process(server.process.pid), *server.front_ends]
+
+    def open_connections() -> list[int]:
+        return [
+            sum(one.status == "ESTABLISHED" for one in process.net_connections("tcp"))
+            for process in processes
+        ]
+
+    clients = [connect(server, index) for index in range(9)]
+    for client in clients:
+        first_chunk(client)
+    assert open_connections() == [3, 3, 3]
+    for client in clients[:3]:
+        client.close()
+    end = time.monotonic() + 60
+    while sum(open_connections()) > 6 and time.monotonic() < end:
+        pass
+    clients += [connect(server, index) for index in range(3)]
+    for client in clients[9:]:
+        first_chunk(client)
+    assert open_connections() == [3, 3, 3]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_stop(serve: Any, number: signal.Signals) -> None:
+    """With answers under way; the engine, which Ctrl-C does not reach, ends too."""
+    server = serve()
+    clients = [connect(server, index) for index in range(4)]
+    first_chunk(clients[0])
+    server.process.send_signal(number)
+    assert server.ended()
+    assert server.process.returncode == 0
+    server._drain.join()
+    assert not [line for line in server.log if "Traceback" in line]
+
+
+def test_server_killed(serve: Any) -> None:
+    server = serve()
+    client = connect(server, 0)
+    first_chunk(client)
+    server.process.kill()
+    assert server.ended()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_ended_while_starting(launch: Any, number: signal.Signals) -> None:
+    process = launch()
+    parent = psutil.Process(process.pid)
+    while not (children := parent.children()):
+        assert process.poll() is None
+    process.send_signal(number)
+    process.wait(60)
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert not [child for child in alive if child.status() != psutil.STATUS_ZOMBIE]

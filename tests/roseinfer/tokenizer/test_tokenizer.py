@@ -1,0 +1,158 @@
+"""Text to ids and back, against transformers' GPT-2 tokenizer and over any bytes."""
+
+from __future__ import annotations
+
+import codecs
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import decoders, models
+
+from roseinfer.tokenizer.detokenizer import StopStrings
+from roseinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
+
+LAST_ID = 50256
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    loaded = load_tokenizer("random:gpt2-tiny")
+    assert loaded is not None
+    return loaded
+
+
+def text_of(tokenizer: Tokenizer, ids: list[int]) -> str:
+    detokenizer = tokenizer.detokenizer()
+    return "".join(detokenizer.push(id) for id in ids) + detokenizer.finish()
+
+
+@given(text=st.text(max_size=80))
+def test_streamed_text_is_the_text_that_was_encoded(tokenizer: Tokenizer, text: str) -> None:
+    if "<|endoftext|>" not in text:
+        assert text_of(tokenizer, tokenizer.encode(text).tolist()) == text
+
+
+@given(ids=st.lists(st.integers(0, LAST_ID), max_size=40))
+def test_any_ids_decode_as_the_whole_would(tokenizer: Tokenizer, ids: list[int]) -> None:
+    """The pieces joined equal one decoding of all bytes, U+FFFD for what is malformed."""
+    raw = b"".join(tokenizer.vocabulary.token_bytes[id] for id in ids)
+    assert text_of(tokenizer, ids) == codecs.decode(raw, "utf-8", "replace")
+
+
+@given(ids=st.lists(st.integers(0, LAST_ID), min_size=1, max_size=40))
+def test_nothing_shown_is_taken_back(tokenizer: Tokenizer, ids: list[int]) -> None:
+    """No piece ends in the middle of a character that a later token completes."""
+    detokenizer = tokenizer.detokenizer()
+    shown = "".join(detokenizer.push(id) for id in ids)
+    assert text_of(tokenizer, ids).startswith(shown)
+
+
+@given(
+    pieces=st.lists(st.text("abc", max_size=4), max_size=20),
+    stops=st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3),
+)
+def test_stop_strings_cut_at_the_first_whatever_the_pieces(pieces: list[str], stops: list[str]) -> None:
+    cutter = StopStrings(tuple(stops))
+    shown = "".join(cutter.push(piece) for piece in pieces)
+    whole = "".join(pieces)
+    if cutter.found:
+        assert whole.startswith(shown) and any(whole[len(shown) :].startswith(stop) for stop in stops)
+        assert not any(stop in shown for stop in stops)
+    else:
+        assert shown + cutter.finish() == whole
+        assert not any(stop in whole for stop in stops)
+
+
+class Counting(Tokenizer):
+    """Keeps how many characters it has encoded."""
+
+    characters = 0
+
+    def encode(self, text: str, special_tokens: bool = True) -> NDArray[np.int32]:
+        self.characters += len(text)
+        return super().encode(text, special_tokens)
+
+
+@given(text=st.text(), times=st.integers(1, 200), most=st.integers(1, 100))
+def test_a_text_within_a_limit_is_encoded_and_no_other(
+    tokenizer: Tokenizer, text: str, times: int, most: int
+) -> None:
+    ids = tokenizer.encode(text * times)
+    within = tokenizer.encode_within(most, text * times)
+    assert len(ids) > most if within is None else (within == ids).all()
+
+
+@pytest.mark.parametrize("character", ["a", " ", "\u20ac", "\n"])
+def test_a_long_text_is_refused_by_its_beginning(tokenizer: Tokenizer, character: str) -> None:
+    """Also where its tokens are as long as there are any."""
+    counting = Counting(tokenizer._tokenizer)
+    assert counting.encode_within(100, character * 5_000_000) is None
+    assert counting.characters < 500_000
+
+
+PIECES = ["<s>", "\u2581Hello", "\u2581", "world", "\u00e9", *(f"<0x{byte:02X}>" for byte in range(256))]
+TO_TEXT = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+#: The bytes of "A\u20ac\u00e9 " with others between: whole characters are as likely as pieces of one.
+SOME = [0x41, 0xE2, 0x82, 0xAC, 0xC3, 0xA9, 0x20, 0x80, 0xFF]
+PIECE_IDS = st.lists(st.integers(0, 4) | st.sampled_from([5 + byte for byte in SOME]), max_size=12)
+
+
+def sentencepiece(*steps: decoders.Decoder) -> FastTokenizer:
+    """A vocabulary with byte fallback, as Llama 2's, and the decoder that is made of `steps`."""
+    fast = FastTokenizer(models.BPE({p: id for id, p in enumerate(PIECES)}, [], byte_fallback=True))
+    fast.decoder = decoders.Sequence([*steps])
+    fast.add_special_tokens(["<s>"])
+    return fast
+
+
+@given(ids=PIECE_IDS)
+def test_names_of_sentencepiece_tokens(ids: list[int]) -> None:
+    """Their bytes joined are what the tokenizers library decodes; a special token has only a name."""
+    fast = sentencepiece(*TO_TEXT)
+    names = Tokenizer(fast).names
+    shown = [names[id].text for id in (*range(5), 5 + 0xE2, 5 + 0x41)]
+    assert shown == ["<s>", " Hello", " ", "world", "\u00e9", "\\xe2", "A"]
+    raw = bytes(byte for id in ids for byte in names[id].bytes or ())
+    if "\ufffd" not in raw.decode(errors="replace"):
+        assert raw.decode() == fast.decode(ids, skip_special_tokens=True)
+    assert names[0].bytes is None and names[len(PIECES)].text == f"token_id:{len(PIECES)}"
+
+
+@given(ids=PIECE_IDS, strip=st.booleans())
+def test_byte_fallback_is_one_decoding_of_all_bytes(ids: list[int], strip: bool) -> None:
+    """Which is the library's too, but where bytes are malformed: it gives up those beside them as well."""
+    fast = sentencepiece(*TO_TEXT, *([decoders.Strip(" ", 1, 0)] if strip else []))
+    tokenizer = Tokenizer(fast)
+    assert tokenizer.vocabulary is not None
+    text = b"".join(tokenizer.vocabulary.token_bytes[id] for id in ids).decode(errors="replace")
+    assert text_of(tokenizer, ids) == (text.removeprefix(" ") if strip else text)
+    if "\ufffd" not in text:
+        assert text_of(tokenizer, ids) == fast.decode(ids)
+
+
+@given(ids=PIECE_IDS)
+def test_a_decoder_of_any_kind_shows_all_and_never_fails(ids: list[int]) -> None:
+    """Also where a token changes the text before it; what is kept comes at the end."""
+    fast = sentencepiece(decoders.ByteFallback(), decoders.Metaspace())
+    tokenizer = Tokenizer(fast)
+    assert tokenizer.vocabulary is None
+    text, whole = text_of(tokenizer, ids), fast.decode(ids)
+    assert text == whole or "\ufffd" in whole
+    assert text.endswith("\ufffd") == whole.endswith("\ufffd")
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: Tokenizer) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        begun = last = time.monotonic()
+        encoding = pool.submit(tokenizer.encode, "A text that takes its time. " * 60_000)
+        longest = 0.0
+        while not encoding.done():
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+        assert longest < (time.monotonic() - begun) / 2

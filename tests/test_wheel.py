@@ -1,0 +1,150 @@
+"""The built wheel, where the checkout is not: its data is there, and the main job runs from any folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import harness
+import roseinfer
+from harness.telemetry.revision import source_hash
+
+CHECKOUT = Path(__file__).parents[1]
+SMALL = ["--model", "random:gpt2-tiny", "--device", "cpu"]
+#: Of the checkout, what a wheel is not built from.
+LEFT_OUT = shutil.ignore_patterns(
+    ".*", "__pycache__", "benchmarks", "build", "dist", "docs", "outputs", "reports", "tests", "*.egg-info"
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def snapshot(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Of every file below: when it was written, and its size."""
+    return {
+        path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*") if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A wheel built from the sdist, and one built from the sources themselves."""
+    folder = tmp_path_factory.mktemp("build")
+    shutil.copytree(CHECKOUT, folder / "source", symlinks=True, ignore=LEFT_OUT)
+    build = [sys.executable, "-m", "build", "--no-isolation", str(folder / "source"), "--outdir"]
+    for words in ([str(folder / "by-sdist")], [str(folder / "direct"), "--wheel"]):
+        done = subprocess.run([*build, *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    [by_sdist], [direct] = (list((folder / name).glob("*.whl")) for name in ("by-sdist", "direct"))
+    return by_sdist, direct
+
+
+class Environment:
+    """A virtual environment, with the wheel or without, used from an empty folder.
+
+    What the wheel depends on is imported from the environment of the tests, whose .pth files, and so the
+    checkout, are not read.
+    """
+
+    def __init__(self, folder: Path, wheel: Path | None = None) -> None:
+        environment = folder / "environment"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+        self.bin = environment / "bin"
+        if wheel is not None:
+            pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "--quiet"]
+            subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True)
+        [self.packages] = environment.glob("lib/python3*/site-packages")
+        (self.packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+        self.user = folder / "user"
+        self.cwd = folder / "empty"
+        self.cwd.mkdir()
+
+    def run(self, program: str, *words: str, code: int = 0, path: str = "") -> str:
+        """What the program prints; its exit status has to be `code`. `path` is PYTHONPATH."""
+        ours = ("BENCH_", "PYTHON", "ROSEINFER_")
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+        folders = {f"XDG_{kind}_HOME": str(self.user / kind.lower()) for kind in ("CACHE", "CONFIG")}
+        done = subprocess.run(
+            [self.bin / program, *words],
+            cwd=self.cwd,
+            env=kept | folders | {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == code, f"{program} {' '.join(words)}: {done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def installed(wheels: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment(tmp_path_factory.mktemp("installed"), wheels[0])
+
+
+def test_the_wheel_is_the_same_by_way_of_the_sdist(wheels: tuple[Path, Path]) -> None:
+    by_sdist, direct = map(contents, wheels)
+    assert by_sdist == direct
+    assert by_sdist["harness/data/traces/catalog.yaml"] == (CHECKOUT / "traces/catalog.yaml").read_bytes()
+
+
+def test_every_file_of_the_packages_is_installed_and_the_checkout_is_not_used(installed: Environment) -> None:
+    code = (
+        "import harness, roseinfer, rosemodels, harness.telemetry.revision as r, importlib.metadata as m;"
+        "print(harness.__file__, roseinfer.__file__, rosemodels.__file__);"
+        "print(r.source_hash(), r.git_revision(), m.version('rosebench'))"
+    )
+    places, facts = installed.run("python", "-c", code).splitlines()
+    assert all(Path(place).is_relative_to(installed.packages) for place in places.split())
+    assert facts == f"{source_hash()} None {harness.__version__}"
+    assert harness.__version__ == roseinfer.__version__
+
+
+def test_what_comes_with_it_is_listed(installed: Environment) -> None:
+    assert "azure-2023-conv" in installed.run("bench", "traces", "list")
+    assert "Splitwise" in installed.run("bench", "traces", "info", "builtin")
+    listed = installed.run("bench", "engines", "list")
+    assert "no-mp-async-admit" in listed and harness.__version__ in listed
+    shown = installed.run("bench", "engines", "show", "vllm", "--device", "cuda", code=3)
+    assert "bench engines install vllm" in shown
+
+
+def test_the_main_job_runs_from_any_folder(installed: Environment) -> None:
+    """From one that holds nothing but files named as modules are."""
+    before = snapshot(installed.packages)
+    traps = {installed.cwd / name for name in ("harness.py", "random.py", "roseinfer.py", "torch.py")}
+    for trap in traps:
+        trap.write_text("raise SystemExit('a file of the current folder was imported')\n")
+    load = ["--n", "6", "--scales", "0.02", "--fit", "clip", "--max-output-len", "4", "--warmup", "1"]
+    report = installed.run(
+        "bench", "online", "--engines", "roseinfer", *SMALL, *load, "--no-calibrate", "--quiet"
+    ).split()[-1]
+    run = (installed.cwd / report).parent
+    assert run.parent == installed.cwd / "outputs" / "benchmarks" / "serving"
+    installed.run("bench", "report", str(run))
+    assert (installed.cwd / "reports" / f"{run.name}.html").stat().st_size > 100_000
+    installed.run("roseinfer", "generate", *SMALL, "--prompt", "The meaning of life is", "--max-tokens", "4")
+    assert (installed.user / "cache" / "rosebench" / "models").is_dir()
+    assert list((installed.user / "cache" / "roseinfer").glob("cpu-*.so"))
+    assert {*installed.cwd.iterdir()} == {*traps, installed.cwd / "outputs", installed.cwd / "reports"}
+    assert snapshot(installed.packages) == before
+
+
+def test_a_checkout_on_the_path_is_enough(tmp_path: Path) -> None:
+    plain = Environment(tmp_path)
+    path = str(CHECKOUT)
+    assert "azure-2023-conv" in plain.run("python", "-m", "harness.cli.app", "traces", "list", path=path)
+    listed = plain.run("python", "-m", "harness.cli.app", "engines", "list", path=path)
+    assert "no-mp-async-admit" in listed and harness.__version__ in listed
+    plain.run("python", "-c", "import harness", code=1)
