@@ -59,7 +59,9 @@ class EngineConfig:
         True, "every step decodes, prompts come along; else steps with prompts compute only prompts"
     )
     mixed_steps: bool | None = setting(
-        None, "prompts and decoding requests share a step, else they take turns; off for a GPU if not given"
+        None,
+        "prompts and decoding requests share a step, else they take turns; if not given, on a GPU on for 16 "
+        "requests and more of a model beyond 4 GB",
     )
     prefix_cache: bool = setting(False, "reuse keys and values of equal prefixes of earlier requests")
     overlap_schedule: bool | None = setting(
@@ -67,7 +69,7 @@ class EngineConfig:
     )
     paged_attn: bool = setting(True, "GPU: attend over the blocks where they are, else gather them")
     cuda_graph: bool = setting(True, "GPU: replay captured graphs instead of launching every kernel")
-    fused_ops: bool = setting(True, "GPU, GPT-2 alone: kernels that do several operators' work at once")
+    fused_ops: bool = setting(True, "GPU: kernels that do several operators' work at once")
     pinned_staging: bool = setting(True, "GPU: kernels read a step's arrays from pinned memory, else a copy")
     decode_parts: bool = setting(
         True, "GPU, with fused_ops: batches of sizes that gain by it decode in parts side by side"

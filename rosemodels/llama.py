@@ -6,25 +6,21 @@ The standard deviations are those of the random GPT-2: token embeddings 0.02, ma
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from safetensors.numpy import save_file
-
 from rosemodels import tokenizer
 from rosemodels.files import write_json
+from rosemodels.random_tensors import Dtype, RandomTensor, write_tensors
 
-SEED = 0
 TOKEN_STD = 0.02
 MATRIX_GAIN = 1.6
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama's size: widths in elements, lengths in tokens. The head is tied to the embeddings.
+    """A Llama's size: widths in elements, lengths in tokens. `tied`: the head is that of the embeddings.
 
     With `qk_norm` it is a Qwen3: queries and keys are normalised head by head.
     """
@@ -39,13 +35,44 @@ class Shape:
     ffn_width: int
     rope_theta: float
     qk_norm: bool = False
+    tied: bool = True
+    eps: float = 1e-6
+    rope_scaling: dict[str, Any] = field(default_factory=dict)
+    dtype: Dtype = "float32"
+
+
+def _qwen3(layers: int, width: int, heads: int, ffn_width: int, *, tied: bool = False) -> Shape:
+    return Shape(
+        151_936, 40_960, layers, width, heads, 8, 128, ffn_width, 1_000_000.0, qk_norm=True, tied=tied,
+        dtype="bfloat16",
+    )  # fmt: skip
+
+
+def _llama3(layers: int, width: int, head_dim: int, ffn_width: int, *, factor: float, tied: bool) -> Shape:
+    """Llama 3.1 or 3.2."""
+    scaling = {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8_192,
+    }
+    return Shape(
+        128_256, 131_072, layers, width, 32, 8, head_dim, ffn_width, 500_000.0, tied=tied, eps=1e-5,
+        rope_scaling=scaling, dtype="bfloat16",
+    )  # fmt: skip
 
 
 #: `random:NAME` models, in the sizes of the real ones; llama-tiny has 16.3M parameters.
 SHAPES = {
     "llama-tiny": Shape(50_257, 2_048, 4, 256, 4, 2, 64, 768, 10_000.0),
     "smollm2-135m": Shape(49_152, 8_192, 30, 576, 9, 3, 64, 1_536, 100_000.0),
-    "qwen3-0.6b": Shape(151_936, 40_960, 28, 1_024, 16, 8, 128, 3_072, 1_000_000.0, qk_norm=True),
+    "qwen3-0.6b": _qwen3(28, 1_024, 16, 3_072, tied=True),
+    "qwen3-1.7b": _qwen3(28, 2_048, 16, 6_144, tied=True),
+    "qwen3-8b": _qwen3(36, 4_096, 32, 12_288),
+    "qwen3-32b": _qwen3(64, 5_120, 64, 25_600),
+    "llama-3.2-1b": _llama3(16, 2_048, 64, 8_192, factor=32.0, tied=True),
+    "llama-3.1-8b": _llama3(32, 4_096, 128, 14_336, factor=8.0, tied=False),
 }
 
 
@@ -54,14 +81,14 @@ def write(folder: Path, shape: Shape) -> None:
     end = tokenizer.end_of_text_id(shape.vocab_size)
     write_json(folder / "config.json", config(shape))
     write_json(folder / "generation_config.json", {"bos_token_id": end, "eos_token_id": end})
-    save_file(dict(weights(shape)), folder / "model.safetensors", metadata={"format": "pt"})
+    write_tensors(folder, list(tensors(shape)), shape.dtype)
     tokenizer.write(folder, shape.vocab_size, shape.context)
 
 
 def config(shape: Shape) -> dict[str, Any]:
     """config.json; `random_weights` says how the weights were drawn."""
     end = tokenizer.end_of_text_id(shape.vocab_size)
-    return {
+    raw = {
         "architectures": ["Qwen3ForCausalLM" if shape.qk_norm else "LlamaForCausalLM"],
         "model_type": "qwen3" if shape.qk_norm else "llama",
         "vocab_size": shape.vocab_size,
@@ -73,35 +100,30 @@ def config(shape: Shape) -> dict[str, Any]:
         "head_dim": shape.head_dim,
         "intermediate_size": shape.ffn_width,
         "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
+        "rms_norm_eps": shape.eps,
         "rope_theta": shape.rope_theta,
         "attention_bias": False,
         "initializer_range": TOKEN_STD,
         "bos_token_id": end,
         "eos_token_id": end,
-        "tie_word_embeddings": True,
-        "dtype": "float32",
-        "random_weights": {"seed": SEED, "token_std": TOKEN_STD, "matrix_std": _matrix_std(shape)},
+        "tie_word_embeddings": shape.tied,
+        "dtype": shape.dtype,
+        "random_weights": {"token_std": TOKEN_STD, "matrix_std": _matrix_std(shape)},
     }
+    return raw | ({"rope_scaling": shape.rope_scaling} if shape.rope_scaling else {})
 
 
-def weights(shape: Shape) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Every tensor by its Hugging Face name, float32. Matrices are `[out, in]`."""
-    generator = np.random.Generator(np.random.Philox(SEED))
+def tensors(shape: Shape) -> Iterator[RandomTensor]:
+    """Every tensor by its Hugging Face name. Matrices are `[out, in]`."""
 
-    def normal(std: float, *size: int) -> NDArray[np.float32]:
-        drawn = generator.standard_normal(size, dtype=np.float32)
-        drawn *= np.float32(std)
-        return drawn
+    def matrix(name: str, outputs: int, inputs: int) -> RandomTensor:
+        return RandomTensor(f"{name}.weight", (outputs, inputs), _matrix_std(shape))
 
-    def matrix(name: str, outputs: int, inputs: int) -> tuple[str, NDArray[np.float32]]:
-        return f"{name}.weight", normal(_matrix_std(shape), outputs, inputs)
-
-    def norm(name: str, size: int) -> tuple[str, NDArray[np.float32]]:
-        return f"{name}.weight", np.ones(size, dtype=np.float32)
+    def norm(name: str, size: int) -> RandomTensor:
+        return RandomTensor(f"{name}.weight", (size,), None)
 
     width, dim = shape.width, shape.head_dim
-    yield "model.embed_tokens.weight", normal(TOKEN_STD, shape.vocab_size, width)
+    yield RandomTensor("model.embed_tokens.weight", (shape.vocab_size, width), TOKEN_STD)
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}"
         yield norm(f"{prefix}.input_layernorm", width)
@@ -117,7 +139,9 @@ def weights(shape: Shape) -> Iterator[tuple[str, NDArray[np.float32]]]:
         yield matrix(f"{prefix}.mlp.up_proj", shape.ffn_width, width)
         yield matrix(f"{prefix}.mlp.down_proj", width, shape.ffn_width)
     yield norm("model.norm", width)
+    if not shape.tied:
+        yield matrix("lm_head", shape.vocab_size, width)
 
 
 def _matrix_std(shape: Shape) -> float:
-    return float(MATRIX_GAIN / np.sqrt(shape.width))
+    return float(MATRIX_GAIN / shape.width**0.5)

@@ -38,7 +38,7 @@ _RECIPES = {
         for name, s in gpt2.SHAPES.items()
     },
     **{
-        RANDOM + name: _Recipe(f"random-{name}-1", partial(llama.write, shape=s))
+        RANDOM + name: _Recipe(f"random-{name}-2", partial(llama.write, shape=s))
         for name, s in llama.SHAPES.items()
     },
     smollm2.NAME: _Recipe(f"{smollm2.NAME}-1", smollm2.write),

@@ -11,7 +11,9 @@ from torch import Tensor
 from roseinfer.attention.base import Attention
 from roseinfer.attention.prefill import Prefill, Spans
 from roseinfer.batch import Batch
+from roseinfer.kernels.cuda.gqa_decode import Heads, Rotation, gqa_decode, supports
 from roseinfer.kernels.triton.paged_decode import paged_decode
+from roseinfer.kernels.triton.rotate import rotate_
 from roseinfer.kernels.triton.store_kv import store_kv
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.tensors import to_device
@@ -82,6 +84,44 @@ class CudaPagedAttention(Attention):
             )
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
+    def attend_product(
+        self, layer: int, qkv: Tensor, positions: Tensor | None, heads: Heads, rotation: Rotation
+    ) -> Tensor:
+        """As `attend`, from the product that made queries, keys and values, `[T, (queries + 2 · keys) ·
+        dim]`: their norms and rotation are done here, and may change it.
+
+        `positions` `[T]`; None where all rows are of one token, which stand at the end of their requests.
+        """
+        prompts, decodes = self._prompts, self._decodes
+        start = 0 if prompts is None else len(prompts.slots)
+        if not supports(heads, self.block_size, qkv.dtype, qkv.device):
+            if positions is None:
+                assert decodes is not None
+                positions = (decodes.lengths - 1).clamp_(min=0)
+            rotate_(qkv, positions, heads, rotation)
+            return self.attend(layer, *self._split(qkv, heads))
+        cache = self._pool.layer(layer)
+        parts = []
+        if prompts is not None:
+            assert positions is not None
+            rows = qkv[:start]
+            rotate_(rows, positions[:start], heads, rotation, (*cache, prompts.slots))
+            q, k, v = self._split(rows, heads)
+            parts.append(self._attend_stored(prompts, q, k, v, *cache))
+        if decodes is not None:
+            parts.append(
+                gqa_decode(
+                    qkv[start:], heads, rotation, cache, decodes.table, decodes.rows, decodes.lengths,
+                    self.block_size,
+                )
+            )  # fmt: skip
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    @staticmethod
+    def _split(qkv: Tensor, heads: Heads) -> tuple[Tensor, ...]:
+        sizes = [heads.queries, heads.keys, heads.keys]
+        return qkv.view(len(qkv), -1, heads.dim).split_with_sizes(sizes, 1)
+
     @property
     def decodes_alone(self) -> Decodes | None:
         """Of a step without prompts, for kernels that attend themselves."""
@@ -99,6 +139,11 @@ class CudaPagedAttention(Attention):
         self, prompts: Prompts, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor
     ) -> Tensor:
         store_kv(k, v, keys, values, prompts.slots)
+        return self._attend_stored(prompts, q, k, v, keys, values)
+
+    def _attend_stored(
+        self, prompts: Prompts, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor
+    ) -> Tensor:
         if prompts.cached is not None:
             k, v = keys.index_select(0, prompts.cached), values.index_select(0, prompts.cached)
         return self._prefill(q, k, v, prompts.spans).flatten(1)

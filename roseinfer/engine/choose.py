@@ -46,8 +46,10 @@ def choose_runner(
     max_model_len: int,
     max_batch_size: int,
     prefill_max_tokens: int,
+    mixed_tokens: int = 0,
 ) -> Chosen:
-    """Raises ConfigError where a setting cannot work here."""
+    """`mixed_tokens`: prompt tokens of steps that prompts share with requests that decode, where such steps
+    are to be captured. Raises ConfigError where a setting cannot work here."""
     capacity = config.max_active_requests
     if not (config.paged_attn and triton_runs(pool.device)):
         made = make_attention(pool, cpu_kernels=config.cpu_kernels, prefill_backend=config.prefill_backend)
@@ -74,7 +76,7 @@ def choose_runner(
         pinned=config.pinned_staging,
         parts=parts,
     )
-    runner.capture(prompts=prefill.capturable)
+    runner.capture(prompts=prefill.capturable, mixed_tokens=mixed_tokens)
     sizes = runner.decode_sizes
     in_parts = tuple(size for size in sizes if size in parts)
     info = RunnerInfo("triton", prefill.name, sizes, config.pinned_staging, in_parts)

@@ -21,10 +21,11 @@ from roseinfer.info import EngineInfo, ModelInfo
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
+from roseinfer.models.config import weight_bytes
 from roseinfer.models.load import load
 from roseinfer.request.limits import Limits
 from roseinfer.request.params import SamplingParams
-from roseinfer.scheduler.policies import decode_first
+from roseinfer.scheduler.policies import Policies, TakeAlong, decode_first
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler, StepResult
@@ -68,7 +69,7 @@ class Engine:
         cache = PrefixCache if config.prefix_cache else NoPrefixCache
         self._prefixes = cache(self._allocator, config.block_size)
         running = Running(config.max_active_requests, max_model_len, config.block_size)
-        policies = resolve_policies(config, device)
+        policies = resolve_policies(config, device, weight_bytes(shape, dtype) if model.mixes else 0)
         self._scheduler = Scheduler(running, self._allocator, self._prefixes, policies, shape.eos_token_ids)
         chosen = choose_runner(
             config,
@@ -78,6 +79,7 @@ class Engine:
             max_model_len=max_model_len,
             max_batch_size=policies.max_batch_size,
             prefill_max_tokens=policies.prefill_max_tokens,
+            mixed_tokens=_mixed_tokens(policies, config.max_active_requests),
         )
         on_gpu = device.type == "cuda"
         overlap = on_gpu if config.overlap_schedule is None else config.overlap_schedule
@@ -90,7 +92,7 @@ class Engine:
                 kv_tokens=num_blocks * config.block_size,
                 max_batch_size=policies.max_batch_size,
                 prefill_max_tokens=policies.prefill_max_tokens,
-                mixed_steps=policies.composition is decode_first,
+                mixed_steps=_mixes(policies),
                 overlap_schedule=overlap,
                 threads=torch.get_num_threads(),
                 spin_ms=resolve_spin_ms(config, device),
@@ -169,6 +171,19 @@ class Engine:
         self._prefixes.check()
         if self._allocator.num_free != self._allocator.num_blocks:
             raise AssertionError(f"{self._allocator.num_blocks - self._allocator.num_free} blocks leaked")
+
+
+def _mixes(policies: Policies) -> bool:
+    """Whether prompts and decoding requests share steps."""
+    return policies.composition is decode_first or isinstance(policies.composition, TakeAlong)
+
+
+def _mixed_tokens(policies: Policies, capacity: int) -> int:
+    """Prompt tokens of the steps that are captured with requests that decode."""
+    along = policies.composition
+    if isinstance(along, TakeAlong) and not along.cut and capacity >= along.requests:
+        return along.rows
+    return 0
 
 
 def _kv_tokens(token_bytes: int, device: torch.device, useful: int) -> int:

@@ -16,7 +16,14 @@ from roseinfer.attention.cuda_paged import CudaPagedAttention, Decodes, Prompts
 from roseinfer.attention.prefill import Spans
 from roseinfer.batch import Batch
 from roseinfer.engine.fetched import Fetched
-from roseinfer.engine.graphs import MAX_PROMPTS, PROMPT_TOKENS, Captured, capture, decode_sizes
+from roseinfer.engine.graphs import (
+    MAX_PROMPTS,
+    MIXED_SIZES,
+    PROMPT_TOKENS,
+    Captured,
+    capture,
+    decode_sizes,
+)
 from roseinfer.engine.logprobs import DeviceLogprobs, asked_logprobs
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, part, sample
@@ -61,7 +68,10 @@ class CudaRunner(Runner):
         self._lines = Lines(*self._table.shape)
         self._decode_in = Inbox(len(self._decode) + self._lines.size, device, pinned=pinned)
         self._prompt_in = Inbox(len(self._prompt), device, pinned=pinned)
-        self._decoded_out, self._first_out = (Outbox(len(x), device) for x in (self._decoded, self._first))
+        self._mixed = torch.zeros(max(MAX_PROMPTS, capacity) + max_batch, dtype=torch.int64, device=device)
+        self._decoded_out, self._first_out, self._mixed_out = (
+            Outbox(len(x), device) for x in (self._decoded, self._first, self._mixed)
+        )
         self._ended = deque(torch.cuda.Event() for _ in range(SLOTS))  # type: ignore[no-untyped-call]
         self._parts = parts
         sides = max(parts.values(), default=1) - 1
@@ -71,19 +81,25 @@ class CudaRunner(Runner):
         self._prompt_sizes = [size for size in PROMPT_TOKENS if size <= max_prompt_tokens]
         self._decode_graphs: dict[int, Captured] = {}
         self._prompt_graphs: dict[int, Captured] = {}
+        self._mixed_graphs: dict[tuple[int, int], Captured] = {}
 
     @torch.inference_mode()
-    def capture(self, *, prompts: bool) -> None:
+    def capture(self, *, prompts: bool, mixed_tokens: int = 0) -> None:
         """Capture every graph, the largest first: the smaller ones live in its memory.
 
-        `prompts`: also those for prompts, whose attention must then need nothing from the host.
+        `prompts`: also those for prompts, whose attention must then need nothing from the host, and of these
+        up to `mixed_tokens` beside requests that decode.
         """
         pool = torch.cuda.graph_pool_handle()
         for size in reversed(self._prompt_sizes if prompts else []):
             self._prompt_graphs[size] = capture(partial(self._prompt_step, size), pool)
         for size in reversed(self.decode_sizes):
             self._decode_graphs[size] = capture(partial(self._decode_step, size), pool)
-        for box in (self._decode_in, self._prompt_in, self._decoded_out, self._first_out):
+        mixed = [size for size in self._prompt_sizes if size <= mixed_tokens and size % 256 == 0]
+        for size in reversed(mixed if prompts else []):
+            for decodes in reversed([size for size in MIXED_SIZES if size <= self._max_batch]):
+                self._mixed_graphs[size, decodes] = capture(partial(self._mixed_step, size, decodes), pool)
+        for box in (self._decode_in, self._prompt_in, self._decoded_out, self._first_out, self._mixed_out):
             box.reset()
         torch.cuda.synchronize()
 
@@ -98,6 +114,8 @@ class CudaRunner(Runner):
         parts: list[Tensor] = []
         logprobs: list[DeviceLogprobs] = []
         prompts, asked = len(batch.prefill_requests), sampling.asked
+        if self._model.mixes and batch.segments and len(batch.decode_lengths):
+            return self._launch_mixed(batch, sampling, ended)
         if batch.segments:
             with named_range("roseinfer.prefill_batch.model_forward"):
                 logits, given = self._launch_prompts(batch)
@@ -113,16 +131,76 @@ class CudaRunner(Runner):
             logprobs += asked_logprobs(logits, decoded, asked, prompts)
         return Fetched(parts, asked, logprobs, ended)
 
-    def _launch_decode(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns the logits, and where the tokens will be."""
+    def _launch_mixed(self, batch: Batch, sampling: SamplingBatch, ended: torch.cuda.Event) -> Pending:
+        """Prompts and requests that decode at once, from a graph where there is one."""
+        count, prompts, decodes = batch.decode_start, len(batch.segments), len(batch.decode_lengths)
+        ends, asked = len(batch.prefill_requests), sampling.asked
+        fresh = prompts <= MAX_PROMPTS and not any(segment.context for segment in batch.segments)
+        fitting = (sizes for sizes in self._mixed_graphs if sizes[0] >= count and sizes[1] >= decodes)
+        sizes = min(fitting, default=None) if fresh else None
+        if sizes is None:
+            with named_range("roseinfer.model.forward.eager"):
+                self._send_prompts(batch, count, prompts)
+                self._send_decode(batch, decodes)
+                logits = self._mixed_step(count, decodes, prompts, self._attention.prompts(batch))
+            room = prompts
+        else:
+            with named_range("roseinfer.model.forward.cuda_graph_replay"):
+                self._send_prompts(batch, sizes[0], MAX_PROMPTS)
+                self._send_decode(batch, sizes[1])
+                captured = self._mixed_graphs[sizes]
+                captured.graph.replay()
+            logits, room = captured.logits, MAX_PROMPTS
+        given = self._mixed_out.next()
+        parts: list[Tensor] = []
+        logprobs: list[DeviceLogprobs] = []
+        for start, first, number in ((0, 0, ends), (room, ends, decodes)):
+            tokens, rows = self._mixed[start : start + number], logits[start:]
+            if number:
+                parts.append(self._chosen(rows, tokens, given[start:], batch, sampling, first))
+                logprobs += asked_logprobs(rows, tokens, asked, first)
+        return Fetched(parts, asked, logprobs, ended)
+
+    def _mixed_step(
+        self, size: int, decodes: int, room: int = MAX_PROMPTS, prompts: Prompts | None = None
+    ) -> Tensor:
+        """As `_prompt_step` and `_decode_step` at once, to `_last`, `_mixed` and the outbox."""
+        arrays = self._prompt[: 3 * size + 3 * room + 1]
+        self._prompt_in.take(arrays)
+        self._decode_in.take(self._decode, self._table)
+        tokens, positions, slots = arrays[: 3 * size].view(3, size)
+        spans, last, ends = _prompt_arrays(arrays, size, room)
+        rows, lengths = self._decode[:decodes], self._decode[self._max_batch : self._max_batch + decodes]
+        longest = min(size, self._longest)
+        self._attention.use(
+            prompts or Prompts(slots, Spans(spans, spans, longest, longest), None),
+            Decodes(self._table, rows, lengths),
+        )
+        hidden = self._model.forward(
+            torch.cat((tokens, self._last.index_select(0, rows))),
+            torch.cat((positions, (lengths - 1).clamp_(min=0))),
+            self._attention,
+        )
+        hidden = torch.cat((hidden.index_select(0, last), hidden[size:]))
+        out = self._mixed[: room + decodes]
+        logits = self._model.choose(hidden, torch.cat((ends, rows)), self._last, out)
+        self._mixed_out.give(out)
+        return logits
+
+    def _send_decode(self, batch: Batch, size: int) -> None:
+        """Fill the inbox for `size` requests that decode; those that `batch` has not are nobody's."""
         count, most = len(batch.decode_lengths), self._max_batch
-        size = next(size for size in self.decode_sizes if size >= count)
         array = self._decode_in.array()
         array[:count] = batch.decode_requests
         array[count:size] = self._padding_row
         array[most : most + count] = batch.decode_lengths
         array[most + count : most + size] = 0
         self._decode_in.send(2 * most + self._lines.put(batch.block_table, array[2 * most :]))
+
+    def _launch_decode(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Returns the logits, and where the tokens will be."""
+        size = next(size for size in self.decode_sizes if size >= len(batch.decode_lengths))
+        self._send_decode(batch, size)
         captured = self._decode_graphs[size]
         captured.graph.replay()
         return captured.logits, self._decoded_out.next()

@@ -15,6 +15,8 @@ PROMPT_TOKENS = (
     6144, 8192,
 )  # fmt: skip
 MAX_PROMPTS = 64
+#: Batch sizes that have a graph with prompts beside them.
+MIXED_SIZES = (64, 128, 192, 256)
 
 
 @dataclass(frozen=True)

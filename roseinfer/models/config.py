@@ -36,6 +36,13 @@ class ModelConfig:
         return KVShape(self.layers, self.kv_heads, self.head_dim, dtype)
 
 
+def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Bytes of the matrices of all layers, which every step reads."""
+    attention = 2 * (config.heads + config.kv_heads) * config.head_dim
+    ffn = (3 if isinstance(config, LlamaConfig) else 2) * config.ffn_width
+    return config.layers * config.width * (attention + ffn) * dtype.itemsize
+
+
 @dataclass(frozen=True)
 class LlamaConfig(ModelConfig):
     """What else differs between models of the Llama family."""

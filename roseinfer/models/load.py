@@ -35,6 +35,10 @@ def load(
     linear = _linear(shape, device, dtype, packed=packed, kernel=cpu_kernels and cpu_linear)
     if isinstance(shape, LlamaConfig):
         ops = _ops(shape, device, dtype, cpu_kernels=cpu_kernels)
+        if fused:
+            from roseinfer.models.llama_cuda import CudaLlama
+
+            return CudaLlama(shape, weights, device, dtype, linear=linear, ops=ops)
         return Llama(shape, weights, device, dtype, linear=linear, ops=ops)
     if fused:
         from roseinfer.models.gpt2_cuda import CudaGPT2

@@ -23,6 +23,8 @@ class Model(ABC):
     fused: ClassVar[bool] = False
     #: Batch size of a decode step → the parts in which it is computed side by side; 1 where it is not listed.
     decode_parts: ClassVar[Mapping[int, int]] = {}
+    #: Whether `forward` of prompts and of requests that decode is best done at once.
+    mixes: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:

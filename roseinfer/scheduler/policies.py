@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from roseinfer.batch import NO_INTS, Ints
 from roseinfer.scheduler.admission import Admission, Fifo
@@ -48,13 +49,21 @@ class ChunkedPrompts(Chunking):
         return min(rest, self.size, budget)
 
 
+class Prompts(Protocol):
+    """Parts of prompts: as the limits say, or of `budget` tokens at most, with prompts cut for it or not."""
+
+    def __call__(self, budget: int | None = None, *, cut: bool = False) -> list[Chunk]: ...
+
+
 @dataclass(frozen=True)
 class StepParts:
-    """The two parts of a step, each made when it is called, and how many requests wait for a first token."""
+    """The two parts of a step, each made when it is called, how many requests wait for a first token, and how
+    many for a next one."""
 
-    prompts: Callable[[], list[Chunk]]
+    prompts: Prompts
     decode: Callable[[], Ints]
     waiting: int
+    decoding: int = 0
 
 
 #: Chooses the parts of a step by calling for them: first come the prompts, then the decode rows.
@@ -102,6 +111,26 @@ class Alternate:
         rows = parts.decode()
         self._left = MOST_IN_A_ROW
         return rows
+
+
+class TakeAlong:
+    """Where at least `requests` wait or decode, every step decodes and takes prompts along: weights are read
+    once for both, and next tokens come at an even pace. Fewer take turns as in Alternate.
+
+    With `cut`, as many tokens of prompts as make `rows` with those that decode; else whole prompts, of up to
+    `rows` tokens.
+    """
+
+    def __init__(self, requests: int, rows: int, *, cut: bool) -> None:
+        self.requests, self.rows, self.cut = requests, rows, cut
+        self._turns = Alternate()
+
+    def __call__(self, parts: StepParts) -> tuple[list[Chunk], Ints]:
+        if parts.waiting + parts.decoding < self.requests:
+            return self._turns(parts)
+        rows = parts.decode()
+        budget = max(self.rows - len(rows), self.rows // 2) if self.cut else self.rows
+        return parts.prompts(budget, cut=self.cut), rows
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from roseinfer.kvcache.prefix import PrefixCache, Reuse
 from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.request.params import Finished, FinishReason
 from roseinfer.scheduler.assemble import assemble
-from roseinfer.scheduler.policies import Chunk, Policies, StepParts
+from roseinfer.scheduler.policies import Chunk, ChunkedPrompts, Chunking, Policies, StepParts
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 
@@ -102,7 +102,7 @@ class Scheduler:
         self._changed, self._copies = [], [NO_COPIES]
         running = self._running
         waiting = len(self._waiting) + len(running.prefilling)
-        parts = StepParts(self._prompts, self._decode, waiting)
+        parts = StepParts(self._prompts, self._decode, waiting, len(running.decoding))
         try:
             chunks, decode = self._policies.composition(parts)
         except _MustWaitError:
@@ -234,28 +234,29 @@ class Scheduler:
         full = request.hashes[: cached // self._running.block_size]
         self._prefixes.insert(full, self._running.blocks_of(row))
 
-    def _prompts(self) -> list[Chunk]:
+    def _prompts(self, budget: int | None = None, *, cut: bool = False) -> list[Chunk]:
         """Parts of prompts: of those begun, then of newly admitted ones, while the step's budget lasts."""
         running, policies = self._running, self._policies
         chunks: list[Chunk] = []
-        budget = policies.prefill_max_tokens
+        budget = budget or policies.prefill_max_tokens
+        chunking = ChunkedPrompts(budget) if cut else policies.chunking
         begun = iter(tuple(running.prefilling))
         while len(chunks) < policies.prefill_max_batch_size:
             row = next(begun, None)
             if row is None:
-                row = self._admit(budget, first=not chunks)
+                row = self._admit(chunking, budget, first=not chunks)
             if row is None:
                 break
             context = int(running.computed[row])
             rest = int(running.length[row]) - context
-            count = policies.chunking.part(rest, budget, first=not chunks)
+            count = chunking.part(rest, budget, first=not chunks)
             if not count:
                 break
             budget -= count
             chunks.append(Chunk(row, context, count, last=count == rest))
         return chunks
 
-    def _admit(self, budget: int, *, first: bool) -> int | None:
+    def _admit(self, chunking: Chunking, budget: int, *, first: bool) -> int | None:
         """Give the next waiting request a row and blocks; None if no request fits. Returns the row."""
         running = self._running
         if not self._waiting or running.full:
@@ -264,7 +265,7 @@ class Scheduler:
 
         def fits(request: Request) -> bool:
             for reuse in self._prefixes.find(request.hashes, len(request.tokens)):
-                part = self._policies.chunking.part(len(request.tokens) - reuse.tokens, budget, first=first)
+                part = chunking.part(len(request.tokens) - reuse.tokens, budget, first=first)
                 if part > 0 and self._has_room(request, reuse):
                     reuses[request.id] = reuse
                     return True

@@ -6,7 +6,16 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 VOCAB = 5003
 #: Share of the spread of a row of logits by which a logit may be off.
@@ -27,10 +36,45 @@ def make_gpt2(path: Path, *, layers: int, width: int, heads: int) -> Path:
     return path
 
 
+#: One of each family, in sizes that its kernels take.
+LLAMAS: dict[str, PreTrainedConfig] = {
+    "llama": LlamaConfig(
+        vocab_size=VOCAB, num_hidden_layers=3, hidden_size=512, intermediate_size=768, num_attention_heads=8,
+        num_key_value_heads=2, head_dim=64, max_position_embeddings=1024, tie_word_embeddings=False,
+        rope_parameters={
+            "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 256,
+        },
+    ),
+    "qwen2": Qwen2Config(
+        vocab_size=VOCAB, num_hidden_layers=3, hidden_size=256, intermediate_size=512, num_attention_heads=4,
+        num_key_value_heads=4, max_position_embeddings=1024, tie_word_embeddings=True,
+    ),
+    "qwen3": Qwen3Config(
+        vocab_size=VOCAB, num_hidden_layers=3, hidden_size=512, intermediate_size=1024, num_attention_heads=8,
+        num_key_value_heads=1, head_dim=128, max_position_embeddings=1024, tie_word_embeddings=True,
+    ),
+}  # fmt: skip
+
+
+def make_llama(path: Path, name: str) -> Path:
+    """A random model whose layers, gains and biases matter to its answers."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(LLAMAS[name])
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if parameter_name.startswith("model.layers.") and parameter.dim() == 2:
+                parameter.mul_(3)
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(path)
+    return path
+
+
 @cache
-def reference(folder: Path) -> GPT2LMHeadModel:
+def reference(folder: Path) -> PreTrainedModel:
     """In float32 on the CPU."""
-    return GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 def greedy(folder: Path, prompt: list[int], new_tokens: int) -> tuple[list[int], torch.Tensor]:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import rosemodels
-from rosemodels import gpt2, llama
+from rosemodels import gpt2, llama, random_tensors
 
 
 @pytest.fixture(scope="module", params=["gpt2-tiny", "llama-tiny"])
@@ -40,20 +40,65 @@ def test_llama_sizes() -> None:
     def parameters(shape: llama.Shape) -> int:
         rows = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim + 3 * shape.ffn_width
         norms = 2 * shape.width + (2 * shape.head_dim if shape.qk_norm else 0)
-        return shape.vocab_size * shape.width + shape.layers * (rows * shape.width + norms) + shape.width
+        ends = (1 if shape.tied else 2) * shape.vocab_size * shape.width
+        return ends + shape.layers * (rows * shape.width + norms) + shape.width
 
-    made = sum(tensor.size for _, tensor in llama.weights(llama.SHAPES["llama-tiny"]))
-    assert made == parameters(llama.SHAPES["llama-tiny"])
-    assert parameters(llama.SHAPES["smollm2-135m"]) == 134_515_008
-    assert parameters(llama.SHAPES["qwen3-0.6b"]) == 596_049_920
+    for shape in llama.SHAPES.values():
+        assert sum(tensor.size for tensor in llama.tensors(shape)) == parameters(shape)
+    published = {
+        "smollm2-135m": 134_515_008,
+        "qwen3-0.6b": 596_049_920,
+        "qwen3-1.7b": 1_720_574_976,
+        "qwen3-8b": 8_190_735_360,
+        "qwen3-32b": 32_762_123_264,
+        "llama-3.2-1b": 1_235_814_400,
+        "llama-3.1-8b": 8_030_261_248,
+    }
+    assert {name: parameters(llama.SHAPES[name]) for name in published} == published
+
+
+def test_every_config_is_read_as_it_is_meant() -> None:
+    for name, shape in llama.SHAPES.items():
+        raw = AutoConfig.for_model(**llama.config(shape))
+        assert (raw.hidden_size, raw.head_dim, raw.rope_parameters["rope_theta"]) == (
+            shape.width, shape.head_dim, shape.rope_theta,
+        )  # fmt: skip
+        assert raw.rope_parameters["rope_type"] == ("llama3" if name.startswith("llama-3") else "default")
+        assert raw.tie_word_embeddings == shape.tied and str(raw.dtype).removeprefix("torch.") == shape.dtype
+
+
+def test_several_files_of_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As transformers opens them: the nearest halves of what is drawn, each where the index says."""
+    shape = llama.Shape(50_300, 64, 2, 64, 4, 2, 16, 96, 1e4, tied=False, dtype="bfloat16")
+    monkeypatch.setattr(random_tensors, "SHARD", 4_000_000)
+    monkeypatch.setattr(random_tensors, "PIECE", 1 << 14)
+    llama.write(tmp_path, shape)
+    assert [file.name for file in sorted(tmp_path.glob("*.safetensors"))] == [
+        f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)
+    ]
+    model, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values())
+    state = model.state_dict()
+    for number, tensor in enumerate(llama.tensors(shape)):
+        pieces = [random_tensors.draw(tensor, number, i) for i in range(-(-tensor.size // (1 << 14)))]
+        wanted = torch.from_numpy(np.concatenate(pieces)).view(tensor.shape).bfloat16()
+        assert torch.equal(state[tensor.name], wanted)
+
+
+def drawn(shape: llama.Shape) -> dict[str, np.ndarray]:
+    """In one thread."""
+    made = {}
+    for number, tensor in enumerate(llama.tensors(shape)):
+        pieces = -(-tensor.size // random_tensors.PIECE)
+        flat = np.concatenate([random_tensors.draw(tensor, number, piece) for piece in range(pieces)])
+        made[tensor.name] = flat.reshape(tensor.shape)
+    return made
 
 
 def test_the_same_every_time(folder: Path) -> None:
     stored = load_file(folder / "model.safetensors")
-    name = folder.name.removeprefix("random-").removesuffix("-1")
-    again = dict(
-        gpt2.weights(gpt2.SHAPES[name]) if name in gpt2.SHAPES else llama.weights(llama.SHAPES[name])
-    )
+    name = folder.name.removeprefix("random-")[:-2]
+    again = dict(gpt2.weights(gpt2.SHAPES[name])) if name in gpt2.SHAPES else drawn(llama.SHAPES[name])
     assert stored.keys() == again.keys()
     assert all(np.array_equal(stored[name], again[name]) for name in stored)
     std = json.loads((folder / "config.json").read_text())["random_weights"]["matrix_std"]

@@ -1,6 +1,8 @@
 // Thread blocks that work in clusters of CLUSTER and reach each other's shared memory (compute capability 9.0 on).
 
+#ifndef CLUSTER
 #define CLUSTER 8
+#endif
 
 __device__ __forceinline__ void arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ __forceinline__ void await() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
@@ -16,6 +18,11 @@ __device__ __forceinline__ unsigned there(const void* at, int rank) {
     unsigned address;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((unsigned)__cvta_generic_to_shared(at)), "r"(rank));
     return address;
+}
+__device__ __forceinline__ float get(unsigned at) {
+    float x;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+    return x;
 }
 __device__ __forceinline__ void put(unsigned at, unsigned x) {
     asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");

@@ -5,6 +5,7 @@
 // leaves as a part, `[ROWS, WIDTH]` float32; the next kernel adds the parts up. So nothing but the ends of kernels
 // holds the device up, and weights and cached tokens are on their way before the kernel ahead has ended.
 #include "half.cuh"
+#include "copy.cuh"
 #include "attend.cuh"
 #include "cluster.cuh"
 #include "tiles.cuh"
@@ -18,11 +19,7 @@
 static_assert(WARPS == CLUSTER, "a warp writes to the block of its number");
 static_assert(DIM == 64 && HEADS <= MOST_PARTS && ROWS <= WARPS && INNER == 4 * WIDTH, "as the work is dealt");
 
-// Sixteen bytes on their way to shared memory; `copied` waits for all that this thread has asked for.
-__device__ __forceinline__ void copy(void* to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from)
-                 : "memory");
-}
+// All that this thread has asked for is there.
 __device__ __forceinline__ void copied() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 __device__ __forceinline__ float4 read_parts(const float* at) {
@@ -37,7 +34,6 @@ __device__ __forceinline__ float4 read_four(const half_t* at) {
     return make_float4(a.x, a.y, b.x, b.y);
 }
 __device__ __forceinline__ float read_one(const half_t* at) { return widen(*at).x; }
-__device__ __forceinline__ unsigned pair(float low, float high) { return narrow(low) | (unsigned)narrow(high) << 16; }
 
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll

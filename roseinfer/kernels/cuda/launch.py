@@ -13,6 +13,7 @@ from roseinfer.kernels.capability import is_hopper
 #: Names and layouts as in CUDA's driver API (cuda.h, 12.0 on).
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+_PREFERRED_SHARED_MEMORY_CARVEOUT = 9
 
 
 class _Attribute(ctypes.Structure):
@@ -49,12 +50,26 @@ class Kernel:
         self._allowed = 0
 
     def __call__(
-        self, grid: tuple[int, int, int], threads: int, args: list[Tensor | int], shared_bytes: int = 0
+        self,
+        grid: tuple[int, int, int],
+        threads: int,
+        args: list[Tensor | int],
+        shared_bytes: int = 0,
+        *,
+        beside: bool = False,
     ) -> None:
-        """Launch on the current stream. `args`: tensors go as pointers, integers as C's `int`."""
+        """Launch on the current stream.
+
+        Args:
+            args: tensors go as pointers, integers as C's `int`.
+            shared_bytes: of a block, besides what the kernel declares.
+            beside: a multiprocessor's L1 cache is shared memory as far as can be, for more blocks at once.
+        """
         driver, stream = torch.cuda._utils._get_gpu_runtime_library(), torch.cuda.current_stream()
         if shared_bytes > self._allowed:
             _check(driver.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes))
+            if beside:
+                _check(driver.cuFuncSetAttribute(self._function, _PREFERRED_SHARED_MEMORY_CARVEOUT, 100))
             self._allowed = shared_bytes
         values = [
             ctypes.c_void_p(arg.data_ptr()) if isinstance(arg, Tensor) else ctypes.c_int(arg) for arg in args

@@ -1,4 +1,4 @@
-"""The first hidden states of a step's requests. Reference: two of `F.embedding`, and their sum."""
+"""The first hidden states of a step's requests. Reference: `F.embedding`, and the sum of two."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+_BLOCK = 1024
 
 
 @triton.jit
@@ -30,4 +32,23 @@ def embed_last(last: Tensor, rows: Tensor, lengths: Tensor, tokens: Tensor, posi
         last, rows, lengths, tokens, positions, out, WIDTH=width, PAD_WIDTH=triton.next_power_of_2(width),
         num_warps=4,
     )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _row(last_ptr, rows_ptr, tokens_ptr, out_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    index = tl.program_id(0).to(tl.int64)
+    token = tl.load(last_ptr + tl.load(rows_ptr + index))
+    e = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(tokens_ptr + token * WIDTH + e, e < WIDTH)
+    tl.store(out_ptr + index * WIDTH + e, x, e < WIDTH)
+
+
+def embed_rows(last: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
+    """`tokens[last[rows]]`, as `embed_last` takes them."""
+    width = tokens.shape[1]
+    out = torch.empty(len(rows), width, dtype=tokens.dtype, device=tokens.device)
+    _row[(len(rows), triton.cdiv(width, _BLOCK))](
+        last, rows, tokens, out, WIDTH=width, BLOCK=_BLOCK, num_warps=4
+    )
     return out

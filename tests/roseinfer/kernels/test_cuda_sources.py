@@ -7,9 +7,17 @@ import pytest
 from roseinfer.kernels.cuda.build import with_includes
 
 
-@pytest.mark.parametrize("name", ["few_rows.cu", "paged_decode.cu"])
-def test_every_file_is_there_once(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("few_rows.cu", "struct Softmax {"),
+        ("paged_decode.cu", "struct Softmax {"),
+        ("gqa_decode.cu", "struct Softmax {"),
+        ("stream.cu", "barrier_t;"),
+    ],
+)
+def test_every_file_is_there_once(name: str, part: str) -> None:
     text = with_includes(name)
     assert '#include "' not in text
-    assert text.count("struct Softmax {") == text.count("typedef unsigned short half_t;") == 1
-    assert text.index("half_t;") < text.index("struct Softmax {") < text.index('extern "C"')
+    assert text.count(part) == text.count("typedef unsigned short half_t;") == 1
+    assert text.index("half_t;") < text.index(part) < text.index('extern "C"')

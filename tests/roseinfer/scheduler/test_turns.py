@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from roseinfer.batch import NO_INTS, Ints
-from roseinfer.scheduler.policies import MOST_IN_A_ROW, Alternate, Chunk, StepParts
+from roseinfer.scheduler.policies import MOST_IN_A_ROW, Alternate, Chunk, StepParts, TakeAlong
 
 
 class Queue:
@@ -15,7 +15,7 @@ class Queue:
         self.waiting, self.most, self.whole = waiting, most, whole
         self.turns = Alternate()
 
-    def prompts(self) -> list[Chunk]:
+    def prompts(self, budget: int | None = None, *, cut: bool = False) -> list[Chunk]:
         taken = min(self.most, self.waiting)
         self.waiting -= taken if self.whole else 0
         return [Chunk(row, 0, 1, last=self.whole) for row in range(taken)]
@@ -59,3 +59,31 @@ def test_prompts_that_find_no_room_let_others_decode() -> None:
     queue = Queue(5, 0)
     assert queue.steps(3) == "DDD"
     assert queue.turns(StepParts(queue.prompts, lambda: NO_INTS, 5)) == ([], NO_INTS)
+
+
+def asked_of(cut: bool, wait: int, decoding: int) -> tuple[list[tuple[int | None, bool]], int]:
+    """The budgets that TakeAlong asks prompts for, and how many rows it decodes."""
+    asked: list[tuple[int | None, bool]] = []
+
+    def prompts(budget: int | None = None, *, cut: bool = False) -> list[Chunk]:
+        asked.append((budget, cut))
+        return [Chunk(0, 0, 1, last=True)] * min(wait, 1)
+
+    along = TakeAlong(16, 1024, cut=cut)
+    rows = along(StepParts(prompts, lambda: np.arange(decoding), wait, decoding))[1]
+    return asked, len(rows)
+
+
+def test_many_requests_share_steps_of_a_number_of_rows() -> None:
+    assert asked_of(True, 2, 64) == ([(960, True)], 64)
+    assert asked_of(True, 16, 0) == ([(1024, True)], 0)
+    assert asked_of(True, 1, 900) == ([(512, True)], 900)
+
+
+def test_many_requests_share_steps_with_whole_prompts() -> None:
+    assert asked_of(False, 2, 64) == ([(1024, False)], 64)
+
+
+def test_few_requests_take_turns() -> None:
+    assert asked_of(True, 7, 8) == ([(None, False)], 0)
+    assert asked_of(True, 0, 8) == ([(None, False)], 8)

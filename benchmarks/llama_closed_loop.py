@@ -1,0 +1,69 @@
+"""A closed loop on an engine in this process: time to first token, time a token, tokens a second; Markdown.
+
+    python -m benchmarks.llama_closed_loop random:qwen3-8b 1 8 64 --input-len 1024 --output-len 128
+
+With so many requests in flight, `--rounds` times as many are served; who ends is followed at once. All of the
+run counts, its beginning, when everybody waits for a first token, included. Weights as in `llama_steps`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+
+from benchmarks.llama_steps import engine_of
+from roseinfer.engine.core import Engine
+from roseinfer.request.params import SamplingParams
+
+
+def serve(engine: Engine, in_flight: int, total: int, input_len: int, output_len: int) -> str:
+    """The row of a table."""
+    rng = np.random.default_rng(0)
+    submitted: list[float] = []
+    first, last = np.zeros(total), np.zeros(total)
+
+    def submit() -> None:
+        if (index := len(submitted)) < total:
+            prompt = rng.integers(0, 50_000, input_len, dtype=np.int32)
+            submitted.append(time.perf_counter())
+            engine.add(index, prompt, SamplingParams(output_len, ignore_eos=True))
+
+    for _ in range(in_flight):
+        submit()
+    while engine.has_work:
+        result = engine.step()
+        now = time.perf_counter()
+        if result is not None:
+            first[result.ids[first[result.ids] == 0]] = now
+            last[result.ids] = now
+            for _ in result.finished:
+                submit()
+    ttft = (first - submitted) * 1e3
+    tpot = (last - first) / (output_len - 1) * 1e3
+    rate = total * output_len / (last.max() - submitted[0])
+    spread = (f"{np.percentile(x, 50):.2f} / {np.percentile(x, 99):.2f}" for x in (ttft, tpot))
+    return f"| {in_flight} | {' | '.join(spread)} | {rate:,.0f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("in_flight", type=int, nargs="+")
+    parser.add_argument("--input-len", type=int, default=256)
+    parser.add_argument("--output-len", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--plain", action="store_true")
+    given = parser.parse_args()
+    lengths = given.input_len, given.output_len
+    most = max(given.in_flight)
+    engine = engine_of(given.model, plain=given.plain, max_model_len=sum(lengths), max_active_requests=most)
+    serve(engine, most, most, *lengths)
+    print("| in flight | TTFT p50 / p99, ms | TPOT p50 / p99, ms | tok/s |\n|---|---|---|---:|")
+    for count in given.in_flight:
+        print(serve(engine, count, count * given.rounds, *lengths), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Steps of a Llama on this GPU beside their floor, without a server and without a disk; Markdown.
+
+    python -m benchmarks.llama_steps random:qwen3-0.6b 1 8 64 --context 288 --prompts 256,1024
+
+Decode steps of the numbers of requests given, each with `--context` tokens, and prompts of so many tokens, as
+the engine launches them. `floor`: the bytes of weights and cache that a step reads at the rate at which this
+GPU copies, or, if more, its multiplications at the rate of a large product, both of this run. `--plain` turns
+the fused kernels off. Weights are drawn on the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from roseinfer.config import EngineConfig
+from roseinfer.engine.core import Engine
+from roseinfer.models import config as configs
+from roseinfer.request.params import SamplingParams
+from rosemodels import llama
+
+
+class Drawn:
+    """Stands where safetensors files would: tensors of the right shape, drawn on the device."""
+
+    def __init__(self, shape: llama.Shape) -> None:
+        self._stds = {tensor.name: tensor.std for tensor in llama.tensors(shape)}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._stds
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        std = self._stds[name]
+        if std is None:
+            return torch.ones(shape, device="cuda", dtype=torch.bfloat16)
+        return torch.randn(shape, device="cuda", dtype=torch.bfloat16) * std
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Between two events."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    run()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * 1e-3
+
+
+def median(run: Callable[[], object], repeats: int = 20) -> float:
+    return statistics.median([seconds(run) for _ in range(repeats + 3)][3:])
+
+
+def copy_rate() -> float:
+    """Bytes a second, read and written."""
+    x = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    y = torch.empty_like(x)
+    return 2 * len(x) / median(lambda: y.copy_(x))
+
+
+def product_rate() -> float:
+    """Multiplications and additions a second in bfloat16."""
+    a, b = torch.randn(2, 8192, 8192, device="cuda", dtype=torch.bfloat16)
+    return 2 * 8192**3 / median(lambda: a @ b)
+
+
+def engine_of(name: str, *, plain: bool, max_model_len: int, max_active_requests: int) -> Engine:
+    """An engine of a named shape in bfloat16."""
+    shape = llama.SHAPES[name.removeprefix("random:")]
+    parsed = configs.parse(llama.config(shape))
+    config = EngineConfig(
+        name, device="cuda", dtype="bf16", fused_ops=not plain, max_model_len=max_model_len,
+        max_active_requests=max_active_requests, warmup=False,
+    )  # fmt: skip
+    with (
+        patch("roseinfer.models.load.model_folder", Path),
+        patch("roseinfer.models.config.read", lambda folder: parsed),
+        patch("roseinfer.models.load.Weights", lambda folder: Drawn(shape)),
+    ):
+        return Engine(config)
+
+
+def add(engine: Engine, count: int, length: int, tokens: int) -> None:
+    rng = np.random.default_rng(0)
+    for index in range(count):
+        prompt = rng.integers(0, 50_000, length, dtype=np.int32)
+        engine.add(index, prompt, SamplingParams(tokens, ignore_eos=True))
+
+
+def run(engine: Engine) -> None:
+    while engine.has_work:
+        engine.step()
+
+
+def decode_step(engine: Engine, count: int, context: int, steps: int = 30) -> float:
+    """Seconds of a step of `count` requests, of which the last has had its prompt computed."""
+    add(engine, count, context, steps + 200)
+    while engine.num_waiting or engine._loop._running.prefilling:
+        engine.step()
+    for _ in range(3):
+        engine.step()
+    taken = seconds(lambda: [engine.step() for _ in range(steps)]) / steps
+    for index in range(count):
+        engine.discard(index)
+    run(engine)
+    return taken
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("requests", type=int, nargs="*")
+    parser.add_argument("--context", type=int, default=288)
+    parser.add_argument("--prompts", default="")
+    parser.add_argument("--plain", action="store_true")
+    given = parser.parse_args()
+    copies, products = copy_rate(), product_rate()
+    print(f"copy {copies / 1e12:.2f} TB/s, product {products / 1e12:.0f} TFLOP/s")
+    most = max(given.requests, default=1)
+    lengths = [int(length) for length in given.prompts.split(",") if length]
+    longest = max([given.context + 256, *(length + 16 for length in lengths)])
+    engine = engine_of(given.model, plain=given.plain, max_model_len=longest, max_active_requests=most)
+    shape = llama.SHAPES[given.model.removeprefix("random:")]
+    layers = sum(t.size for t in llama.tensors(shape) if t.std is not None and ".layers." in t.name)
+    head = shape.vocab_size * shape.width
+    token = 4 * shape.layers * shape.kv_heads * shape.head_dim  # bytes of its keys and values
+    print("| step | ms | floor | floor / step |\n|---|---:|---:|---:|")
+
+    def row(what: str, taken: float, read: int, flops: int) -> None:
+        floor = max(read / copies, flops / products)
+        print(f"| {what} | {taken * 1e3:.3f} | {floor * 1e3:.3f} | {floor / taken:.2f} |", flush=True)
+
+    for count in given.requests:
+        taken = decode_step(engine, count, given.context)
+        read = 2 * (layers + head) + count * given.context * token
+        row(f"{count} x {given.context}", taken, read, 2 * count * (layers + head))
+    for length in lengths:
+        add(engine, 1, length, 1)
+        run(engine)
+        times = []
+        for _ in range(8):
+            add(engine, 1, length, 1)
+            torch.cuda.synchronize()
+            times.append(seconds(partial(run, engine)))
+        attended = 2 * length * length * shape.heads * shape.head_dim * shape.layers
+        row(f"prompt of {length}", statistics.median(times), 2 * layers, 2 * length * layers + attended)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+// Attention of one new token of each request with grouped queries, from the product that made queries, keys and values:
+// their norms and rotation, the append to the cache, and the join of what several blocks found.
+//
+// A block has one request, one head of keys with all of its queries, and a share of the cached tokens; the SPLITS blocks
+// that share a request's are a cluster. A warp takes 16 tokens at a time, which come through a ring in shared memory of
+// its own. Scores are sums of halves by the matrix units, weights times values are tf32: values
+// are exact in it, and the layout of the scores is that of the weights, so nothing changes lanes. Scores are to base 2.
+#include "half.cuh"
+#include "copy.cuh"
+#include "mma.cuh"
+#include "heads.cuh"
+#if SPLITS > 1
+#define CLUSTER SPLITS
+#include "cluster.cuh"
+#endif
+
+#define THREADS (32 * WARPS)
+#define QUERIES (HEADS / KV_HEADS)
+#define RESIDENT (WARPS > 4 ? 1 : 12 / WARPS)  // blocks of a multiprocessor
+#define GROUP 16            // tokens that a warp takes at a time
+#define HALVES (DIM / 64)   // of a value
+#define ROW (KV_HEADS * DIM)
+#define KEY_PITCH (DIM + 32)   // halves from token to token in shared memory: no two lanes
+#define VALUE_PITCH (DIM + 8)  // that read at once hit the same bank
+#define SLOT (GROUP * (KEY_PITCH + VALUE_PITCH))
+
+static_assert(QUERIES <= 8 && DIM % 64 == 0 && BLOCK_SIZE % GROUP == 0 && SPLITS <= 8, "as the work is dealt");
+
+// A group of tokens, of which `there` are some; keys and values of the first are at `place` of the cache.
+__device__ __forceinline__ void ask(
+    half_t* to, const half_t* keys, const half_t* values, size_t place, int there, int lane
+) {
+    const int each = 256 / DIM;  // tokens that the warp asks for at once
+    const int token = lane / (DIM / 8), part = lane % (DIM / 8) * 8;
+    const size_t from = place + token * ROW + part;
+#pragma unroll
+    for (int i = 0; i < GROUP; i += each)
+        copy_if(to + (i + token) * KEY_PITCH + part, keys + from + i * ROW, i + token < there);
+#pragma unroll
+    for (int i = 0; i < GROUP; i += each)
+        copy_if(to + GROUP * KEY_PITCH + (i + token) * VALUE_PITCH + part, values + from + i * ROW, i + token < there);
+}
+
+// Of query g: the running max, the sum of the weights, and elements 64 h + 8 (2t + i) + e of the weighted sum.
+struct Softmax {
+    float top, total, sum[HALVES][8][2];
+
+    __device__ __forceinline__ void take(const half_t* from, const Lane& q, int there, int g, int t) {
+        const half_t* const key = from + g * KEY_PITCH + t * 8;
+        const half_t* const value = from + GROUP * KEY_PITCH + 2 * t * VALUE_PITCH + g * 8;
+        float found[2][2][2] = {};
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const uint4 k = *(const uint4*)(key + i * 8 * KEY_PITCH + b * 32);
+                multiply(found[i][0], q.at[b].x, q.at[b].y, k.x, k.y);
+                multiply(found[i][1], q.at[b].z, q.at[b].w, k.z, k.w);
+            }
+        float score[4], best = -INFINITY;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            score[i] = 2 * t + i / 2 * 8 + i % 2 < there ? found[i / 2][0][i % 2] + found[i / 2][1][i % 2] : -INFINITY;
+            best = fmaxf(best, score[i]);
+        }
+        best = fmaxf(best, __shfl_xor_sync(~0u, best, 1));
+        best = fmaxf(best, __shfl_xor_sync(~0u, best, 2));
+        if (__any_sync(~0u, best > top)) {
+            const float higher = fmaxf(top, best), keep = exp2f(top - higher);
+            top = higher;
+            total *= keep;
+#pragma unroll
+            for (int h = 0; h < HALVES; h++)
+#pragma unroll
+                for (int e = 0; e < 8; e++) sum[h][e][0] *= keep, sum[h][e][1] *= keep;
+        }
+        float weight[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            weight[i] = rounded(exp2f(score[i] - top));
+            total += weight[i];  // of this lane's tokens alone
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i += 2)
+#pragma unroll
+            for (int h = 0; h < HALVES; h++) {
+                const half_t* const at = value + i / 2 * 8 * VALUE_PITCH + h * 64;
+                const Eight v(*(const uint4*)at), w(*(const uint4*)(at + VALUE_PITCH));
+#pragma unroll
+                for (int e = 0; e < 8; e++) multiply_tf32(sum[h][e], weight[i], weight[i + 1], v.at[e], w.at[e]);
+            }
+    }
+};
+
+// What the blocks of a cluster read from each other.
+struct Found {
+    float top[8], total[8], sum[QUERIES * DIM];
+};
+
+#if SPLITS > 1
+#define BLOCKS_OF_REQUEST __cluster_dims__(1, 1, SPLITS)
+#else
+#define BLOCKS_OF_REQUEST
+#endif
+
+extern "C" __global__ void BLOCKS_OF_REQUEST __launch_bounds__(THREADS, RESIDENT) gqa_decode(
+    const half_t* qkv, int qkv_stride, const half_t* q_gain, const half_t* k_gain, const float* turns, half_t* keys,
+    half_t* values, const int* table, int table_stride, const int* rows, const int* lengths, half_t* out
+) {
+    extern __shared__ __align__(128) half_t ring[];  // [WARPS, DEPTH, SLOT]
+    __shared__ float tops[WARPS][8], totals[WARPS][8];
+    __shared__ __align__(16) float sums[WARPS][QUERIES][DIM];
+#if SPLITS > 1
+    __shared__ Found found;
+#endif
+    pdl_launch();
+    const int index = blockIdx.x, head = blockIdx.y, split = blockIdx.z;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int length = lengths[index], cached = max(length - 1, 0);
+    const int* const blocks = table + (size_t)rows[index] * table_stride;
+    const int share = ((cached + GROUP * SPLITS - 1) / (GROUP * SPLITS)) * GROUP;
+    const int end = min((split + 1) * share, cached), begin = min(split * share + warp * GROUP, end);
+    const bool newest = split == SPLITS - 1 && warp == WARPS - 1;  // this warp has the new token, too
+    half_t* const own = ring + warp * DEPTH * SLOT;
+    const int last = max(end - 1, 0);
+
+    int block[DEPTH + 1];
+#pragma unroll
+    for (int i = 0; i <= DEPTH; i++) block[i] = blocks[min(begin + i * THREADS / 2, last) / BLOCK_SIZE];
+    const int new_block = blocks[cached / BLOCK_SIZE];
+    auto place_of = [&](int block, int token) {
+        return ((size_t)block * BLOCK_SIZE + token % BLOCK_SIZE) * ROW + head * DIM;
+    };
+#pragma unroll
+    for (int i = 0; i < DEPTH; i++) {
+        const int start = begin + i * THREADS / 2;
+        if (start < end) ask(own + i * SLOT, keys, values, place_of(block[i], start), end - start, lane);
+        commit();
+    }
+    Turn turn;
+    Lane q_by, k_by;
+    turn.load(turns + (size_t)cached * DIM, t);
+    if (NORM) q_by.load(q_gain, t), k_by.load(k_gain, t);
+
+    pdl_wait();
+    const half_t* const token = qkv + (size_t)index * qkv_stride;
+    Lane query, key;
+    uint4 value[HALVES][2];
+    query.load_new(token + (head * QUERIES + min(g, QUERIES - 1)) * DIM, t);
+    if (newest) {
+        key.load_new(token + (HEADS + head) * DIM, t);
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                value[h][i] = load_fresh(token + (HEADS + KV_HEADS + head) * DIM + h * 64 + (2 * t + i) * 8);
+    }
+    Lane q = prepared(query, q_by, turn, 1.4426950408889634f * rsqrtf((float)DIM));
+#pragma unroll
+    for (int b = 0; b < BLOCKS; b++)
+        if (g >= QUERIES) q.at[b] = make_uint4(0, 0, 0, 0);
+    Softmax state{-INFINITY, 0, {}};
+    if (newest) {
+        const Lane k = prepared(key, k_by, turn, 1);
+        const size_t place = place_of(new_block, cached);
+        const bool append = g == 0 && length > 0;
+        float score = 0;
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) {
+            if (append) *(uint4*)(keys + place + b * 32 + t * 8) = k.at[b];
+            const Eight x(q.at[b]), y(k.at[b]);
+#pragma unroll
+            for (int i = 0; i < 8; i++) score += x.at[i] * y.at[i];
+        }
+        score += __shfl_xor_sync(~0u, score, 1);
+        score += __shfl_xor_sync(~0u, score, 2);
+        state.top = score;
+        state.total = t == 0;
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                if (append) *(uint4*)(values + place + h * 64 + (2 * t + i) * 8) = value[h][i];
+                const Eight x(value[h][i]);
+#pragma unroll
+                for (int e = 0; e < 8; e++) state.sum[h][e][i] = x.at[e];
+            }
+    }
+    int slot = 0, next_block = block[DEPTH];
+    for (int start = begin; start < end; start += THREADS / 2) {
+        arrived<DEPTH - 1>();
+        __syncwarp();
+        state.take(own + slot * SLOT, q, end - start, g, t);
+        __syncwarp();
+        const int next = start + DEPTH * (THREADS / 2);
+        if (next < end) {
+            ask(own + slot * SLOT, keys, values, place_of(next_block, next), end - next, lane);
+            next_block = blocks[min(next + THREADS / 2, last) / BLOCK_SIZE];
+        }
+        commit();
+        slot = slot + 1 == DEPTH ? 0 : slot + 1;
+    }
+
+    // One softmax for the block, one for the request.
+    state.total += __shfl_xor_sync(~0u, state.total, 1);
+    state.total += __shfl_xor_sync(~0u, state.total, 2);
+    if (t == 0) tops[warp][g] = state.top, totals[warp][g] = state.total;
+    if (g < QUERIES)
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float4* const to = (float4*)&sums[warp][g][h * 64 + (2 * t + i) * 8];
+                to[0] = make_float4(state.sum[h][0][i], state.sum[h][1][i], state.sum[h][2][i], state.sum[h][3][i]);
+                to[1] = make_float4(state.sum[h][4][i], state.sum[h][5][i], state.sum[h][6][i], state.sum[h][7][i]);
+            }
+    __syncthreads();
+    half_t* const to = out + ((size_t)index * KV_HEADS + head) * QUERIES * DIM;
+    for (int i = threadIdx.x; i < QUERIES * DIM; i += THREADS) {
+        const int query = i / DIM, d = i % DIM;
+        float top = -INFINITY, total = 0, sum = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) top = fmaxf(top, tops[w][query]);
+        const float base = top == -INFINITY ? 0 : top;  // no token
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            const float keep = exp2f(tops[w][query] - base);
+            total += totals[w][query] * keep;
+            sum += sums[w][query][d] * keep;
+        }
+#if SPLITS > 1
+        found.sum[i] = sum, found.top[query] = top, found.total[query] = total;
+#else
+        to[i] = narrow(sum / total);
+#endif
+    }
+#if SPLITS > 1
+    arrive();
+    await();
+    for (int i = split * THREADS + threadIdx.x; i < QUERIES * DIM; i += SPLITS * THREADS) {
+        const int query = i / DIM;
+        float tops_of[SPLITS], totals_of[SPLITS], sums_of[SPLITS], top = -INFINITY, total = 0, sum = 0;
+#pragma unroll
+        for (int s = 0; s < SPLITS; s++) {
+            tops_of[s] = get(there(&found.top[query], s));
+            totals_of[s] = get(there(&found.total[query], s));
+            sums_of[s] = get(there(&found.sum[i], s));
+        }
+#pragma unroll
+        for (int s = 0; s < SPLITS; s++) top = fmaxf(top, tops_of[s]);
+#pragma unroll
+        for (int s = 0; s < SPLITS; s++) {
+            const float keep = exp2f(tops_of[s] - top);
+            total += totals_of[s] * keep;
+            sum += sums_of[s] * keep;
+        }
+        to[i] = narrow(sum / total);
+    }
+    arrive();  // no block ends before all have read
+    await();
+#endif
+}

@@ -1,0 +1,106 @@
+"""Attention of one new token of each request with grouped queries: see `gqa_decode.cu`.
+
+Half precision, head sizes of 64 and 128, at most 8 queries to a head of keys, on GPUs of compute capability
+9.0 on. References: `Ops.rotate`, then
+`TorchPagedAttention`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from roseinfer.kernels.capability import is_hopper
+from roseinfer.kernels.cuda.build import available, kernel
+
+_GROUP = 16
+
+
+@dataclass(frozen=True)
+class Heads:
+    """A layer's heads of queries and of keys, and their size."""
+
+    queries: int
+    keys: int
+    dim: int
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """What queries and keys meet on their way from the product: `turns` `[positions, 2, dim / 2]` float32,
+    cos and sin of every position; gains `[dim]` of their norms, or None."""
+
+    turns: Tensor
+    q_gain: Tensor | None
+    k_gain: Tensor | None
+    eps: float
+
+
+@dataclass(frozen=True)
+class How:
+    """`warps` of a block, groups of 16 tokens under way for each, blocks that share a request's tokens."""
+
+    warps: int = 4
+    depth: int = 2
+    splits: int = 1
+
+
+def supports(heads: Heads, block_size: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the kernel exists for this shape, and can be compiled and run."""
+    return (
+        heads.dim in (64, 128)
+        and heads.queries <= 8 * heads.keys
+        and block_size % _GROUP == 0
+        and dtype in (torch.float16, torch.bfloat16)
+        and is_hopper(device)
+        and available()
+    )
+
+
+def how_for(requests: int, heads: Heads) -> How:
+    """By the number of requests and heads; measured on an H200, 2026-11-22, with 8 heads of keys."""
+    places = requests * heads.keys
+    if places <= 32:
+        return How(8, splits=4)
+    return How(8) if places <= 132 else How(4) if places <= 1024 else How(2)
+
+
+def gqa_decode(
+    qkv: Tensor, heads: Heads, rotation: Rotation, cache: tuple[Tensor, Tensor], table: Tensor, rows: Tensor,
+    lengths: Tensor, block_size: int, how: How | None = None,
+) -> Tensor:  # fmt: skip
+    """Normalise and rotate queries and keys, append keys and values to the cache, and attend.
+
+    Args:
+        qkv: `[D, (queries + 2 · keys) · dim]`, a row is contiguous.
+        cache: one layer's keys and values, `[slots, keys, dim]` each.
+        table, rows, lengths: as in `roseinfer.kernels.triton.paged_decode`; a row's position is its length
+            less one.
+
+    Returns:
+        `[D, queries · dim]` in the dtype of `qkv`.
+    """
+    count, device = len(qkv), qkv.device
+    how = how or how_for(count, heads)
+    out = torch.empty(count, heads.queries * heads.dim, dtype=qkv.dtype, device=device)
+    normed = rotation.q_gain is not None
+    run = kernel(
+        "gqa_decode", "gqa_decode", ("BF16", int(qkv.dtype == torch.bfloat16)), ("DIM", heads.dim),
+        ("HEADS", heads.queries), ("KV_HEADS", heads.keys), ("BLOCK_SIZE", block_size),
+        ("SPLITS", how.splits), ("WARPS", how.warps), ("DEPTH", how.depth), ("NORM", int(normed)),
+        ("EPS", rotation.eps),
+    )  # fmt: skip
+    run(
+        (count, heads.keys, how.splits),
+        32 * how.warps,
+        [
+            qkv, qkv.stride(0), qkv if rotation.q_gain is None else rotation.q_gain,
+            qkv if rotation.k_gain is None else rotation.k_gain, rotation.turns, *cache, table,
+            table.stride(0), rows, lengths, out,
+        ],
+        shared_bytes=how.warps * how.depth * 2 * _GROUP * (2 * heads.dim + 40),
+        beside=True,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,73 @@
+// A head of a query or a key: its norm and its rotation, in the layout in which the matrix units multiply it.
+
+#define BLOCKS (DIM / 32)  // of 32 elements of a head
+
+// Elements 32 b + 8 t to 32 b + 8 t + 7 of a head for each b, where (g, t) = (lane / 4, lane % 4).
+struct Lane {
+    uint4 at[BLOCKS];
+
+    __device__ __forceinline__ void load(const half_t* from, int t) {
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) at[b] = *(const uint4*)(from + b * 32 + t * 8);
+    }
+    __device__ __forceinline__ void load_new(const half_t* from, int t) {
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) at[b] = load_fresh(from + b * 32 + t * 8);
+    }
+};
+
+// cos and sin of the position for the elements of a lane; element d turns with d + DIM / 2.
+struct Turn {
+    float4 cos[BLOCKS / 2][2], sin[BLOCKS / 2][2];
+
+    // `turns`: `[2, DIM / 2]`.
+    __device__ __forceinline__ void load(const float* turns, int t) {
+#pragma unroll
+        for (int b = 0; b < BLOCKS / 2; b++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                cos[b][i] = *(const float4*)(turns + b * 32 + t * 8 + i * 4);
+                sin[b][i] = *(const float4*)(turns + DIM / 2 + b * 32 + t * 8 + i * 4);
+            }
+    }
+};
+
+// Normalises and rotates a head, scales it, and rounds it to halves.
+__device__ __forceinline__ Lane prepared(const Lane& raw, const Lane& gain, const Turn& turn, float by) {
+    float at[BLOCKS][8], sum = 0;
+#pragma unroll
+    for (int b = 0; b < BLOCKS; b++) {
+        const Eight v(raw.at[b]);
+#pragma unroll
+        for (int i = 0; i < 8; i++) at[b][i] = v.at[i], sum += v.at[i] * v.at[i];
+    }
+    if (NORM) {
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        by *= rsqrtf(sum / DIM + EPS);
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) {
+            const Eight v(gain.at[b]);
+#pragma unroll
+            for (int i = 0; i < 8; i++) at[b][i] *= v.at[i];
+        }
+    }
+    Lane out;
+#pragma unroll
+    for (int b = 0; b < BLOCKS / 2; b++) {
+        const float* const cos = (const float*)turn.cos[b];
+        const float* const sin = (const float*)turn.sin[b];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const float low = at[b][i] * by, high = at[b + BLOCKS / 2][i] * by;
+            at[b][i] = low * cos[i] - high * sin[i];
+            at[b + BLOCKS / 2][i] = high * cos[i] + low * sin[i];
+        }
+    }
+#pragma unroll
+    for (int b = 0; b < BLOCKS; b++) {
+        const float* const x = at[b];
+        out.at[b] = make_uint4(pair(x[0], x[1]), pair(x[2], x[3]), pair(x[4], x[5]), pair(x[6], x[7]));
+    }
+    return out;
+}

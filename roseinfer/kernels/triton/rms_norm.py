@@ -1,0 +1,49 @@
+"""RMS norm, also of a sum. Reference: `x = x + branch.sum(0)`, then `Ops.rms_norm(x)`."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from roseinfer.kernels.triton.launch import early, pdl_wait
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _rms_norm(x_ptr, branch_ptr, gain_ptr, out_ptr, rows, eps, K: tl.constexpr, PAD_K: tl.constexpr,
+              PARTS: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
+    at = tl.program_id(0).to(tl.int64) * K
+    k = tl.arange(0, PAD_K)
+    inside = k < K
+    gain = tl.load(gain_ptr + k, inside, 0.0).to(tl.float32)
+    pdl_wait(EARLY)
+    x = tl.load(x_ptr + at + k, inside, 0.0).to(tl.float32)
+    if PARTS > 0:
+        for part in tl.static_range(PARTS):
+            branch = branch_ptr + part * rows.to(tl.int64) * K + at + k
+            x += tl.load(branch, inside, 0.0).to(tl.float32)
+        tl.store(x_ptr + at + k, x.to(x_ptr.dtype.element_ty), inside)
+    y = x * tl.rsqrt(tl.sum(x * x, 0) / K + eps) * gain
+    tl.store(out_ptr + at + k, y.to(out_ptr.dtype.element_ty), inside)
+
+
+def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """RMS norm of `x` `[T, width]` with `gain` `[width]`."""
+    return _launch(x, x, gain, eps, parts=0)
+
+
+def add_rms_norm_(x: Tensor, branch: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """Add `branch` `[parts, T, width]`, all its parts, to `x` `[T, width]` in place; its RMS norm."""
+    return _launch(x, branch, gain, eps, parts=len(branch))
+
+
+def _launch(x: Tensor, branch: Tensor, gain: Tensor, eps: float, *, parts: int) -> Tensor:
+    out = torch.empty_like(x)
+    rows, width = x.shape
+    pad = triton.next_power_of_2(width)
+    _rms_norm[(rows,)](
+        x, branch, gain, out, rows, eps, K=width, PAD_K=pad, PARTS=parts,
+        num_warps=max(1, min(8, pad // 512)), **early(x.device),
+    )  # fmt: skip
+    return out

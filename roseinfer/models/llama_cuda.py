@@ -1,0 +1,137 @@
+"""The Llama family on a GPU, in few kernels: five a layer for up to 8 requests, eight for more rows."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import ClassVar
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from roseinfer.attention.base import Attention
+from roseinfer.attention.cuda_paged import CudaPagedAttention
+from roseinfer.kernels.cuda import stream
+from roseinfer.kernels.cuda.gqa_decode import Heads, Rotation
+from roseinfer.kernels.triton.argmax import argmax
+from roseinfer.kernels.triton.embed import embed_rows
+from roseinfer.kernels.triton.gated import GatedTile, gated_product
+from roseinfer.kernels.triton.pipelined import PipelinedTile
+from roseinfer.kernels.triton.products import product_in_parts
+from roseinfer.kernels.triton.rms_norm import add_rms_norm_, rms_norm
+from roseinfer.kernels.triton.swiglu import swiglu
+from roseinfer.models.linear import Linear
+from roseinfer.models.llama import Layer, Llama
+
+#: Elements of a weight up to which the start of kernels counts more than what cuBLAS gains.
+_SMALL = 7 << 20
+#: Tiles of products of up to so many rows with a small weight: of those whose result is added to the residual
+#: stream, which have few outputs, and of the gates. Measured on an H200, 2026-11-22.
+TILES: dict[int, tuple[PipelinedTile, GatedTile]] = {
+    16: (PipelinedTile(16, 32, splits=4), GatedTile(16, 32, inputs=128)),
+    64: (PipelinedTile(64, 64, splits=4, stages=4), GatedTile(64, 32, stages=5)),
+    256: (PipelinedTile(128, 64, splits=4, stages=5), GatedTile(128, 64, warps=8)),
+}
+
+
+class CudaLlama(Llama):
+    """The same weights and, within rounding, the same results as Llama."""
+
+    fused: ClassVar[bool] = True
+    mixes: ClassVar[bool] = True
+
+    def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+        if not isinstance(attention, CudaPagedAttention):
+            return super().forward(tokens, positions, attention)
+        return self._layers_of(F.embedding(tokens, self._tokens), positions, attention)
+
+    def forward_last(self, last: Tensor, rows: Tensor, lengths: Tensor, attention: Attention) -> Tensor:
+        if not isinstance(attention, CudaPagedAttention):
+            return super().forward_last(last, rows, lengths, attention)
+        return self._layers_of(embed_rows(last, rows, self._tokens), None, attention)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._head(rms_norm(hidden, self._norm, self.config.norm_eps))
+
+    def choose(self, hidden: Tensor, rows: Tensor, last: Tensor, out: Tensor) -> Tensor:
+        logits = self.logits(hidden)
+        argmax(logits, rows, last, out)
+        return logits
+
+    def _layers_of(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
+        if len(x) <= stream.MAX_ROWS and attention.decodes_alone is not None:
+            return self._few_rows(x, attention)
+        return self._rows(x, positions, attention)
+
+    def _few_rows(self, x: Tensor, attention: CudaPagedAttention) -> Tensor:
+        eps = self.config.norm_eps
+        for index, layer in enumerate(self._layers):
+            qkv = _normed_product(x, layer.norm_1, eps, layer.qkv)
+            attended = attention.attend_product(index, qkv, None, self._heads, self._rotations[index])
+            x = _added_product(attended, layer.out, x)
+            x = _added_product(
+                _normed_product(x, layer.norm_2, eps, layer.gate_up, gated=True), layer.down, x
+            )
+        return x
+
+    def _rows(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
+        eps, layers = self.config.norm_eps, self._layers
+        gains = [*(layer.norm_1 for layer in layers[1:]), self._norm]
+        normed = rms_norm(x, layers[0].norm_1, eps)
+        for index, (layer, gain) in enumerate(zip(layers, gains, strict=True)):
+            qkv = layer.qkv(normed)
+            attended = attention.attend_product(index, qkv, positions, self._heads, self._rotations[index])
+            normed = add_rms_norm_(x, _branch(attended, layer.out), layer.norm_2, eps)
+            normed = add_rms_norm_(x, _branch(_gated(normed, layer.gate_up), layer.down), gain, eps)
+        return x
+
+    @cached_property
+    def _heads(self) -> Heads:
+        return Heads(self.config.heads, self.config.kv_heads, self.config.head_dim)
+
+    @cached_property
+    def _rotations(self) -> list[Rotation]:
+        return [self._rotation(layer) for layer in self._layers]
+
+    def _rotation(self, layer: Layer) -> Rotation:
+        gains = layer.qk_norm
+        q_gain, k_gain = (None, None) if gains is None else (gains[0], gains[self.config.heads])
+        return Rotation(self._turns, q_gain, k_gain, self.config.norm_eps)
+
+
+def _normed_product(x: Tensor, gain: Tensor, eps: float, linear: Linear, *, gated: bool = False) -> Tensor:
+    """The product of the RMS norm of x, with SwiGLU behind it where `gated`."""
+    weight, bias = linear.weight, linear.bias
+    if stream.takes(x, weight, gated=gated, normed=True):
+        return stream.product(x, weight, bias, norm=(gain, eps), gated=gated)
+    normed = rms_norm(x, gain, eps)
+    if stream.takes(normed, weight, gated=gated):
+        return stream.product(normed, weight, bias, gated=gated)
+    return swiglu(linear(normed)) if gated else linear(normed)
+
+
+def _gated(x: Tensor, linear: Linear) -> Tensor:
+    """A product with SwiGLU behind it."""
+    tiles = _tiles(x, linear)
+    if tiles is not None and tiles[1].takes(x, linear.weight):
+        return gated_product(x, linear.weight, tiles[1])
+    return swiglu(linear(x))
+
+
+def _branch(x: Tensor, linear: Linear) -> Tensor:
+    """What is added to the residual stream, `[parts, T, width]`."""
+    tiles = _tiles(x, linear)
+    if tiles is not None and tiles[0].takes(x, linear.weight):
+        return product_in_parts(x, linear.weight, tiles[0])
+    return linear(x)[None]
+
+
+def _tiles(x: Tensor, linear: Linear) -> tuple[PipelinedTile, GatedTile] | None:
+    if linear.bias is not None or linear.weight.numel() > _SMALL:
+        return None
+    return next((tiles for rows, tiles in TILES.items() if len(x) <= rows), None)
+
+
+def _added_product(x: Tensor, linear: Linear, residual: Tensor) -> Tensor:
+    if stream.takes(x, linear.weight):
+        return stream.product(x, linear.weight, linear.bias, residual=residual)
+    return linear.add(x, residual)

@@ -1,0 +1,88 @@
+"""The Llama family on a GPU against transformers in float32 on the CPU, whatever the schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from roseinfer.config import EngineConfig
+from roseinfer.engine import resolve
+from roseinfer.engine.core import Engine
+from roseinfer.request.params import SamplingParams
+
+from .conftest import LLAMAS, MARGINS, VOCAB, check_greedy, greedy, make_llama
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
+
+NEW = 12
+Case = tuple[list[int], list[int], torch.Tensor]
+
+
+@pytest.fixture(scope="module", params=LLAMAS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llama(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(scope="module")
+def cases(folder: Path) -> list[Case]:
+    rng = np.random.default_rng(5)
+    lengths = [1, 2, 16, 17, 31, 250, 600, *rng.integers(1, 300, 9)]
+    prompts = [rng.integers(0, VOCAB, length).tolist() for length in lengths]
+    return [(prompt, *greedy(folder, prompt, NEW)) for prompt in prompts]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"dtype": "fp16", "mixed_steps": True, "max_batch_size": 24},
+        {"dtype": "fp32"},
+        {"_LARGE": 0, "chunked_prefill_size": 64},
+        {"_MORE": 8, "_ROWS": 512},
+        {"chunked_prefill_size": 48, "prefill_max_tokens": 96, "prefix_cache": True, "kv_tokens": 4096},
+        {"fused_ops": False},
+    ],
+    ids=str,
+)
+def test_answers_do_not_depend_on_the_schedule(
+    folder: Path, cases: list[Case], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config: dict[str, Any] = {"dtype": "bf16", "max_active_requests": 64}
+    for name, value in settings.items():
+        if name.startswith("_"):
+            monkeypatch.setattr(resolve, name, value)
+        else:
+            config[name] = value
+    engine = Engine(EngineConfig(str(folder), device="cuda", **config))
+    assert engine.info.model.fused_ops == settings.get("fused_ops", True)
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        count = int(rng.integers(3, 70))
+        which = rng.integers(0, len(cases), count)
+        arrives = np.sort(rng.integers(0, rng.integers(1, 60), count))
+        leaves = np.where(rng.random(count) < 0.15, arrives + rng.integers(0, 15, count), 1 << 30)
+        answers: list[list[int]] = [[] for _ in range(count)]
+        given, step = 0, 0
+        while given < count or engine.has_work:
+            while given < count and arrives[given] <= step:
+                prompt = np.array(cases[which[given]][0], dtype=np.int32)
+                drawn = SamplingParams(NEW, ignore_eos=True, temperature=0.9, seed=given)
+                engine.add(given, prompt, drawn if given % 7 == 6 else SamplingParams(NEW, ignore_eos=True))
+                given += 1
+            for index in np.flatnonzero(leaves == step).tolist():
+                engine.discard(index)
+            result = engine.step()
+            if result is not None:
+                for index, token in zip(result.ids.tolist(), result.tokens.tolist(), strict=True):
+                    answers[index].append(token)
+            step += 1
+        engine.check_idle()
+        for index, answer in enumerate(answers):
+            assert len(answer) == NEW or leaves[index] < 1 << 30
+            if index % 7 != 6:
+                _, expected, logits = cases[which[index]]
+                check_greedy(answer, expected, logits, MARGINS[config["dtype"]])

@@ -1,0 +1,41 @@
+"""How products of few rows are dealt: named shapes fit a multiprocessor, others are left to cuBLAS."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from roseinfer.kernels.cuda.stream import MAX_ROWS, plan
+from rosemodels import llama
+
+#: Of an H200: multiprocessors, and bytes of shared memory that a block may have.
+BLOCKS, SHARED = 132, 227 * 1024
+SHAPES = [name for name in llama.SHAPES if name not in ("llama-tiny", "smollm2-135m")]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("rows", range(1, MAX_ROWS + 1))
+def test_named_shapes_fit(name: str, rows: int) -> None:
+    shape = llama.SHAPES[name]
+    dim, width, ffn = shape.head_dim, shape.width, shape.ffn_width
+    products = [
+        (width, (shape.heads + 2 * shape.kv_heads) * dim, False),
+        (shape.heads * dim, width, False),
+        (width, ffn, True),
+        (ffn, width, False),
+    ]
+    for inputs, outputs, gated in products:
+        how = plan(inputs, outputs, gated, BLOCKS, 1 << (rows - 1).bit_length())
+        assert how is not None and how.depth >= 2
+        assert inputs % how.chunk == 0 and how.chunk % (32 * how.warps) == 0
+        assert outputs % (8 * how.tiles // (1 + gated)) == 0 and how.tiles <= 4
+        assert how.held or not gated  # what is normalised is held
+        sums = 2 * how.warps * 8 * (8 * how.tiles + 8) * 4
+        assert how.ring + how.held * rows * inputs * 2 + sums + 512 <= SHARED
+
+
+def test_shapes_that_do_not_divide_are_left() -> None:
+    assert plan(100, 1024, False, BLOCKS) is None
+    assert plan(1024, 1003, False, BLOCKS) is None
+    assert plan(1024, 8, True, BLOCKS) is not None and plan(1024, 4, True, BLOCKS) is None
