@@ -127,7 +127,8 @@ async def load(port: int, clients: int, tokens: int, rounds: int) -> None:
     """Stream `tokens` to each of `clients`, `rounds` times. Raises ConfigError when a stream breaks."""
     body = {"prompt": _PROMPT, "max_tokens": tokens, "stream": True, "ignore_eos": True, "temperature": 0}
     data = json.dumps(body | {"return_token_ids": True, "stream_options": {"include_usage": True}}).encode()
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(data)
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    head += b"content-length: %d\r\n\r\n" % len(data)
     loop = asyncio.get_running_loop()
     readers = [_Reader(head + data, rounds) for _ in range(clients)]
     for reader in readers:

@@ -86,8 +86,9 @@ class Client:
 def request(path: str, body: Any = None) -> bytes:
     """Of which the response ends with the connection."""
     data = b"" if body is None else json.dumps(body).encode()
-    head = f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n"
-    return head.encode() + b"content-length: %d\r\n\r\n" % len(data) + data
+    head = f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+    kind = b"content-type: application/json\r\n"
+    return head.encode() + kind + b"content-length: %d\r\n\r\n" % len(data) + data
 
 
 def asked(index: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from roseinfer.engine.trace import add_ranges
-from roseinfer.ipc.messages import Record, Recorded
+from roseinfer.ipc.messages import MAX_PROFILE_SECONDS, Record, Recorded
 from roseinfer.request.params import RequestError
 
 log = logging.getLogger(__name__)
@@ -38,11 +39,11 @@ class StepProfiler:
         self._profile: profile | None = None
         self.writing = False
         self.failure: str | None = None  # why the last profile was not written
-        self._left = 0
+        self._left, self._ends = 0, 0.0
         self._path = self._own = self._partial = Path()
 
-    def start(self, folder: str, steps: int | None, with_stack: bool) -> None:
-        """Profile the next `steps` steps (None: until stopped) into a trace in `folder`.
+    def start(self, folder: str, steps: int, with_stack: bool) -> None:
+        """Profile the next `steps` steps into a trace in `folder`, for MAX_PROFILE_SECONDS at most.
 
         Raises:
             RequestError: a profile is running, or there can be no file in the folder.
@@ -65,7 +66,7 @@ class StepProfiler:
             os.environ.setdefault("TEARDOWN_CUPTI", "0")
             os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
         self.failure = None
-        self._left = -1 if steps is None else steps
+        self._left, self._ends = steps, time.monotonic() + MAX_PROFILE_SECONDS
         self._profile = profile(activities=activities, with_stack=with_stack)
         self._profile.start()
         self._send(Record())
@@ -74,7 +75,7 @@ class StepProfiler:
         """To be called after each step."""
         if self._profile is not None:
             self._left -= 1
-            if self._left == 0:
+            if self._left <= 0 or time.monotonic() >= self._ends:
                 self.stop()
 
     def stop(self) -> None:

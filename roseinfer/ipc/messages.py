@@ -12,6 +12,9 @@ from roseinfer.tracing.spans import Span
 
 #: A request's id is `front end << OWNER_SHIFT | number`, so that its tokens find their way back.
 OWNER_SHIFT = 40
+#: What a profile may be at most, in steps and seconds: its events are in memory until it ends.
+MAX_PROFILE_STEPS = 1000
+MAX_PROFILE_SECONDS = 60.0
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -40,10 +43,10 @@ class Query(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class StartProfile(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Profile the next `steps` steps (None: until stopped) into `folder`; a Done answers."""
+    """Profile the next `steps` steps into `folder`; a Done answers."""
 
     folder: str
-    steps: int | None
+    steps: int
     with_stack: bool
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from roseinfer import __version__
 from roseinfer.ipc.messages import CheckBlocks, StartProfile, StopProfile
+from roseinfer.server.access import Access
 from roseinfer.server.http.connection import Connection
 from roseinfer.server.http.errors import BadRequestError, HttpError
 from roseinfer.server.http.parser import HttpRequest
@@ -47,12 +48,13 @@ class App:
         backend: Backend,
         counters: Counters,
         *,
-        api_key: str | None,
+        access: Access,
         max_inflight: int | None,
         tokenize_threads: int,
+        profile_dir: Path | None = None,
     ) -> None:
         self._backend, self._counters = backend, counters
-        self._api_key, self._max_inflight = api_key, max_inflight
+        self._access, self._max_inflight, self._profile_dir = access, max_inflight, profile_dir
         self._tokenizing = ThreadPoolExecutor(tokenize_threads, "tokenize") if tokenize_threads else None
         self._created = int(time.time())
         self._routes: dict[str, tuple[str, Route]] = {
@@ -69,18 +71,26 @@ class App:
             "/v1/chat/completions": ("POST", self._chat),
         }
 
-    async def handle(self, request: HttpRequest, connection: Connection) -> Response | None:
-        """The response; None when the connection's response comes as tokens do. Raises HttpError."""
-        method, route = self._routes.get(request.path, ("", None))
-        if route is None:
-            raise HttpError(404, f"there is no {request.path}")
+    def admit(self, request: HttpRequest) -> HttpError | None:
+        """Why a request is refused by its head alone; strangers learn nothing but that they have no key."""
+        if request.path != "/health" and (
+            error := self._access.check_key(request) or self._access.check_host(request)
+        ):
+            return error
+        method, _ = self._routes.get(request.path, ("", None))
+        if not method:
+            return HttpError(404, f"there is no {request.path[:100]}")
         allowed = ("GET", "HEAD") if method == "GET" else (method,)
         if request.method not in allowed:
-            headers = {"allow": ", ".join(allowed)}
-            raise HttpError(405, f"{request.path} takes {method}", headers=headers)
-        if request.path != "/health":
-            self._authorize(request)
-        return await route(request, connection)
+            return HttpError(405, f"{request.path} takes {method}", headers={"allow": ", ".join(allowed)})
+        kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if method == "POST" and kind != b"application/json":  # a page of another site cannot send it unasked
+            return HttpError(415, "the content-type must be application/json")
+        return None
+
+    async def handle(self, request: HttpRequest, connection: Connection) -> Response | None:
+        """The response to an admitted request; None when it comes as tokens do. Raises HttpError."""
+        return await self._routes[request.path][1](request, connection)
 
     async def _health(self, request: HttpRequest, connection: Connection) -> Response:
         """Whether the engine lives; asks for no key."""
@@ -131,8 +141,17 @@ class App:
 
     async def _start_profile(self, request: HttpRequest, connection: Connection) -> Response:
         """Begin a torch profile of the engine process; see ProfileRequest."""
-        asked = parse(request.body, ProfileRequest)
-        return await self._profile(StartProfile(asked.output_dir, asked.num_steps, asked.with_stack))
+        root = self._profile_dir
+        if root is None:
+            raise HttpError(403, "profiles are off; --profile-dir turns them on")
+        asked = parse(request.take_body(), ProfileRequest)
+        try:
+            folder = (root / asked.output_dir).resolve()
+        except (OSError, ValueError) as error:  # ValueError: a NUL
+            raise BadRequestError(f"output_dir {asked.output_dir!r}: {error}", "output_dir") from None
+        if not folder.is_relative_to(root):
+            raise BadRequestError(f"output_dir must be within {root}", "output_dir")
+        return await self._profile(StartProfile(str(folder), asked.num_steps, asked.with_stack))
 
     async def _stop_profile(self, request: HttpRequest, connection: Connection) -> Response:
         """End it; the trace is written when this answers."""
@@ -146,14 +165,14 @@ class App:
 
     async def _completions(self, request: HttpRequest, connection: Connection) -> None:
         """Continue texts or token ids."""
-        body = parse(request.body, CompletionRequest)
+        body = parse(request.take_body(), CompletionRequest)
         self._check_model(body)
         generation = from_completion(body, self._backend.engine.info.limits.max_model_len)
         await self._generate(body, generation, CompletionFormat(self._backend.model), connection)
 
     async def _chat(self, request: HttpRequest, connection: Connection) -> None:
         """The next message of a conversation."""
-        body = parse(request.body, ChatRequest)
+        body = parse(request.take_body(), ChatRequest)
         self._check_model(body)
         generation = from_chat(body, self._backend.chat_template)
         await self._generate(body, generation, ChatFormat(self._backend.model), connection)
@@ -196,12 +215,6 @@ class App:
             return _encode(tokenizer, most, prompt, special_tokens)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._tokenizing, _encode, tokenizer, most, prompt, special_tokens)
-
-    def _authorize(self, request: HttpRequest) -> None:
-        if self._api_key is not None:
-            given = request.headers.get(b"authorization", b"").removeprefix(b"Bearer ")
-            if not hmac.compare_digest(given, self._api_key.encode()):
-                raise HttpError(401, "the API key is missing or wrong")
 
 
 def _encode(tokenizer: Tokenizer, most: int, text: str, special_tokens: bool) -> NDArray[np.int32]:

@@ -15,7 +15,15 @@ class ServerConfig:
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(8000, "port to listen on; 0 takes a free one and prints it")
     served_model_name: str | None = setting(None, "the name clients use; the model's if not given")
-    api_key: str | None = setting(None, "what clients must send as a bearer token")
+    api_key_file: str | None = setting(
+        None, "file with the keys, one a line, that clients send as bearer tokens; also ROSEINFER_API_KEY"
+    )
+    allowed_host: list[str] | None = setting(
+        None, "another name of this server in Host headers; may be repeated"
+    )
+    insecure: bool = setting(False, "listen beyond this machine without a key")
+    max_buffered_mib: int = setting(512, "MiB of requests and unread answers in a front end; 503 above")
+    profile_dir: str | None = setting(None, "folder for profiles; without it, none can be started")
     max_inflight_requests: int | None = setting(None, "answer 429 above this many answers in flight")
     frontend_processes: int | None = setting(
         None, "processes that speak HTTP; a third of the cores, 8 at most, if not given"
@@ -29,10 +37,9 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port < 2**16:
             raise ConfigError("port must be from 0 to 65535")
-        if self.api_key == "":
-            raise ConfigError("api_key is empty; leave it out to accept every client")
         for name in (
             "max_inflight_requests", "frontend_processes", "stream_interval", "mp_tokenize_workers",
+            "max_buffered_mib",
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,18 +31,27 @@ from roseinfer.ipc.messages import (
     Ready,
     Record,
     Recorded,
+    StopProfile,
     Submit,
     Tokens,
 )
 from roseinfer.request.logprobs import StepLogprobs, TokenLogprobs
 from roseinfer.request.params import Finished, SamplingParams
-from roseinfer.server.http.errors import EngineDeadError, HttpError, InternalError
+from roseinfer.server.http.errors import EngineDeadError, HttpError, InternalError, SilentEngineError
 from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.metrics.observer import Observer
 from roseinfer.server.spinner import Spinner
 from roseinfer.tracing.spans import span
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Seconds for the engine to answer what is no request for tokens: it does so after its step; and to write a
+#: profile.
+ANSWER_TIMEOUT, WRITE_TIMEOUT = 30.0, 600.0
+#: Questions to the engine that may be without an answer.
+MAX_WAITING = 1000
 
 
 class TokenReceiver(Protocol):
@@ -107,22 +116,29 @@ class EngineClient:
         self.alive = False
 
     async def load(self, *, flush: bool = False) -> Load:
-        """The engine's load now, after forgetting its prefix cache where `flush`. Raises EngineDeadError."""
-        if not self.alive:
-            raise EngineDeadError
-        answer: asyncio.Future[Load] = asyncio.get_running_loop().create_future()
-        self._queries.append(answer)
-        self._channel.send(Query(flush))
-        return await answer
+        """The engine's load now, after forgetting its prefix cache where `flush`. Raises EngineDeadError, and
+        HttpError where it does not answer in time."""
+        return await self._ask(Query(flush), self._queries, ANSWER_TIMEOUT)
 
     async def order(self, order: Order) -> Done:
-        """Have the engine do something else than answer requests. Raises EngineDeadError."""
+        """Have the engine do something else than answer requests. Raises EngineDeadError, and HttpError where
+        it does not answer in time."""
+        limit = WRITE_TIMEOUT if isinstance(order, StopProfile) else ANSWER_TIMEOUT
+        return await self._ask(order, self._orders, limit)
+
+    async def _ask(self, message: Query | Order, waiting: deque[asyncio.Future[T]], limit: float) -> T:
+        """Answers come in the order of the messages, so one given up keeps its place until it comes."""
         if not self.alive:
             raise EngineDeadError
-        answer: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
-        self._orders.append(answer)
-        self._channel.send(order)
-        return await answer
+        if len(waiting) >= MAX_WAITING:
+            raise SilentEngineError
+        self._channel.send(message)
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        waiting.append(answer)
+        try:
+            return await asyncio.wait_for(answer, limit)
+        except TimeoutError:
+            raise SilentEngineError from None
 
     def submit(
         self, prompt: NDArray[np.int32], params: SamplingParams, receiver: TokenReceiver, received: float
@@ -134,9 +150,9 @@ class EngineClient:
         if not self.alive:
             raise EngineDeadError
         id, self._next_id = self._next_id, self._next_id + 1
-        self._receivers[id] = receiver
         self._spinner.touch()
         self._channel.send(Submit(id, prompt.tobytes(), params, time.monotonic()))
+        self._receivers[id] = receiver
         self._count_inflight()
         self._observer.submitted(id, len(prompt), received)
         return id

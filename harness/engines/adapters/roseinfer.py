@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from harness.modules import module_command
 from harness.schema.fairness import Fact
 
 _INFO = "/server_info"
+_KEYS = "ROSEINFER_API_KEY"
 #: Places of the ledger's settings on `GET /server_info`.
 _PLACES = {
     "device": "settings.device",
@@ -69,7 +71,8 @@ class Roseinfer(LocalEngine):
             arguments.append("--prefix-cache")
         elif "--no-prefix-cache" in self.flags(installation):
             arguments.append("--no-prefix-cache")
-        return Launch(tuple(arguments), settings.served_name)
+        without_key = {_KEYS: ""} if _KEYS in os.environ else {}  # the load sends none
+        return Launch(tuple(arguments), settings.served_name, without_key)
 
     def help_command(self, installation: Installation) -> list[str]:
         return [*self._cli(installation), "serve", "--help"]
@@ -94,12 +97,14 @@ class Roseinfer(LocalEngine):
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
         if capture.tool == "nsys":
             return EngineProfiler(env={"ROSEINFER_NVTX": "1"})
+        folder = str(capture.folder)
+        arguments = ("--profile-dir", folder) if "--profile-dir" in self.flags(installation) else ()
         body: dict[str, JsonValue] = {
-            "output_dir": str(capture.folder),
+            "output_dir": folder,
             "num_steps": capture.steps,
             "with_stack": capture.stacks,
         }
-        return EngineProfiler(start=Route("/start_profile", body), stop=Route("/stop_profile"))
+        return EngineProfiler(arguments, {}, Route("/start_profile", body), Route("/stop_profile"))
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         arguments: dict[str, JsonValue] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import select
 import sys
 import termios
 import time
@@ -18,14 +19,17 @@ from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from roseinfer.server.http import writer
+from roseinfer.server.http.budget import Account, Budget
 from roseinfer.server.http.errors import HttpError, InternalError
-from roseinfer.server.http.parser import HttpRequest, RequestParser
+from roseinfer.server.http.parser import SLICE, HttpRequest, RequestParser
 from roseinfer.server.http.response import Response
 
 log = logging.getLogger(__name__)
 
-#: Requests that may wait for the one before them on the same connection.
-MAX_PIPELINED = 16
+#: Bytes that may wait, as they came, for the answer to the request before them.
+MAX_PIPELINED_BYTES = 64 << 10
+#: Bytes that the connections of a process may hold unless it is told otherwise.
+MAX_HELD_BYTES = 512 << 20
 #: Seconds: for an unused connection, for a request to come in, for a client that does not read its answer
 #: at all, and for one that was refused to read why.
 IDLE_TIMEOUT = RECEIVE_TIMEOUT = STALL_TIMEOUT = 60.0
@@ -51,11 +55,13 @@ Handler = Callable[[HttpRequest, "Connection"], Awaitable[Response | None]]
 @dataclass(eq=False)
 class Connections:
     """All connections of one front end, and what they share. A handler gives a Response, or None when it has
-    left an `Producer` with the connection."""
+    left an `Producer` with the connection. `admit` says why a request is refused whose head has come."""
 
     handler: Handler
     error_response: Callable[[HttpError], Response]
     on_close: Callable[[], None]
+    admit: Callable[[HttpRequest], HttpError | None] = lambda request: None
+    budget: Budget = field(default_factory=lambda: Budget(MAX_HELD_BYTES))
     all: set[Connection] = field(default_factory=set)
     stopping: bool = False
     none_left: asyncio.Event = field(default_factory=asyncio.Event)
@@ -65,6 +71,14 @@ class Connections:
         now = time.monotonic()
         for connection in list(self.all):
             connection.check(now)
+        if self.budget.exceeded:
+            self._end_slowest_reader()
+
+    def _end_slowest_reader(self) -> None:
+        """The client that has left most unread must not keep the others out."""
+        most = max(self.all, key=lambda connection: connection.unsent, default=None)
+        if most is not None and most.unsent:
+            most.abort()
 
     def stop(self) -> None:
         """Close connections as soon as each has its response."""
@@ -90,13 +104,18 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._parser = RequestParser(self._take, self._continue)
-        self._waiting: deque[HttpRequest] = deque()
+        self._account = Account(connections.budget)
+        self._parser = RequestParser(self._take, self._continue, connections.admit, self._account)
+        self._waiting: deque[HttpRequest] = deque()  # of the slice that was parsed last
+        self._rest = bytearray()  # what came after it
+        self._error: HttpError | None = None  # why nothing can be read on, once all before it is answered
         self._request: HttpRequest | None = None
         self._task: asyncio.Task[None] | None = None
         self._producer: Producer | None = None
-        self._paused = self._lingering = self._continuing = False
-        self._since, self._unread = time.monotonic(), 0
+        self._paused = self._lingering = self._continuing = self._deaf = False
+        self.unsent = 0  # bytes that count as held while the client does not read
+        self._since = self._read = time.monotonic()
+        self._unread = 0
 
     @property
     def busy(self) -> bool:
@@ -113,7 +132,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not registered as subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
-        self._write = self._transport.write
+        self._write: Callable[[bytes], None] = self._transport.write
         self._connections.all.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -123,35 +142,81 @@ class Connection(asyncio.Protocol):
         if self._producer is not None:
             self._producer.close()
             self._producer = None
+        self._parser.close()
+        self._account.close()
         self._waiting.clear()
+        self._rest, self._error, self._request, self._write = bytearray(), None, None, _write_nothing
 
     def data_received(self, data: bytes) -> None:
-        if self._lingering:
+        if self._lingering or self._error is not None:
             return
-        try:
-            self._parser.feed(data)
-        except HttpError as error:
-            self._refuse(error)
+        if self._request is None and not self._rest and not self._paused:
+            self._parse(data)
+        else:
+            self._keep(data)
 
     def pause_writing(self) -> None:
-        self._paused, self._since = True, time.monotonic()
+        self._paused, self._read = True, time.monotonic()
+        self._count_unsent(self._transport.get_write_buffer_size())
         if self._producer is not None:
             self._producer.pause()
 
     def resume_writing(self) -> None:
         self._paused = False
+        self._count_unsent(0)
         if self._producer is not None:
             self._producer.resume()
+        self._advance()
+
+    def _count_unsent(self, size: int) -> None:
+        self._account.hold(size - self.unsent)
+        self.unsent = size
 
     # One request after the other.
+
+    def _parse(self, data: bytes) -> None:
+        """As far as the end of a request; the rest waits as it is."""
+        try:
+            for start in range(0, len(data), SLICE):
+                if self._request is not None:
+                    self._keep(data[start:])
+                    return
+                self._parser.feed(data if len(data) <= SLICE else data[start : start + SLICE])
+        except HttpError as error:
+            self._error = error.with_traceback(None)
+            self._advance()
+
+    def _keep(self, data: bytes) -> None:
+        """For when the answers before it are made and the client has taken enough of them."""
+        self._rest += data
+        self._account.hold(len(data))
+        if len(self._rest) > MAX_PIPELINED_BYTES and not self._deaf:
+            self._deaf = True
+            self._transport.pause_reading()
+
+    def _advance(self) -> None:
+        """Go on with what waits, where nothing is in its way."""
+        if self._request is not None or self._paused or self._lingering or self._transport.is_closing():
+            return
+        if self._waiting:
+            self._next()
+        elif self._error is not None:
+            self._refuse(self._error)
+        elif self._rest:
+            rest, self._rest = bytes(self._rest), bytearray()
+            self._account.hold(-len(rest))
+            self._parse(rest)
+        elif self._continuing:
+            self._continue()
+        if self._deaf and len(self._rest) <= MAX_PIPELINED_BYTES and not self._transport.is_closing():
+            self._deaf = False
+            self._transport.resume_reading()
 
     def _take(self, request: HttpRequest) -> None:
         self._waiting.append(request)
         self._continuing = False  # the body came without
         if self._request is None:
             self._next()
-        elif len(self._waiting) >= MAX_PIPELINED:
-            self._transport.pause_reading()
 
     def _continue(self) -> None:
         """The client asks whether to send a body (`expect: 100-continue`): it may when the answers before are
@@ -166,7 +231,10 @@ class Connection(asyncio.Protocol):
 
     async def _handle(self, request: HttpRequest) -> None:
         try:
-            response = await self._connections.handler(request, self)
+            if request.refusal is not None:
+                response: Response | None = self._connections.error_response(request.refusal)
+            else:
+                response = await self._connections.handler(request, self)
         except HttpError as error:
             response = self._connections.error_response(error)
         except Exception:
@@ -179,20 +247,15 @@ class Connection(asyncio.Protocol):
     def _done(self) -> None:
         request, self._producer = self._request, None
         assert request is not None
+        self._account.hold(-request.held)
         self._request, self._since = None, time.monotonic()
         if not request.keep_alive or self._connections.stopping:
             self._transport.close()
-        elif self._waiting:
-            self._transport.resume_reading()
-            self._next()
-        elif self._continuing:
-            self._continue()
+        else:
+            self._advance()
 
     def _refuse(self, error: HttpError) -> None:
         """Answer what cannot be read on from; drop what still comes, so that the client can read why."""
-        if self._request is not None or self._transport.is_closing():
-            self.abort()
-            return
         self._lingering, self._since = True, time.monotonic()
         self._write(writer.whole(self._connections.error_response(error), keep_alive=False, with_body=True))
         self._transport.write_eof()
@@ -236,22 +299,36 @@ class Connection(asyncio.Protocol):
         """Close it if nothing has moved for too long. What the client reads is a move."""
         unread = self._count_unread()
         if unread < self._unread:
-            self._since = now
+            self._read = now
         self._unread = unread
-        receiving = self._request is None and self._parser.receiving and not self._lingering
-        waited = now - (self._parser.began if receiving else self._since)
-        if self._lingering:
-            limit = LINGER_TIMEOUT
-        elif self._request is None:
-            limit = RECEIVE_TIMEOUT if receiving else IDLE_TIMEOUT
-        else:
-            limit = STALL_TIMEOUT if self._paused else waited
-        if waited <= limit:
+        if self._paused:
+            self._count_unsent(self._transport.get_write_buffer_size())
+        if self._deaf and self._client_has_left():
+            self.abort()
             return
-        if receiving:
+        receiving = self._request is None and self._parser.receiving and not self._lingering
+        if self._lingering:
+            since, limit = self._since, LINGER_TIMEOUT
+        elif self._paused:
+            since, limit = self._read, STALL_TIMEOUT
+        elif self._request is not None:
+            return
+        elif receiving:
+            since, limit = self._parser.began, RECEIVE_TIMEOUT
+        else:
+            since, limit = max(self._since, self._read), IDLE_TIMEOUT
+        if now - since <= limit:
+            return
+        if receiving and not self._paused:
             self._refuse(HttpError(408, f"the request took longer than {RECEIVE_TIMEOUT:.0f} s to come in"))
         else:
             self.abort()
+
+    def _client_has_left(self) -> bool:
+        """Its end of the connection is closed; asked for where nothing is read that would show it."""
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket"), select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def _count_unread(self) -> int:
         """Bytes that the client has yet to take: here, and in the kernel, which takes more only now and then;
@@ -269,3 +346,7 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close it at once."""
         self._transport.abort()
+
+
+def _write_nothing(data: bytes) -> None:
+    """What a closed connection writes."""

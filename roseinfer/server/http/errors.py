@@ -34,3 +34,10 @@ class EngineDeadError(HttpError):
 
     def __init__(self) -> None:
         super().__init__(503, "the engine has stopped")
+
+
+class SilentEngineError(HttpError):
+    """The engine process is there and does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__(503, "the engine does not answer", headers={"retry-after": "1"})

@@ -4,41 +4,71 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httptools
 
+from roseinfer.server.http.budget import Account
 from roseinfer.server.http.errors import HttpError
 
 MAX_BODY_BYTES = 32 << 20
 MAX_HEAD_BYTES = 64 << 10
+MAX_HEADERS = 128
+#: Of trailers, which are not used, and of one chunk's size line.
+MAX_TRAILER_BYTES = 8 << 10
+#: Bytes that are parsed at a time: limits are seen between two slices, and so is the end of a request.
+SLICE = 16 << 10
 
 
 @dataclass(slots=True)
 class HttpRequest:
-    """A request as it came, at the monotonic time `received` (s); header names are in lower case."""
+    """A request as it came, at the monotonic time `received` (s); header names are in lower case.
+
+    `held`: bytes of it that count as held. With a `refusal`, its body was dropped.
+    """
 
     method: str
     path: str
     headers: dict[bytes, bytes]
-    body: bytearray
     keep_alive: bool
     chunked: bool
-    received: float
+    body: bytearray = field(default_factory=bytearray)
+    received: float = 0.0
+    held: int = 0
+    refusal: HttpError | None = None
+
+    def take_body(self) -> bytearray:
+        """The body, which is then the caller's alone."""
+        body, self.body = self.body, bytearray()
+        return body
 
 
 class RequestParser:
-    """Parses what one connection receives. `on_request` is called with each request, `on_expect` when a
-    client asks whether it may send the body."""
+    """Parses what one connection receives.
 
-    def __init__(self, on_request: Callable[[HttpRequest], None], on_expect: Callable[[], None]) -> None:
-        self._on_request, self._on_expect = on_request, on_expect
+    Args:
+        on_request: called with each request.
+        on_expect: called when a client asks whether it may send the body.
+        admit: says why a request whose head has come is refused; its body is then not kept.
+        account: counts what is held.
+    """
+
+    def __init__(
+        self,
+        on_request: Callable[[HttpRequest], None],
+        on_expect: Callable[[], None],
+        admit: Callable[[HttpRequest], HttpError | None],
+        account: Account,
+    ) -> None:
+        self._on_request, self._on_expect, self._admit, self._account = on_request, on_expect, admit, account
         self._parser = httptools.HttpRequestParser(self)
-        self._head_bytes = 0
+        self._request: HttpRequest | None = None  # its head has come, its body has not
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
-        self._body = bytearray()
         self._upgrading = False
+        self._head_bytes = self._body_bytes = self._trailer_bytes = 0
+        self._framing = 0  # bytes of a body that are not content, less its content, at most
+        self._outside = 0  # bytes since its last content, at most
         self.began = time.monotonic()
 
     @property
@@ -46,9 +76,18 @@ class RequestParser:
         """Whether a part of a request has come, at `began` (monotonic, s)."""
         return bool(self._url)
 
+    def close(self) -> None:
+        """Forget everything. The parser refers to this object: without this, only the garbage collector would
+        free what it holds."""
+        self._parser = self._on_request = self._on_expect = self._admit = None  # type: ignore[assignment]
+        self._request, self._url, self._headers = None, b"", {}
+
     def feed(self, data: bytes) -> None:
-        """Take in what came. Raises HttpError where nothing can be read on from it."""
-        self._head_bytes += len(data)
+        """Take in what came, a slice at most. Raises HttpError where nothing can be read on from it."""
+        size = len(data)
+        self._head_bytes += size
+        self._framing += size
+        self._outside += size
         try:
             while data:
                 data = self._parse(data)
@@ -56,8 +95,11 @@ class RequestParser:
             if isinstance(error.__context__, HttpError):
                 raise error.__context__ from None
             raise HttpError(400, f"this is no HTTP request: {error}") from None
-        if self._head_bytes > MAX_HEAD_BYTES:
-            raise HttpError(431, f"head or trailers are larger than {MAX_HEAD_BYTES} bytes")
+        if self._request is None:
+            if self._head_bytes > MAX_HEAD_BYTES:
+                raise HttpError(431, f"the head is larger than {MAX_HEAD_BYTES} bytes")
+        elif self._outside > MAX_TRAILER_BYTES or self._framing > MAX_HEAD_BYTES:
+            raise HttpError(431, f"trailers are larger than {MAX_TRAILER_BYTES} bytes, or chunks too small")
 
     def _parse(self, data: bytes) -> bytes:
         """Returns what is still to parse: the parser takes a request that offers another protocol to have no
@@ -78,40 +120,76 @@ class RequestParser:
     # What the parser calls.
 
     def on_message_begin(self) -> None:
-        self._url, self._headers, self._body = b"", {}, bytearray()
+        self._request, self._url, self._headers = None, b"", {}
+        self._body_bytes = self._trailer_bytes = 0
         self.began = time.monotonic()
 
     def on_url(self, url: bytes) -> None:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value
+        if self._request is not None:  # a trailer: nobody may rely on it, so it is not kept
+            self._trailer_bytes += len(name) + len(value) + 4
+            if self._trailer_bytes > MAX_TRAILER_BYTES:
+                raise HttpError(431, f"trailers are larger than {MAX_TRAILER_BYTES} bytes")
+            return
+        name = name.lower()
+        if name == b"host" and name in self._headers:
+            raise HttpError(400, "two Host headers")
+        self._headers[name] = value
+        if len(self._headers) > MAX_HEADERS:
+            raise HttpError(431, f"more than {MAX_HEADERS} headers")
 
     def on_headers_complete(self) -> None:
         self._upgrading = self._parser.should_upgrade() and self._parser.get_method() != b"CONNECT"
         if self._upgrading:
             return
-        self._head_bytes = -MAX_BODY_BYTES  # what follows is a body, and trailers
-        if self._headers.get(b"expect", b"").lower() == b"100-continue":
+        self._framing = self._outside = 0
+        headers = self._headers
+        self._request = request = HttpRequest(
+            method=self._parser.get_method().decode("latin-1"),
+            path=self._url.partition(b"?")[0].decode("latin-1"),
+            headers=headers,
+            keep_alive=self._parser.should_keep_alive(),
+            chunked=self._parser.get_http_version() != "1.0",
+        )
+        length = int(headers.get(b"content-length", b"0"))
+        self._check_body(length)
+        request.refusal = self._admit(request)
+        if request.refusal is None:
+            self._hold(request, len(self._url) + sum(len(name) + len(headers[name]) for name in headers))
+            self._account.check(length)
+        if headers.get(b"expect", b"").lower() == b"100-continue":
+            if request.refusal is not None:
+                refusal = request.refusal
+                raise HttpError(refusal.status, str(refusal), refusal.param, refusal.headers)
             self._on_expect()
 
     def on_body(self, body: bytes) -> None:
-        self._body += body
-        if len(self._body) > MAX_BODY_BYTES:
-            raise HttpError(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+        request = self._request
+        assert request is not None
+        self._outside = 0
+        self._framing -= 2 * len(body)  # what is not content may be as much as the content
+        self._body_bytes += len(body)
+        self._check_body(self._body_bytes)
+        if request.refusal is None:
+            request.body += body
+            self._hold(request, len(body))
+            self._account.check()
 
     def on_message_complete(self) -> None:
         if self._upgrading:
             return
+        request, self._request, self._url, self._headers = self._request, None, b"", {}
+        assert request is not None
         self._head_bytes = 0
-        request = HttpRequest(
-            method=self._parser.get_method().decode("latin-1"),
-            path=self._url.partition(b"?")[0].decode("latin-1"),
-            headers=self._headers,
-            body=self._body,
-            keep_alive=self._parser.should_keep_alive(),
-            chunked=self._parser.get_http_version() != "1.0",
-            received=time.monotonic(),
-        )
-        self._url = b""
+        request.received = time.monotonic()
         self._on_request(request)
+
+    def _hold(self, request: HttpRequest, size: int) -> None:
+        request.held += size
+        self._account.hold(size)
+
+    def _check_body(self, size: int) -> None:
+        if size > MAX_BODY_BYTES:
+            raise HttpError(413, f"the body is larger than {MAX_BODY_BYTES} bytes")

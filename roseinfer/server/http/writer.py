@@ -5,8 +5,10 @@ from __future__ import annotations
 from roseinfer.server.http.response import Response
 
 _REASONS = {
-    200: b"OK", 400: b"Bad Request", 401: b"Unauthorized", 404: b"Not Found", 405: b"Method Not Allowed",
-    408: b"Request Timeout", 409: b"Conflict", 413: b"Content Too Large", 429: b"Too Many Requests",
+    200: b"OK", 400: b"Bad Request", 401: b"Unauthorized",
+    403: b"Forbidden", 404: b"Not Found", 405: b"Method Not Allowed",
+    408: b"Request Timeout", 409: b"Conflict", 413: b"Content Too Large",
+    415: b"Unsupported Media Type", 429: b"Too Many Requests",
     431: b"Request Header Fields Too Large", 500: b"Internal Server Error", 503: b"Service Unavailable",
 }  # fmt: skip
 _STREAM_HEAD = (

@@ -40,6 +40,7 @@ class Completion:
         self._ids: list[int] = []  # the engine's, of each choice
         self._open = 0  # choices that have not ended
         self._prompt_tokens = self._cached_tokens = 0
+        self._ended_tokens = 0  # of the choices that are forgotten
         self._bodies: list[ChoiceBody] = []
 
     def start(self, generation: Generation, prompts: list[NDArray[np.int32]]) -> None:
@@ -63,9 +64,15 @@ class Completion:
         """The client has read."""
 
     def close(self) -> None:
-        """Free what the engine still has of this request."""
+        """Free what the engine still has of this request, and the choices."""
         for id in self._ids:
             self._backend.engine.discard(id)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Let go of the choices, which refer to this object: both are then freed without a collection."""
+        self._ended_tokens += sum(choice.tokens for choice in self._choices)
+        self._choices.clear()
 
     def fail(self, error: HttpError) -> None:
         """End all choices with `error`."""
@@ -76,7 +83,7 @@ class Completion:
 
     def usage(self) -> Usage:
         """Tokens so far."""
-        made = sum(choice.tokens for choice in self._choices)
+        made = self._ended_tokens + sum(choice.tokens for choice in self._choices)
         usage = Usage(self._prompt_tokens, made, self._prompt_tokens + made)
         if not self._backend.engine.info.config.prefix_cache:
             return usage
@@ -100,7 +107,9 @@ class Completion:
         self._bodies.append(body)
         if last:
             bodies = sorted(self._bodies, key=lambda body: body.index)
-            self._connection.respond(Response(200, self._format.whole(bodies, self.usage())))
+            response = Response(200, self._format.whole(bodies, self.usage()))
+            self._forget()
+            self._connection.respond(response)
 
     def _send_error(self, error: HttpError) -> None:
         self._connection.respond(error_response(error))

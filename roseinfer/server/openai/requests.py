@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from roseinfer.ipc.messages import MAX_PROFILE_STEPS
 from roseinfer.server.http.errors import BadRequestError
 
 T = TypeVar("T")
@@ -79,10 +80,10 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
 
 class ProfileRequest(msgspec.Struct, frozen=True):
     """`POST /start_profile`: a torch profile of the engine's next `num_steps` steps (without it: until
-    `/stop_profile`), written into `output_dir`."""
+    `/stop_profile`), written into `output_dir` within the server's folder for profiles."""
 
-    output_dir: str
-    num_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    output_dir: str = "."
+    num_steps: Annotated[int, msgspec.Meta(ge=1, le=MAX_PROFILE_STEPS)] = MAX_PROFILE_STEPS
     with_stack: bool = False
 
 

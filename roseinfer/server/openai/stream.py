@@ -94,7 +94,12 @@ class StreamedCompletion(Completion):
             self._write(_event(error_body(error)))
             self._end()
 
+    def _forget(self) -> None:
+        super()._forget()
+        self._streamed.clear()
+
     def _end(self) -> None:
+        self._forget()
         self.begin()(_event(b"[DONE]"))
         self._connection.end_stream()
 

@@ -11,6 +11,7 @@ from types import TracebackType
 import msgspec
 
 from roseinfer.config import EngineConfig
+from roseinfer.server.access import KEYS
 from roseinfer.server.process.child import Child
 
 #: Turns for which a thread of GNU OpenMP waits awake for the others before it sleeps, about 0.1 ms. Its own
@@ -29,9 +30,10 @@ KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "LRU_CACHE_CAPACITY": 
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """What the engine process is started with."""
+    """What the engine process is started with: not the API keys."""
     spin = {} if "OMP_WAIT_POLICY" in inherited else SPIN
-    return {**HUGE_PAGES, **KERNELS_KEPT, **spin, **inherited}
+    needed = {name: value for name, value in inherited.items() if name != KEYS}
+    return {**HUGE_PAGES, **KERNELS_KEPT, **spin, **needed}
 
 
 class EngineProcess:

@@ -2,7 +2,7 @@
 
 The first front end is the server's parent process. The others are started as
 `python -m roseinfer.server.process.front_end` with INDEX ENGINE_FD HANDOVER_FD COUNTERS_FD SETTINGS, get
-their connections over the handover socket, and end when it closes.
+their connections over the handover socket, API keys in the environment, and end when that socket closes.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 import uvloop
 
 from roseinfer.config import ConfigError
 from roseinfer.model_folder import model_folder
+from roseinfer.server.access import Access, api_keys
 from roseinfer.server.app import App
 from roseinfer.server.config import ServerConfig
 from roseinfer.server.engine_client import EngineClient
+from roseinfer.server.http.budget import Budget
 from roseinfer.server.http.connection import Connection, Connections
 from roseinfer.server.http.errors import EngineDeadError
 from roseinfer.server.metrics.counters import Counters
@@ -53,6 +56,7 @@ class FrontEnd:
         self,
         index: int,
         settings: Settings,
+        keys: Sequence[str],
         channel: socket.socket,
         counters: Counters,
         on_death: Callable[[], None],
@@ -66,12 +70,19 @@ class FrontEnd:
         app = App(
             backend,
             counters,
-            api_key=server.api_key,
+            access=Access(keys, server.allowed_host or ()),
             max_inflight=server.max_inflight_requests,
             tokenize_threads=server.tokenize_threads if server.mp_async_admit else 0,
+            profile_dir=None if server.profile_dir is None else Path(server.profile_dir).resolve(),
         )
         self._detokenizer = backend.detokenizer
-        self._connections = Connections(app.handle, error_response, counters.count_closed)
+        self._connections = Connections(
+            app.handle,
+            error_response,
+            counters.count_closed,
+            app.admit,
+            Budget(server.max_buffered_mib << 20),
+        )
         self._adopting: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -137,7 +148,7 @@ async def _main(index: int, engine: int, handover: int, counters: int, settings:
     ended = asyncio.Event()
     numbers = Counters(counters, settings.server.num_front_ends, index)
     channel = socket.socket(fileno=engine)
-    front_end = FrontEnd(index, settings, channel, numbers, ended.set)
+    front_end = FrontEnd(index, settings, api_keys(None), channel, numbers, ended.set)
     await _serve(front_end, socket.socket(fileno=handover), ended)
 
 

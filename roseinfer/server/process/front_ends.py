@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
+from roseinfer.server.access import KEYS
 from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.process.child import Child
 
@@ -20,7 +22,10 @@ RETRY = 0.5
 class FrontEnds:
     """Front ends 1, 2, … as processes. Leaving the context ends them."""
 
-    def __init__(self, settings: bytes, channels: list[socket.socket], counters: Counters) -> None:
+    def __init__(
+        self, settings: bytes, keys: Sequence[str], channels: list[socket.socket], counters: Counters
+    ) -> None:
+        environment = {**os.environ, KEYS: "\n".join(keys)} if keys else None
         self.children: list[Child] = []
         self.handovers: list[socket.socket] = []
         for index, channel in enumerate(channels, 1):
@@ -29,7 +34,9 @@ class FrontEnds:
             arguments = [*map(str, numbers), settings.decode()]
             sockets = [channel, theirs]
             module = "roseinfer.server.process.front_end"
-            self.children.append(Child(module, arguments, sockets, shared=[counters.fd]))
+            self.children.append(
+                Child(module, arguments, sockets, shared=[counters.fd], environment=environment)
+            )
             self.handovers.append(ours)
 
     def __enter__(self) -> FrontEnds:

@@ -8,6 +8,7 @@ import msgspec
 
 from roseinfer.config import EngineConfig
 from roseinfer.model_folder import model_folder
+from roseinfer.server.access import api_keys, check_exposure
 from roseinfer.server.config import ServerConfig
 from roseinfer.server.process.engine_process import EngineProcess
 from roseinfer.server.process.listen import bind
@@ -17,22 +18,22 @@ def launch(engine: EngineConfig, server: ServerConfig, module: str = "roseinfer.
     """Serve until a signal to stop. Returns the process's exit code. Raises ConfigError before serving."""
     model_folder(engine.model)  # no process is started for a model that is not there
     front_ends = server.num_front_ends
+    keys = api_keys(server.api_key_file)
     _allow_many_connections()
-    with (
-        bind(server.host, server.port) as listener,
-        EngineProcess(engine, front_ends, module) as process,
-    ):
-        # Imported while the engine loads.
-        from roseinfer.server.metrics.counters import Counters
-        from roseinfer.server.process.front_end import Settings
-        from roseinfer.server.process.front_ends import FrontEnds
-        from roseinfer.server.process.serve import serve
+    with bind(server.host, server.port) as listener:
+        check_exposure(listener, keys, server.insecure)
+        with EngineProcess(engine, front_ends, module) as process:
+            # Imported while the engine loads.
+            from roseinfer.server.metrics.counters import Counters
+            from roseinfer.server.process.front_end import Settings
+            from roseinfer.server.process.front_ends import FrontEnds
+            from roseinfer.server.process.serve import serve
 
-        counters = Counters.create(front_ends)
-        settings = Settings(server, engine.model)
-        channels = process.sockets[1:]
-        with FrontEnds(msgspec.json.encode(settings), channels, counters) as others:
-            return serve(process, others, listener, counters, settings)
+            counters = Counters.create(front_ends)
+            settings = Settings(server, engine.model)
+            channels = process.sockets[1:]
+            with FrontEnds(msgspec.json.encode(settings), keys, channels, counters) as others:
+                return serve(process, others, listener, counters, settings, keys)
 
 
 def _allow_many_connections() -> None:

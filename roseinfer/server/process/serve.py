@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import uvloop
@@ -29,6 +29,7 @@ def serve(
     listener: socket.socket,
     counters: Counters,
     settings: Settings,
+    keys: Sequence[str],
 ) -> int:
     """Answer requests on `listener` until a signal to stop, or until a process ends that must not.
 
@@ -36,7 +37,7 @@ def serve(
     Raises ConfigError before serving.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(engine, others, listener, counters, settings))
+        return runner.run(_serve(engine, others, listener, counters, settings, keys))
 
 
 async def _serve(
@@ -45,6 +46,7 @@ async def _serve(
     listener: socket.socket,
     counters: Counters,
     settings: Settings,
+    keys: Sequence[str],
 ) -> int:
     loop = asyncio.get_running_loop()
     died: asyncio.Future[tuple[str, Child] | None] = loop.create_future()
@@ -56,7 +58,7 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     front_end = FrontEnd(
-        0, settings, engine.sockets[0], counters, lambda: stop("the engine process", engine.child)
+        0, settings, keys, engine.sockets[0], counters, lambda: stop("the engine process", engine.child)
     )
     starting = asyncio.ensure_future(_start(front_end, engine, others, stop))
     either: list[asyncio.Future[Any]] = [starting, died]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -69,7 +71,9 @@ class Serving:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         with contextlib.closing(connection):
             data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-            connection.request(method or ("GET" if body is None else "POST"), path, data, headers or {})
+            method = method or ("GET" if body is None else "POST")
+            json_type = {} if method == "GET" else {"content-type": "application/json"}
+            connection.request(method, path, data, json_type | (headers or {}))
             response = connection.getresponse()
             return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
 
@@ -110,17 +114,37 @@ class Serving:
 Serve = Callable[..., Serving]
 
 
-def start(model: str, *options: str) -> subprocess.Popen[str]:
+def start(model: str, *options: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "roseinfer.cli", "serve", "--model", model, "--port", "0"]
     command += ["--device", "cpu", "--dtype", "fp32", "--threads", "1", "--no-warmup", *options]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | (environment or {}))
 
 
 @pytest.fixture(scope="session")
-def serving(text_model: Any, integration: None) -> Iterator[Serving]:
+def profile_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `serving` writes profiles."""
+    return tmp_path_factory.mktemp("profiles")
+
+
+@pytest.fixture
+def profiles(profile_root: Path) -> Path:
+    """A folder for the profiles of one test."""
+    return Path(tempfile.mkdtemp(dir=profile_root))
+
+
+@pytest.fixture(scope="session")
+def serving(text_model: Any, integration: None, profile_root: Path) -> Iterator[Serving]:
     """One server with two front ends for all tests that leave it alive."""
-    options = ("--served-model-name", "tiny", "--frontend-processes", "2")
+    options = ("--served-model-name", "tiny", "--frontend-processes", "2", "--profile-dir", str(profile_root))
     server = Serving(start(str(text_model.folder), *options))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def single(text_model: Any, integration: None) -> Iterator[Serving]:
+    """One server with one front end, whose memory is watched, for all tests that leave it alive."""
+    server = Serving(start(str(text_model.folder), "--frontend-processes", "1"))
     yield server
     server.close()
 
@@ -130,8 +154,10 @@ def serve(text_model: Any, integration: None) -> Iterator[Serve]:
     """Start a server of one's own; it is gone after the test."""
     with contextlib.ExitStack() as stack:
 
-        def run(*options: str, folder: Path | None = None) -> Serving:
-            server = Serving(start(str(folder or text_model.folder), *options))
+        def run(
+            *options: str, folder: Path | None = None, environment: dict[str, str] | None = None
+        ) -> Serving:
+            server = Serving(start(str(folder or text_model.folder), *options, environment=environment))
             stack.callback(server.close)
             return server
 

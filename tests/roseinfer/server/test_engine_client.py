@@ -10,9 +10,20 @@ import numpy as np
 import pytest
 
 from roseinfer.ipc.engine_channel import EngineChannels
-from roseinfer.ipc.messages import PackedLogprobs, Ready, Submit, ToEngine, Tokens
+from roseinfer.ipc.messages import (
+    CheckBlocks,
+    Done,
+    Load,
+    PackedLogprobs,
+    Ready,
+    StartProfile,
+    Submit,
+    ToEngine,
+    Tokens,
+)
 from roseinfer.request.logprobs import StepLogprobs, TokenLogprobs
 from roseinfer.request.params import Finished, FinishReason, SamplingParams
+from roseinfer.server import engine_client
 from roseinfer.server.engine_client import EngineClient
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.metrics.counters import Counters
@@ -67,6 +78,35 @@ def test_an_error_in_one_answer_ends_that_answer_alone(text_model: Any) -> None:
         assert whole.tokens == [7, 7] and whole.error is None
         assert [one.error.status for one in broken if one.error is not None] == [500, 500]
         assert client.alive and not died.is_set()
+        client.stop()
+        theirs.close()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_questions_end_whatever_the_engine_does(text_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that cannot be sent leaves nobody waiting, and one without an answer ends; later ones are right."""
+    monkeypatch.setattr(engine_client, "ANSWER_TIMEOUT", 0.2)
+
+    async def test() -> None:
+        ours, theirs = socket.socketpair()
+        engine: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
+        engine.send(0, Ready(text_model.llm.engine.info))
+        client = EngineClient(ours, 0, Counters.create(1), lambda: None)
+        await client.start()
+        with pytest.raises(OverflowError):
+            await client.order(StartProfile("folder", 2**64, False))
+        for question in (client.load, lambda: client.order(CheckBlocks())):
+            with pytest.raises(HttpError) as silent:
+                await question()
+            assert silent.value.status == 503
+        engine.send(0, Load(1, 0, 0.0, 0, 0, 0))
+        engine.send(0, Done("late"))
+        load, done = asyncio.ensure_future(client.load()), asyncio.ensure_future(client.order(CheckBlocks()))
+        await asyncio.sleep(0.05)
+        engine.send(0, Load(2, 0, 0.0, 0, 0, 0))
+        engine.send(0, Done("in time"))
+        assert (await load).running == 2 and (await done).error == "in time"
         client.stop()
         theirs.close()
 

@@ -23,22 +23,22 @@ def read(trace: Path) -> list[dict[str, Any]]:
     return events
 
 
-def test_profile_holds_the_steps_asked_for(serving: Any, tmp_path: Path) -> None:
-    started = serving.request("/start_profile", {"output_dir": str(tmp_path / "made"), "num_steps": 3})
+def test_profile_holds_the_steps_asked_for(serving: Any, profiles: Path) -> None:
+    started = serving.request("/start_profile", {"output_dir": str(profiles / "made"), "num_steps": 3})
     assert started.status == 200
-    assert not list((tmp_path / "made").iterdir())  # the first file is the end
+    assert not list((profiles / "made").iterdir())  # the first file is the end
     assert serving.complete(PROMPT, max_tokens=8, ignore_eos=True).status == 200
     assert serving.request("/stop_profile", method="POST").status == 200
-    (trace,) = (tmp_path / "made").iterdir()
+    (trace,) = (profiles / "made").iterdir()
     events = read(trace)
     forwards = [event["name"] for event in events if ".model" in event.get("name", "")]
     assert len(forwards) == 3
     assert forwards.count("roseinfer.prefill_batch.model_forward") == 1
 
 
-def test_every_range_in_whichever_process(serving: Any, tmp_path: Path) -> None:
+def test_every_range_in_whichever_process(serving: Any, profiles: Path) -> None:
     """On one clock: what a front end does with a step comes after the step; two profiles hold their own."""
-    for folder in (tmp_path / "first", tmp_path / "second"):
+    for folder in (profiles / "first", profiles / "second"):
         before = time.time_ns()
         assert serving.request("/start_profile", {"output_dir": str(folder)}).status == 200
         assert serving.complete("To be, or not", max_tokens=6, ignore_eos=True).status == 200
@@ -60,24 +60,25 @@ def test_every_range_in_whichever_process(serving: Any, tmp_path: Path) -> None:
         assert all(before < base + 1e3 * e["ts"] < after for e in (tokenized, *shown))
 
 
-def test_profiles_that_cannot_be(serving: Any, tmp_path: Path) -> None:
+def test_profiles_that_cannot_be(serving: Any, profiles: Path) -> None:
     assert serving.request("/start_profile", {"output_dir": 5}).status == 400
-    assert serving.request("/start_profile", {"output_dir": str(tmp_path), "num_steps": 0}).status == 400
+    assert serving.request("/start_profile", {"output_dir": str(profiles), "num_steps": 0}).status == 400
     for folder in ("/proc", "a\0b", "/dev/null", "a" * 300):
         assert serving.request("/start_profile", {"output_dir": folder}).status == 400
-    nowhere = serving.request("/start_profile", {"output_dir": "/proc/nowhere"})
-    assert nowhere.status == 400 and "/proc/nowhere" in nowhere.json["error"]["message"]
-    assert serving.request("/start_profile", {"output_dir": str(tmp_path)}).status == 200
-    twice = serving.request("/start_profile", {"output_dir": str(tmp_path)})
+    (profiles / "file").touch()
+    nowhere = serving.request("/start_profile", {"output_dir": str(profiles / "file" / "nowhere")})
+    assert nowhere.status == 400 and "file/nowhere" in nowhere.json["error"]["message"]
+    assert serving.request("/start_profile", {"output_dir": str(profiles)}).status == 200
+    twice = serving.request("/start_profile", {"output_dir": str(profiles)})
     assert twice.status == 400 and "/stop_profile" in twice.json["error"]["message"]
     assert serving.request("/stop_profile", method="POST").status == 200
     assert serving.request("/stop_profile", method="POST").status == 200
 
 
-def test_a_profile_that_cannot_be_written(serve: Any, tmp_path: Path) -> None:
+def test_a_profile_that_cannot_be_written(serve: Any, profiles: Path) -> None:
     """The stop reports it, and the engine still serves."""
-    server = serve()
-    gone, full = tmp_path / "gone", tmp_path / "full"
+    server = serve("--profile-dir", str(profiles))
+    gone, full = profiles / "gone", profiles / "full"
     for folder in (gone, full, full):
         assert server.request("/start_profile", {"output_dir": str(folder)}).status == 200
         partial = folder / f".roseinfer-{server.engine.pid}.trace.json.gz"

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roseinfer.server.http.budget import Account, Budget
 from roseinfer.server.http.parser import HttpRequest, RequestParser
 
 BODY = {"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, "temperature": 0}
@@ -16,8 +17,16 @@ BODY = {"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, "temperature":
 
 def post(body: Any, version: bytes = b"1.1", headers: bytes = b"") -> bytes:
     data = json.dumps(body).encode()
-    length = b"content-length: %d\r\n" % len(data)
-    return b"POST /v1/completions HTTP/" + version + b"\r\nhost: a\r\n" + headers + length + b"\r\n" + data
+    length = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(data)
+    return (
+        b"POST /v1/completions HTTP/"
+        + version
+        + b"\r\nhost: localhost\r\n"
+        + headers
+        + length
+        + b"\r\n"
+        + data
+    )
 
 
 def connect(server: Any) -> socket.socket:
@@ -44,7 +53,8 @@ def test_requests_that_do_not_wait_for_answers(serving: Any) -> None:
 def test_byte_by_byte_and_in_chunks(serving: Any) -> None:
     data = json.dumps(BODY).encode()
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (data[:7], data[7:])) + b"0\r\n\r\n"
-    request = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\nconnection: close\r\n"
+    request = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+    request += b"content-type: application/json\r\n"
     request += b"expect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n" + chunks
     with connect(serving) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -91,16 +101,17 @@ def test_an_offer_of_another_protocol_changes_nothing(cuts: list[int], chunked: 
     body = b"3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n" if chunked else b"abcd"
     length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 4"
     requests = [
-        b"POST /a?b HTTP/1.1\r\nHost: a\r\n" + offer + length + b"\r\n\r\n" + body
-        + b"GET /c HTTP/1.1\r\nHost: a\r\n" + offer + b"\r\n"
-        + b"CONNECT d:1 HTTP/1.1\r\nHost: a\r\n" + offer + b"\r\n"
-        + b"POST /e HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 1\r\n\r\nf"
+        b"POST /a?b HTTP/1.1\r\nHost: localhost\r\n" + offer + length + b"\r\n\r\n" + body
+        + b"GET /c HTTP/1.1\r\nHost: localhost\r\n" + offer + b"\r\n"
+        + b"CONNECT d:1 HTTP/1.1\r\nHost: localhost\r\n" + offer + b"\r\n"
+        + b"POST /e HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1\r\n\r\nf"
         for offer in (b"", UPGRADE)
     ]  # fmt: skip
     seen = []
     for data in requests:
         taken: list[HttpRequest] = []
-        incoming = RequestParser(taken.append, lambda: None)
+        account = Account(Budget(1 << 20))
+        incoming = RequestParser(taken.append, lambda: None, lambda request: None, account)
         ends = sorted(cut % len(data) for cut in cuts)
         for start, end in zip([0, *ends], [*ends, len(data)], strict=True):
             incoming.feed(data[start:end])

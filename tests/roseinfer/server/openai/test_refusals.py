@@ -12,6 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+HEAD = (
+    b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n"
+)
 OK = {"prompt": [1, 2, 3], "max_tokens": 2}
 
 
@@ -92,9 +96,7 @@ def test_body_too_large(serving: Any) -> None:
     """Refused as soon as the limit is passed, while the client still sends."""
     body = b'{"prompt": "' + b"a" * (33 << 20)
     with socket.create_connection(("127.0.0.1", serving.port), timeout=30) as client:
-        client.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % (len(body) + 99)
-        )
+        client.sendall(HEAD % (len(body) + 99))
         client.sendall(body)
         response = http.client.HTTPResponse(client)
         response.begin()
@@ -104,7 +106,10 @@ def test_body_too_large(serving: Any) -> None:
 
 def test_key_and_limit(serve: Any) -> None:
     """401 without the key; 429 with Retry-After above the limit; room again afterwards."""
-    server = serve("--api-key", "sécret", "--max-inflight-requests", "2", "--served-model-name", "tiny")
+    server = serve(
+        "--max-inflight-requests", "2", "--served-model-name", "tiny",
+        environment={"ROSEINFER_API_KEY": "sécret"},
+    )  # fmt: skip
     body = OK | {"ignore_eos": True}
     key = {"authorization": "Bearer sécret".encode()}
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": b"\xff\xfe"}):
@@ -133,7 +138,7 @@ def test_every_answer_counts_and_is_refused_before_any_work(serve: Any) -> None:
     """What is above the limit is not looked at: the text is too long as well."""
     server = serve("--max-inflight-requests", "2")
     long = json.dumps(OK | {"max_tokens": 900, "ignore_eos": True, "stream": True}).encode()
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(long)
+    head = HEAD % len(long)
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.sendall(head + long)
         assert client.recv(16).startswith(b"HTTP/1.1 200 OK")

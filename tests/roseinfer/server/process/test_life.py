@@ -21,7 +21,8 @@ def connect(server: Any, index: int, *, stream: bool = True) -> socket.socket:
     body = json.dumps(LONG | {"prompt": [index + 1] * 20, "stream": stream}).encode()
     client = socket.create_connection(("127.0.0.1", server.port), timeout=30)
     client.sendall(
-        b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n" % len(body) + body
     )
     return client
 

@@ -1,0 +1,100 @@
+"""Who may ask: API keys, and the names under which a server is asked."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from roseinfer.config import ConfigError
+from roseinfer.server.http.errors import HttpError
+from roseinfer.server.http.parser import HttpRequest
+
+#: The environment variable with the keys, one a line: of the server, and of its front ends.
+KEYS = "ROSEINFER_API_KEY"
+
+
+class Access:
+    """Decides by a request's headers.
+
+    Args:
+        keys: any of them is accepted as a bearer token; without keys, everybody is.
+        hosts: names in the Host header besides addresses and localhost. Without hosts, a server with keys
+            takes every name: a page of another site that has its name point here cannot send the key.
+    """
+
+    def __init__(self, keys: Sequence[str], hosts: Sequence[str]) -> None:
+        self._digests = [_digest(key.encode()) for key in keys]
+        self._hosts = {host.lower().rstrip(".") for host in hosts}
+        self._any_host = bool(keys) and not hosts
+
+    def check_key(self, request: HttpRequest) -> HttpError | None:
+        """Why the request may not be answered. Takes the same time for every wrong key."""
+        if not self._digests:
+            return None
+        scheme, _, key = request.headers.get(b"authorization", b"").partition(b" ")
+        given = _digest(key.strip() if scheme.lower() == b"bearer" else b"")
+        if sum(hmac.compare_digest(given, digest) for digest in self._digests):  # all, also after a match
+            return None
+        return HttpError(401, "the API key is missing or wrong", headers={"www-authenticate": "Bearer"})
+
+    def check_host(self, request: HttpRequest) -> HttpError | None:
+        """Why a request to this name is not answered: pages of other sites could read the answers if their
+        names, too, were taken for this server's."""
+        host = request.headers.get(b"host")
+        if host is None:
+            missing = HttpError(400, "the Host header is missing")
+            return missing if request.chunked else None  # HTTP/1.0 has none
+        name = _without_port(host.decode("latin-1")).lower().rstrip(".")
+        if self._any_host or name in self._hosts or name == "localhost" or _is_address(name):
+            return None
+        return HttpError(403, f"{name[:100]!r} is not a name of this server; --allowed-host adds one")
+
+
+def api_keys(file: str | None, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The keys in `file` and in the environment, one a line. Raises ConfigError for a file without any."""
+    keys = _lines(environment.get(KEYS, ""))
+    if file is not None:
+        try:
+            from_file = _lines(Path(file).read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--api-key-file {file} cannot be read: {error}") from None
+        if not from_file:
+            raise ConfigError(f"--api-key-file {file} has no key; leave it out to accept every client")
+        keys += from_file
+    return tuple(keys)
+
+
+def check_exposure(sock: socket.socket, keys: Sequence[str], insecure: bool) -> None:
+    """Raise ConfigError where strangers could use a server on this address without a key."""
+    host = sock.getsockname()[0]
+    if not keys and not insecure and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        raise ConfigError(
+            f"other machines reach {host}, and there is no key; give --api-key-file, {KEYS} or --insecure"
+        )
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,154 @@
+"""Attacks on the memory and time of a server: what one client may cost, and what is left once it has gone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+MIB = 1 << 20
+POST = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
+
+
+def connect(server: Any) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
+
+
+def rss(server: Any) -> int:
+    """Of the one front end, in bytes."""
+    return psutil.Process(server.process.pid).memory_info().rss
+
+
+def push(client: socket.socket, piece: bytes, total: int, seconds: float) -> int:
+    """Send `piece` again and again, up to `total` bytes, while the server takes them. Returns how many it
+    took."""
+    client.settimeout(0.5)
+    sent, end, whole = 0, time.monotonic() + seconds, memoryview(piece)
+    with contextlib.suppress(OSError):
+        while sent < total and time.monotonic() < end:
+            sent += client.send(whole[sent % len(piece) :])
+    return sent
+
+
+@contextlib.contextmanager
+def highest(server: Any) -> Iterator[Callable[[], int]]:
+    """How far the front end's memory has risen above where it is now."""
+    before = peak = rss(server)
+    stop = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not stop.wait(0.02):
+            peak = max(peak, rss(server))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield lambda: peak - before
+    finally:
+        stop.set()
+        watcher.join()
+
+
+@pytest.mark.parametrize("path", [b"/" + b"a" * 1000, b"/openapi.json"])
+def test_pipelined_requests_whose_answers_nobody_reads(single: Any, path: bytes) -> None:
+    request = b"GET " + path + b" HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with connect(single) as client, highest(single) as risen:
+        push(client, request * (65536 // len(request)), 100 * MIB, 8)
+        assert single.request("/health").status == 200
+        assert risen() < 16 * MIB
+
+
+def test_pipelined_bodies(single: Any) -> None:
+    """Behind an answer that takes a while."""
+    slow = json.dumps({"prompt": [1], "max_tokens": 900, "ignore_eos": True}).encode()
+    body = b"{" + b" " * (8 * MIB)
+    with connect(single) as client, highest(single) as risen:
+        client.sendall(POST + b"content-length: %d\r\n\r\n" % len(slow) + slow)
+        push(client, POST + b"content-length: %d\r\n\r\n" % len(body) + body, 100 * MIB, 5)
+        assert risen() < 48 * MIB
+
+
+def test_bodies_of_clients_that_have_left(single: Any) -> None:
+    def once() -> None:
+        clients = [connect(single) for _ in range(20)]
+        for client in clients:
+            push(client, POST + b"content-length: %d\r\n\r\n" % (31 * MIB) + b" " * (8 * MIB), 8 * MIB, 3)
+        for client in clients:
+            client.close()
+        assert single.request("/health").status == 200
+
+    once()
+    before = rss(single)
+    once()
+    once()
+    assert rss(single) - before < 80 * MIB
+
+
+@pytest.mark.parametrize("line", [b"a%07d: b\r\n", b"b" * 4096])
+def test_trailers(single: Any, line: bytes) -> None:
+    """Many, or one without an end; others are answered meanwhile."""
+    lines = b"".join(line % index for index in range(4000)) if b"%" in line else b"x: " + line * 16
+    with connect(single) as client, highest(single) as risen:
+        client.sendall(CHUNKED + b"2\r\n{}\r\n0\r\n")
+        pushing = threading.Thread(target=push, args=(client, lines, 31 * MIB, 4))
+        pushing.start()
+        waited = 0.0
+        while pushing.is_alive():
+            start = time.monotonic()
+            assert single.request("/health").status == 200
+            waited = max(waited, time.monotonic() - start)
+        assert waited < 1
+        assert client.recv(100).startswith(b"HTTP/1.1 431 ")
+        assert risen() < 16 * MIB
+
+
+def test_a_trailer_is_no_header(serve: Any) -> None:
+    server = serve("--frontend-processes", "1", environment={"ROSEINFER_API_KEY": "secret"})
+    with connect(server) as client:
+        client.sendall(CHUNKED + b"2\r\n{}\r\n0\r\nauthorization: Bearer secret\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\n" + b"".join(b"a%d: b\r\n" % i for i in range(129)) + b"\r\n",
+        b"GET /" + b"a" * (80 << 10),
+        CHUNKED + b"1\r\na\r\n" * 65536,
+        CHUNKED + b"1;" + b"a" * (24 << 10),
+    ],
+)
+def test_heads_and_framing_have_an_end(single: Any, sent: bytes) -> None:
+    with connect(single) as client:
+        push(client, sent, len(sent), 5)
+        assert client.recv(100).startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_full_server_says_when_to_ask_again(serve: Any) -> None:
+    """And still answers small requests; there is room again when the others have left."""
+    server = serve("--frontend-processes", "1", "--max-buffered-mib", "8")
+    half = POST + b"content-length: %d\r\n\r\n" % (6 * MIB) + b" " * (5 * MIB)
+    body = {"prompt": "a" * 100_000, "max_tokens": 1}
+    with connect(server) as first, connect(server) as second:
+        first.sendall(half)
+        end = time.monotonic() + 20
+        while (reply := server.request("/v1/completions", {"prompt": "a" * (4 * MIB)})).status != 503:
+            assert time.monotonic() < end
+        assert int(reply.headers["retry-after"]) >= 1 and reply.json["error"]["type"] == "server_error"
+        push(second, half, len(half), 5)
+        assert b" 503 " in second.recv(100)
+        assert server.request("/health").status == 200
+        assert server.complete([1], max_tokens=1).status == 200
+    end = time.monotonic() + 20
+    while (reply := server.request("/v1/completions", body)).status == 503:
+        assert time.monotonic() < end
+    assert reply.status == 400 and reply.json["error"]["param"] == "prompt"  # longer than the context

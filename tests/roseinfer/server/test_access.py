@@ -1,0 +1,102 @@
+"""Who is answered: keys, names of the server, content types, and addresses to listen on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.integration
+
+OK = {"prompt": [1, 2], "max_tokens": 1}
+
+
+def test_keys(serve: Any, tmp_path: Path) -> None:
+    """From the file and the environment; in no process's command line."""
+    file = tmp_path / "keys"
+    file.write_text("first-key\nsecond-key\n")
+    server = serve(
+        "--api-key-file", str(file), "--frontend-processes", "2",
+        environment={"ROSEINFER_API_KEY": "third-key"},
+    )  # fmt: skip
+    for key in ("first-key", "second-key", "third-key"):
+        for scheme in ("Bearer", "bearer", "BEARER"):
+            reply = server.request("/v1/completions", OK, headers={"authorization": f"{scheme} {key}"})
+            assert reply.status == 200
+    for given in (
+        {},
+        {"authorization": "first-key"},
+        {"authorization": "Basic first-key"},
+        {"authorization": "Bearer"},
+    ):
+        for path, body in (
+            ("/v1/models", None),
+            ("/nothing", None),
+            ("/v1/completions", OK),
+            ("/metrics", None),
+        ):
+            reply = server.request(path, body, headers=given)
+            assert reply.status == 401 and reply.headers["www-authenticate"] == "Bearer"
+    assert server.request("/health").status == 200
+    for process in (psutil.Process(server.process.pid), *server.below):
+        assert not [word for word in process.cmdline() if "-key" in word and "file" not in word]
+    assert "ROSEINFER_API_KEY" not in server.engine.environ()
+
+
+def test_pages_of_other_sites(serve: Any) -> None:
+    server = serve("--allowed-host", "engine.example")
+    for host, status in (
+        ("localhost", 200), ("127.0.0.1:80", 200), ("[::1]:5", 200), ("engine.example:8000", 200),
+        ("Engine.Example.", 200), ("rebound.example", 403), ("localhost.evil.example", 403),
+        ("127.0.0.1.evil.example", 403), ("", 403),
+    ):  # fmt: skip
+        assert server.request("/v1/models", headers={"host": host}).status == status, host
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
+        for path, body in (("/v1/completions", OK), ("/flush_cache", None)):
+            assert server.request(path, body, "POST", headers={"content-type": kind}).status == 415
+    json_type = {"content-type": "Application/JSON; charset=utf-8", "origin": "https://evil.example"}
+    reply = server.request("/v1/completions", OK, headers=json_type)
+    assert reply.status == 200 and not [name for name in reply.headers if name.startswith("access-control")]
+    assert server.request("/v1/completions", method="OPTIONS").status == 405
+
+
+def test_a_key_makes_names_safe(serve: Any) -> None:
+    server = serve(environment={"ROSEINFER_API_KEY": "secret"})
+    headers = {"authorization": "Bearer secret", "host": "any.example"}
+    assert server.request("/v1/models", headers=headers).status == 200
+
+
+def refused(*options: str) -> str:
+    command = [sys.executable, "-m", "roseinfer.cli", "serve", "--port", "0", "--no-warmup", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    return done.stderr
+
+
+def test_listening_beyond_this_machine_needs_a_key(serve: Any, tmp_path: Path) -> None:
+    assert "--insecure" in refused("--host", "0.0.0.0")
+    empty = tmp_path / "keys"
+    empty.write_text("\n")
+    assert "no key" in refused("--api-key-file", str(empty))
+    assert "cannot be read" in refused("--api-key-file", str(tmp_path / "none"))
+
+
+def test_profiles_only_where_they_were_allowed(serving: Any, profiles: Path, tmp_path: Path) -> None:
+    (profiles / "out").symlink_to(tmp_path)
+    for folder in ("/tmp", "..", str(profiles / "out"), f"{profiles}/../../x", "a\nb/../../.."):
+        refusal = serving.request("/start_profile", {"output_dir": folder, "num_steps": 1})
+        assert refusal.status == 400 and refusal.json["error"]["param"] == "output_dir"
+    for steps in (2**64, 1001, 0):
+        assert (
+            serving.request("/start_profile", {"output_dir": str(profiles), "num_steps": steps}).status == 400
+        )
+    assert serving.request("/integrity").status == 200
+
+
+def test_profiles_are_off_unless_asked_for(serve: Any) -> None:
+    server = serve()
+    assert server.request("/start_profile", {"num_steps": 1}).status == 403
