@@ -1,4 +1,4 @@
-"""The CPU kernels beside their floor and beside what they replace, in one run; Markdown.
+"""The CPU kernels compared with their floor and with what they replace, in one run; Markdown.
 
     python -m benchmarks.cpu_kernels [--threads 2] [--model random:gpt2]
 

@@ -1,4 +1,4 @@
-"""The tables of docs/notes, measured anew: each switch of roseinfer, and roseinfer beside other engines.
+"""The tables of docs/notes, measured anew: each switch of roseinfer, and other engines.
 
     python -m benchmarks.cpu_tables ablations --estimate      # what it would measure, and how long
     python -m benchmarks.cpu_tables ablations > ablations.md  # about 15 minutes
@@ -32,7 +32,7 @@ COLUMNS = {
     "TPOT p50, ms": ("tpot_ms", "p50"),
     "output tok/s": ("output_tok_per_s", "output_tok_per_s"),
 }
-TITLES = {"ablations": "The switches of roseinfer on a CPU", "peers": "Engines beside each other on a CPU"}
+TITLES = {"ablations": "The switches of roseinfer on a CPU", "peers": "Engines compared on a CPU"}
 OPPOSITE: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
 
 
@@ -122,7 +122,7 @@ def head(title: str, repeats: int, results: OnlineResults) -> str:
     return (
         f"# {title}\n\n{cpu['model']}, {cpu['usable_cores']} cores that client and engines share; "
         f"{', '.join(versions)}; bf16, {plural(repeats, 'repeat')} of each, every one with a fresh "
-        "server. Behind a value stand its change against the first row, the 95 % interval of that, and the "
+        "server. After a value come its change against the first row, the 95 % interval of that, and the "
         "verdict, which holds at 5 % for all comparisons of a pair together. "
         f"{DASH}: the sample is too small.\n"
     )

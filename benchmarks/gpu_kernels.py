@@ -1,4 +1,4 @@
-"""The GPU kernels beside their floor and beside PyTorch's operators, in one run; Markdown.
+"""The GPU kernels compared with their floor and with PyTorch's operators, in one run; Markdown.
 
     python -m benchmarks.gpu_kernels
 

@@ -1,4 +1,4 @@
-"""Kernels beside their floor and beside what they replace, as Markdown."""
+"""Kernels compared with their floor and with what they replace, as Markdown."""
 
 from __future__ import annotations
 

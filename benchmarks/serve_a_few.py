@@ -4,7 +4,7 @@
         python -m benchmarks.serve_a_few
 
 The expression names this project's kernels: others run at their own speed. They come from the graphs of all
-batch sizes, beside prompts, as in a server; some are drawn by a seed.
+batch sizes, together with prompts, as in a server; some are drawn by a seed.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ RUNNING = 16
 SERVER = ("--model", "random:gpt2-tiny", "--device", "cpu", "--dtype", "fp32", "--port", "0",
           "--max-active-requests", str(RUNNING))  # fmt: skip
 TOKENS, PROMPTS = 8, 64
-TEXT = "A text that takes the tokenizer a while, because nobody has seen it before: "
+TEXT = "A text that takes the tokenizer a while, because it has never seen it before: "
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -102,7 +102,7 @@ def asked(index: int) -> dict[str, Any]:
 
 
 def long(**change: Any) -> bytes:
-    """A request whose answer nobody waits for."""
+    """A request whose answer the client does not wait for."""
     body = {"prompt": [random.randrange(50_000) for _ in range(24)], "max_tokens": 400, "ignore_eos": True}
     return request("/v1/completions", body | {"stream": True} | change)
 
@@ -166,8 +166,8 @@ async def leave(client: Client, index: int) -> None:
 
 
 async def becomes_idle(client: Client, processes: Sequence[psutil.Process], descriptors: int) -> None:
-    """Wait until the engine says that nothing is under way and every block is free, and all connections are
-    closed: the server's processes have `descriptors` again."""
+    """Wait until the engine says that no request is in flight and every block is free, and all connections
+    are closed: the server's processes have `descriptors` again."""
     end = time.monotonic() + 60
     while (answer := await client.ask("/integrity"))[0] != 200 or held(processes) > descriptors:
         if time.monotonic() > end:

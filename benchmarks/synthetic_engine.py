@@ -1,6 +1,6 @@
 """An engine process that computes nothing: every `STEP_MS` each of its requests gets a token.
 
-For measuring what stands around the engine: `python -m benchmarks.frontend`.
+For measuring everything but the engine: `python -m benchmarks.frontend`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class EngineError(BenchError):
 
 
 class CleanupError(EngineError):
-    """A process or GPU memory of an engine is still there after it was stopped: measuring cannot go on."""
+    """A process or GPU memory of an engine is still there after it was stopped: measuring cannot continue."""
 
 
 class InterruptedRunError(BenchError):

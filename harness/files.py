@@ -57,7 +57,7 @@ def locked(folder: Path) -> Iterator[None]:
     """No other process is inside `locked` for the same folder.
 
     flock(2) on the folder itself: nothing is left in it, and the lock goes with the process, however it ends.
-    filelock keeps a file of its own beside what it locks, which every copy of a run would carry.
+    filelock keeps a file of its own next to what it locks, which every copy of a run would carry.
 
     Raises:
         BlockingIOError: Another process is.

@@ -13,6 +13,6 @@ def module_command(name: str, python: Path | str = sys.executable) -> list[str]:
     """The command that runs a module.
 
     Like this process, it looks for modules in the current folder only where it was started as `python -m …`:
-    a file of a user there must not stand for one of ours, or of Python's.
+    a file of a user there must not take the place of one of ours, or of Python's.
     """
     return [str(python), *([] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]), "-m", name]

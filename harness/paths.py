@@ -9,5 +9,5 @@ from rosemodels.cache import cache_folder
 
 #: `configs/` and `traces/`: links to the checkout's folders of these names, and files in a wheel.
 DATA = Path(str(resources.files("harness"))) / "data"
-#: Calibration, environments of engines and fetched traces; named models are beside them.
+#: Calibration, environments of engines and fetched traces; named models are next to them.
 CACHE = cache_folder()

@@ -1,6 +1,6 @@
 """On PYTHONPATH it makes roseinfer slower by a known share: every step takes 1 + `SLOWED_BY` times as long.
 
-Python imports it when it starts. The engine process waits awake behind each step, as if the step had more to
+Python imports it when it starts. The engine process waits awake after each step, as if the step had more to
 compute; every other process is left alone.
 """
 

@@ -30,7 +30,7 @@ class UserEngine(Strict):
     python: Path | None = Field(None, description="the interpreter of the engine's environment")
     env: dict[str, str] = Field(default_factory=dict, description="set whenever the engine runs")
     variants: dict[str, Variant] = Field(
-        default_factory=dict, description="beside those that come with the engine"
+        default_factory=dict, description="in addition to those that come with the engine"
     )
 
 

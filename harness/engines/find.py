@@ -107,7 +107,8 @@ def find(
 def inspect(
     engine: EngineName, where: Place, distributions: Sequence[str], hint: str, needs: Sequence[str] = ()
 ) -> Installation | Missing:
-    """The engine in that environment: its package is the first of `distributions`, beside all of `needs`."""
+    """The engine in that environment, which must have all of `needs`; its package is the first of
+    `distributions` that is there."""
     versions = probe(where, [*distributions, *needs, *REPORTED])
     found = next((distribution for distribution in distributions if distribution in versions), None)
     lacks = (

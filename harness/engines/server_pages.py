@@ -1,4 +1,4 @@
-"""HTTP requests to a server beside its API, with the encryption and headers of every other request."""
+"""HTTP requests to a server's pages other than its API, with the same encryption and headers."""
 
 from __future__ import annotations
 

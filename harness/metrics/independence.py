@@ -1,6 +1,6 @@
 """How many independent observations a sample is worth.
 
-Requests that queue behind each other have similar latencies, and so have the tokens of one request. An
+Requests that wait in one queue have similar latencies, and so have the tokens of one request. An
 interval that counts each of them is too narrow: with an autocorrelation of 0.9 between requests, a 95 %
 interval of p50 holds the truth in 42 % of cases.
 """
@@ -57,7 +57,8 @@ class Dependence:
         return (1 + rho) / (1 - rho)
 
     def below(self, level: float, share: float) -> float:
-        """Independent observations behind the claim that a `share` of the sample lies at or below `level`."""
+        """The number of independent observations that support the claim that a `share` of the sample is at
+        or below `level`."""
         n = self.sample.n
         if self._counts.size == n:
             return n / self.inflation

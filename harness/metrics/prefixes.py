@@ -1,4 +1,4 @@
-"""What could be had from a prefix cache, beside what the engine says it had."""
+"""The share of prompts that a prefix cache could have held, and the share that the engine says it did."""
 
 from __future__ import annotations
 

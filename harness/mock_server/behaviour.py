@@ -39,7 +39,7 @@ class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     error_after: int | None = None  # after this many chunks an error object inside the stream
     half_event_after: int | None = None  # half an event, then a proper end
     garbled_after: int | None = None  # an event that is no JSON
-    padding: int = 0  # bytes beside the text in the first chunk that carries a token
+    padding: int = 0  # bytes in addition to the text in the first chunk that carries a token
     cut_after: int | None = None  # the connection is closed within the response
     reset: bool = False  # the cut is a reset (RST) instead of a proper close
     silent: bool = False  # not a byte, and the connection stays open

@@ -144,7 +144,7 @@ class MockServer:
             self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:
-        """Close a connection; a request that was under way on it is over."""
+        """Close a connection; the request in flight on it is over."""
         fd = connection.sock.fileno()
         self._epoll.unregister(fd)
         del self._connections[fd]

@@ -8,7 +8,7 @@ from harness.profiling.reading.figures import step_works
 from harness.profiling.reading.timeline import Timeline
 from harness.schema.profile import Agreement
 
-#: Where a kernel's name goes on with what the two tools write in different ways.
+#: Where a kernel's name continues with what the two tools write in different ways.
 _ENDS = "<("
 _UNNAMED = ("(anonymous namespace)::", "<unnamed>::", "void ")
 

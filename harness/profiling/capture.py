@@ -102,7 +102,7 @@ def _follow(progress: Progress, in_flight: int, recorder: _Recorder) -> None:
 
 
 class _Recorder:
-    """Records beside the load. `over` is set when it has ended, well or with `error`."""
+    """Records while the load runs. `over` is set when it has ended, well or with `error`."""
 
     def __init__(self, windows: Sequence[Window], done: Callable[[], bool], capture_s: float) -> None:
         self._windows, self._done, self._capture_s = windows, done, capture_s

@@ -91,7 +91,7 @@ class NsysSession:
         _run(self.nsys, "stop", f"--session={self.name}")
 
     def export(self) -> None:
-        """Write the report's SQLite export and its summaries beside it. Raises EngineError."""
+        """Write the report's SQLite export and its summaries next to it. Raises EngineError."""
         report = self.output.with_suffix(".nsys-rep")
         if not report.is_file():
             raise EngineError(f"nsys wrote no {report.name}", "see the engine's log")

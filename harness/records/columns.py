@@ -35,8 +35,8 @@ REQUESTS = pa.schema(
         ("prefill_ms", pa.float64()),
         ("client", pa.int32()),  # which client process sent it
         ("connection_reused", pa.bool_()),
-        # A later turn of a session: by how much t_sched is behind its time in the trace, as the answer before
-        # it had not ended; 0 where it was in time, null for every other request.
+        # A later turn of a session: by how much t_sched is later than its time in the trace, as the answer
+        # before it had not ended; 0 where it was in time, null for every other request.
         ("late_s", pa.float64()),
         ("reusable_tokens", pa.int32()),  # leading prompt tokens in whole blocks that one sent before had too
         ("cached_tokens", pa.int32()),  # prompt tokens from the server's prefix cache by its usage, else null

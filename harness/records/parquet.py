@@ -1,6 +1,6 @@
 """The raw tables of a run on disk.
 
-While a run is under way each cell is a pair of parts, `raw/cell-00003.requests.parquet` and
+While a run lasts, each cell is a pair of parts, `raw/cell-00003.requests.parquet` and
 `raw/cell-00003.chunks.parquet`, so that whatever ends the run, every cell in the journal can be read.
 `assemble` makes `requests.parquet` and `chunks.parquet` of them.
 """

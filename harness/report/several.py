@@ -32,8 +32,8 @@ def overview(runs: Sequence[Run]) -> Table | None:
 def changes(runs: Sequence[Run]) -> list[Change]:
     """Every online run against the first one, for each engine that both have; none of a single run.
 
-    What differs beside the engines (the trace, the machine, the lengths, an invalid cell) is reported, and
-    nothing is compared then.
+    What differs other than the engines (the trace, the machine, the lengths, an invalid cell) is reported,
+    and nothing is compared then.
     """
     online = [run for run in runs if isinstance(run, OnlineRun)]
     found = []

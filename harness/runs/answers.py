@@ -50,13 +50,13 @@ def judge_answers(run: Run, resolved: Resolved) -> None:
 
 
 def unjudged(run: Run) -> bool:
-    """Whether engines were asked and nobody has judged what they said."""
+    """Whether engines were asked and their answers are not judged yet."""
     replies = _read(run.folder)
     return replies is not None and replies.judged is None
 
 
 def judged_answers(folder: Path) -> AnswerChecks | None:
-    """The verdict on a run's engines; None where no engine was asked, or nobody has judged them."""
+    """The verdict on a run's engines; None where no engine was asked, or their answers are not judged yet."""
     replies = _read(folder)
     return None if replies is None else replies.judged
 

@@ -57,10 +57,10 @@ _HINTS = {
 def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) -> None:
     """Measure the cells of `block` that are not in the journal.
 
-    What goes wrong is noted as a fault of every cell that is left, and the run can go on.
+    What goes wrong is noted as a fault of every cell that is left, and the run can continue.
 
     Raises:
-        CleanupError: The engine could not be ended. Nothing can be measured beside it.
+        CleanupError: The engine could not be ended. Nothing can be measured while it runs.
     """
     left = [cell for cell in block.cells if cell.index not in run.done]
     if not left:

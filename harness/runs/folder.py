@@ -25,7 +25,7 @@ DEFAULT = Path("outputs/benchmarks/serving")
 
 
 def make_folder(parent: Path | None, kind: Literal["online", "offline"]) -> Path:
-    """A new folder `<kind>_<local time>`, with a number behind it where that is taken.
+    """A new folder `<kind>_<local time>`, with a number after it where that is taken.
 
     Raises:
         UsageError: The parent cannot be written to.
@@ -67,7 +67,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def read_info(folder: Path, hint: str) -> RunInfo:
-    """What stands in a run's `run.json`.
+    """What a run's `run.json` holds.
 
     Raises:
         UsageError: There is none, with `hint`, or it is not of this version.

@@ -37,7 +37,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
 
     Raises:
         UsageError: an engine, variant, model or length that cannot be, or no engine is there.
-        CleanupError: an engine could not be ended. Nothing can be measured beside it.
+        CleanupError: an engine could not be ended. Nothing can be measured while it runs.
     """
     entries, skipped = make_entries([get_engine_variant(ref) for ref in settings.engines])
     if not entries:

@@ -88,7 +88,7 @@ class AnswerChecks(Strict):
 
 Part = Literal["client lag", "http", "queue", "prefill", "delivery", "unexplained"]
 
-#: What stands behind each part of a waterfall, in the order in which a request goes through them.
+#: Where each part of a waterfall comes from, in the order in which a request goes through them.
 PARTS: dict[Part, str] = {
     "client lag": "from when the schedule wanted the request sent until it was",
     "http": "until the server began its response: HTTP, JSON, tokenizing, checking",

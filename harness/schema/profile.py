@@ -150,7 +150,7 @@ class GapPart(Strict):
 
 
 class ProfiledStep(Strict):
-    """The mean step of a profiled engine beside the benchmark's, in ms."""
+    """The mean step of a profiled engine and the benchmark's, in ms."""
 
     label: str
     decode_batch: float | None = Field(None, description="mean requests in a decode step, where ranges tell")

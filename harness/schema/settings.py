@@ -24,7 +24,7 @@ MIN_ROUNDS = 3
 _REFERENCE = re.compile(r"^(?P<name>[a-z][a-z0-9_-]*)(@(?P<variant>[A-Za-z0-9][A-Za-z0-9._-]*))?$")
 #: The engine that is a server somebody else started.
 RUNNING_SERVER: EngineName = "openai"
-#: Where nobody asks what is installed, and where nothing else is.
+#: Where it is not asked which engines are installed, and where none is.
 DEFAULT_ENGINES: tuple[EngineName, ...] = ("roseinfer", "vllm")
 
 

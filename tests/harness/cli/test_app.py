@@ -81,7 +81,7 @@ def test_schemas_are_json(name: str, bench: Any) -> None:
     "started", ["import harness.cli.app", "from harness.cli.commands import app; app(['--help'])"]
 )
 def test_what_a_run_needs_is_imported_when_it_runs(started: str) -> None:
-    """Ctrl-C while a second of imports goes on must already find `main`; help comes at once."""
+    """Ctrl-C during a second of imports must already find `main`; help comes at once."""
     code = f"import atexit, sys; atexit.register(lambda: print(*sys.modules)); {started}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "pandas", "scipy", "matplotlib", "pydantic"} & set(

@@ -17,7 +17,7 @@ from harness.engines.registry import LOCAL
 from harness.errors import UsageError
 from harness.schema.settings import CommonSettings, EngineRef, OfflineSettings, OnlineSettings, Slo, Window
 
-#: For each setting: the text of its option, what it means, and the settings that it needs beside it.
+#: For each setting: the text of its option, what it means, and the other settings that it needs.
 COMMON: dict[str, tuple[str, Any]] = {
     "model": ("random:gpt2", "random:gpt2"),
     "device": ("cpu", "cpu"),

@@ -1,4 +1,4 @@
-"""What is shown of a run while it goes on."""
+"""What is shown of a run while it lasts."""
 
 from __future__ import annotations
 

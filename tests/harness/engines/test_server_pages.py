@@ -1,4 +1,4 @@
-"""Requests beside the API go where every other request goes, with its headers."""
+"""Requests for pages other than the API go where every other request goes, with its headers."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ import sys, msgspec
 from harness.loadgen.load_plan import LoadPlan
 from harness.loadgen.run_load import run_load
 plan = msgspec.json.decode(sys.argv[1], type=LoadPlan)
-run_load(plan, clients=2, progress=lambda _: print("under way", flush=True), start_delay_s=0.05)
+run_load(plan, clients=2, progress=lambda _: print("started", flush=True), start_delay_s=0.05)
 """
 
 

@@ -171,7 +171,7 @@ def test_connections_are_kept_and_never_used_after_the_server_closed_them(mock_s
 
 
 def test_a_refused_connection_fails_its_request() -> None:
-    with socket.socket() as taken:  # bound, and nobody listens
+    with socket.socket() as taken:  # bound, and not listening
         taken.bind(("127.0.0.1", 0))
         target = Target("127.0.0.1", taken.getsockname()[1], "/v1/completions")
         plan = LoadPlan(target, [WireRequest(i, None, b"{}") for i in range(5)], concurrency=2)

@@ -1,4 +1,4 @@
-"""Two profilers of one engine beside each other."""
+"""Two profilers of one engine compared."""
 
 from __future__ import annotations
 

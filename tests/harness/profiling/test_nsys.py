@@ -1,4 +1,4 @@
-"""nsys as a program that is found, told and believed; a script that notes its arguments stands in for it."""
+"""nsys as a program that is found, started and believed; its place is taken by a script."""
 
 from __future__ import annotations
 

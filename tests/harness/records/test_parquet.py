@@ -1,4 +1,4 @@
-"""Parts while a run is under way, two tables at its end, and what a kill leaves."""
+"""Parts while a run lasts, two tables at its end, and what a kill leaves."""
 
 from __future__ import annotations
 

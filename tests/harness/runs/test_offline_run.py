@@ -80,7 +80,7 @@ def test_a_worker_that_ends_without_a_result_has_failed(tmp_path: Path):
 
 
 class Clinging(Roseinfer):
-    """An engine of which something stays behind."""
+    """An engine that leaves a process."""
 
     @contextmanager
     def open(self, settings: EngineSettings, log: Path, change: Any = None) -> Iterator[Server]:

@@ -138,7 +138,7 @@ def test_a_variant_that_the_installed_version_does_not_know(
 
 
 class Clinging(OpenAI):
-    """A server of which something stays behind."""
+    """A server that leaves a process."""
 
     @contextmanager
     def open(self, settings: EngineSettings, log: Path) -> Iterator[Server]:
@@ -163,7 +163,7 @@ def test_nothing_is_measured_beside_what_was_left_behind(
     assert watch.measured == [0, 1, 2, 3]
 
 
-def test_engines_stand_in_the_order_asked_for(tmp_path: Path) -> None:
+def test_engines_are_in_the_order_asked_for(tmp_path: Path) -> None:
     """Whatever the order in which they were measured: this seed takes the second engine first."""
     settings = OnlineSettings(engines="vllm,roseinfer", repeats=2, seed=2)
     info = OnlineRunInfo(

@@ -1,4 +1,4 @@
-"""Runs that go on where they ended, and folders that cannot."""
+"""Runs that continue where they ended, and folders that cannot."""
 
 from __future__ import annotations
 

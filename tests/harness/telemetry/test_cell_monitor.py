@@ -1,4 +1,4 @@
-"""The machine beside a measurement: what is ours, what is foreign, what the clocks did."""
+"""The machine during a measurement: what is ours, what is foreign, what the clocks did."""
 
 from __future__ import annotations
 

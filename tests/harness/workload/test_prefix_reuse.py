@@ -35,7 +35,7 @@ def test_by_the_definition(bits: list[list[int]], rest: int) -> None:
     st.sampled_from([16, 512]),
 )
 def test_prompts_of_a_trace_share_what_its_hashes_say(blocks: list[list[int]], size: int) -> None:
-    """With one token behind whole blocks, the hit rate is that of the trace's blocks."""
+    """With one token after whole blocks, the hit rate is that of the trace's blocks."""
     trace = Trace.build(
         "t", range(len(blocks)), [size * len(one) + 1 for one in blocks], [1] * len(blocks),
         blocks=tuple(map(tuple, blocks)), block_size=size,

@@ -29,7 +29,7 @@ TOLERANCE = 2**-6
 
 @dataclass(frozen=True)
 class Case:
-    """`prompts`: tokens cached before, and new ones; `decoding`: lengths of one-token rows beside them."""
+    """`prompts`: tokens cached before, and new ones; `decoding`: lengths of one-token rows with them."""
 
     prompts: list[tuple[int, int]]
     decoding: list[int]

@@ -36,7 +36,7 @@ def test_times_are_those_of_the_steps() -> None:
 
 
 def test_overlap_hides_the_host() -> None:
-    """A second on the host before each step: beside the device's second, or in front of it."""
+    """A second on the host before each step: during the device's second, or before it."""
     requests = [arrival(0, 100, 50)]
     apart = simulate(EngineConfig(overlap_schedule=False), requests, host=1.0).replayed
     beside = simulate(EngineConfig(overlap_schedule=True), requests, host=1.0).replayed

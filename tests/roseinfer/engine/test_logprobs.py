@@ -1,4 +1,4 @@
-"""DeviceLogprobs against their definition and against transformers, whatever else runs beside the request."""
+"""DeviceLogprobs against their definition and against transformers, whatever else runs in the same batch."""
 
 from __future__ import annotations
 

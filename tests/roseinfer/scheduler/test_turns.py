@@ -9,7 +9,7 @@ from roseinfer.scheduler.policies import MOST_IN_A_ROW, Alternate, Chunk, StepPa
 
 
 class Queue:
-    """`waiting` prompts, of which a step takes `most`, or parts of them, beside a request that decodes."""
+    """`waiting` prompts, of which a step takes `most`, or parts of them, while a request decodes."""
 
     def __init__(self, waiting: int, most: int, *, whole: bool = True) -> None:
         self.waiting, self.most, self.whole = waiting, most, whole

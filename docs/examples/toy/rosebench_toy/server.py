@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server that stands for yours in the tutorial.
+"""An OpenAI-compatible server that takes the place of yours in the tutorial.
 
 It has no model: an answer is the prompt's first tokens, one after each pause, after 20 ms.
 """

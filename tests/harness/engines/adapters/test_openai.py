@@ -22,7 +22,7 @@ KEY = "sk-secret"
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One model at `/v1/models` and, behind a key, at `/proxy`; two at `/several`; no list elsewhere."""
+    """One model at `/v1/models` and, with a key, at `/proxy`; two at `/several`; no list elsewhere."""
 
     def do_GET(self) -> None:
         body, status = json.dumps({"data": [{"id": "first"}]}).encode(), 200

@@ -58,7 +58,7 @@ def close(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("k", [0, 3])
 def test_completions(serving: Any, text_model: Any, stream: bool, k: int) -> None:
-    """Two prompts, each answered twice, beside a request that asks for nothing."""
+    """Two prompts, each answered twice, with a request in the batch that asks for none."""
     prompts = [text_model.prompt, text_model.prompt[:7]]
     settings = {"max_tokens": NEW, "ignore_eos": True, "return_token_ids": True, "stream": stream}
 
