@@ -36,7 +36,7 @@ from harness.report.tables.waterfall import waterfall_table
 from harness.report.text import provenance
 from harness.report.text.heading import facts, machine, title
 from harness.report.text.notices import Notice, notices
-from harness.report.text.verdict import verdict
+from harness.report.text.verdict import verdict, why_none_is_best
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.fairness import Ledger
 from harness.schema.metric import Metric
@@ -121,6 +121,11 @@ class Chapter:
     def closed(self) -> bool:
         """Whether the loads are closed loops."""
         return isinstance(self.run, OnlineRun) and bool(self.run.meta.settings.concurrency)
+
+    @property
+    def why_none_is_best(self) -> str:
+        """Why no number of the first table is marked; empty where there is nothing to compare."""
+        return why_none_is_best(self.run) if isinstance(self.run, OnlineRun) else ""
 
     @property
     def headline(self) -> Table:

@@ -95,7 +95,7 @@ def _ratio(against: Sequence[tuple[str, Comparison]]) -> str:
 
 def assumption(comparison: Comparison) -> str:
     """What the interval of a comparison rests on in addition to the samples."""
-    return f", repeats taken to spread by {assumed}" if max(comparison.repeats) < 2 else ""
+    return f", if repeats differ by {assumed}" if max(comparison.repeats) < 2 else ""
 
 
 def _size(comparison: Comparison) -> tuple[str, str]:
@@ -151,3 +151,15 @@ def _offline(run: OfflineRun) -> list[str]:
         return [said, f"That is {ratio} in one repeat, too few to say whether the difference is real."]
     share = "all" if min(rates[first]) > max(rates[second]) else "not all"
     return [said, f"That is {ratio}; {share} repeats of the one are above all of the other."]
+
+
+def why_none_is_best(run: OnlineRun) -> str:
+    """Why no engine is marked as the best; empty where fewer than two are valid at a load."""
+    valid = [summary for summary in run.pooled if summary.valid]
+    loads = [summary.load for summary in valid]
+    if all(loads.count(load) < 2 for load in loads):
+        return ""
+    verdicts = {comparison.verdict for comparison in run.results.comparisons if comparison.statistic == "p99"}
+    if verdicts == {"not enough data"}:
+        return "Nothing here is marked best: the samples are too small for a verdict on these percentiles."
+    return "Nothing here is marked best: no engine differs from every other one by more than chance."

@@ -168,7 +168,7 @@ def test_the_machine_is_that_of_the_run(run):
         assert machine(meta) == f"{ahead}Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz, 2 cores, 8 GiB"
 
 
-@pytest.mark.parametrize(("repeats", "rests_on"), [(1, ", repeats taken to spread by 25 %"), (3, "")])
+@pytest.mark.parametrize(("repeats", "rests_on"), [(1, ", if repeats differ by 25 %"), (3, "")])
 @pytest.mark.parametrize(("ratio", "ci", "words"), [
     (5.2, (4.6, 5.9), "5.2× lower than SGLang's (95 % interval 4.6× to 5.9×{})"),
     (1.25, (1.11, 1.43), "20 % lower than SGLang's (95 % interval 10 % to 30 %{})"),
