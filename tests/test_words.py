@@ -17,6 +17,9 @@ INSTEAD = {
     r"\bwalls\b|\bside of the wall\b": "layers",
     r"\btold\b": "reported, or what the value is",
     r"\bLeftBehind": "CleanupError",
+    r"\b[Cc]ontenders?\b": "engine variant",
+    r"\b[Dd]eeds?\b": "served request",
+    r"\bfor one in\b": "a name for what is looped over",
     r"\b_(risen|counted|gone)\b": "a name for what the function returns",
 }
 #: The reader of schema 1 needs the old names of keys.
@@ -30,6 +33,7 @@ SEARCHED = (
     "README.md",
     "CONTRIBUTING.md",
     "Makefile",
+    "benchmarks",
 )
 SUFFIXES = (".py", ".md", ".yaml", ".j2", ".js")
 

@@ -81,8 +81,10 @@ def hardware(device: str, environment: Mapping[str, Any]) -> list[object]:
 
 def _served_model(run: StoredRun, label: str) -> object:
     """The model of a running server; None of an engine that was started for the run."""
-    launches = (one for one in run.info.launches if (one.engine, one.label) == (RUNNING_SERVER, label))
-    return next((one.settings.get("model") for one in launches), None)
+    launches = (
+        launch for launch in run.info.launches if (launch.engine, launch.label) == (RUNNING_SERVER, label)
+    )
+    return next((launch.settings.get("model") for launch in launches), None)
 
 
 def _trace(run: StoredRun, field: str) -> object:

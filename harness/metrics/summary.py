@@ -66,7 +66,8 @@ def summarize_points(
     summaries = []
     reported, machines = reported or {}, machines or {}
     hits: dict[tuple[str, Load, int | None], PrefixHits] = {
-        (one.label, one.load, one.repeat): one for one in prefixes
+        (hits_of_cell.label, hits_of_cell.load, hits_of_cell.repeat): hits_of_cell
+        for hits_of_cell in prefixes
     }
     for point in points:
         cells = zip(point.repeats, point.each, strict=True)

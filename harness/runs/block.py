@@ -196,9 +196,12 @@ class _Measuring:
     ) -> LoadResult:
         wire = [
             WireRequest(
-                one.index, one.t_sched_s, self.encode(one.prompt.tolist(), one.output_tokens), one.after
+                request.index,
+                request.t_sched_s,
+                self.encode(request.prompt.tolist(), request.output_tokens),
+                request.after,
             )
-            for one in requests
+            for request in requests
         ]
         load = LoadPlan(self.server.target, wire, concurrency, self.resolved.settings.timeout_s)
         return run_load(
@@ -210,10 +213,15 @@ class _Measuring:
         )
 
     def _read(self, result: LoadResult, requests: list[PlannedRequest], cell: Cell) -> CellRecords:
-        sent = sorted((one.t_sent, one.index) for one in result.responses if one.t_sent is not None)
+        sent = sorted(
+            (response.t_sent, response.index) for response in result.responses if response.t_sent is not None
+        )
         reusable = reusable_tokens(requests[index].prompt for _, index in sent)
         known = {index: tokens for (_, index), tokens in zip(sent, reusable, strict=True)}
-        expected = [Expected(len(one.prompt), one.output_tokens, known.get(one.index)) for one in requests]
+        expected = [
+            Expected(len(request.prompt), request.output_tokens, known.get(request.index))
+            for request in requests
+        ]
         ref, label = cell.engine_variant.ref, cell.engine_variant.label
         identity = CellIdentity(cell.index, ref.name, ref.variant, label, cell.load, cell.repeat)
         return read_cell(

@@ -83,9 +83,11 @@ def _convert(run: Path, in_flight: object) -> None:
         entries = [
             checked(_entry(json.loads(line), only), JournalEntry, str(run / JOURNAL)) for line in lines
         ]
-        write_whole(run / JOURNAL, b"".join(one.model_dump_json().encode() + b"\n" for one in entries))
+        write_whole(run / JOURNAL, b"".join(entry.model_dump_json().encode() + b"\n" for entry in entries))
     if (run / SKIPPED).is_file():
-        kept = checked([_skipped(one, only) for one in _read(run / SKIPPED)], list[SkippedRecord], SKIPPED)
+        kept = checked(
+            [_skipped(fault, only) for fault in _read(run / SKIPPED)], list[SkippedRecord], SKIPPED
+        )
         dumped = TypeAdapter(list[SkippedRecord]).dump_json(kept, indent=2)
         write_whole(run / SKIPPED, dumped + b"\n")
     files: dict[str, tuple[Any, Callable[[Record, int | None], Record]]] = {
@@ -153,29 +155,29 @@ def _entry(record: Record, only: int | None) -> Record:
 
 def _online(results: Record, only: int | None) -> Record:
     results = _offline(_renamed(results, told="reported"), only)
-    results["summaries"] = [_summary(one, only) for one in results["summaries"]]
+    results["summaries"] = [_summary(summary, only) for summary in results["summaries"]]
     for name in ("comparisons", "prefixes"):
-        results[name] = [_at_load(dict(one), only) for one in results.get(name, [])]
-    for one in results["prefixes"]:
-        one["source"] = one["source"].replace("does not tell", "does not report it")
+        results[name] = [_at_load(dict(record), only) for record in results.get(name, [])]
+    for hits in results["prefixes"]:
+        hits["source"] = hits["source"].replace("does not tell", "does not report it")
     return results
 
 
 def _offline(results: Record, only: int | None) -> Record:
-    skipped = [_skipped(one, only) for one in results.get("skipped", [])]
+    skipped = [_skipped(fault, only) for fault in results.get("skipped", [])]
     return _versioned(results) | {"meta": _versioned(results["meta"]), "skipped": skipped}
 
 
 def _manifest(manifest: Record, only: int | None) -> Record:
     meta = _versioned(manifest["meta"])
     of_batch = meta["kind"] == "offline"
-    runs = [_at_load(dict(one), None if of_batch else only) for one in manifest["runs"]]
+    runs = [_at_load(dict(profiled), None if of_batch else only) for profiled in manifest["runs"]]
     return _versioned(manifest) | {"meta": meta, "runs": runs}
 
 
 def _profiles(profiles: Record, only: int | None) -> Record:
     """Without gaps that hold sentences: they are found again by the figures."""
-    gaps = [_at_load(dict(one), only) for one in profiles.get("gaps", []) if "conclusion" not in one]
+    gaps = [_at_load(dict(gap), only) for gap in profiles.get("gaps", []) if "conclusion" not in gap]
     return _versioned(profiles) | {"gaps": gaps}
 
 

@@ -70,7 +70,7 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
 
 def _unchanged(run: Run, resolved: Resolved) -> None:
     """Raises UsageError when what is left would be measured with something else."""
-    known = {one.label for one in run.skipped if one.load is None}
+    known = {fault.label for fault in run.skipped if fault.load is None}
     hint = "bring it back, or start a new run"
     for gone in resolved.missing:
         if gone.label not in known:
@@ -96,7 +96,7 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
         for block in blocks:
             measure_block(run, resolved, block, notify)
     if not run.done:
-        faults = [one for one in run.skipped if one.load is not None]
+        faults = [fault for fault in run.skipped if fault.load is not None]
         reasons = dict.fromkeys(f"{fault.label}: {fault.reason}" for fault in faults)
         hints = dict.fromkeys(fault.hint for fault in faults if fault.hint)
         raise BenchError(f"nothing could be measured: {'; '.join(reasons)}", "; ".join(hints))

@@ -55,8 +55,8 @@ class OnlineRun:
         """Cells are measured in a shuffled order: that of the settings is the reader's."""
         asked = self.meta.settings.engines
         rank: dict[tuple[str, str | None], int]
-        rank = {(one.name, one.variant): position for position, one in enumerate(asked)}
-        return sorted(summaries, key=lambda one: rank.get((one.engine, one.variant), len(rank)))
+        rank = {(ref.name, ref.variant): position for position, ref in enumerate(asked)}
+        return sorted(summaries, key=lambda s: rank.get((s.engine, s.variant), len(rank)))
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,8 @@ def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:
     Metrics that are not installed here are left out, and where there are such the comparisons too: these were
     corrected for other metrics.
     """
-    absent = {_name(one) for one in computed.summaries} - {_name(one) for one in stored.summaries}
-    foreign = {name for one in stored.summaries for name in one.model_extra or {}} - {*LATENCIES}
+    absent = {*map(_name, computed.summaries)} - {*map(_name, stored.summaries)}
+    foreign = {name for summary in stored.summaries for name in summary.model_extra or {}} - {*LATENCIES}
     return [
         *(f"{name}: not stored" for name in sorted(absent)),
         *_between(_named(stored.summaries, foreign), _named(computed.summaries)),
@@ -63,20 +63,22 @@ def _between(stored: dict[str, object], computed: dict[str, object]) -> Iterator
 
 def _named(summaries: list[OnlineSummary], without: Set[str] = frozenset()) -> dict[str, object]:
     found: dict[str, object] = {}
-    for one in summaries:
-        found |= _leaves(_name(one), one.model_dump(exclude=set(without)))
+    for summary in summaries:
+        found |= _leaves(_name(summary), summary.model_dump(exclude=set(without)))
     return found
 
 
-def _name(one: OnlineSummary) -> str:
-    return f"{one.label}, {one.load}, {'all repeats' if one.repeat is None else f'repeat {one.repeat}'}"
+def _name(summary: OnlineSummary) -> str:
+    repeat = "all repeats" if summary.repeat is None else f"repeat {summary.repeat}"
+    return f"{summary.label}, {summary.load}, {repeat}"
 
 
 def _paired(comparisons: list[Comparison]) -> dict[str, object]:
     found: dict[str, object] = {}
-    for one in comparisons:
-        place = f"{one.a} against {one.b}, {one.load}, {one.metric} {one.statistic}"
-        found |= _leaves(place, one.model_dump())
+    for comparison in comparisons:
+        place = f"{comparison.a} against {comparison.b}, {comparison.load}"
+        place += f", {comparison.metric} {comparison.statistic}"
+        found |= _leaves(place, comparison.model_dump())
     return found
 
 

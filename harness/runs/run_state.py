@@ -73,7 +73,7 @@ class Run:
 
     def blocks(self) -> list[Block]:
         """Every block of the run, measured or not: the same whenever it is asked."""
-        missing = {one.label for one in self.skipped if one.load is None}
+        missing = {fault.label for fault in self.skipped if fault.load is None}
         there = [
             engine_variant
             for engine_variant in make_engine_variants(self.settings)
@@ -94,7 +94,7 @@ class Run:
 
     def skip(self, fault: Skipped) -> None:
         """A cell failed."""
-        self.skipped = [one for one in self.skipped if _place(one) != _place(fault)]
+        self.skipped = [old for old in self.skipped if _place(old) != _place(fault)]
         self.skipped.append(fault)
         self._keep_skipped()
 
@@ -106,7 +106,7 @@ class Run:
             for cell in block.cells
             if cell.index in self.done
         }
-        return [one for one in self.skipped if _place(one) not in done]
+        return [fault for fault in self.skipped if _place(fault) not in done]
 
     def _keep_skipped(self) -> None:
         write_whole(self.folder / SKIPPED, _SKIPPED.dump_json(self.skipped, indent=2) + b"\n")

@@ -50,7 +50,7 @@ def plan(settings: OnlineSettings, engine_variants: list[EngineVariant]) -> list
     Engines go in the order of `turns`, an engine's loads from light to heavy.
     """
     index = count()
-    servers = [one.label for one in engine_variants if one.ref.name == RUNNING_SERVER]
+    servers = [v.label for v in engine_variants if v.ref.name == RUNNING_SERVER]
 
     def seed(engine_variant: EngineVariant) -> list[int]:
         nonce = settings.prompt_nonce

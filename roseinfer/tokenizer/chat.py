@@ -46,7 +46,7 @@ class ChatTemplate:
             config = json.loads(file.read_text()) if file.is_file() else {}
             source = alone.read_text() if alone.is_file() else config.get("chat_template")
             if isinstance(source, list):  # several, by name
-                source = next((one["template"] for one in source if one["name"] == "default"), None)
+                source = next((entry["template"] for entry in source if entry["name"] == "default"), None)
             tokens = {name: _content(value) for name, value in config.items() if name.endswith("_token")}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"the chat template in {folder} cannot be read: {error}") from error

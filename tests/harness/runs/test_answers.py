@@ -25,9 +25,9 @@ def test_an_engine_that_answers_wrongly_wins_nothing(start_mock: Any, tmp_path: 
     assert results.answers is not None
     [check] = results.answers.checks
     assert check.verdict == "wrong" and results.answers.wrong == {"openai": check.reason}
-    assert [one.prompt_tokens for one in check.answers] == [*LENGTHS, *LENGTHS]
-    assert {one.outcome for one in check.answers} == {"different"}
-    assert {one.got for one in check.answers} == {16}
+    assert [answer.prompt_tokens for answer in check.answers] == [*LENGTHS, *LENGTHS]
+    assert {answer.outcome for answer in check.answers} == {"different"}
+    assert {answer.got for answer in check.answers} == {16}
     assert "float32" in results.answers.reference and results.answers.tolerance > 0
     for summary in results.summaries:
         assert summary.num_error == 0 and not summary.valid

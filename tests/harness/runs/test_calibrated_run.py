@@ -89,7 +89,7 @@ def test_a_run_without_one_says_so(
     settings = settings_for(start_mock().url, tmp_path, calibrate=not switched_off)
     folder, results = run_online(settings, ["bench"], lambda _: None)
     assert json.loads((folder / "run.json").read_text())["environment"]["calibration"].startswith("none: ")
-    assert not any("above half" in why for one in results.summaries for why in one.invalid_reasons)
+    assert not any("above half" in why for summary in results.summaries for why in summary.invalid_reasons)
 
 
 @pytest.mark.parametrize(

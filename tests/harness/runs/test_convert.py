@@ -95,9 +95,9 @@ def test_peaks_and_notices_come_from_the_raw_tables(tmp_path: Path) -> None:
     assert isinstance(run, OnlineRun)
 
     def of(count: int) -> OnlineSummary:
-        return next(one for one in run.pooled if one.load == ClosedLoop(concurrency=count))
+        return next(summary for summary in run.pooled if summary.load == ClosedLoop(concurrency=count))
 
-    assert (of(1).peak_in_flight, [one.kind for one in of(1).notices]) == (1, ["order"])
+    assert (of(1).peak_in_flight, [notice.kind for notice in of(1).notices]) == (1, ["order"])
     assert of(4).peak_in_flight == 4
     [notice] = of(4).notices
     assert notice.kind == "short" and notice.text.startswith("8 requests for 4 in flight")
@@ -124,17 +124,19 @@ def test_a_run_that_names_its_one_number_in_flight_in_the_settings_alone(tmp_pat
     info["settings"]["concurrency"] = 4
     (folder / "run.json").write_text(json.dumps(info))
     results = json.loads((folder / "online_results.json").read_text())
-    of_four = [one for one in results["summaries"] if one["concurrency"] == 4]
-    for one in of_four:
-        del one["concurrency"]
+    of_four = [summary for summary in results["summaries"] if summary["concurrency"] == 4]
+    for summary in of_four:
+        del summary["concurrency"]
     kept = {"summaries": of_four, "comparisons": [], "prefixes": [], "meta": info}
     (folder / "online_results.json").write_text(json.dumps(results | kept))
     for table in ("requests", "chunks"):
         (folder / f"{table}.parquet").unlink()
     (folder / "journal.jsonl").unlink()
     converted = json.loads((convert_run(folder, None) / "online_results.json").read_text())
-    assert [one["load"] for one in converted["summaries"]] == [{"kind": "closed_loop", "concurrency": 4}] * 2
-    assert [one["peak_in_flight"] for one in converted["summaries"]] == [None, None]
+    assert [summary["load"] for summary in converted["summaries"]] == [
+        {"kind": "closed_loop", "concurrency": 4}
+    ] * 2
+    assert [summary["peak_in_flight"] for summary in converted["summaries"]] == [None, None]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 

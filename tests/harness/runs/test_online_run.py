@@ -37,10 +37,13 @@ def test_a_server_that_goes_costs_the_cells_that_are_left(start_mock: Any, setti
     server = start_mock()
     watch = Watcher({1: server.end})
     folder, results = run_online(settings_for(server.url, repeats=2), ["bench"], watch)
-    assert [(one.load and one.load.value, one.repeat) for one in results.skipped] == [(0.02, 1), (0.01, 1)]
+    assert [(fault.load and fault.load.value, fault.repeat) for fault in results.skipped] == [
+        (0.02, 1),
+        (0.01, 1),
+    ]
     assert "no server answers" in results.skipped[0].reason and results.skipped[0].hint
     assert [event.skipped for event in watch.of(EngineSkipped)] == results.skipped
-    assert {one.num_error for one in results.summaries} == {0}
+    assert {summary.num_error for summary in results.summaries} == {0}
 
     start_mock("--port", str(server.port))
     again = Watcher({2: press_ctrl_c})
@@ -60,7 +63,7 @@ def test_a_fault_of_the_first_part_is_in_the_results_of_the_second(
     server = start_mock()
     folder, _ = run_online(settings_for(server.url), ["bench"], Watcher({0: server.end}))
     _, results = resume_online(folder, Watcher())
-    assert [(one.label, one.load) for one in results.skipped] == [("openai", TraceLoad(scale=0.01))]
+    assert [(fault.label, fault.load) for fault in results.skipped] == [("openai", TraceLoad(scale=0.01))]
     assert len(json.loads((folder / "skipped.json").read_text())) == 1
 
 
@@ -192,5 +195,5 @@ def test_engines_are_in_the_order_asked_for(tmp_path: Path) -> None:
         )  # fmt: skip
         run.finish(entry)
     _, results = resume_online(tmp_path, Watcher())
-    assert list(dict.fromkeys(one.label for one in results.summaries)) == ["vLLM", "roseinfer"]
-    assert {(one.a, one.b) for one in results.comparisons} == {("vLLM", "roseinfer")}
+    assert list(dict.fromkeys(summary.label for summary in results.summaries)) == ["vLLM", "roseinfer"]
+    assert {(comparison.a, comparison.b) for comparison in results.comparisons} == {("vLLM", "roseinfer")}

@@ -36,12 +36,12 @@ def caching(start_mock: Any, tmp_path: Path) -> Start:
 
 
 def ttft(results: OnlineResults) -> list[float]:
-    return [one.ttft_ms.p50 for one in results.summaries if one.repeat is not None]
+    return [summary.ttft_ms.p50 for summary in results.summaries if summary.repeat is not None]
 
 
 def kinds(results: OnlineResults) -> list[set[str]]:
     wanted = {"cached", "unreported"}
-    return [{str(notice.kind) for notice in one.notices} & wanted for one in results.summaries]
+    return [{str(notice.kind) for notice in summary.notices} & wanted for summary in results.summaries]
 
 
 def test_the_same_command_twice_meets_no_cache(caching: Start, settings_for: Make) -> None:

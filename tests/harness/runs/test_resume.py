@@ -34,7 +34,7 @@ def test_a_run_that_was_interrupted_is_finished(start_mock: Any, settings_for: M
     requests = pd.read_parquet(folder / "requests.parquet")
     assert not requests.duplicated(["cell", "request"]).any() and len(requests) == 4 * 4
     assert results == OnlineResults.model_validate_json((folder / "online_results.json").read_bytes())
-    assert {(one.load.value, one.repeat) for one in results.summaries} == {
+    assert {(summary.load.value, summary.repeat) for summary in results.summaries} == {
         (scale, repeat) for scale in (0.02, 0.01) for repeat in (0, 1, None)
     }
     assert results.skipped == [] and not (folder / "raw").exists()
@@ -54,14 +54,14 @@ def test_a_sweep_interrupted_in_its_middle_is_finished(start_mock: Any, settings
     _, results = resume_online(folder, watch)
     assert watch.measured == [2]
     assert [line["load"]["concurrency"] for line in journal(folder)] == [1, 2, 4]
-    pooled = [one for one in results.summaries if one.repeat is None]
-    assert [(one.load, one.num_success) for one in pooled] == [
+    pooled = [summary for summary in results.summaries if summary.repeat is None]
+    assert [(summary.load, summary.num_success) for summary in pooled] == [
         (ClosedLoop(concurrency=count), sent) for count, sent in ((1, 5), (2, 6), (4, 12))
     ]
     requests = pd.read_parquet(folder / "requests.parquet")
     found = {json.loads(str(load))["concurrency"]: in_flight(rows) for load, rows in requests.groupby("load")}
     assert found == {1: 1, 2: 2, 4: 4}
-    assert [one.possible for one in results.prefixes] == [0, 0, 0]
+    assert [hits.possible for hits in results.prefixes] == [0, 0, 0]
     page = write_run_outputs(folder).read_text()
     assert all(f"{held} in flight" in page for held in (1, 2, 4)) and "scale 1" not in page
     assert "Load grows to the right." in page and "<summary>4 in flight</summary>" in page

@@ -30,7 +30,7 @@ def closed(concurrency: int, **settings: Any) -> Workload:
 
 def sizes_met(wave: list[PlannedRequest], rate: int) -> set[int]:
     """Batch sizes of an engine that admits `rate` prompts a step and gives each a token a step."""
-    waiting, running, met = [one.output_tokens for one in wave], [], set()
+    waiting, running, met = [request.output_tokens for request in wave], [], set()
     while waiting or running:
         running, waiting = running + waiting[:rate], waiting[rate:]
         met.add(len(running))
@@ -51,7 +51,7 @@ def test_auto_meets_every_batch_size_up_to_the_loads(concurrency: int, rate: int
 def test_a_large_load_is_reached_without_long_answers(concurrency: int) -> None:
     waves = closed(concurrency).warmup_waves(seed=1)
     assert len(waves[-1]) == concurrency
-    assert max(one.output_tokens for wave in waves for one in wave) <= 8 + MAX_STAGGERED
+    assert max(request.output_tokens for wave in waves for request in wave) <= 8 + MAX_STAGGERED
 
 
 @settings(max_examples=20)
@@ -67,7 +67,7 @@ def test_an_open_load_is_as_large_as_its_busiest_moment_at_the_heaviest_scale() 
     assert light.concurrency() == 1
     assert heavy.concurrency() == MAX_WARMUP_BATCH
     assert len(heavy.warmup_waves(0)[-1]) == MAX_WARMUP_BATCH
-    inputs = [len(one.prompt) for one in heavy.warmup_waves(0)[-1]]
+    inputs = [len(request.prompt) for request in heavy.warmup_waves(0)[-1]]
     assert heavy.trace is not None
     assert set(inputs) <= set(heavy.trace.input_tokens.tolist())
     assert inputs == sorted(inputs) and len(set(inputs)) > 5
@@ -88,15 +88,15 @@ def test_the_warm_up_fits_every_context_that_the_load_fits(
 ) -> None:
     input_len = max(1, min(context - 1, round(share * context)))
     load = closed(concurrency, context=context, input_len=input_len, output_len=context - input_len)
-    for one in (one for wave in load.warmup_waves(0) for one in wave):
+    for one in (request for wave in load.warmup_waves(0) for request in wave):
         assert len(one.prompt) >= 1 and one.output_tokens >= 1
         assert len(one.prompt) + one.output_tokens <= context
 
 
 def test_warm_up_prompts_are_in_no_load_and_in_no_other_wave() -> None:
     load = workload(scales=[0.05], n=300, max_output_len=8, fit="clip")
-    measured = [tuple(one.prompt[:8]) for one in load.requests(TraceLoad(scale=0.05), seed=5)]
-    warming = [tuple(one.prompt[:8]) for wave in load.warmup_waves(seed=5) for one in wave]
+    measured = [tuple(request.prompt[:8]) for request in load.requests(TraceLoad(scale=0.05), seed=5)]
+    warming = [tuple(request.prompt[:8]) for wave in load.warmup_waves(seed=5) for request in wave]
     assert len(set(measured) | set(warming)) == len(measured) + len(warming)
 
 
@@ -118,7 +118,10 @@ def test_a_closed_loop_is_described() -> None:
     record = closed(4, n=10).record
     assert (record.requests, record.input_tokens, record.output_tokens) == (10, 50, 30)
     assert "4 requests in flight" in record.origin
-    assert [one.t_sched_s for one in closed(4, n=2).requests(ClosedLoop(concurrency=4), 0)] == [None, None]
+    assert [request.t_sched_s for request in closed(4, n=2).requests(ClosedLoop(concurrency=4), 0)] == [
+        None,
+        None,
+    ]
 
 
 def test_a_closed_loop_has_its_rounds_at_each_level() -> None:
