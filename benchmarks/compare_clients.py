@@ -29,7 +29,7 @@ from harness.loadgen.load_plan import LoadPlan
 from harness.loadgen.run_load import run_load
 from harness.mock_server.behaviour import ServedRequest
 from harness.models.model_folder import resolve
-from harness.records.request import read_request
+from harness.records.request_record import read_request
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 TTFT_MS, ITL_MS, TIMED_TOKENS, TIMED_REQUESTS = 40.0, 5.0, 64, 200

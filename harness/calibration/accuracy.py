@@ -14,7 +14,7 @@ from harness.errors import BenchError
 from harness.loadgen.load_plan import LoadPlan, RawResponse
 from harness.loadgen.run_load import run_load
 from harness.mock_server.behaviour import ServedRequest
-from harness.records.request import read_request
+from harness.records.request_record import read_request
 from harness.schema.calibration import Spread, TimingError
 
 BEHAVIOUR: Mapping[str, object] = {"ttft_ms": 40.0, "itl_ms": 5.0, "empty_first": True}

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from harness.cli.progress import PLAIN_WIDTH, rich_table
 from harness.compare.comparable import NAMES
-from harness.compare.compare import compare_runs
+from harness.compare.compare_runs import compare_runs
 from harness.report.tables.differences import caveats, difference_tables, gates_table
-from harness.schema.compare import CompareResults
-from harness.schema.gates import parse_gate
+from harness.schema.compare_results import CompareResults
+from harness.schema.gate_terms import parse_gate
 from harness.schema.settings import split
 
 #: Exit code by outcome. Code 2 is also that of a wrong command line, which says so on stderr.

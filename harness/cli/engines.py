@@ -15,9 +15,9 @@ from rich.table import Table
 from harness.engines.auto_settings import resolve_device, resolve_dtype
 from harness.engines.base import EngineSettings, Installation, Missing
 from harness.engines.configured import load_variants
+from harness.engines.engine_names import check_name
 from harness.engines.find import CACHE, place
 from harness.engines.local import LocalEngine
-from harness.engines.names import check_name
 from harness.engines.registry import BROKEN, ENGINES, LOCAL, get_engine, get_engine_variant
 from harness.environments.bundle import find_bundle, make_bundle, read_size
 from harness.environments.install import install as install_engine

@@ -17,7 +17,7 @@ from harness.errors import BenchError, InterruptedRunError
 from harness.metrics.validity import few_rounds
 from harness.profiling.stage import unprofiled
 from harness.report.render import write_run_outputs
-from harness.report.text.notices import MORE_ROUNDS
+from harness.report.text.run_notices import MORE_ROUNDS
 from harness.runs.events import Event, Started
 from harness.runs.online import resume_online, run_online
 from harness.schema.settings import OnlineSettings

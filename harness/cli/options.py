@@ -12,7 +12,7 @@ import typer
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from harness.engines.names import check_name
+from harness.engines.engine_names import check_name
 from harness.engines.registry import installed_engines
 from harness.errors import UsageError
 from harness.schema.loader import build

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from harness.errors import UsageError
 from harness.runs.journal import JournalEntry
 from harness.schema.calibration import Calibration
-from harness.schema.compare import CompareResults
+from harness.schema.compare_results import CompareResults
 from harness.schema.profile import ProfileManifest, Profiles
 from harness.schema.results import OfflineResults, OnlineResults, RunInfo
 from harness.schema.settings import OfflineSettings, OnlineSettings

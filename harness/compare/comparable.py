@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.compare.stored_run import StoredRun
-from harness.schema.compare import Obstacle
+from harness.schema.compare_results import Obstacle
 from harness.schema.load import Load
 from harness.schema.settings import RUNNING_SERVER
 

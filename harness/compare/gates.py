@@ -8,8 +8,8 @@ from harness.metrics.contrast import Contrast
 from harness.metrics.intervals import CONFIDENCE, Ends, level
 from harness.metrics.power import repeats_to_find
 from harness.metrics.samples import Group
-from harness.schema.compare import Gated, Outcome
-from harness.schema.gates import GateTerm
+from harness.schema.compare_results import Gated, Outcome
+from harness.schema.gate_terms import GateTerm
 from harness.schema.load import Load
 from harness.schema.metrics import METRICS
 

@@ -17,7 +17,7 @@ import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from harness.engines.base import Engine
-from harness.engines.names import check_name
+from harness.engines.engine_names import check_name
 from harness.engines.variants import Variant, load_file
 from harness.errors import UsageError
 from harness.schema.base import Strict, first_fault

@@ -7,8 +7,8 @@ from importlib.metadata import EntryPoint
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import Engine, EngineVariant, Missing
 from harness.engines.configured import find_variant
+from harness.engines.engine_names import check_name, engine_points
 from harness.engines.local import LocalEngine
-from harness.engines.names import check_name, engine_points
 from harness.errors import UsageError
 from harness.plugins import describe, load_plugin
 from harness.schema.settings import DEFAULT_ENGINES, EngineName, EngineRef

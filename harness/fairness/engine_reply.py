@@ -6,7 +6,7 @@ import msgspec
 from pydantic import Field
 
 from harness.loadgen.load_plan import RawResponse
-from harness.records.request import read_request
+from harness.records.request_record import read_request
 from harness.records.sse import read_events
 from harness.records.wire import read_wire
 from harness.schema.base import Strict

@@ -21,9 +21,9 @@ import uvloop
 
 from harness.loadgen.client import Client
 from harness.loadgen.http import request_bytes, request_head
-from harness.loadgen.limits import raise_open_files
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, RawResponse
 from harness.loadgen.pacing import ClosedLoop, OpenLoop
+from harness.loadgen.system_limits import raise_open_files
 from harness.loadgen.time_slices import ask_for_short_slices
 
 _PROGRESS_S = 0.5

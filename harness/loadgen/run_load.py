@@ -17,8 +17,8 @@ from harness.errors import UsageError
 from harness.loadgen.client_main import WorkerPlan
 from harness.loadgen.client_process import ClientProcess
 from harness.loadgen.http import request_head
-from harness.loadgen.limits import check_limits
 from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, Target
+from harness.loadgen.system_limits import check_limits
 
 ProgressCallback = Callable[[Progress], None]
 

@@ -10,7 +10,7 @@ from harness.metrics.estimates import COMPARED, Key
 from harness.metrics.holm import holm
 from harness.metrics.intervals import LEVEL, Effect, Estimate, difference, ratio
 from harness.metrics.power import repeats_to_find
-from harness.schema.compare import EFFECTS
+from harness.schema.compare_results import EFFECTS
 from harness.schema.load import Load
 from harness.schema.metrics import METRICS
 from harness.schema.results import Verdict

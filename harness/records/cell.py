@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from harness.loadgen.load_plan import LoadResult
 from harness.records.columns import CHUNKS, REQUESTS
-from harness.records.request import read_request
+from harness.records.request_record import read_request
 from harness.schema.load import Load, load_text
 
 

@@ -35,7 +35,7 @@ from harness.report.tables.throughput import throughput_table
 from harness.report.tables.waterfall import waterfall_table
 from harness.report.text import provenance
 from harness.report.text.heading import facts, machine, title
-from harness.report.text.notices import Notice, notices
+from harness.report.text.run_notices import Notice, notices
 from harness.report.text.verdict import verdict, why_none_is_best
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.fairness import Ledger

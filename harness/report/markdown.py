@@ -14,7 +14,7 @@ from harness.report.tables.table import Table
 from harness.report.tables.throughput import throughput_table
 from harness.report.tables.waterfall import waterfall_table
 from harness.report.text.heading import facts, title
-from harness.report.text.notices import notices
+from harness.report.text.run_notices import notices
 from harness.report.text.verdict import verdict
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.metrics import latencies

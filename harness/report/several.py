@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.compare.compare import compare_runs
+from harness.compare.compare_runs import compare_runs
 from harness.report.tables.differences import caveats, difference_tables
 from harness.report.tables.repeats import all_runs_table
 from harness.report.tables.table import Table

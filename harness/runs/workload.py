@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.errors import UsageError
-from harness.loadgen.limits import most_in_flight
 from harness.loadgen.load_plan import WireRequest
+from harness.loadgen.system_limits import most_in_flight
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.results import TraceRecord
 from harness.schema.settings import OnlineSettings

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from roseinfer.engine.trace import add_ranges
+from roseinfer.engine.profile_trace import add_ranges
 from roseinfer.ipc.messages import MAX_PROFILE_SECONDS, Record, Recorded
 from roseinfer.request.params import RequestError
 

@@ -16,7 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from roseinfer.config import ConfigError
 from roseinfer.model_folder import model_folder
 from roseinfer.tokenizer.detokenizer import ByteDetokenizer, Detokenizer, Vocabulary, WindowDetokenizer
-from roseinfer.tokenizer.names import TokenNames
+from roseinfer.tokenizer.token_names import TokenNames
 
 #: The decoder of byte-fallback vocabularies, step by step (Gemma's), and one step more that Llama 2's has:
 #: the text is that of `_piece_bytes` one after the other.

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from harness import plugins
-from harness.engines import names
+from harness.engines import engine_names
 from harness.errors import UsageError
 from harness.traces import readers
 
@@ -149,19 +149,21 @@ def test_the_run_is_reported_where_the_package_is_not_installed(
     assert "time to second token" not in page and "not those of the raw times" not in page
 
 
-@pytest.mark.parametrize(("group", "own"), [(names.GROUP, names.OWN), (readers.GROUP, readers.OWN)])
+@pytest.mark.parametrize(
+    ("group", "own"), [(engine_names.GROUP, engine_names.OWN), (readers.GROUP, readers.OWN)]
+)
 def test_ours_are_registered_as_others_are(group: str, own: dict[str, str]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["entry-points"][group] == own
 
 
 def test_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = EntryPoint("vllm", "somebody.engine:Vllm", names.GROUP)
+    other = EntryPoint("vllm", "somebody.engine:Vllm", engine_names.GROUP)
     monkeypatch.setattr(plugins, "entry_points", lambda group: [other])
     with pytest.raises(UsageError, match="has the name of vllm"):
-        plugins.find_plugins(names.GROUP, names.OWN)
+        plugins.find_plugins(engine_names.GROUP, engine_names.OWN)
 
 
 def test_what_cannot_be_imported_is_told() -> None:
     with pytest.raises(UsageError, match=r"x \(no_such_module:X\) cannot be loaded"):
-        plugins.load_plugin(EntryPoint("x", "no_such_module:X", names.GROUP))
+        plugins.load_plugin(EntryPoint("x", "no_such_module:X", engine_names.GROUP))

@@ -7,7 +7,7 @@ from harness.metrics.power import MAX_REPEATS, POWER
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number, plural
-from harness.schema.compare import EFFECTS, CompareResults, Difference, Gated
+from harness.schema.compare_results import EFFECTS, CompareResults, Difference, Gated
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison
 

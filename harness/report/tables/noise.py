@@ -11,7 +11,7 @@ from harness.report.tables.differences import repeats_to_find, statistic_name
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number, plural
-from harness.schema.compare import EFFECTS
+from harness.schema.compare_results import EFFECTS
 from harness.schema.load import Load
 from harness.schema.metrics import latencies, rates
 from harness.schema.results import Comparison

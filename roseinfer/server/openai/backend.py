@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from roseinfer.server.engine_client import EngineClient
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.detokenizer import Detokenizer, NoText
-from roseinfer.tokenizer.names import TokenNames
+from roseinfer.tokenizer.token_names import TokenNames
 from roseinfer.tokenizer.tokenizer import Tokenizer
 
 _NO_NAMES = TokenNames([], {})

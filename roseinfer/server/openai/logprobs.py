@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from roseinfer.request.logprobs import TokenLogprobs
-from roseinfer.tokenizer.names import TokenName, TokenNames
+from roseinfer.tokenizer.token_names import TokenName, TokenNames
 
 #: Tokens with their logprobs: the one that was taken, then the likeliest in falling order.
 Named = Iterator[tuple[TokenName, float]]

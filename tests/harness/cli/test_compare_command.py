@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness.schema.compare import CompareResults
+from harness.schema.compare_results import CompareResults
 
 
 def test_an_engine_against_itself_and_then_a_slower_one(

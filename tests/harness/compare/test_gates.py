@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.compare.gates import outcome
 from harness.errors import UsageError
-from harness.schema.gates import parse_gate
+from harness.schema.gate_terms import parse_gate
 
 
 @pytest.mark.parametrize(

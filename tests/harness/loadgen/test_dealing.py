@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.loadgen.limits import most_in_flight
 from harness.loadgen.load_plan import LoadPlan, Target, WireRequest
 from harness.loadgen.run_load import _deal
+from harness.loadgen.system_limits import most_in_flight
 
 TARGET = Target("127.0.0.1", 1, "/")
 

@@ -15,7 +15,7 @@ import pytest
 from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, RawResponse, Target, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
-from harness.records.request import read_request
+from harness.records.request_record import read_request
 from harness.schema.load import TraceLoad
 
 from .conftest import INPUT_TOKENS, OUTPUT_TOKENS, make_plan

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.loadgen.load_plan import RawResponse
 from harness.mock_server.behaviour import Behaviour
 from harness.mock_server.script import write_script
-from harness.records.request import read_request
+from harness.records.request_record import read_request
 from harness.records.sse import read_events
 
 behaviours = st.builds(

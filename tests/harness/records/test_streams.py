@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.loadgen.load_plan import ErrorKind, RawResponse
-from harness.records.request import RequestRecord, read_request
+from harness.records.request_record import RequestRecord, read_request
 
 JSON = "application/json"
 

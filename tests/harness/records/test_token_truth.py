@@ -10,7 +10,7 @@ import pytest
 from harness.loadgen.load_plan import RawResponse
 from harness.mock_server.behaviour import Behaviour
 from harness.mock_server.script import write_script
-from harness.records.request import RequestRecord, read_request
+from harness.records.request_record import RequestRecord, read_request
 
 TOKENS, PROMPT = 33, 32
 SENT = [(round(0.040 + 0.005 * i, 6), 1) for i in range(TOKENS)]

@@ -9,7 +9,7 @@ from harness.errors import UsageError
 from harness.report.index import write_index
 from harness.report.render import write_report
 from harness.report.several import changes, overview
-from harness.report.text.notices import notices
+from harness.report.text.run_notices import notices
 from harness.runs.reader import load_run, load_runs
 from harness.schema.results import OnlineResults
 

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli.commands import app
-from harness.compare.compare import compare_runs
+from harness.compare.compare_runs import compare_runs
 from harness.errors import UsageError
 from harness.profiling.profile_files import read_manifest, read_profiles
 from harness.report.render import write_report

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.compare.compare import compare_runs
+from harness.compare.compare_runs import compare_runs
 from harness.errors import UsageError
 from harness.report.render import write_run_outputs
 from harness.runs.online import run_online

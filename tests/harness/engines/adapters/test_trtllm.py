@@ -16,7 +16,7 @@ from harness.engines.profiler import CaptureRequest
 from harness.engines.registry import LOCAL, get_engine_variant
 from harness.errors import EngineError
 from harness.loadgen.load_plan import RawResponse
-from harness.records.request import read_request
+from harness.records.request_record import read_request
 from harness.schema.settings import EngineRef
 
 ENGINE = LOCAL["trtllm"]

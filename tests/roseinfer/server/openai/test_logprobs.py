@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import SamplingParams
 from roseinfer.server.openai.logprobs import ChatLogprobs, ChoiceLogprobs, CompletionLogprobs, Logprobs
-from roseinfer.tokenizer.names import TokenNames
+from roseinfer.tokenizer.token_names import TokenNames
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 
 NEW = 12

@@ -12,8 +12,8 @@ from harness.report.tables.ratios import ratios
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.tables.throughput import throughput_table
 from harness.report.text.heading import machine
-from harness.report.text.notices import notices
 from harness.report.text.numbers import DASH, percent
+from harness.report.text.run_notices import notices
 from harness.report.text.verdict import verdict
 from harness.runs.reader import load_run
 from harness.schema.load import ClosedLoop, Load, TraceLoad

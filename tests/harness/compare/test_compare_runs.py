@@ -8,13 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli.commands import app
-from harness.compare.compare import compare_runs
+from harness.compare.compare_runs import compare_runs
 from harness.errors import UsageError
 from harness.fairness.answer_check import Replies
 from harness.runs.folder import ANSWERS
-from harness.schema.compare import CompareResults
+from harness.schema.compare_results import CompareResults
 from harness.schema.fairness import AnswerCheck, AnswerChecks
-from harness.schema.gates import parse_gate
+from harness.schema.gate_terms import parse_gate
 from harness.schema.load import ClosedLoop
 
 GATE = "ttft_p99<=+10%, output_tok_per_s>=-3%"

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from roseinfer.engine.trace import add_ranges
+from roseinfer.engine.profile_trace import add_ranges
 from roseinfer.ipc.messages import Recorded
 from roseinfer.tracing.spans import SpanRecorder
 

@@ -13,8 +13,8 @@ from harness.errors import UsageError
 from harness.metrics.contrast import Contrast, contrast, judged
 from harness.metrics.estimates import COMPARED, Key, estimates
 from harness.metrics.intervals import LEVEL
-from harness.schema.compare import CompareResults, Difference, Gated
-from harness.schema.gates import ERROR_RATE, GateTerm
+from harness.schema.compare_results import CompareResults, Difference, Gated
+from harness.schema.gate_terms import ERROR_RATE, GateTerm
 from harness.schema.load import Load
 
 Pair = tuple[str, str]
