@@ -118,7 +118,8 @@ def drift(requests: pd.DataFrame, metrics: dict[str, pd.Series[float]]) -> list[
 def fell_behind(requests: pd.DataFrame) -> CellNotice | None:
     """Whether an open loop's requests arrived faster than they were answered, so that a queue grew.
 
-    Arrivals and ends are counted from when the first answers could be there to the last arrival.
+    Arrivals and ends are counted from when the first answers could be there to the last arrival; where almost
+    all had been sent by then, over the whole cell.
 
     Args:
         requests: all of one cell, failures included (columns of records/columns.py).
@@ -130,11 +131,14 @@ def fell_behind(requests: pd.DataFrame) -> CellNotice | None:
     took = (good["t_end"] - scheduled(good)).to_numpy(np.float64)
     start, stop = float(arrivals[0] + took.min()), float(arrivals[-1])
     span = stop - arrivals[0]
-    if stop - start < span / 4:
-        return None  # most requests were sent before any answer could be there
+    if span <= 0:
+        return None
     ends = good["t_end"].to_numpy(np.float64)
-    offered = np.count_nonzero((arrivals >= start) & (arrivals <= stop)) / (stop - start)
-    achieved = np.count_nonzero((ends >= start) & (ends <= stop)) / (stop - start)
+    if stop - start < span / 4:
+        offered, achieved = (arrivals.size - 1) / span, ends.size / (float(ends.max()) - float(arrivals[0]))
+    else:
+        offered = np.count_nonzero((arrivals >= start) & (arrivals <= stop)) / (stop - start)
+        achieved = np.count_nonzero((ends >= start) & (ends <= stop)) / (stop - start)
     quarter = len(good) // 4
     slowed = float(np.median(took[-quarter:]) / max(float(np.median(took[:quarter])), 1e-9))
     if achieved >= KEPT_UP * offered or slowed < SLOWED_FACTOR:

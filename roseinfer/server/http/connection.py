@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 #: Bytes that may wait, as they came, for the answer to the request before them.
 MAX_PIPELINED_BYTES = 64 << 10
-#: Bytes that the connections of a process may hold unless it is told otherwise.
+#: Bytes that the connections of a process may hold, by default.
 MAX_HELD_BYTES = 512 << 20
 #: Seconds: for an unused connection, for a request to come in, for a client that does not read its answer
 #: at all, and for one that was refused to read why.
