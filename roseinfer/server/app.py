@@ -23,11 +23,10 @@ from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.metrics.exposition import CONTENT_TYPE, exposition
 from roseinfer.server.openai.backend import Backend
 from roseinfer.server.openai.completion import Completion
-from roseinfer.server.openai.generation import Generation, from_chat, from_completion, too_long
+from roseinfer.server.openai.generation import Generation, too_long
+from roseinfer.server.openai.large_bodies import LARGE, LargeBodies, read
 from roseinfer.server.openai.openapi import openapi
 from roseinfer.server.openai.requests import (
-    ChatRequest,
-    CompletionRequest,
     GenerationRequest,
     ProfileRequest,
     parse,
@@ -51,11 +50,13 @@ class App:
         access: Access,
         max_inflight: int | None,
         tokenize_threads: int,
+        large_bodies: LargeBodies,
         profile_dir: Path | None = None,
     ) -> None:
         self._backend, self._counters = backend, counters
         self._access, self._max_inflight, self._profile_dir = access, max_inflight, profile_dir
         self._tokenizing = ThreadPoolExecutor(tokenize_threads, "tokenize") if tokenize_threads else None
+        self._large_bodies = large_bodies
         self._created = int(time.time())
         self._routes: dict[str, tuple[str, Route]] = {
             "/health": ("GET", self._health),
@@ -165,22 +166,24 @@ class App:
 
     async def _completions(self, request: HttpRequest, connection: Connection) -> None:
         """Continue texts or token ids."""
-        body = parse(request.take_body(), CompletionRequest)
-        self._check_model(body)
-        generation = from_completion(body, self._backend.engine.info.limits.max_model_len)
+        body, generation = await self._read(request, chat=False)
         await self._generate(body, generation, CompletionFormat(self._backend.model), connection)
 
     async def _chat(self, request: HttpRequest, connection: Connection) -> None:
         """The next message of a conversation."""
-        body = parse(request.take_body(), ChatRequest)
-        self._check_model(body)
-        generation = from_chat(body, self._backend.chat_template)
+        body, generation = await self._read(request, chat=True)
         await self._generate(body, generation, ChatFormat(self._backend.model), connection)
 
-    def _check_model(self, body: GenerationRequest) -> None:
-        name = self._backend.model
+    async def _read(self, request: HttpRequest, *, chat: bool) -> tuple[GenerationRequest, Generation]:
+        most, name = self._backend.engine.info.limits.max_model_len, self._backend.model
+        data = request.take_body()
+        if len(data) > LARGE:
+            body, generation = await self._large_bodies.read(data, chat, most)
+        else:
+            body, generation = read(data, chat, self._backend.chat_template, most)
         if body.model not in (None, name):
-            raise HttpError(404, f"the model {body.model!r} does not exist; this is {name!r}")
+            raise HttpError(404, f"the model {body.model!r:.100} does not exist; this is {name!r}")
+        return body, generation
 
     async def _generate(
         self, body: GenerationRequest, generation: Generation, format: Format, connection: Connection

@@ -32,6 +32,7 @@ from roseinfer.server.http.errors import EngineDeadError
 from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.openai.backend import Backend
 from roseinfer.server.openai.errors import error_response
+from roseinfer.server.openai.large_bodies import LargeBodies
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 from roseinfer.tracing.spans import span
@@ -67,12 +68,14 @@ class FrontEnd:
         template = ChatTemplate.load(model_folder(settings.model))
         name = server.served_model_name or settings.model
         backend = Backend(self.engine, tokenizer, name, server.stream_interval, template)
+        self._large_bodies = LargeBodies(settings.model)
         app = App(
             backend,
             counters,
             access=Access(keys, server.allowed_host or ()),
             max_inflight=server.max_inflight_requests,
             tokenize_threads=server.tokenize_threads if server.mp_async_admit else 0,
+            large_bodies=self._large_bodies,
             profile_dir=None if server.profile_dir is None else Path(server.profile_dir).resolve(),
         )
         self._detokenizer = backend.detokenizer
@@ -119,6 +122,7 @@ class FrontEnd:
             await asyncio.wait_for(self._connections.none_left.wait(), GRACE)
         for connection in list(self._connections.all):
             connection.abort()
+        self._large_bodies.stop()
         self.engine.stop()
 
 

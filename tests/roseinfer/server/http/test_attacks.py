@@ -152,3 +152,41 @@ def test_a_full_server_says_when_to_ask_again(serve: Any) -> None:
     while (reply := server.request("/v1/completions", body)).status == 503:
         assert time.monotonic() < end
     assert reply.status == 400 and reply.json["error"]["param"] == "prompt"  # longer than the context
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", b'{"prompt": [' + b"[]," * (5 * MIB) + b"[]]}"),
+        ("/v1/completions", b'{"prompt": [1], "logit_bias": {' + b'"1":0,' * (2 * MIB) + b'"1":0}}'),
+        ("/v1/chat/completions", b'{"messages": [' + b'{"role":"u"},' * MIB + b'{"role":"u"}]}'),
+    ],
+)
+def test_large_bodies_do_not_keep_others_waiting(single: Any, path: str, body: bytes) -> None:
+    """They are decoded elsewhere; the process is started with the first of them."""
+    replies: list[Any] = []
+    sending = threading.Thread(target=lambda: replies.append(single.request(path, body)))
+    sending.start()
+    waited = 0.0
+    while sending.is_alive():
+        start = time.monotonic()
+        assert single.request("/health").status == 200
+        waited = max(waited, time.monotonic() - start)
+    assert replies[0].status == 400
+    assert waited < 0.5
+
+
+def test_a_large_body_is_answered_like_a_small_one(single: Any) -> None:
+    """Also when the process that reads them has been killed before."""
+    small = single.complete([1, 2, 3], max_tokens=4, ignore_eos=True).json
+    for _ in range(2):
+        padding = " " * MIB
+        large = single.complete([1, 2, 3], max_tokens=4, ignore_eos=True, user=padding).json
+        assert large["choices"] == small["choices"] and large["usage"] == small["usage"]
+        (reader,) = (
+            child
+            for child in psutil.Process(single.process.pid).children()
+            if any("large_bodies" in word for word in child.cmdline())
+        )
+        reader.kill()
+        single.complete([1], user=padding)  # 503: it notices, and starts another for the next
