@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from roseinfer.info import EngineInfo
 from roseinfer.request.params import SamplingParams
-
-if TYPE_CHECKING:
-    from roseinfer.engine.core import Engine
 
 #: Prompt lengths and batch sizes that are run once.
 PROMPT_LENGTHS = (1, 16, 64, 128, 256, 512, 1024)
 BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
-def warm_up(engine: Engine) -> None:
+class Steps(Protocol):
+    """What is warmed up: an engine that takes requests and steps."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> object: ...
+
+    def step(self) -> object: ...
+
+    def flush_cache(self) -> None: ...
+
+
+def warm_up(engine: Steps) -> None:
     """Run prompts and decode batches of the usual sizes, then leave the engine empty."""
     longest = engine.info.limits.left(2)
     two = SamplingParams(max_tokens=2, ignore_eos=True)
@@ -30,7 +45,7 @@ def warm_up(engine: Engine) -> None:
             _drain(engine)
 
 
-def _drain(engine: Engine) -> None:
+def _drain(engine: Steps) -> None:
     while engine.has_work:
         engine.step()
     engine.flush_cache()
