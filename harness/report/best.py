@@ -41,7 +41,7 @@ def valid_labels(pooled: Sequence[OnlineSummary]) -> defaultdict[Load, set[str]]
 
 
 def differs(comparison: Comparison) -> bool:
-    """Whether the verdict, which holds for all comparisons of the pair together, is a difference."""
+    """Whether the verdict, which holds for all comparisons of the run together, is a difference."""
     return comparison.verdict in ("better", "worse")
 
 

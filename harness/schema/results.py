@@ -144,11 +144,11 @@ class Comparison(Strict):
     ci: tuple[float, float] | None = None
     difference: bool | None = Field(None, description="whether the interval excludes 1; null without one")
     adjusted_p: float | None = Field(
-        None, description="two-sided p-value of no difference, by Holm for all comparisons of the pair"
+        None, description="two-sided p-value of no difference, by Holm for all comparisons of the run"
     )
-    comparisons: int = Field(1, description="how many of the pair were made at once")
+    comparisons: int = Field(1, description="how many of the run were made at once")
     verdict: Verdict = Field(
-        "not enough data", description="of `a` against `b`, at 5 % for all comparisons of the pair together"
+        "not enough data", description="of `a` against `b`, at 5 % for all comparisons of the run together"
     )
     spread: float | None = Field(
         None, description="standard deviation of the logarithm from repeat to repeat; null if there was one"

@@ -73,7 +73,7 @@ def planning_tables(comparisons: Sequence[Comparison]) -> list[Table]:
         for (a, b, load), found in known.items()
     ]
     title = f"Repeats of each engine that find a difference of {' / '.join(EFFECTS)}"
-    note = f"With a chance of {POWER:.0%}, for all comparisons of the pair together."
+    note = f"With a chance of {POWER:.0%}, for all comparisons of the run together."
     return [Table("planning", title, columns, rows, (note,))]
 
 

@@ -51,7 +51,7 @@ def _cell(comparison: Comparison | None, label: str) -> Cell:
     if comparison.b == label:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     real = differs(comparison)
-    remark = "a real difference" if real else "no difference, for all comparisons of the pair together"
+    remark = "a real difference" if real else "no difference, for all comparisons of the run together"
     return Cell(
         _times(ratio), ratio, f"{low:.2f}–{high:.2f}", remark, best=real and better(comparison) == label
     )
