@@ -20,10 +20,10 @@ from typing import Any, BinaryIO
 import msgspec
 
 from roseinfer.model_folder import model_folder
+from roseinfer.server.child import Child
 from roseinfer.server.http.errors import BadRequestError, HttpError
 from roseinfer.server.openai.generation import Generation, from_chat, from_completion
 from roseinfer.server.openai.requests import ChatRequest, CompletionRequest, GenerationRequest, parse
-from roseinfer.server.process.child import Child
 from roseinfer.tokenizer.chat import ChatTemplate
 
 #: Bytes above which a body is large: the worst of this size takes about 0.2 s.

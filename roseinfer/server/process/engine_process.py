@@ -12,7 +12,7 @@ import msgspec
 
 from roseinfer.config import EngineConfig
 from roseinfer.server.access import KEYS
-from roseinfer.server.process.child import Child
+from roseinfer.server.child import Child
 
 #: Turns for which a thread of GNU OpenMP waits awake for the others before it sleeps, about 0.1 ms. Its own
 #: default is without end: when another process wants a core, every layer of every step then waits for a time

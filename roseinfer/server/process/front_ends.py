@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from roseinfer.server.access import KEYS
+from roseinfer.server.child import Child
 from roseinfer.server.metrics.counters import Counters
-from roseinfer.server.process.child import Child
 
 log = logging.getLogger(__name__)
 

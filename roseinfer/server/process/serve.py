@@ -12,9 +12,9 @@ from typing import Any
 import uvloop
 
 from roseinfer.config import ConfigError
+from roseinfer.server.child import Child
 from roseinfer.server.http.errors import EngineDeadError
 from roseinfer.server.metrics.counters import Counters
-from roseinfer.server.process.child import Child
 from roseinfer.server.process.engine_process import EngineProcess
 from roseinfer.server.process.front_end import FrontEnd, Settings
 from roseinfer.server.process.front_ends import Dispatcher, FrontEnds
