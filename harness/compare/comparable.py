@@ -28,6 +28,7 @@ ALIKE: dict[str, Callable[[StoredRun], object]] = {
     "warmup": lambda run: run.settings.warmup,
     "slo": lambda run: run.settings.slo and run.settings.slo.model_dump(exclude_none=True),
     "window": lambda run: run.settings.steady_state or (run.settings.window and str(run.settings.window)),
+    "duration": lambda run: [run.settings.settle, run.settings.min_duration],
 }
 #: What else --allow-different takes.
 NAMES = (*ALIKE, "served-model", "requests", "scales", "concurrency", "engines", "invalid")

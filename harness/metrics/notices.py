@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from harness.metrics.samples import Group
 from harness.metrics.stability import disturbed, drift, fell_behind, repeats_disagree
-from harness.metrics.validity import few_rounds
-from harness.schema.load import ClosedLoop, from_light_to_heavy
+from harness.metrics.validity import few_rounds, too_brief
+from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
 from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import METRICS, latencies
 from harness.schema.notice import CellNotice
@@ -56,18 +56,19 @@ def cell_notices(group: Group, machines: Machines, prefixes: PrefixHits | None =
 def pooled_notices(repeats: Sequence[Group], each: Sequence[OnlineSummary]) -> list[CellNotice]:
     """What was noticed of one engine at one load: of its repeats, and between them."""
     short = few_rounds(repeats[0].load, min(len((group.whole or group).requests) for group in repeats))
-    found = [] if short is None else [short]
     if len(each) == 1:
-        return found + each[0].notices
-    medians = {
-        METRICS[name].label: [_median(summary, name) for summary in each] for name in latencies("headline")
-    }
-    found += repeats_disagree(medians)
-    return found + [
-        CellNotice(kind=notice.kind, text=f"repeat {summary.repeat}: {notice.text}")
-        for summary in each
-        for notice in summary.notices
-    ]
+        noticed = each[0].notices
+    else:
+        medians = {
+            METRICS[name].label: [_median(summary, name) for summary in each]
+            for name in latencies("headline")
+        }
+        noticed = repeats_disagree(medians) + [
+            CellNotice(kind=notice.kind, text=f"repeat {summary.repeat}: {notice.text}")
+            for summary in each
+            for notice in summary.notices
+        ]
+    return [notice for notice in (short, *noticed) if notice is not None]
 
 
 def with_order(summaries: Sequence[OnlineSummary]) -> Iterator[OnlineSummary]:
@@ -84,6 +85,18 @@ def with_order(summaries: Sequence[OnlineSummary]) -> Iterator[OnlineSummary]:
         if summary.repeat is None and summary.load in loads:
             heavier = (pooled[summary.label, load] for load in loads[loads.index(summary.load) + 1 :])
             notices += [found for heavy in heavier if (found := _slower(summary, heavy)) is not None][:1]
+        yield summary.model_copy(update={"notices": notices})
+
+
+def with_brief(summaries: Iterable[OnlineSummary], wanted_s: float) -> Iterator[OnlineSummary]:
+    """The summaries; those of all repeats say so where one was measured for too short a time."""
+    shortest: dict[tuple[str, Load], float] = {}
+    for summary in summaries:
+        cell, notices = (summary.label, summary.load), list(summary.notices)
+        if summary.repeat is not None:
+            shortest[cell] = min(summary.duration_s, shortest.get(cell, summary.duration_s))
+        elif (brief := too_brief(shortest[cell], wanted_s)) is not None:
+            notices.append(brief)
         yield summary.model_copy(update={"notices": notices})
 
 

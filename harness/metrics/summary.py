@@ -8,7 +8,14 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
-from harness.metrics.notices import Machines, cell_notices, inferred, pooled_notices, with_order
+from harness.metrics.notices import (
+    Machines,
+    cell_notices,
+    inferred,
+    pooled_notices,
+    with_brief,
+    with_order,
+)
 from harness.metrics.rates import NO_TIME_S, Flow, flow, peak_in_flight, total
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.validity import discredit, invalid_reasons
@@ -31,6 +38,7 @@ def summarize(
     wrong: Mapping[str, str] | None = None,
     machines: Machines | None = None,
     prefixes: Sequence[PrefixHits] = (),
+    wanted_s: float = 0.0,
 ) -> list[OnlineSummary]:
     """Summarize the two tables of records/columns.py.
 
@@ -44,13 +52,14 @@ def summarize(
         wrong: Engines whose answers are wrong, by label, and why: their cells are invalid.
         machines: What else the machine did during each cell.
         prefixes: What a prefix cache had of each cell's prompts.
+        wanted_s: Seconds that a cell was to be measured.
 
     Returns:
         For each engine as it first appears and each load ascending: its repeats, then all of them pooled
         (`repeat` None).
     """
     points = [measure(repeats, slo) for repeats in by_load(split(requests, chunks, cut))]
-    return summarize_points(points, slo, ceiling, reported, wrong, machines, prefixes)
+    return summarize_points(points, slo, ceiling, reported, wrong, machines, prefixes, wanted_s)
 
 
 def summarize_points(
@@ -61,6 +70,7 @@ def summarize_points(
     wrong: Mapping[str, str] | None = None,
     machines: Machines | None = None,
     prefixes: Sequence[PrefixHits] = (),
+    wanted_s: float = 0.0,
 ) -> list[OnlineSummary]:
     """`summarize` of what is estimated already."""
     summaries = []
@@ -93,7 +103,7 @@ def summarize_points(
             pooled = pooled.model_copy(update=judgement)
         summaries += [*each, pooled]
     judged = [discredit(summary, (wrong or {}).get(summary.label)) for summary in summaries]
-    return list(with_order(judged))
+    return list(with_brief(with_order(judged), wanted_s))
 
 
 def _summary(

@@ -13,7 +13,7 @@ from harness.schema.calibration import ClientCeiling
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.notice import CellNotice
 from harness.schema.results import OnlineSummary
-from harness.schema.settings import MIN_ROUNDS
+from harness.schema.settings import MIN_ROUNDS, SHORT_CELL_S
 
 #: A cell is invalid when the client sent later than this at p99, unless TTFT is so long that it is nothing.
 LAG_LIMIT_MS = 1.0
@@ -21,6 +21,9 @@ LAG_LIMIT_OF_TTFT = 0.05
 
 #: A cell is invalid when a client process did more than this share of what it can.
 CEILING_SHARE = 0.5
+
+#: What the notice of a cell of few seconds begins with.
+BRIEF = "measured for"
 
 
 def invalid_reasons(group: Group, ceiling: ClientCeiling | None = None) -> list[str]:
@@ -35,7 +38,11 @@ def invalid_reasons(group: Group, ceiling: ClientCeiling | None = None) -> list[
     failed = int(everything["error"].notna().sum())
     above = [] if ceiling is None else _above_ceiling(everything, ceiling)
     if group.metrics.empty:
-        return ["no request succeeded", *above]
+        unmeasured = group.whole is not None and group.requests.empty
+        return [
+            "no request was sent in the part that is measured" if unmeasured else "no request succeeded",
+            *above,
+        ]
     reasons = [f"{failed} of {len(everything)} requests failed"] if failed else []
     lag, ttft = group.sample("submit_lag_ms").values, group.sample("ttft_ms").values
     if lag.size and ttft.size:
@@ -51,6 +58,19 @@ def few_rounds(load: Load, sent: int) -> CellNotice | None:
     if not isinstance(load, ClosedLoop) or sent >= MIN_ROUNDS * load.concurrency:
         return None
     text = f"{sent:,} requests for {load}: most are sent while the load begins or ends"
+    return CellNotice(kind="short", text=text)
+
+
+def too_brief(seconds: float, wanted_s: float = 0.0) -> CellNotice | None:
+    """Whether a cell was measured for less than SHORT_CELL_S, or than was asked for."""
+    if seconds >= max(wanted_s, SHORT_CELL_S):
+        return None
+    asked = (
+        f" instead of the {wanted_s:g} s asked for: the load has no more requests"
+        if wanted_s > seconds
+        else ""
+    )
+    text = f"{BRIEF} {seconds:.3g} s{asked}; for numbers to publish use --settle 30 --min-duration 30"
     return CellNotice(kind="short", text=text)
 
 

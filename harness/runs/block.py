@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 import msgspec
@@ -45,6 +46,9 @@ from harness.workload.prefix_reuse import reusable_tokens
 #: From "every client is ready" to the first request: connections are opened in it.
 MEASURED_DELAY_S = 0.5
 WARMUP_DELAY_S = 0.1
+#: How often a closed loop that was too short is sent again, with other prompts, and how many more requests
+#: than its rate asks for.
+MAX_TRIES, MARGIN = 4, 1.2
 
 #: What a server that takes no request of the warm-up lacks.
 _HINTS = {
@@ -135,18 +139,17 @@ class _Measuring:
 
     def measure(self, cell: Cell) -> None:
         """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""
-        requests = self.resolved.workload.requests(cell.load, cell.load_seed)
-
-        def progress(progress: Progress) -> None:
-            self.notify(CellProgress(cell, len(requests), progress))
-
-        self._flush(cell)
-        progress(Progress(0, 0, 0))
-        before = self._samples()
-        in_flight = cell.load.concurrency if isinstance(cell.load, ClosedLoop) else None
-        with CellMonitor() as monitor:
-            result = self._send(requests, in_flight, progress)
-        self.server.check()
+        settings = self.resolved.settings
+        wanted_s = (settings.settle or 0.0) + settings.measured_s
+        first, n = 0, None
+        for _ in range(MAX_TRIES):
+            requests = self.resolved.workload.requests(cell.load, cell.load_seed, first, n)
+            before, result, monitor = self._load(cell, requests)
+            lasted_s = max((response.t_end or 0.0 for response in result.responses), default=0.0) - result.t0
+            failed = any(response.error is not None for response in result.responses)
+            if lasted_s >= wanted_s or failed or not isinstance(cell.load, ClosedLoop):
+                break
+            first, n = first + len(requests), ceil(len(requests) * MARGIN * wanted_s / max(lasted_s, 0.01))
         records = self._read(result, requests, cell)
         write_cell(self.run.folder, cell.index, records)
         after, ref, wanted = self._samples(), cell.engine_variant.ref, self.engine.histograms
@@ -162,13 +165,28 @@ class _Measuring:
             machine=monitor.summary(),
         )  # fmt: skip
         self.run.finish(entry)
-        settings = self.resolved.settings
         [summary, *_] = summarize(
             records.requests, records.chunks, settings.slo, cut=settings.cut, ceiling=self.run.ceiling,
             machines={cell.index: monitor.summary()},
+            wanted_s=settings.measured_s,
             prefixes=prefix_hits(records.requests, {cell.index: prefix_cache} if prefix_cache else {}),
         )  # fmt: skip
         self.notify(CellDone(cell, summary))
+
+    def _load(self, cell: Cell, requests: list[PlannedRequest]) -> tuple[Samples, LoadResult, CellMonitor]:
+        """Send a cell's requests: what the server counted before, what came back, what the machine did."""
+
+        def progress(progress: Progress) -> None:
+            self.notify(CellProgress(cell, len(requests), progress))
+
+        self._flush(cell)
+        progress(Progress(0, 0, 0))
+        before = self._samples()
+        in_flight = cell.load.concurrency if isinstance(cell.load, ClosedLoop) else None
+        with CellMonitor() as monitor:
+            result = self._send(requests, in_flight, progress)
+        self.server.check()
+        return before, result, monitor
 
     @property
     def _counters(self) -> list[PrefixCounters]:

@@ -56,6 +56,11 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
         for entry in entries
     }
     for entry, launch in launches.items():
+        if launch.caches_prefixes and (settings.settle or settings.min_duration):
+            raise UsageError(
+                f"{entry.label} would answer the same batch again from its prefix cache",
+                "leave out --settle and --min-duration, or the prefix cache",
+            )
         if entry.served:
             entry.engine.server(entry.engine.installed(), launch, port=0)
     planned = turns(entries, settings)
@@ -102,6 +107,8 @@ def _batch(settings: OfflineSettings, repeat: int) -> Batch:
         warmup([lengths] * settings.warmup, settings.vocab_size, seed),
         settings.output_len,
         settings.ignore_eos,
+        settings.settle or 0.0,
+        settings.min_duration or 0.0,
     )
 
 

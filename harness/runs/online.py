@@ -130,6 +130,7 @@ def _write_results(run: Run) -> OnlineResults:
             answers.wrong if answers else None,
             machines,
             prefixes,
+            settings.measured_s,
         ),
         comparisons=compare_points(points),
         skipped=run.left_out(),

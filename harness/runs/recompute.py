@@ -34,7 +34,14 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
     with ThreadPoolExecutor(2) as threads:
         points = list(threads.map(partial(measure, slo=settings.slo), by_load(groups)))
     summaries = summarize_points(
-        points, settings.slo, ceiling, results.reported, wrong, results.machines, results.prefixes
+        points,
+        settings.slo,
+        ceiling,
+        results.reported,
+        wrong,
+        results.machines,
+        results.prefixes,
+        settings.measured_s,
     )
     return results.model_copy(update={"summaries": summaries, "comparisons": compare_points(points)})
 

@@ -45,7 +45,7 @@ class Workload:
         """
         if settings.concurrency is None:
             fitted = fit(load(settings.trace), settings.fit, max_model_len, settings.max_output_len)
-            fitted = fitted.head(settings.n)
+            fitted = fitted.head(max(_count(fitted.trace, load, settings) for load in settings.loads))
             return cls(settings, vocab_size, max_model_len, fitted.trace, fitted.record())
         check_lengths(settings.input_len, settings.output_len, max_model_len)
         held = ", ".join(map(str, sorted(settings.concurrency)))
@@ -61,13 +61,19 @@ class Workload:
         )
         return cls(settings, vocab_size, max_model_len, None, record)
 
-    def requests(self, load: Load, seed: int) -> list[PlannedRequest]:
-        """One cell's requests."""
+    def requests(self, load: Load, seed: int, first: int = 0, n: int | None = None) -> list[PlannedRequest]:
+        """One cell's requests.
+
+        Args:
+            first, n: Of a closed loop, the prompts to leave out and how many to take, else the settings'.
+        """
+        s = self.settings
         if self.trace is not None:
             assert isinstance(load, TraceLoad)
-            return open_loop(self.trace, load.scale, self.vocab_size, seed)
-        s = self.settings
-        return closed_loop(s.requests(load), s.input_len, s.output_len, self.vocab_size, seed)
+            head = self.trace.head(_count(self.trace, load, s))
+            return open_loop(head, load.scale, self.vocab_size, seed)
+        count = s.requests(load) if n is None else n
+        return closed_loop(count, s.input_len, s.output_len, self.vocab_size, seed, first)
 
     def warmup_waves(self, seed: int) -> list[list[PlannedRequest]]:
         """Requests to send before measuring, a wave at a time, all of a wave at once.
@@ -122,6 +128,13 @@ class Workload:
         behind = (size - 1 - position) * min(size, MAX_STAGGERED) // size
         output = min(WARMUP_OUTPUT_TOKENS + behind, self.max_model_len - 1)
         return min(input_tokens, self.max_model_len - output), output
+
+
+def _count(trace: Trace, load: Load, settings: OnlineSettings) -> int:
+    """Requests of the trace's head: `n`, or as many as arrive in the time that the cell is to last."""
+    assert isinstance(load, TraceLoad)
+    seconds = ((settings.settle or 0) + settings.measured_s) / load.scale
+    return max(settings.n, int(np.searchsorted(trace.arrival_s - trace.arrival_s[:1], seconds)) + 1)
 
 
 def check_lengths(input_len: int, output_len: int, context: int) -> None:

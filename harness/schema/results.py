@@ -292,6 +292,7 @@ class OfflineResult(Strict):
     label: str
     repeat: int
     num_prompts: int
+    batches: int = Field(1, description="how often it was run; tokens and seconds are of one on average")
     prompt_tokens: int
     completion_tokens: int
     total_s: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -20,6 +21,9 @@ Fit = Literal["drop", "clip", "scale"]
 
 #: Requests of a closed loop for each one in flight, below which little but its beginning and end is measured.
 MIN_ROUNDS = 3
+
+#: Seconds below which a cell of an online run says little about the next one.
+SHORT_CELL_S = 10.0
 
 _REFERENCE = re.compile(r"^(?P<name>[a-z][a-z0-9_-]*)(@(?P<variant>[A-Za-z0-9][A-Za-z0-9._-]*))?$")
 #: The engine that is a server somebody else started.
@@ -168,11 +172,25 @@ class CommonSettings(Strict):
     )
     prefix_cache: bool = Field(False, description="let engines reuse the KV cache of shared prefixes")
     ignore_eos: bool = Field(True, description="every answer has exactly the length asked for")
+    settle: float | None = Field(
+        None, gt=0, description="seconds from the start of each cell or batch that are not measured, best 30"
+    )
+    min_duration: float | None = Field(
+        None,
+        gt=0,
+        description="measure each cell or batch for at least so many seconds, best 30; "
+        f"in `bench online` {SHORT_CELL_S:g} with --settle",
+    )
     profile: Literal["torch", "nsys", "both"] | None = Field(
         None, description="profile a sample of the heaviest load after the benchmark"
     )
     profile_only: bool = Field(False, description="measure nothing, only profile")
     out: Path | None = Field(None, description="where runs are kept; default outputs/benchmarks/serving")
+
+    @property
+    def measured_s(self) -> float:
+        """Seconds that a cell is measured at least, after `settle`."""
+        return self.min_duration or (SHORT_CELL_S if self.settle else 0.0)
 
     def idle(self) -> dict[str, str]:
         """Fields that have no effect beside the others, each with the reason."""
@@ -273,12 +291,16 @@ class OnlineSettings(CommonSettings):
     @property
     def cut(self) -> Window | Literal["steady"] | None:
         """The part of each cell that is measured; None: all."""
+        if self.settle is not None:
+            return Window(start_s=self.settle, end_s=sys.float_info.max)
         return "steady" if self.steady_state else self.window
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.window is not None and self.steady_state:
             raise ValueError("--window and --steady-state are two answers to one question: give one of them")
+        if self.settle is not None and (self.window is not None or self.steady_state):
+            raise ValueError("--settle is a window of its own: leave out --window and --steady-state")
         if self.aa and self.repeats < 2:
             raise ValueError("--aa needs repeats to see how they differ: give --repeats 2 or more, best 5")
         if any(engine.name == RUNNING_SERVER for engine in self.engines) and self.base_url is None:

@@ -62,9 +62,13 @@ def _turns_before(trace: Trace) -> list[int | None]:
     return before
 
 
-def closed_loop(n: int, input_len: int, output_len: int, vocab_size: int, seed: int) -> list[PlannedRequest]:
-    """`n` requests of equal lengths with distinct prompts, each sent when another one ends."""
-    return _batch("closed loop", [(input_len, output_len)] * n, vocab_size, seed)
+def closed_loop(
+    n: int, input_len: int, output_len: int, vocab_size: int, seed: int, first: int = 0
+) -> list[PlannedRequest]:
+    """`n` requests of equal lengths with distinct prompts, each sent when another one ends.
+
+    The first `first` prompts of the seed are left out."""
+    return _batch("closed loop", [(input_len, output_len)] * n, vocab_size, seed, first)
 
 
 def warmup(lengths: Sequence[tuple[int, int]], vocab_size: int, seed: int) -> list[PlannedRequest]:
@@ -73,10 +77,10 @@ def warmup(lengths: Sequence[tuple[int, int]], vocab_size: int, seed: int) -> li
 
 
 def _batch(
-    stream: str, lengths: Sequence[tuple[int, int]], vocab_size: int, seed: int
+    stream: str, lengths: Sequence[tuple[int, int]], vocab_size: int, seed: int, first: int = 0
 ) -> list[PlannedRequest]:
     source = PromptSource(vocab_size, seed, stream)
     return [
-        PlannedRequest(index, None, source.distinct(index, input_len), output_len)
+        PlannedRequest(index, None, source.distinct(first + index, input_len), output_len)
         for index, (input_len, output_len) in enumerate(lengths)
     ]

@@ -2,15 +2,17 @@
 
     python run_worker.py JOB.json RESULT.jsonl
 
-JOB.json: {"target", "arguments", "prompts", "warmup", "output_len", "ignore_eos"}. `target` is
+JOB.json: {"target", "arguments", "prompts", "warmup", "output_len", "ignore_eos", "settle_s",
+"min_s"}. `target` is
 `module:callable` or `/path/to/file.py:callable`. Called with `arguments` it returns an object with
 
     generate(prompts: list[list[int]], max_tokens: int, ignore_eos: bool) -> list[list[int]]
 
 which returns the generated token ids of each prompt, in order, when all are done. `warmup` are prompts that
-are generated first and not timed. RESULT.jsonl gets one line for each event: {"event": "ready", "seconds"}
-and {"event": "result", "seconds", "output_tokens": [int of each prompt]}. The exit code is 0 if both were
-written. The engine's output goes to stdout and stderr."""
+are generated first and not timed, and so is the batch for `settle_s` seconds. Then the batch is generated
+until `min_s` seconds have passed, at least once. RESULT.jsonl gets one line for each event: {"event":
+"ready", "seconds"} and {"event": "result", "seconds", "output_tokens": [int of each prompt of each batch],
+"batches"}. The exit code is 0 if both were written. The engine's output goes to stdout and stderr."""
 
 import importlib
 import importlib.util
@@ -48,9 +50,17 @@ def main(job_path: str, result_path: str) -> None:
         if job["warmup"]:
             engine.generate(job["warmup"], **length)
         begin = time.perf_counter()
-        outputs = engine.generate(job["prompts"], **length)
-        seconds = time.perf_counter() - begin
-        write_event("result", seconds, output_tokens=[len(output) for output in outputs])
+        while time.perf_counter() - begin < job["settle_s"]:
+            engine.generate(job["prompts"], **length)
+        counts: list[int] = []
+        seconds, batches = 0.0, 0
+        while not batches or seconds < job["min_s"]:
+            begin = time.perf_counter()
+            outputs = engine.generate(job["prompts"], **length)
+            seconds += time.perf_counter() - begin
+            batches += 1
+            counts += [len(output) for output in outputs]
+        write_event("result", seconds, output_tokens=counts, batches=batches)
 
 
 if __name__ == "__main__":

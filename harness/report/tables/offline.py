@@ -23,6 +23,10 @@ def offline_table(results: Sequence[OfflineResult]) -> Table:
     }
     most = max((len(found) for found in by_label.values()), default=1)
     notes = [f"Means of {most} repeats."] if most > 1 else []
+    batches = {label: [result.batches for result in found] for label, found in by_label.items()}
+    if any(count > 1 for counts in batches.values() for count in counts):
+        each = (f"{label} {'/'.join(map(str, counts))}" for label, counts in batches.items())
+        notes.append(f"Batches run, one after the other: {', '.join(each)}. Seconds are of one on average.")
     return Table("offline", "Offline throughput", _offline_columns(), _offline_rows(rows.items()), notes)
 
 

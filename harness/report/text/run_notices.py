@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.metrics.validity import BRIEF
 from harness.report.best import differs
 from harness.report.text.heading import fitted
 from harness.report.text.load_words import where
 from harness.report.text.numbers import percent, plural
 from harness.report.text.provenance import say
 from harness.runs.reader import OnlineRun, Run
+from harness.schema.notice import CellNotice
 from harness.schema.results import OnlineSummary
 from harness.schema.settings import MIN_ROUNDS
 
@@ -53,7 +55,7 @@ def notices(run: Run) -> list[Notice]:
         )
     found += _fitting(run)
     if isinstance(run, OnlineRun):
-        found += [*_unfair(run), *_noise(run), *_rounds(run), *_cells(run), *_window(run)]
+        found += [*_unfair(run), *_noise(run), *_rounds(run), *_brief(run), *_cells(run), *_window(run)]
     return sorted(found, key=lambda notice: _KINDS.index(notice.kind))
 
 
@@ -134,10 +136,30 @@ def _fitting(run: Run) -> list[Notice]:
 
 def _rounds(run: OnlineRun) -> list[Notice]:
     """The cells' own notices of loads that are too short, each load once: all engines had the same."""
-    noticed = (notice for summary in run.pooled for notice in summary.notices if notice.kind == "short")
+    noticed = (notice for summary in run.pooled for notice in summary.notices if _few(notice))
     found = dict.fromkeys(_sentence(notice.text) for notice in noticed)
     title = f"A closed loop has fewer than {MIN_ROUNDS} requests for each in flight."
     return [Notice("load", title, f"{' '.join(found)} {MORE_ROUNDS}")] if found else []
+
+
+def _few(notice: CellNotice) -> bool:
+    return notice.kind == "short" and not notice.text.startswith(BRIEF)
+
+
+def _brief(run: OnlineRun) -> list[Notice]:
+    """The shortest cell, where cells are too short."""
+    found = [
+        (summary.duration_s, summary, notice.text)
+        for summary in run.pooled
+        for notice in summary.notices
+        if notice.kind == "short" and not _few(notice)
+    ]
+    if not found:
+        return []
+    _, summary, text = min(found, key=lambda entry: entry[0])
+    title = f"{plural(len(found), 'cell')} of {len(run.pooled)} {'is' if len(found) == 1 else 'are'} short."
+    detail = _sentence(f"{summary.label} {where(summary.load)}: {text}")
+    return [Notice("load", title, detail)]
 
 
 def _cells(run: OnlineRun) -> list[Notice]:

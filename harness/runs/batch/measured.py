@@ -13,10 +13,16 @@ from harness.schema.settings import OfflineSettings
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds from handing over the batch to having all of it, and the tokens generated for each prompt."""
+    """Seconds from handing over a batch to having all of it, summed over `batches`, and the tokens generated
+    for each prompt of each."""
 
     total_s: float
     output_tokens: Sequence[int]
+    batches: int = 1
+
+    def __add__(self, other: Measured) -> Measured:
+        counts = (*self.output_tokens, *other.output_tokens)
+        return Measured(self.total_s + other.total_s, counts, self.batches + other.batches)
 
 
 def result(
@@ -27,30 +33,32 @@ def result(
     Raises:
         EngineError: a prompt got another number of tokens than was asked for, or an answer is missing.
     """
-    if len(measured.output_tokens) != settings.num_prompts:
+    prompts = settings.num_prompts * measured.batches
+    if len(measured.output_tokens) != prompts:
         raise EngineError(
-            f"{label} answered {len(measured.output_tokens)} of {settings.num_prompts} prompts", "see its log"
+            f"{label} answered {len(measured.output_tokens)} of {prompts} prompts", "see its log"
         )
     asked = settings.output_len
     low = asked if settings.ignore_eos else 1
     if wrong := [count for count in measured.output_tokens if not low <= count <= asked]:
         raise EngineError(
-            f"{label} generated a wrong number of tokens for {len(wrong)} of {settings.num_prompts} prompts: "
+            f"{label} generated a wrong number of tokens for {len(wrong)} of {prompts} prompts: "
             f"{wrong[0]} instead of {asked}",
             "leave this engine out, or look at its log",
         )
-    prompt_tokens = settings.num_prompts * settings.input_len
-    completion_tokens = sum(measured.output_tokens)
+    seconds, completion_tokens = measured.total_s, sum(measured.output_tokens)
+    total_tokens = prompts * settings.input_len + completion_tokens
     return OfflineResult(
         engine=engine_variant.ref.name,
         variant=engine_variant.ref.variant,
         label=label,
         repeat=repeat,
         num_prompts=settings.num_prompts,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
-        total_s=measured.total_s,
-        req_per_s=settings.num_prompts / measured.total_s,
-        output_tok_per_s=completion_tokens / measured.total_s,
-        total_tok_per_s=(prompt_tokens + completion_tokens) / measured.total_s,
+        batches=measured.batches,
+        prompt_tokens=settings.num_prompts * settings.input_len,
+        completion_tokens=round(completion_tokens / measured.batches),
+        total_s=seconds / measured.batches,
+        req_per_s=prompts / seconds,
+        output_tok_per_s=completion_tokens / seconds,
+        total_tok_per_s=total_tokens / seconds,
     )

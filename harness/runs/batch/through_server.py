@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 
 from harness.engines.base import Encoder, EngineSettings, RequestSettings, Server
 from harness.engines.local import LocalEngine
@@ -25,7 +26,7 @@ def through_server(
     log: Path,
     client_cpus: Sequence[int] | None,
 ) -> tuple[Measured, LaunchRecord]:
-    """Time one batch through a server of its own, which is gone afterwards.
+    """Time the batch, as often as it asks for, through a server of its own, which is gone afterwards.
 
     Raises:
         EngineError: not installed, it died, or a request failed.
@@ -35,7 +36,16 @@ def through_server(
         encode = engine.encoder(wanted)
         if batch.warmup:
             _send(server, batch.warmup, encode, batch.ignore_eos, client_cpus)
-        measured = _send(server, batch.requests, encode, batch.ignore_eos, client_cpus)
+
+        def send() -> Measured:
+            return _send(server, batch.requests, encode, batch.ignore_eos, client_cpus)
+
+        begin = monotonic()
+        while monotonic() - begin < batch.settle_s:
+            send()
+        measured = send()
+        while measured.total_s < batch.min_s:
+            measured += send()
         return measured, server.record
 
 

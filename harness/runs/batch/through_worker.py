@@ -31,16 +31,20 @@ class _Event(msgspec.Struct):
     event: str
     seconds: float
     output_tokens: list[int] = []
+    batches: int = 1
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What is generated: `warmup` first and untimed, then `requests`, all at once."""
+    """What is generated: `warmup` first, then `requests`, all at once, for `settle_s` seconds, both untimed;
+    then `requests` again until `min_s` seconds have passed, at least once."""
 
     requests: Sequence[PlannedRequest]
     warmup: Sequence[PlannedRequest]
     output_len: int
     ignore_eos: bool
+    settle_s: float = 0.0
+    min_s: float = 0.0
 
 
 def through_worker(
@@ -64,6 +68,8 @@ def through_worker(
         "warmup": [request.prompt.tolist() for request in batch.warmup],
         "output_len": batch.output_len,
         "ignore_eos": batch.ignore_eos,
+        "settle_s": batch.settle_s,
+        "min_s": batch.min_s,
     }
     hygiene = memory_restored(label) if settings.device == "cuda" else nullcontext()
     with hygiene, TemporaryDirectory(prefix="rosebench-offline-") as scratch:
@@ -92,4 +98,5 @@ def through_worker(
         settings=arguments,
         ready_s=round(events["ready"].seconds, 3),
     )
-    return Measured(events["result"].seconds, tuple(events["result"].output_tokens)), record
+    found = events["result"]
+    return Measured(found.seconds, tuple(found.output_tokens), found.batches), record

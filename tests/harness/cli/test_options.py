@@ -34,6 +34,8 @@ COMMON: dict[str, tuple[str, Any]] = {
     "warmup": ("5", 5),
     "prefix_cache": ("yes", True),
     "ignore_eos": ("no", False),
+    "settle": ("1.5", 1.5),
+    "min_duration": ("30", 30.0),
     "profile": ("both", "both"),
     "profile_only": ("yes", True),
     "out": ("runs", Path("runs")),
@@ -58,6 +60,8 @@ ONLINE = COMMON | {
     "check_answers": ("no", False),
     "text_prompts": ("yes", True),
     "timeout_s": ("2.5", 2.5),
+    "served_model": ("gpt2", "gpt2"),
+    "prompt_nonce": ("7", 7),
     "slo": ("ttft_ms=200,tpot_ms=50", Slo(ttft_ms=200, tpot_ms=50)),
 }
 OFFLINE = COMMON | {
@@ -68,6 +72,8 @@ OFFLINE = COMMON | {
 BESIDE: dict[str, dict[str, str]] = {
     "aa": {"repeats": "2"},
     "api_key_env": {"base_url": "http://h"},
+    "served_model": {"base_url": "http://h"},
+    "prompt_nonce": {"base_url": "http://h"},
     "max_output_len": {"fit": "clip"},
     "rounds": {"concurrency": "2"},
     "input_len": {"concurrency": "2"},

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.summary import summarize
+from harness.metrics.validity import BRIEF, too_brief
 from harness.schema.load import ClosedLoop, TraceLoad, load_text
 from harness.schema.machine_load import MachineLoad
 from harness.schema.results import OnlineSummary
@@ -31,11 +32,11 @@ def cell(
 
 
 def kinds(summary: OnlineSummary) -> list[str]:
-    return [notice.kind for notice in summary.notices]
+    return [notice.kind for notice in summary.notices if not notice.text.startswith(BRIEF)]
 
 
 def test_a_steady_cell_has_no_notice(tables: Tables) -> None:
-    assert all(not summary.notices for summary in summarize(*tables(cell(lambda i: 0.05))))
+    assert all(not kinds(summary) for summary in summarize(*tables(cell(lambda i: 0.05))))
 
 
 def test_a_queue_that_grows_and_a_cold_start(tables: Tables) -> None:
@@ -79,3 +80,11 @@ def test_a_lighter_load_that_is_slower(tables: Tables) -> None:
     found = {(one.load, one.repeat): kinds(one) for one in summarize(*tables(rows))}
     assert found[TraceLoad(scale=1.0), None] == ["order"]
     assert found[TraceLoad(scale=0.5), None] == []
+
+
+def test_a_short_cell_says_so_and_a_long_one_does_not() -> None:
+    assert too_brief(10) is None and too_brief(31, 30) is None
+    brief = too_brief(9.9)
+    assert brief is not None and brief.kind == "short" and brief.text.startswith("measured for 9.9 s;")
+    asked = too_brief(12, 30)
+    assert asked is not None and "instead of the 30 s asked for" in asked.text

@@ -171,7 +171,8 @@ def test_what_the_engine_tells_is_measured_and_the_rest_unknown(tables):
 
 def test_a_single_repeat_pools_to_itself(tables):
     one, pooled = summarize(*tables(regular()))
-    assert pooled == one.model_copy(update={"repeat": None})
+    assert [notice.kind for notice in pooled.notices] == ["short"]
+    assert pooled == one.model_copy(update={"repeat": None, "notices": pooled.notices})
 
 
 @pytest.mark.parametrize("limit", ["tpot_ms", "itl_ms"])

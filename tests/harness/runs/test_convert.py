@@ -97,10 +97,11 @@ def test_peaks_and_notices_come_from_the_raw_tables(tmp_path: Path) -> None:
     def of(count: int) -> OnlineSummary:
         return next(summary for summary in run.pooled if summary.load == ClosedLoop(concurrency=count))
 
-    assert (of(1).peak_in_flight, [notice.kind for notice in of(1).notices]) == (1, ["order"])
+    assert (of(1).peak_in_flight, [notice.kind for notice in of(1).notices]) == (1, ["order", "short"])
     assert of(4).peak_in_flight == 4
-    [notice] = of(4).notices
-    assert notice.kind == "short" and notice.text.startswith("8 requests for 4 in flight")
+    few, brief = of(4).notices
+    assert few.kind == "short" and few.text.startswith("8 requests for 4 in flight")
+    assert brief.kind == "short" and brief.text.startswith("measured for")
 
 
 def test_journal_answers_and_profiles(tmp_path: Path) -> None:

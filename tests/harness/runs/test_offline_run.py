@@ -138,3 +138,13 @@ def test_no_engine_at_all(tmp_path: Path):
     settings = OfflineSettings(engines="openai", model="random:gpt2-tiny", out=tmp_path)
     with pytest.raises(UsageError, match="no engine can be measured"):
         run_offline(settings, [], lambda event: None)
+
+
+@pytest.mark.parametrize("given", [{"settle": 1}, {"min_duration": 1}])
+def test_a_batch_is_not_run_again_with_a_prefix_cache(tmp_path: Path, given: dict[str, float]) -> None:
+    settings = OfflineSettings(
+        engines="roseinfer", model="random:gpt2-tiny", num_prompts=2, input_len=8, output_len=4,
+        prefix_cache=True, out=tmp_path, **given,
+    )  # fmt: skip
+    with pytest.raises(UsageError, match="again from its prefix cache"):
+        run_offline(settings, ["bench"], lambda event: None)

@@ -25,6 +25,15 @@ def test_wrong_counts_are_errors(counts):
         result(Measured(0.5, counts), ENGINE_VARIANT, "vLLM", 0, SETTINGS)
 
 
+def test_several_batches_have_one_rate():
+    once = Measured(0.5, [5, 5, 5, 5])
+    row = result(once + Measured(1.5, [5, 5, 5, 5]), ENGINE_VARIANT, "vLLM", 0, SETTINGS)
+    assert (row.batches, row.num_prompts, row.completion_tokens, row.total_s) == (2, 4, 20, 1.0)
+    assert (row.req_per_s, row.output_tok_per_s) == (4, 20)
+    with pytest.raises(EngineError, match="answered 4 of 8 prompts"):
+        result(Measured(0.5, [5] * 4, 2), ENGINE_VARIANT, "vLLM", 0, SETTINGS)
+
+
 def test_fewer_tokens_are_right_where_eos_counts():
     free = SETTINGS.model_copy(update={"ignore_eos": False})
     assert result(Measured(0.5, [5, 1, 3, 5]), ENGINE_VARIANT, "vLLM", 0, free).completion_tokens == 14

@@ -1,0 +1,92 @@
+"""How long a cell lasts: settled, extended, or noticed as short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from harness.report.render import write_run_outputs
+from harness.runs.online import run_online
+from harness.schema.results import OnlineResults
+from harness.schema.settings import OnlineSettings
+
+from .conftest import Make, Watcher
+
+pytestmark = pytest.mark.integration
+
+LOOP: dict[str, Any] = {"concurrency": [4], "n": 8, "input_len": 16, "output_len": 8}
+
+
+def short(results: OnlineResults) -> list[str]:
+    return [notice.text for notice in results.summaries[-1].notices if notice.kind == "short"]
+
+
+def test_a_closed_loop_gets_more_requests_with_prompts_of_their_own(
+    start_mock: Any, settings_for: Make
+) -> None:
+    server = start_mock()
+    folder, results = run_online(settings_for(server.url, min_duration=1.5, **LOOP), ["bench"], Watcher())
+    summary = results.summaries[-1]
+    assert 1.5 <= summary.duration_s < 6 and summary.num_error == 0
+    assert summary.num_requests > 100 and summary.left_out == 0
+    [text] = short(results)
+    assert text.startswith("measured for") and "instead" not in text
+    requests = pd.read_parquet(folder / "requests.parquet")
+    assert len(requests) == summary.num_requests
+    assert (requests["reusable_tokens"] == 0).all()
+    write_run_outputs(folder)
+    for file in ("summary.md", "report.html"):
+        assert "1 cell of 1 is short." in (folder / file).read_text()
+    assert "coordinated omission" in (folder / "report.html").read_text()
+
+
+def test_settling_is_left_out_and_the_rest_lasts(start_mock: Any, settings_for: Make) -> None:
+    settings = settings_for(start_mock().url, settle=1, min_duration=1, **LOOP)
+    folder, results = run_online(settings, ["bench"], Watcher())
+    summary = results.summaries[-1]
+    assert summary.window_s is not None and summary.window_s[0] == 1 and summary.window_s[1] >= 2
+    assert summary.left_out > 50 and summary.num_error == 0
+    requests = pd.read_parquet(folder / "requests.parquet")
+    assert summary.num_requests == (requests["t_sent"] >= 1).sum()
+
+
+def test_a_trace_is_taken_longer(start_mock: Any, settings_for: Make, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n" + "".join(f"{i / 10},8,4\n" for i in range(60)))
+    url = start_mock().url
+    loads = {"trace": str(trace), "scales": [0.2, 0.4], "n": 4}
+    _, results = run_online(settings_for(url, min_duration=1, **loads), ["bench"], Watcher())
+    counts = {one.load.value: one.num_requests for one in results.summaries}
+    assert counts == {0.2: 51, 0.4: 26}
+    assert all(one.duration_s >= 1 for one in results.summaries)
+    assert results.meta.trace is not None and results.meta.trace.requests == 51
+
+    _, results = run_online(
+        settings_for(url, min_duration=3, **loads | {"scales": [0.2]}), ["bench"], Watcher()
+    )
+    assert results.summaries[-1].num_requests == 60
+    [text] = short(results)
+    assert "instead of the 3 s asked for: the load has no more requests" in text
+
+
+def test_nothing_is_left_after_settling(start_mock: Any, settings_for: Make) -> None:
+    settings = settings_for(start_mock().url, settle=600, scales=[0.01])
+    _, results = run_online(settings, ["bench"], Watcher())
+    assert results.summaries[-1].invalid_reasons[0] == "no request was sent in the part that is measured"
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"settle": 1, "steady_state": True}, "--settle is a window of its own"),
+        ({"settle": 1, "window": "0,1"}, "--settle is a window of its own"),
+        ({"settle": -1}, "greater than 0"),
+        ({"min_duration": 0}, "greater than 0"),
+    ],
+)
+def test_bad_durations(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        OnlineSettings(**given)
