@@ -35,12 +35,12 @@ def bars(results: Sequence[OfflineResult], styles: Mapping[str, Look], metric: s
         sketch.belongs(bar, label)
         (dots,) = axes.plot(found, [position] * len(found), "o", color=INK, markersize=3, alpha=0.7)
         tips = [
-            f"{label}, repeat {result.repeat}{LINE}{_told(value)} {term.unit}"
+            f"{label}, repeat {result.repeat}{LINE}{_bar_text(value)} {term.unit}"
             for result, value in zip(repeats, found, strict=True)
         ]
         sketch.points(dots, label, tips)
         text = axes.annotate(
-            _told(mean),
+            _bar_text(mean),
             (max(found), position),
             (5, 0),
             textcoords="offset points",
@@ -64,6 +64,6 @@ def bars(results: Sequence[OfflineResult], styles: Mapping[str, Look], metric: s
     return sketch.finish(f"offline_{metric}", f"{term.title} of each engine on the offline batch")
 
 
-def _told(value: float) -> str:
+def _bar_text(value: float) -> str:
     """Four digits, and never as a power of ten."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

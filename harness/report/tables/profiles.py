@@ -135,11 +135,11 @@ def profiled(runs: Sequence[ProfileRun]) -> str:
     """What was captured, under which load."""
     tools: dict[str, list[str]] = {}
     for profile_run in runs:
-        tools.setdefault(f"{profile_run.label} {_held(profile_run)}", []).append(profile_run.tool)
+        tools.setdefault(f"{profile_run.label} {_load_text(profile_run)}", []).append(profile_run.tool)
     return "; ".join(f"{what} ({' and '.join(names)})" for what, names in tools.items())
 
 
-def _held(profile_run: ProfileRun) -> str:
+def _load_text(profile_run: ProfileRun) -> str:
     """The load, and how many of its requests the profile held in flight."""
     load, count = profile_run.load, profile_run.level.in_flight
     held = f"with {plural(count, 'request')} in flight"
