@@ -63,6 +63,7 @@ class App:
             "/openapi.json": ("GET", self._openapi),
             "/server_info": ("GET", self._server_info),
             "/v1/models": ("GET", self._models),
+            f"/v1/models/{backend.model}": ("GET", self._model),
             "/metrics": ("GET", self._metrics),
             "/flush_cache": ("POST", self._flush_cache),
             "/integrity": ("GET", self._integrity),
@@ -102,15 +103,21 @@ class App:
         return Response(200, openapi(self._routes))
 
     async def _models(self, request: HttpRequest, connection: Connection) -> Response:
-        """The one model that is served."""
-        card = {
+        """The one model that is served, in a list."""
+        return Response(200, msgspec.json.encode({"object": "list", "data": [self._card()]}))
+
+    async def _model(self, request: HttpRequest, connection: Connection) -> Response:
+        """The model alone."""
+        return Response(200, msgspec.json.encode(self._card()))
+
+    def _card(self) -> dict[str, object]:
+        return {
             "id": self._backend.model,
             "object": "model",
             "created": self._created,
             "owned_by": "roseinfer",
             "max_model_len": self._backend.engine.info.limits.max_model_len,
         }
-        return Response(200, msgspec.json.encode({"object": "list", "data": [card]}))
 
     async def _server_info(self, request: HttpRequest, connection: Connection) -> Response:
         """What the engine runs with, and its load now."""

@@ -116,6 +116,9 @@ def _generation(
         presence_penalty=request.presence_penalty,
         frequency_penalty=request.frequency_penalty,
         logit_bias=request.logit_bias,
+        repetition_penalty=request.repetition_penalty not in (None, 1.0),
+        min_p=request.min_p,
+        stop_token_ids=request.stop_token_ids,
     )
     if not 1 <= request.n <= MAX_CHOICES:
         raise BadRequestError(f"n must be from 1 to {MAX_CHOICES}", "n")

@@ -33,20 +33,23 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     n: int = 1
     stop: str | list[str] | None = None
     ignore_eos: bool = False
-    stream: bool = False
+    stream: bool | None = False
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
     return_metrics: bool = False
     presence_penalty: float | None = 0.0
     frequency_penalty: float | None = 0.0
     logit_bias: dict[str, float] | None = None
+    repetition_penalty: float | None = 1.0
+    min_p: float | None = 0.0
+    stop_token_ids: list[int] | None = None
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     """`POST /v1/completions`."""
 
     prompt: str | list[Any]
-    echo: bool = False
+    echo: bool | None = False
     suffix: str | None = None
     logprobs: int | None = None
     best_of: int | None = None

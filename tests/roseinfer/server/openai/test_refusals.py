@@ -68,7 +68,8 @@ def test_malformed_bodies(serving: Any, body: bytes) -> None:
         ({"logprobs": 21}, "logprobs"), ({"logprobs": -1}, "logprobs"), ({"logprobs": True}, None),
         ({"suffix": "x"}, "suffix"), ({"best_of": 2}, "best_of"),
         ({"presence_penalty": 1}, "presence_penalty"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"), ({"repetition_penalty": 1.1}, "repetition_penalty"),
+        ({"min_p": 0.1}, "min_p"), ({"stop_token_ids": [5]}, "stop_token_ids"),
     ],
 )  # fmt: skip
 def test_bad_parameters(serving: Any, change: dict[str, Any], param: str | None) -> None:
@@ -90,6 +91,18 @@ def test_wrong_model_route_or_method(serving: Any, path: str, method: str, body:
     reply = serving.request(path, body, method)
     check_error(reply, status)
     assert status != 405 or "allow" in reply.headers
+
+
+def test_what_changes_nothing_is_taken(serving: Any) -> None:
+    """Null where OpenAI allows it, and neutral values of what is not supported."""
+    neutral = {"stream": None, "echo": None, "repetition_penalty": 1.0, "min_p": 0, "stop_token_ids": []}
+    assert serving.request("/v1/completions", OK | neutral).status == 200
+
+
+def test_one_model(serving: Any) -> None:
+    listed = serving.request("/v1/models").json["data"]
+    assert serving.request("/v1/models/tiny").json == listed[0]
+    check_error(serving.request("/v1/models/other"), 404)
 
 
 def test_body_too_large(serving: Any) -> None:
