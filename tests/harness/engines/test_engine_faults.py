@@ -36,7 +36,8 @@ class Killer:
         if isinstance(event, CellProgress) and (label := event.cell.engine_variant.label) not in self.killed:
             self.killed.add(label)
             if module := self.modules.get(label):
-                started = [process for process in processes if module in process.cmdline()]
+                alive = [process for process in processes if process.status() != psutil.STATUS_ZOMBIE]
+                started = [process for process in alive if module in process.cmdline()]
                 min(started, key=lambda process: process.create_time()).kill()  # not what it just forked
 
     def left(self, but: int) -> list[psutil.Process]:

@@ -25,7 +25,8 @@ _STALL = [{"stall_after": 0}] * 4
 
 def workers_of(pid: int) -> list[psutil.Process]:
     children = psutil.Process(pid).children(recursive=True)
-    return [child for child in children if "harness.loadgen.client_main" in child.cmdline()]
+    alive = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in alive if "harness.loadgen.client_main" in child.cmdline()]
 
 
 def test_a_client_that_crashes_is_an_error_and_takes_the_others_with_it(mock_server: Any) -> None:

@@ -58,7 +58,7 @@ def run_for(tmp_path: Path) -> Callable[..., tuple[Path, OnlineResults]]:
         settings = OnlineSettings.model_validate(
             {
                 "engines": list(engines), "model": "random:gpt2-tiny", "device": "cpu", "dtype": "fp32",
-                "concurrency": 4, "n": 48, "input_len": 16, "output_len": 24, "max_model_len": 64,
+                "concurrency": 4, "n": 96, "input_len": 16, "output_len": 12, "max_model_len": 64,
                 "warmup": 4, "calibrate": False, "check_answers": False, "out": tmp_path / "runs",
             }
         )  # fmt: skip
