@@ -21,6 +21,12 @@ from harness.schema.results import OnlineResults
 from harness.schema.settings import EngineName, OnlineSettings
 
 
+def below() -> set[psutil.Process]:
+    """The processes below this one that have not ended."""
+    children = psutil.Process().children(recursive=True)
+    return {child for child in children if child.status() != psutil.STATUS_ZOMBIE}
+
+
 @dataclass
 class Killer:
     """Kills a process below this one when the first requests of an engine are sent: by label, a Python module
@@ -29,15 +35,15 @@ class Killer:
     modules: Mapping[str, str] = field(default_factory=dict)
     killed: set[str] = field(default_factory=set)
     seen: set[psutil.Process] = field(default_factory=set)
+    others: set[psutil.Process] = field(default_factory=below)  # servers of other tests
 
     def __call__(self, event: Event) -> None:
-        processes = psutil.Process().children(recursive=True)
+        processes = below() - self.others
         self.seen.update(processes)
         if isinstance(event, CellProgress) and (label := event.cell.engine_variant.label) not in self.killed:
             self.killed.add(label)
             if module := self.modules.get(label):
-                alive = [process for process in processes if process.status() != psutil.STATUS_ZOMBIE]
-                started = [process for process in alive if module in process.cmdline()]
+                started = [process for process in processes if module in process.cmdline()]
                 min(started, key=lambda process: process.create_time()).kill()  # not what it just forked
 
     def left(self, but: int) -> list[psutil.Process]:
