@@ -18,6 +18,8 @@ from harness.telemetry.gpu_reader import GpuReader, GpuReading
 
 #: A sample costs some milliseconds of one core, because every process of the machine is looked at.
 PERIOD_S = 1.0
+#: The kernel counts CPU time in hundredths of a second: a shorter interval says nothing about its busiest.
+SHORTEST_S = 0.5
 
 
 class Reading(NamedTuple):
@@ -105,7 +107,7 @@ def summarize_readings(readings: Sequence[Reading]) -> MachineLoad:
     foreign = [
         max(0.0, (after.busy_s - before.busy_s) - (after.own_s - before.own_s)) / (after.t - before.t)
         for before, after in pairwise(readings)
-        if after.t > before.t
+        if after.t - before.t >= SHORTEST_S
     ]
     clocks = [reading.mhz for reading in readings if reading.mhz is not None]
     own_s = last.own_s - first.own_s

@@ -29,6 +29,11 @@ def test_what_is_busy_and_not_ours_is_foreign() -> None:
     assert load.foreign_cores_max == pytest.approx(1)
 
 
+def test_a_moment_is_not_the_busiest_interval() -> None:
+    load = summarize_readings([reading(0, 5, 1), reading(1, 6, 2), reading(1.01, 6.02, 2)])
+    assert load.foreign_cores_max == 0
+
+
 def test_steal_time_and_clocks() -> None:
     load = summarize_readings([reading(0, 0, 0), reading(2, 2, 2, steal_s=1.0, mhz=1500.0)])
     assert load.steal_share == pytest.approx(0.25)
