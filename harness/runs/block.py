@@ -37,6 +37,7 @@ from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
 from harness.runs.schedule import Block, Cell
 from harness.schema.load import ClosedLoop
+from harness.schema.machine_load import MachineLoad
 from harness.schema.results import Skipped
 from harness.schema.settings import RUNNING_SERVER
 from harness.telemetry.cell_monitor import CellMonitor
@@ -144,7 +145,7 @@ class _Measuring:
         first, n = 0, None
         for _ in range(MAX_TRIES):
             requests = self.resolved.workload.requests(cell.load, cell.load_seed, first, n)
-            before, result, monitor = self._load(cell, requests)
+            before, result, machine = self._load(cell, requests)
             lasted_s = max((response.t_end or 0.0 for response in result.responses), default=0.0) - result.t0
             failed = any(response.error is not None for response in result.responses)
             if lasted_s >= wanted_s or failed or not isinstance(cell.load, ClosedLoop):
@@ -162,18 +163,18 @@ class _Measuring:
             clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in result.usage],
             prefix_cache=prefix_cache,
             reported=mean_between(histograms(before, wanted), histograms(after, wanted)),
-            machine=monitor.summary(),
+            machine=machine,
         )  # fmt: skip
         self.run.finish(entry)
         [summary, *_] = summarize(
             records.requests, records.chunks, settings.slo, cut=settings.cut, ceiling=self.run.ceiling,
-            machines={cell.index: monitor.summary()},
+            machines={cell.index: machine},
             wanted_s=settings.measured_s,
             prefixes=prefix_hits(records.requests, {cell.index: prefix_cache} if prefix_cache else {}),
         )  # fmt: skip
         self.notify(CellDone(cell, summary))
 
-    def _load(self, cell: Cell, requests: list[PlannedRequest]) -> tuple[Samples, LoadResult, CellMonitor]:
+    def _load(self, cell: Cell, requests: list[PlannedRequest]) -> tuple[Samples, LoadResult, MachineLoad]:
         """Send a cell's requests: what the server counted before, what came back, what the machine did."""
 
         def progress(progress: Progress) -> None:
@@ -186,7 +187,7 @@ class _Measuring:
         with CellMonitor() as monitor:
             result = self._send(requests, in_flight, progress)
         self.server.check()
-        return before, result, monitor
+        return before, result, monitor.summary()
 
     @property
     def _counters(self) -> list[PrefixCounters]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import cache
 from typing import Annotated, ClassVar, Literal
@@ -13,7 +14,7 @@ from harness.schema.base import Strict
 Arrivals = Literal["poisson", "gamma", "constant"]
 
 
-class _Level(Strict):
+class _Level(Strict, ABC):
     """One load. Loads of a kind ascend by their value; of several kinds, traces come first."""
 
     model_config = ConfigDict(frozen=True)
@@ -24,9 +25,9 @@ class _Level(Strict):
         return self._key < other._key
 
     @property
+    @abstractmethod
     def value(self) -> float:
         """Its number, above 0: a place on an axis."""
-        raise NotImplementedError
 
     @property
     def weight(self) -> float:

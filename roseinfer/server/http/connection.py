@@ -195,7 +195,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _advance(self) -> None:
-        """Go on with what waits, where nothing is in its way."""
+        """Handle what waits, where nothing prevents it."""
         if self._request is not None or self._paused or self._lingering or self._transport.is_closing():
             return
         if self._waiting:
