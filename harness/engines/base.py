@@ -7,7 +7,7 @@ is `harness.engines.adapters.openai`. What only one engine does is in its adapte
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +22,13 @@ from harness.engines.variants import CONFIGS, Variant
 from harness.loadgen.load_plan import Target
 from harness.schema.results import LaunchRecord
 from harness.schema.settings import EngineName, EngineRef
+from harness.workload import PlannedRequest
 
 #: Bounds of the number of full contexts in the KV cache of an engine whose cache size is set by us.
 MIN_CONTEXTS, MAX_CONTEXTS = 16, 64
 
-#: Makes the HTTP body of one request: (prompt token ids, output tokens) -> JSON.
-Encoder = Callable[[Sequence[int], int], bytes]
+#: Makes the HTTP body of one request, which is JSON.
+Encoder = Callable[[PlannedRequest], bytes]
 
 COMPLETIONS = "/v1/completions"
 
@@ -191,13 +192,18 @@ class Engine(ABC):
             **self.extra_body(request_settings),
         }
 
-        to_prompt = TextPrompts(request_settings.model).of if request_settings.text else list
+        write_text = TextPrompts(request_settings.model).of if request_settings.text else None
 
-        def encode(prompt: Sequence[int], output_tokens: int) -> bytes:
-            lengths: dict[str, object] = {"prompt": to_prompt(prompt), "max_tokens": output_tokens}
+        def encode(request: PlannedRequest) -> bytes:
+            prompt: str | list[int] = request.prompt.tolist()
+            if request.text is not None and (write_text is not None or not prompt):
+                prompt = request.text
+            elif write_text is not None:
+                prompt = write_text(request.prompt.tolist())
+            own: dict[str, object] = {"prompt": prompt, "max_tokens": request.output_tokens}
             if request_settings.ignore_eos:
-                lengths |= self.fixed_length(output_tokens)
-            return msgspec.json.encode(common | lengths)
+                own |= self.fixed_length(request.output_tokens)
+            return msgspec.json.encode(common | own)
 
         return encode
 

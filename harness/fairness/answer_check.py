@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from pydantic import Field
 from tokenizers import Tokenizer
 
@@ -17,6 +18,7 @@ from harness.loadgen.load_plan import LoadPlan, Target, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.schema.base import Strict
 from harness.schema.fairness import Answer, AnswerCheck, AnswerChecks
+from harness.workload import PlannedRequest
 
 RULE = (
     "Greedy answers, token by token. A token is right if it is the reference's, or if its logit there is "
@@ -51,7 +53,10 @@ class Replies(Strict):
 
 def ask(target: Target, encode: Encoder, prompts: Sequence[Sequence[int]], exact: bool) -> list[Reply]:
     """A server's answers to all prompts, sent at once; with `exact`, another length is an error."""
-    wire = [WireRequest(i, 0.0, encode(list(prompt), OUTPUT_TOKENS)) for i, prompt in enumerate(prompts)]
+    planned = [
+        PlannedRequest(i, 0.0, np.array(prompt, np.int32), OUTPUT_TOKENS) for i, prompt in enumerate(prompts)
+    ]
+    wire = [WireRequest(request.index, request.t_sched_s, encode(request)) for request in planned]
     result = run_load(LoadPlan(target, wire), start_delay_s=0.1)
     return [read_reply(raw, OUTPUT_TOKENS if exact else None) for raw in result.responses]
 

@@ -66,7 +66,7 @@ def capture(
     Raises:
         EngineError: the load was over before the recording was, or a window could not be opened or closed.
     """
-    wire = [WireRequest(r.index, None, encode(r.prompt.tolist(), r.output_tokens)) for r in requests]
+    wire = [WireRequest(r.index, None, encode(r)) for r in requests]
     recorder = _Recorder(windows, done, capture_s)
     try:
         run_load(

@@ -190,7 +190,7 @@ class _Stage:
         requests = self._subject.sample(self._engine_variant)
         self.n = len(requests)
         for wave in resolved.workload.warmup_waves(resolved.settings.seed):
-            wire = [WireRequest(r.index, None, encode(r.prompt.tolist(), r.output_tokens)) for r in wave]
+            wire = [WireRequest(r.index, None, encode(r)) for r in wave]
             run_load(LoadPlan(server.target, wire, len(wire)), start_delay_s=0.1)
             server.check()
         routes = RouteWindow(server.target, profiler)

@@ -214,12 +214,7 @@ class _Measuring:
         start_delay_s: float = MEASURED_DELAY_S,
     ) -> LoadResult:
         wire = [
-            WireRequest(
-                request.index,
-                request.t_sched_s,
-                self.encode(request.prompt.tolist(), request.output_tokens),
-                request.after,
-            )
+            WireRequest(request.index, request.t_sched_s, self.encode(request), request.after)
             for request in requests
         ]
         load = LoadPlan(self.server.target, wire, concurrency, self.resolved.settings.timeout_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +13,20 @@ from harness.traces.trace import Trace
 from harness.workload.prompts import PromptSource
 
 
+class Message(TypedDict):
+    """One message of a chat."""
+
+    role: str
+    content: str
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class PlannedRequest:
     """A request: token ids in (int32, one dimension), `output_tokens` out.
 
     `t_sched_s` is when to send it, in seconds since the start of the load; None in a closed loop. It is not
-    sent before the answer to request `after`, the previous turn of its session, has ended.
+    sent before the answer to request `after`, the previous turn of its session, has ended. Of a dataset's
+    prompt there is also its `text`, of a conversation its `messages`.
     """
 
     index: int
@@ -25,6 +34,8 @@ class PlannedRequest:
     prompt: NDArray[np.int32]
     output_tokens: int
     after: int | None = None
+    text: str | None = None
+    messages: tuple[Message, ...] | None = None
 
 
 def open_loop(trace: Trace, scale: float, vocab_size: int, seed: int) -> list[PlannedRequest]:

@@ -62,7 +62,7 @@ def test_serves_what_was_asked_for_and_is_gone(name: EngineName, tmp_path: Path)
     planned = closed_loop(N, INPUT, OUTPUT, model.vocab_size, seed=1)
     with engine.open(settings, tmp_path / "server.log") as server:
         encode = engine.encoder(RequestSettings(model.path, server.served_name))
-        wire = [WireRequest(r.index, None, encode(r.prompt.tolist(), r.output_tokens)) for r in planned]
+        wire = [WireRequest(r.index, None, encode(r)) for r in planned]
         loaded = run_load(LoadPlan(server.target, wire, concurrency=3))
         assert isinstance(server, EngineServer)
         pids = server.pids

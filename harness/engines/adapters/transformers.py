@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 
 import msgspec
 
@@ -15,6 +14,7 @@ from harness.engines.selfreport import ARGV, SelfReport
 from harness.engines.text_prompts import TextPrompts
 from harness.engines.workers import folder
 from harness.schema.fairness import Fact
+from harness.workload import PlannedRequest
 
 CB_BLOCK = 32
 SHIM = SHIMS / "transformers_cli.py"
@@ -72,15 +72,15 @@ class Transformers(LocalEngine):
         """Text prompts, as it takes no token ids; a fixed length through its `generation_config`."""
         text = TextPrompts(request_settings.model)
 
-        def encode(prompt: Sequence[int], output_tokens: int) -> bytes:
-            generation: dict[str, object] = {"max_new_tokens": output_tokens, "do_sample": False}
+        def encode(request: PlannedRequest) -> bytes:
+            generation: dict[str, object] = {"max_new_tokens": request.output_tokens, "do_sample": False}
             if request_settings.ignore_eos:
-                generation["min_new_tokens"] = output_tokens
+                generation["min_new_tokens"] = request.output_tokens
             body = {
                 "model": request_settings.served_name,
-                "prompt": text.of(prompt),
+                "prompt": request.text or text.of(request.prompt.tolist()),
                 "stream": True,
-                "max_tokens": output_tokens,
+                "max_tokens": request.output_tokens,
                 "generation_config": msgspec.json.encode(generation).decode(),
                 "seed": request_settings.seed,
             }

@@ -57,7 +57,7 @@ def _send(
     cpus: Sequence[int] | None,
 ) -> Measured:
     """From the moment that the first prompt may be sent to the last token of the last answer."""
-    wire = [WireRequest(r.index, None, encode(r.prompt.tolist(), r.output_tokens)) for r in requests]
+    wire = [WireRequest(r.index, None, encode(r)) for r in requests]
     loaded = run_load(LoadPlan(server.target, wire, concurrency=len(wire)), cpus=cpus)
     expected = [Expected(len(request.prompt), request.output_tokens) for request in requests]
     identity = CellIdentity(

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
@@ -19,6 +20,7 @@ from harness.engines.variants import Variant
 from harness.errors import EngineError, UsageError
 from harness.models import resolve
 from harness.schema.settings import EngineRef
+from harness.workload import PlannedRequest
 
 
 def _settings(engine_variant: EngineVariant, **changes) -> EngineSettings:
@@ -33,6 +35,10 @@ def _settings(engine_variant: EngineVariant, **changes) -> EngineSettings:
             **changes,
         }
     )
+
+
+def _asked(ids: list[int]) -> PlannedRequest:
+    return PlannedRequest(0, None, np.array(ids, np.int32), 9)
 
 
 def _vllm(tmp_path: Path, distribution: str, options: str) -> Installation:
@@ -130,7 +136,7 @@ def test_roseinfer_has_every_option_it_is_started_with():
 @pytest.mark.parametrize("name", ["roseinfer", "vllm", "sglang", "openai"])
 def test_token_ids_are_sent_with_a_fixed_length(name):
     encode = get_engine(name).encoder(RequestSettings(Path(), "gpt2", ignore_eos=True, seed=7))
-    body = json.loads(encode([5, 6, 7], 9))
+    body = json.loads(encode(_asked([5, 6, 7])))
     assert body["prompt"] == [5, 6, 7]
     assert (body["max_tokens"], body["ignore_eos"]) == (9, True)
     assert "min_tokens" not in body
@@ -143,14 +149,15 @@ def test_token_ids_are_sent_with_a_fixed_length(name):
 def test_text_is_sent_where_it_is_asked_for(name):
     folder = resolve("random:gpt2-tiny").path
     ids = TextPrompts(folder).tokens([5, 6, 7])
-    body = json.loads(get_engine(name).encoder(RequestSettings(folder, "gpt2", text=True))(ids, 9))
+    body = json.loads(get_engine(name).encoder(RequestSettings(folder, "gpt2", text=True))(_asked(ids)))
     assert body["prompt"] == TextPrompts(folder).of(ids)
     assert Tokenizer.from_file(str(folder / "tokenizer.json")).encode(body["prompt"]).ids == ids
 
 
 def test_an_end_of_text_may_end_it():
     """Nothing but OpenAI's own fields is then sent to a server of which nothing is known."""
-    body = json.loads(get_engine("openai").encoder(RequestSettings(Path(), "gpt2", ignore_eos=False))([5], 9))
+    encode = get_engine("openai").encoder(RequestSettings(Path(), "gpt2", ignore_eos=False))
+    body = json.loads(encode(_asked([5])))
     assert body.keys() == {"model", "prompt", "max_tokens", "temperature", "seed", "stream", "stream_options"}
 
 
@@ -173,7 +180,8 @@ def test_transformers_is_started_without_its_prefix_cache(prefix_cache):
 
 def test_transformers_gets_text():
     folder = resolve("random:gpt2-tiny").path
-    body = json.loads(get_engine("transformers").encoder(RequestSettings(folder, str(folder)))([5, 6, 7], 9))
+    encode = get_engine("transformers").encoder(RequestSettings(folder, str(folder)))
+    body = json.loads(encode(_asked([5, 6, 7])))
     assert len(body["prompt"].split()) == 3
     assert json.loads(body["generation_config"])["min_new_tokens"] == 9
     assert not {"ignore_eos", "min_tokens", "stream_options"} & body.keys()

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -18,6 +19,7 @@ from harness.errors import EngineError
 from harness.loadgen.load_plan import RawResponse
 from harness.records.request_record import read_request
 from harness.schema.settings import EngineRef
+from harness.workload import PlannedRequest
 
 ENGINE = LOCAL["trtllm"]
 THERE = Installation("trtllm", "1.2.1", "tensorrt_llm", Path("/v/bin/python"), "here")
@@ -80,7 +82,8 @@ def test_it_is_not_for_cpus(tmp_path: Path):
 
 
 def test_a_request_has_only_fields_that_it_knows():
-    body = json.loads(ENGINE.encoder(RequestSettings(Path(), "gpt2"))([5, 6, 7], 9))
+    asked = PlannedRequest(0, None, np.array([5, 6, 7], np.int32), 9)
+    body = json.loads(ENGINE.encoder(RequestSettings(Path(), "gpt2"))(asked))
     assert body.keys() <= FIELDS
     assert (body["prompt"], body["max_tokens"], body["ignore_eos"]) == ([5, 6, 7], 9, True)
     assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
