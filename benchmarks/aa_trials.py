@@ -77,7 +77,7 @@ def slowed(most: int, out: Path, options: Sequence[str]) -> bool:
     out.mkdir(parents=True, exist_ok=True)
     engines = out / "slowed.yaml"
     env = {"PYTHONPATH": str(SLOWED), "SLOWED_BY": "0.1"}
-    variant = {"label": "slowed", "args": ["--threads", "1"], "env": env}
+    variant = {"label": "slowed", "cpu_threads": 1, "env": env}
     engines.write_text(yaml.safe_dump({"roseinfer": {"variants": {"slowed": variant}}}))
     model = out / "model"
     if not model.exists():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
 from typing import Literal
 
+from harness.engines.cores import compute_threads
 from harness.errors import UsageError
 from harness.schema.settings import Device, Dtype
 from harness.telemetry import gpu, machine
@@ -30,3 +33,25 @@ def resolve_dtype(dtype: Dtype, device: Literal["cuda", "cpu"]) -> Literal["fp16
     if device == "cuda":
         return "fp16"
     return "bf16" if BF16_FLAGS & set(machine.cpu_flags()) else "fp32"
+
+
+def resolve_cpu_threads(
+    asked: int | Literal["auto"], device: Literal["cuda", "cpu"], cpus: Collection[int] | None
+) -> int | Literal["auto"]:
+    """Compute threads of every engine on `cpus` (None: all CPUs); on a GPU that stays each engine's choice.
+
+    Raises:
+        UsageError: a number is asked for on a GPU, or one above the CPUs that there are.
+    """
+    if device == "cuda":
+        if asked != "auto":
+            raise UsageError(
+                f"--cpu-threads {asked}: the engines compute on the GPU", "leave it out, or add --device cpu"
+            )
+        return asked
+    if asked == "auto":
+        return compute_threads(cpus)
+    most = len(os.sched_getaffinity(0) if cpus is None else cpus)
+    if asked > most:
+        raise UsageError(f"--cpu-threads {asked}: engines may use {most} CPUs here", "give a smaller number")
+    return asked

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
 import msgspec
+from pydantic import JsonValue
 
+from harness.engines.cores import compute_threads, engine_cores
 from harness.engines.profiler import Route
 from harness.engines.prometheus import PrefixCounters
 from harness.engines.text_prompts import TextPrompts
@@ -47,7 +49,8 @@ class EngineSettings:
     """What an engine is started with, by names that no engine dictates.
 
     `max_model_len` is the context in tokens. `max_concurrency` is the most requests that the load can have in
-    flight, None if unknown. `cpus` are the logical CPUs that the engine may use, None for all.
+    flight, None if unknown. `cpus` are the logical CPUs that the engine may use, None for all. `cpu_threads`
+    are its compute threads on a CPU, None for the default of all engines.
     """
 
     engine_variant: EngineVariant
@@ -59,6 +62,7 @@ class EngineSettings:
     prefix_cache: bool = False
     max_concurrency: int | None = None
     cpus: tuple[int, ...] | None = None
+    cpu_threads: int | None = None
     seed: int = 0
     host: str = "127.0.0.1"
 
@@ -74,6 +78,16 @@ class EngineSettings:
         return min(max(self.max_concurrency or 0, MIN_CONTEXTS), MAX_CONTEXTS)
 
     @property
+    def threads(self) -> int | None:
+        """Compute threads on a CPU: the variant's, else the run's, else the default; None on a GPU."""
+        if self.device != "cpu":
+            return None
+        override = self.engine_variant.variant.cpu_threads
+        if override == "all":
+            return len(engine_cores(self.cpus))
+        return override or self.cpu_threads or compute_threads(self.cpus)
+
+    @property
     def caches_prefixes(self) -> bool:
         """Whether the prefix cache is on: the variant's setting, else the run's."""
         override = self.engine_variant.variant.prefix_cache
@@ -83,13 +97,15 @@ class EngineSettings:
 @dataclass(frozen=True)
 class RequestSettings:
     """Settings of every request of a run, which are greedy and streamed. `model` is the folder of the
-    tokenizer. With `text`, prompts are sent as text with the same number of tokens."""
+    tokenizer. With `text`, prompts are sent as text with the same number of tokens. `body` are the fields of
+    a variant, which go before the engine's own."""
 
     model: Path
     served_name: str
     ignore_eos: bool = True
     seed: int = 0
     text: bool = False
+    body: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -190,6 +206,7 @@ class Engine(ABC):
             "temperature": 0,
             "seed": request_settings.seed,
             **self.extra_body(request_settings),
+            **request_settings.body,
         }
 
         write_text = TextPrompts(request_settings.model).of if request_settings.text else None

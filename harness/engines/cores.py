@@ -37,11 +37,16 @@ def physical_cores(topology: Path = TOPOLOGY) -> list[tuple[int, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
+def engine_cores(cpus: Collection[int] | None) -> list[int]:
+    """One logical CPU of each physical core that an engine on `cpus` may use."""
+    usable = [[cpu for cpu in core if cpus is None or cpu in cpus] for core in physical_cores()]
+    return [core[0] for core in usable if core]
+
+
 def compute_threads(cpus: Collection[int] | None) -> int:
     """Compute threads of an engine on `cpus`: one on each physical core except one, which is for its front
-    end."""
-    cores = [core for core in physical_cores() if cpus is None or not set(core).isdisjoint(cpus)]
-    return max(1, len(cores) - 1)
+    end and, where nothing is pinned, the client."""
+    return max(1, len(engine_cores(cpus)) - 1)
 
 
 def split(cores: list[tuple[int, ...]]) -> CpuSplit:

@@ -15,6 +15,8 @@ from harness.schema.fairness import Fact
 LOG = "start-up log"
 ARGV = "command line"
 ENV = "environment"
+#: Threads of every OpenMP runtime, and of PyTorch.
+OMP_THREADS = "OMP_NUM_THREADS"
 
 _DTYPES = {
     **dict.fromkeys(("half", "fp16", "f16"), "float16"),
@@ -59,6 +61,14 @@ class SelfReport:
             key: Fact(value=normalised(value), source=source)
             for key, value in found.items()
             if value is not None
+        }
+
+    def from_env(self, variables: Mapping[str, str]) -> dict[str, Fact]:
+        """Settings by the variables that they are set with."""
+        return {
+            key: Fact(value=normalised(self.env[name]), source=ENV)
+            for key, name in variables.items()
+            if name in self.env
         }
 
     def from_argv(self, options: Mapping[str, str]) -> dict[str, Fact]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import yaml
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, PositiveInt, ValidationError
 
 from harness import paths
 from harness.engines.recipe import Build, BundleRecipe, Recipe
@@ -22,7 +23,13 @@ class Variant(Strict):
     about: str = Field("", description="one sentence for `bench engines list`")
     args: list[str] = Field(default_factory=list, description="appended to the server's command line")
     env: dict[str, str] = Field(default_factory=dict, description="environment of server and offline worker")
+    body: dict[str, JsonValue] = Field(
+        default_factory=dict, description="fields of every request, in place of those of the same name"
+    )
     prefix_cache: bool | None = Field(None, description="overrides --prefix-cache for this variant")
+    cpu_threads: PositiveInt | Literal["all"] | None = Field(
+        None, description="overrides --cpu-threads for this variant; all: one on each physical core"
+    )
     offline: dict[str, JsonValue] | None = Field(
         default_factory=dict,
         description="arguments of the engine's in-process API; null: not a thing of offline runs",

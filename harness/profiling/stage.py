@@ -175,7 +175,12 @@ class _Stage:
         with engine.open(settings, self._log, change) as server:
             run = resolved.settings
             wanted = RequestSettings(
-                settings.model, server.served_name, run.ignore_eos, run.seed, run.text_prompts
+                settings.model,
+                server.served_name,
+                run.ignore_eos,
+                run.seed,
+                run.text_prompts,
+                settings.engine_variant.variant.body,
             )
             self._capture(server, engine.encoder(wanted), profiler, session)
         if session is not None:

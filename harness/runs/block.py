@@ -80,7 +80,12 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
             model = resolved.model.path if resolved.model else Path()
             asked = resolved.settings
             wanted = RequestSettings(
-                model, server.served_name, asked.ignore_eos, asked.seed, asked.text_prompts
+                model,
+                server.served_name,
+                asked.ignore_eos,
+                asked.seed,
+                asked.text_prompts,
+                engine_variant.variant.body,
             )
             encode = engine.encoder(wanted)
             measuring = _Measuring(run, resolved, notify, engine, server, encode, token_counter(model))

@@ -13,7 +13,7 @@ from typing import TypeVar
 from harness.calibration.calibrate import calibrate
 from harness.calibration.calibration_file import load as load_calibration
 from harness.engines.adapters.openai import OpenAI
-from harness.engines.auto_settings import resolve_device, resolve_dtype
+from harness.engines.auto_settings import resolve_cpu_threads, resolve_device, resolve_dtype
 from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, Missing
 from harness.engines.cores import CpuSplit, physical_cores, split
 from harness.engines.local import LocalEngine
@@ -109,6 +109,7 @@ def resolve_common(settings: Settings, names: Sequence[str]) -> tuple[Settings, 
     resolved = {
         "device": device,
         "dtype": resolve_dtype(settings.dtype, device),
+        "cpu_threads": resolve_cpu_threads(settings.cpu_threads, device, split(physical_cores()).engine),
         "model": model.name if model else settings.model,
         "vocab_size": vocab_size,
         "max_model_len": max_model_len,
@@ -135,6 +136,7 @@ def engine_settings(
         prefix_cache=settings.prefix_cache,
         max_concurrency=max_concurrency,
         cpus=cpus.engine,
+        cpu_threads=None if settings.cpu_threads == "auto" else settings.cpu_threads,
         seed=settings.seed,
     )
 

@@ -170,6 +170,11 @@ class CommonSettings(Strict):
         description="requests before measuring; auto covers every batch size of a closed loop or a batch, "
         "of a trace those up to 32; 0 is none",
     )
+    cpu_threads: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto",
+        description="compute threads of every engine on a CPU; auto: one on each of its cores but one, "
+        "which is for HTTP and the client",
+    )
     prefix_cache: bool = Field(False, description="let engines reuse the KV cache of shared prefixes")
     ignore_eos: bool = Field(True, description="every answer has exactly the length asked for")
     settle: float | None = Field(

@@ -15,7 +15,6 @@ from functools import cache
 from pathlib import Path
 
 from harness.engines.base import EngineSettings, Installation, Missing
-from harness.engines.cores import compute_threads
 from harness.engines.find import CACHE, inspect, place
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
@@ -127,7 +126,7 @@ class Llamacpp(LocalEngine):
         if settings.device == "cuda":
             arguments += ["--n-gpu-layers", str(ALL_LAYERS)]
         else:
-            arguments += ["--n-gpu-layers", "0", "--threads", str(compute_threads(settings.cpus))]
+            arguments += ["--n-gpu-layers", "0", "--threads", str(settings.threads)]
         if not settings.caches_prefixes:
             self.require(installation, settings, ["--no-cache-prompt"])
             arguments.append("--no-cache-prompt")

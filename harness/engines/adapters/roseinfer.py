@@ -66,6 +66,8 @@ class Roseinfer(LocalEngine):
             *("--device", settings.device, "--dtype", settings.dtype),
             *("--max-model-len", str(settings.max_model_len)),
         ]
+        if settings.threads is not None:
+            arguments += ["--threads", str(settings.threads)]
         if settings.caches_prefixes:
             self.require(installation, settings, ["--prefix-cache"])
             arguments.append("--prefix-cache")
@@ -113,6 +115,8 @@ class Roseinfer(LocalEngine):
             "dtype": settings.dtype,
             "max_model_len": settings.max_model_len,
         }
+        if settings.threads is not None:
+            arguments["threads"] = settings.threads
         if settings.caches_prefixes:
             arguments["prefix_cache"] = True
         return OfflineFactory("roseinfer.bench.offline:Offline", arguments)

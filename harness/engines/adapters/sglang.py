@@ -12,25 +12,21 @@ from typing import ClassVar
 from pydantic import JsonValue
 
 from harness.engines.base import EngineSettings, Installation, RequestSettings
-from harness.engines.cores import compute_threads
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
-from harness.engines.selfreport import ENV, LOG, SelfReport, normalised
+from harness.engines.selfreport import LOG, OMP_THREADS, SelfReport
 from harness.engines.workers import folder
 from harness.schema.fairness import Fact
 
 #: Offline, and /health answers at once instead of generating a token each time, which takes a second.
 QUIET = {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
-THREADS = "OMP_NUM_THREADS"
 
 
 def environment(settings: EngineSettings) -> dict[str, str]:
     """Offline, and on a CPU with a number of threads: by default it uses every core, and its processes then
     wait for each other."""
-    if settings.device != "cpu":
-        return QUIET
-    return {**QUIET, THREADS: str(compute_threads(settings.cpus))}
+    return QUIET if settings.threads is None else {**QUIET, OMP_THREADS: str(settings.threads)}
 
 
 def options(settings: EngineSettings) -> dict[str, JsonValue]:
@@ -102,7 +98,6 @@ class Sglang(LocalEngine):
             *("--model-path", str(settings.model)),
             *("--served-model-name", settings.served_name),
             *("--host", settings.host, "--port", str(port)),
-            "--enable-metrics",
         ]
         for name, value in options(settings).items():
             option = "--" + name.replace("_", "-")
@@ -129,8 +124,7 @@ class Sglang(LocalEngine):
         if facts:
             facts["chunked_prefill"] = Fact(value="max_batched_tokens" in facts, source=LOG)
             facts = report.from_log("max_batched_tokens", _NO_CHUNKS) | facts
-        if threads := report.env.get(THREADS):
-            facts["threads"] = Fact(value=normalised(threads), source=ENV)
+        facts |= report.from_env({"threads": OMP_THREADS})
         facts |= report.from_page(_INFO, _PLACES)
         off = report.from_page(_INFO, _OFF)
         facts |= {key: fact.model_copy(update={"value": not fact.value}) for key, fact in off.items()}

@@ -10,7 +10,7 @@ from harness.engines.base import Encoder, EngineSettings, Installation, RequestS
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.engines.recipe import SHIMS
-from harness.engines.selfreport import ARGV, SelfReport
+from harness.engines.selfreport import ARGV, OMP_THREADS, SelfReport
 from harness.engines.text_prompts import TextPrompts
 from harness.engines.workers import folder
 from harness.schema.fairness import Fact
@@ -26,6 +26,12 @@ _OPTIONS = {
     "block_size": "--cb-block-size",
     "max_batched_tokens": "--cb-max-batch-tokens",
 }
+
+
+def environment(settings: EngineSettings) -> dict[str, str]:
+    """Offline, and on a CPU with a number of threads."""
+    threads = {} if settings.threads is None else {OMP_THREADS: str(settings.threads)}
+    return {"HF_HUB_OFFLINE": "1", **threads}
 
 
 class Transformers(LocalEngine):
@@ -57,7 +63,7 @@ class Transformers(LocalEngine):
         return Launch(
             tuple(arguments),
             str(settings.model),
-            {"HF_HUB_OFFLINE": "1"},
+            environment(settings),
             stop_signal=signal.SIGTERM,
             grace_s=3,
         )
@@ -83,14 +89,15 @@ class Transformers(LocalEngine):
                 "max_tokens": request.output_tokens,
                 "generation_config": msgspec.json.encode(generation).decode(),
                 "seed": request_settings.seed,
+                **request_settings.body,
             }
             return msgspec.json.encode(body)
 
         return encode
 
     def facts(self, report: SelfReport) -> dict[str, Fact]:
-        """It reports no settings: those of its command line."""
-        facts = report.from_argv(_OPTIONS)
+        """It reports no settings: those of its command line and environment."""
+        facts = report.from_argv(_OPTIONS) | report.from_env({"threads": OMP_THREADS})
         if isinstance(blocks := facts.pop("blocks", Fact(value=None, source=ARGV)).value, int):
             facts["kv_tokens"] = Fact(value=blocks * CB_BLOCK, source=ARGV)
         if "--continuous-batching" in report.argv:
@@ -104,4 +111,4 @@ class Transformers(LocalEngine):
             "device": settings.device,
             "dtype": settings.torch_dtype,
         }
-        return OfflineFactory(target, {**arguments}, {"HF_HUB_OFFLINE": "1"})
+        return OfflineFactory(target, {**arguments}, environment(settings))

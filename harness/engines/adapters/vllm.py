@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from typing import ClassVar
@@ -11,6 +12,7 @@ import psutil
 from pydantic import JsonValue
 
 from harness.engines.base import EngineSettings, Installation, RequestSettings
+from harness.engines.cores import engine_cores
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
@@ -52,16 +54,20 @@ _LINES = {
 _CORES = re.compile(r"local_rank=0, core ids=\[([\d, ]*)\]")
 
 
-def environment(device: str) -> dict[str, str]:
-    """Offline, and on a CPU an explicit KV cache: a sixteenth of memory, 1 to 16 GiB.
-
-    On a CPU it chooses its threads itself (VLLM_CPU_OMP_THREADS_BIND is not set): one core stays free for its
-    front end, each other core gets one thread.
-    """
-    if device != "cpu":
+def environment(settings: EngineSettings) -> dict[str, str]:
+    """Offline, and on a CPU an explicit KV cache (a sixteenth of memory, 1 to 16 GiB) and the CPUs that it
+    binds its compute threads to, one each."""
+    if settings.threads is None:
         return QUIET
     gib = psutil.virtual_memory().total // 2**30 // 16
-    return {**QUIET, "VLLM_CPU_KVCACHE_SPACE": str(min(max(gib, 1), 16))}
+    cores = engine_cores(settings.cpus)
+    others = sorted({*(settings.cpus or os.sched_getaffinity(0))} - {*cores})
+    bound = sorted([*cores, *others][: settings.threads])
+    return {
+        **QUIET,
+        "VLLM_CPU_KVCACHE_SPACE": str(min(max(gib, 1), 16)),
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, bound)),
+    }
 
 
 def _check_build(installation: Installation, settings: EngineSettings) -> None:
@@ -104,7 +110,7 @@ class Vllm(LocalEngine):
         ]
         if _PER_REQUEST in self.flags(installation):
             arguments.append(_PER_REQUEST)
-        return Launch(tuple(arguments), settings.served_name, environment(settings.device) | DEV_MODE)
+        return Launch(tuple(arguments), settings.served_name, environment(settings) | DEV_MODE)
 
     def help_command(self, installation: Installation) -> list[str]:
         return [*self._cli(installation), "serve", "--help=all"]
@@ -149,4 +155,4 @@ class Vllm(LocalEngine):
             "seed": settings.seed,
         }
         target = f"{folder() / 'vllm_llm.py'}:Vllm"
-        return OfflineFactory(target, arguments, environment(settings.device))
+        return OfflineFactory(target, arguments, environment(settings))

@@ -32,7 +32,10 @@ def through_server(
         EngineError: not installed, it died, or a request failed.
     """
     with engine.open(settings, log) as server:
-        wanted = RequestSettings(settings.model, server.served_name, batch.ignore_eos, settings.seed)
+        body = settings.engine_variant.variant.body
+        wanted = RequestSettings(
+            settings.model, server.served_name, batch.ignore_eos, settings.seed, body=body
+        )
         encode = engine.encoder(wanted)
         if batch.warmup:
             _send(server, batch.warmup, encode, batch.ignore_eos, client_cpus)
