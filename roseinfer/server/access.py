@@ -46,9 +46,8 @@ class Access:
         """Why a request to this name is not answered: pages of other sites could read the answers if their
         names, too, were taken for this server's."""
         host = request.headers.get(b"host")
-        if host is None:
-            missing = HttpError(400, "the Host header is missing")
-            return missing if request.chunked else None  # HTTP/1.0 has none
+        if host is None:  # in HTTP/1.0
+            return None
         name = _without_port(host.decode("latin-1")).lower().rstrip(".")
         if self._any_host or name in self._hosts or name == "localhost" or _is_address(name):
             return None

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 import httptools
 
+from roseinfer.server.http import head
 from roseinfer.server.http.budget import Account
 from roseinfer.server.http.errors import HttpError
+from roseinfer.server.http.head import MAX_HEAD_BYTES
 
 MAX_BODY_BYTES = 32 << 20
-MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 128
 #: Of trailers, which are not used, and of one chunk's size line.
 MAX_TRAILER_BYTES = 8 << 10
@@ -134,24 +135,26 @@ class RequestParser:
                 raise HttpError(431, f"trailers are larger than {MAX_TRAILER_BYTES} bytes")
             return
         name = name.lower()
-        if name == b"host" and name in self._headers:
-            raise HttpError(400, "two Host headers")
+        if name in head.ONCE and name in self._headers:
+            raise HttpError(400, f"two {name.decode()} headers")
         self._headers[name] = value
         if len(self._headers) > MAX_HEADERS:
             raise HttpError(431, f"more than {MAX_HEADERS} headers")
 
     def on_headers_complete(self) -> None:
-        self._upgrading = self._parser.should_upgrade() and self._parser.get_method() != b"CONNECT"
+        method, version, headers = self._parser.get_method(), self._parser.get_http_version(), self._headers
+        path = head.path_of(self._url, headers)
+        head.check(method, version, self._url, headers)
+        self._upgrading = self._parser.should_upgrade()
         if self._upgrading:
             return
         self._framing = self._outside = 0
-        headers = self._headers
         self._request = request = HttpRequest(
-            method=self._parser.get_method().decode("latin-1"),
-            path=self._url.partition(b"?")[0].decode("latin-1"),
+            method=method.decode("latin-1"),
+            path=path,
             headers=headers,
             keep_alive=self._parser.should_keep_alive(),
-            chunked=self._parser.get_http_version() != "1.0",
+            chunked=version != "1.0",
         )
         length = int(headers.get(b"content-length", b"0"))
         self._check_body(length)
@@ -159,7 +162,7 @@ class RequestParser:
         if request.refusal is None:
             self._hold(request, len(self._url) + sum(len(name) + len(headers[name]) for name in headers))
             self._account.check(length)
-        if headers.get(b"expect", b"").lower() == b"100-continue":
+        if request.chunked and headers.get(b"expect", b"").lower() == b"100-continue":
             if request.refusal is not None:
                 refusal = request.refusal
                 raise HttpError(refusal.status, str(refusal), refusal.param, refusal.headers)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from email.utils import formatdate
+from functools import lru_cache
+
 from roseinfer.server.http.response import Response
 
 _REASONS = {
@@ -9,7 +13,8 @@ _REASONS = {
     403: b"Forbidden", 404: b"Not Found", 405: b"Method Not Allowed",
     408: b"Request Timeout", 409: b"Conflict", 413: b"Content Too Large",
     415: b"Unsupported Media Type", 429: b"Too Many Requests",
-    431: b"Request Header Fields Too Large", 500: b"Internal Server Error", 503: b"Service Unavailable",
+    431: b"Request Header Fields Too Large", 500: b"Internal Server Error", 501: b"Not Implemented",
+    503: b"Service Unavailable", 505: b"HTTP Version Not Supported",
 }  # fmt: skip
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
@@ -25,11 +30,21 @@ def whole(response: Response, *, keep_alive: bool, with_body: bool) -> bytes:
         headers["connection"] = "close"
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     status = b"HTTP/1.1 %d %b\r\n" % (response.status, _REASONS[response.status])
-    return status + lines.encode("latin-1") + b"\r\n" + (response.body if with_body else b"")
+    body = response.body if with_body else b""
+    return b"".join((status, _date(), lines.encode("latin-1"), b"\r\n", body))
 
 
 def stream_head(*, keep_alive: bool, chunked: bool) -> bytes:
     """The head of a stream's response."""
     close = b"" if keep_alive else b"connection: close\r\n"
     framing = b"transfer-encoding: chunked\r\n" if chunked else b""
-    return _STREAM_HEAD + close + framing + b"\r\n"
+    return _STREAM_HEAD + _date() + close + framing + b"\r\n"
+
+
+def _date() -> bytes:
+    return _date_of(int(time.time()))
+
+
+@lru_cache(1)
+def _date_of(second: int) -> bytes:
+    return b"date: %b\r\n" % formatdate(second, usegmt=True).encode()

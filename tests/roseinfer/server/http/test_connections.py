@@ -103,7 +103,7 @@ def test_an_offer_of_another_protocol_changes_nothing(cuts: list[int], chunked: 
     requests = [
         b"POST /a?b HTTP/1.1\r\nHost: localhost\r\n" + offer + length + b"\r\n\r\n" + body
         + b"GET /c HTTP/1.1\r\nHost: localhost\r\n" + offer + b"\r\n"
-        + b"CONNECT d:1 HTTP/1.1\r\nHost: localhost\r\n" + offer + b"\r\n"
+        + b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n" + offer + b"\r\n"
         + b"POST /e HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1\r\n\r\nf"
         for offer in (b"", UPGRADE)
     ]  # fmt: skip
