@@ -15,8 +15,9 @@ import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import NoReturn
 
 import msgspec
@@ -26,6 +27,7 @@ import torch
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.engine.profiler import StepProfiler, nvtx_ranges
+from roseinfer.engine.resolve import resolve_device
 from roseinfer.ipc.engine_channel import EngineChannels, FrontEndStuckError
 from roseinfer.ipc.messages import (
     OWNER_SHIFT,
@@ -53,13 +55,28 @@ from roseinfer.tracing.ranges import named_range
 
 log = logging.getLogger(__name__)
 
+OMP_THREADS = "OMP_NUM_THREADS"
+
+
+def leave_a_core(config: EngineConfig, environment: Mapping[str, str]) -> EngineConfig:
+    """On a CPU, one compute thread fewer than PyTorch would take, which is one for each physical core.
+
+    The core that is left is for the front ends. With a thread on every core each layer of each step waits for
+    whatever else runs on one of them (docs/notes/cpu-engine.md). `--threads` and OMP_NUM_THREADS win.
+    """
+    if config.threads is not None or OMP_THREADS in environment:
+        return config
+    if resolve_device(config.device).type != "cpu":
+        return config
+    return replace(config, threads=max(1, torch.get_num_threads() - 1))
+
 
 def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
     """Serve requests from `sockets` until the other side of the first closes. Returns the exit code."""
     end_with(sockets[0])
     channels: EngineChannels[ToEngine] = EngineChannels(sockets, ToEngine)  # type: ignore[arg-type]
     try:
-        engine = Engine(config)
+        engine = Engine(leave_a_core(config, os.environ))
     except ConfigError as error:
         _send_all(channels, Failed(str(error)))
         return 2

@@ -14,10 +14,11 @@ from roseinfer.config import EngineConfig
 from roseinfer.server.access import KEYS
 from roseinfer.server.child import Child
 
-#: Turns for which a thread of GNU OpenMP waits awake for the others before it sleeps, about 0.1 ms. Its own
+#: Turns for which a thread of GNU OpenMP waits awake for the others before it sleeps, about 30 us. Its own
 #: default is without end: when another process wants a core, every layer of every step then waits for a time
-#: slice of the scheduler. The environment's GOMP_SPINCOUNT or OMP_WAIT_POLICY wins.
-SPIN = {"GOMP_SPINCOUNT": "10000"}
+#: slice of the scheduler. Of 0 to 10,000 turns this is the fastest on an idle machine
+#: (docs/notes/cpu-engine.md). The environment's GOMP_SPINCOUNT or OMP_WAIT_POLICY wins.
+SPIN = {"GOMP_SPINCOUNT": "3000"}
 
 #: glibc asks the kernel for huge pages: a step on a CPU reads all weights, and one of 124M parameters took a
 #: third less CPU time with them (docs/notes/cpu-engine.md). The environment's GLIBC_TUNABLES wins.
