@@ -24,6 +24,7 @@ ALIKE: dict[str, Callable[[StoredRun], object]] = {
         run.settings.ignore_eos,
     ],
     "prompts": lambda run: "text" if run.settings.text_prompts else "token ids",
+    "cpu-threads": lambda run: run.settings.cpu_threads,
     "prefix-cache": lambda run: run.settings.prefix_cache,
     "warmup": lambda run: run.settings.warmup,
     "slo": lambda run: run.settings.slo and run.settings.slo.model_dump(exclude_none=True),

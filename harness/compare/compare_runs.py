@@ -28,7 +28,7 @@ def compare_runs(
     engine_b: str | None = None,
     allowed: Sequence[str] = (),
 ) -> CompareResults:
-    """Compare the raw times of two runs.
+    """Compare the raw times of two runs. Verdicts hold for all engines, loads and statistics together.
 
     Args:
         gates: All must hold, for every engine and load.
@@ -50,10 +50,13 @@ def compare_runs(
     gated: list[Gated] = []
     comparable = bool(pairs) and all(obstacle.allowed for obstacle in found)
     if comparable:
+        found_of = [(pair, contrast) for pair in pairs for contrast in _contrasts(*runs, pair, gates)]
+        verdicts = judged([contrast for _, contrast in found_of])
+        contrasts = [(pair, contrast) for (pair, _), contrast in zip(found_of, verdicts, strict=True)]
+        differences += [_difference(pair, contrast) for pair, contrast in contrasts]
         for pair in pairs:
-            contrasts = _contrasts(*runs, pair, gates)
-            differences += [_difference(pair, contrast) for contrast in contrasts]
-            gated += _judge(*runs, pair, contrasts, gates)
+            own = [contrast for other, contrast in contrasts if other == pair]
+            gated += _judge(*runs, pair, own, gates)
     return CompareResults(
         a=str(a),
         b=str(b),
@@ -90,7 +93,7 @@ def _contrasts(a: StoredRun, b: StoredRun, pair: Pair, gates: Sequence[GateTerm]
         base = estimates(of_a[load], a.settings.slo)
         new = estimates(of_b[load], b.settings.slo)
         found += contrast(load, new, base, keys)
-    return judged(found)
+    return found
 
 
 def _loads(a: StoredRun, b: StoredRun, pair: Pair) -> list[Load]:

@@ -31,8 +31,8 @@ class Difference(Strict):
     difference_ci: Ends | None
     ratio: float = Field(description="B / A")
     ratio_ci: Ends | None
-    adjusted_p: float | None = Field(description="of no difference, by Holm for all comparisons of the pair")
-    verdict: Verdict = Field(description="of B, at 5 % for all comparisons of the pair together")
+    adjusted_p: float | None = Field(description="of no difference, by Holm for all comparisons of both runs")
+    verdict: Verdict = Field(description="of B, at 5 % for all comparisons of both runs together")
     repeats_a: int
     repeats_b: int
     missing_samples: int = Field(description="requests, of ITL tokens, that the poorer sample lacks")

@@ -42,6 +42,30 @@ def test_alike_runs_pass_and_show_no_difference(make):
     assert "verdict: pass" in found.stdout
 
 
+def test_verdicts_hold_for_all_engines_and_loads_together(make):
+    both = {"repeats": 3, "engines": ("roseinfer", "vllm"), "scales": (1.0, 2.0)}
+    a, b = make("a", **both), make("b", slower=1.04, spread=0.02, **both)
+    together = compare_runs(a, b)
+    alone = {label: compare_runs(a, b, engine_a=label) for label in ("roseinfer", "vLLM")}
+    assert together.comparisons == len(together.differences) == 52
+    assert [alone[label].comparisons for label in alone] == [26, 26]
+    pairs = [
+        (one, next(d for d in alone[one.engine_a].differences if (d.load, d.metric, d.statistic) == place))
+        for one in together.differences
+        for place in [(one.load, one.metric, one.statistic)]
+    ]
+    assert all(one.adjusted_p >= other.adjusted_p for one, other in pairs)
+    smallest, before = min(pairs, key=lambda pair: pair[0].adjusted_p)
+    assert smallest.adjusted_p == pytest.approx(52 / 26 * before.adjusted_p)  # Holm's first step
+
+
+def test_runs_on_other_numbers_of_threads_are_not_comparable(make):
+    a, b = make("a", cpu_threads=1), make("b", cpu_threads=2)
+    [obstacle] = compare_runs(a, b).obstacles
+    assert obstacle.name == "cpu-threads"
+    assert compare_runs(a, b, allowed=["cpu-threads"]).outcome == "no gate"
+
+
 def test_a_slower_run_is_a_regression(make):
     a, b = make("a", repeats=4), make("b", repeats=4, slower=1.3)
     results = compare_runs(a, b, parse_gate(GATE))
