@@ -19,6 +19,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from harness.metrics.percentiles import missing
+from harness.report.tables.accuracy import accuracy_table
 from harness.report.tables.latency import latency_table
 from harness.report.tables.noise import noise_tables, planning_tables
 from harness.report.tables.offline import offline_table
@@ -174,6 +175,8 @@ def _tables(results: OnlineResults | OfflineResults) -> list[Table]:
     found = [*(latency_table(pooled, metric) for metric in metrics), throughput_table(pooled)]
     if prefixes := prefix_table(results.prefixes):
         found.append(prefixes)
+    if results.accuracy is not None:
+        found.append(accuracy_table(results.accuracy))
     more = noise_tables if results.meta.settings.aa else planning_tables
     return found + more(results.comparisons)
 

@@ -29,6 +29,9 @@ from harness.workload import PlannedRequest
 #: Bounds of the number of full contexts in the KV cache of an engine whose cache size is set by us.
 MIN_CONTEXTS, MAX_CONTEXTS = 16, 64
 
+#: Fields that ask for the number of tokens so far in every chunk.
+COUNT_TOKENS: dict[str, object] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+
 #: Makes the HTTP body of one request, which is JSON.
 Encoder = Callable[[PlannedRequest], bytes]
 
@@ -98,7 +101,8 @@ class EngineSettings:
 class RequestSettings:
     """Settings of every request of a run, which are greedy and streamed. `model` is the folder of the
     tokenizer. With `text`, prompts are sent as text with the same number of tokens. `body` are the fields of
-    a variant, which go before the engine's own."""
+    a variant, which go before the engine's own. With `token_ids`, chunks have the ids of their tokens where
+    the engine can say them, for requests that are not timed."""
 
     model: Path
     served_name: str
@@ -106,6 +110,7 @@ class RequestSettings:
     seed: int = 0
     text: bool = False
     body: Mapping[str, JsonValue] = field(default_factory=dict)
+    token_ids: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,10 @@ class Server(Protocol):
     @property
     def record(self) -> LaunchRecord:
         """How it was started."""
+
+    @property
+    def pids(self) -> list[int]:
+        """PIDs of its living processes; empty where it runs already and nothing is known of them."""
 
     def check(self) -> None:
         """Raises EngineError, with the last lines of its log, if the server has died."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from harness.metrics.costs import costs
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
 from harness.metrics.notices import (
     Machines,
@@ -18,10 +19,11 @@ from harness.metrics.notices import (
 )
 from harness.metrics.rates import NO_TIME_S, Flow, flow, peak_in_flight, total
 from harness.metrics.samples import Group, by_load, split
-from harness.metrics.validity import discredit, invalid_reasons
+from harness.metrics.validity import discredit, invalid_reasons, scored
 from harness.metrics.waterfall import Reported, reported_mean, waterfall
 from harness.metrics.window import Cut, scheduled
 from harness.schema.calibration import ClientCeiling
+from harness.schema.fairness import TaskScores
 from harness.schema.load import Load
 from harness.schema.metrics import LATENCIES, METRICS
 from harness.schema.results import Distribution, OnlineSummary, PrefixHits
@@ -39,6 +41,7 @@ def summarize(
     machines: Machines | None = None,
     prefixes: Sequence[PrefixHits] = (),
     wanted_s: float = 0.0,
+    scores: TaskScores | None = None,
 ) -> list[OnlineSummary]:
     """Summarize the two tables of records/columns.py.
 
@@ -53,13 +56,14 @@ def summarize(
         machines: What else the machine did during each cell.
         prefixes: What a prefix cache had of each cell's prompts.
         wanted_s: Seconds that a cell was to be measured.
+        scores: What the engines score in the accuracy task.
 
     Returns:
         For each engine as it first appears and each load ascending: its repeats, then all of them pooled
         (`repeat` None).
     """
     points = [measure(repeats, slo) for repeats in by_load(split(requests, chunks, cut))]
-    return summarize_points(points, slo, ceiling, reported, wrong, machines, prefixes, wanted_s)
+    return summarize_points(points, slo, ceiling, reported, wrong, machines, prefixes, wanted_s, scores)
 
 
 def summarize_points(
@@ -71,6 +75,7 @@ def summarize_points(
     machines: Machines | None = None,
     prefixes: Sequence[PrefixHits] = (),
     wanted_s: float = 0.0,
+    scores: TaskScores | None = None,
 ) -> list[OnlineSummary]:
     """`summarize` of what is estimated already."""
     summaries = []
@@ -83,7 +88,8 @@ def summarize_points(
         cells = zip(point.repeats, point.each, strict=True)
         each = [
             _summary(group, [group], found, slo, ceiling, reported).model_copy(
-                update={
+                update=costs([group], machines)
+                | {
                     "notices": cell_notices(
                         group, machines, hits.get((group.label, group.load, group.repeat))
                     )
@@ -100,9 +106,9 @@ def summarize_points(
             ]
             pooled = _summary(point.pooled, point.repeats, point.found, slo, None, reported)
             judgement = {"valid": not reasons, "invalid_reasons": reasons, "notices": notices}
-            pooled = pooled.model_copy(update=judgement)
+            pooled = pooled.model_copy(update=costs(point.repeats, machines) | judgement)
         summaries += [*each, pooled]
-    judged = [discredit(summary, (wrong or {}).get(summary.label)) for summary in summaries]
+    judged = [scored(discredit(summary, (wrong or {}).get(summary.label)), scores) for summary in summaries]
     return list(with_brief(with_order(judged), wanted_s))
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
 from harness.schema.calibration import ClientCeiling
+from harness.schema.fairness import TaskScores
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.notice import CellNotice
 from harness.schema.results import OnlineSummary
@@ -80,6 +81,25 @@ def discredit(summary: OnlineSummary, why: str | None) -> OnlineSummary:
         return summary
     reasons = [*summary.invalid_reasons, f"its answers are wrong: {why}"]
     return summary.model_copy(update={"valid": False, "invalid_reasons": reasons})
+
+
+def scored(summary: OnlineSummary, scores: TaskScores | None) -> OnlineSummary:
+    """The summary with its engine's score; one that is significantly below another's makes it invalid."""
+    own = next((score for score in scores.scores if score.label == summary.label), None) if scores else None
+    if own is None:
+        return summary
+    known = {"accuracy": own.share, "accuracy_ci": own.ci}
+    if not own.worse:
+        return summary.model_copy(update=known)
+    why = f"it answers fewer items of the accuracy task rightly: {own.worse}"
+    return summary.model_copy(
+        update=known
+        | {
+            "valid": False,
+            "invalid_reasons": [*summary.invalid_reasons, why],
+            "notices": [*summary.notices, CellNotice(kind="accuracy", text=why)],
+        }
+    )
 
 
 def _above_ceiling(requests: pd.DataFrame, ceiling: ClientCeiling) -> list[str]:

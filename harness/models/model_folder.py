@@ -26,6 +26,11 @@ class ModelFolder:
     max_model_len: int
     tokenizer: bool
 
+    @property
+    def trained(self) -> bool:
+        """Whether it has weights that somebody trained, as far as its name says."""
+        return not self.name.startswith("random:")
+
 
 def resolve(model: str, cache: Path = rosemodels.CACHE) -> ModelFolder:
     """The folder of a model: a name of rosemodels (created once in `cache`), a local folder, or a hub id.

@@ -22,7 +22,9 @@ from harness.report.figures.waterfall import COLORS
 from harness.report.page import environment, text_of
 from harness.report.profile_section import ProfileSection, profile_section
 from harness.report.several import Change, overview
+from harness.report.tables.accuracy import accuracy_table
 from harness.report.tables.answers import answers_table
+from harness.report.tables.costs import costs_table
 from harness.report.tables.latency import headline_table, latency_split_table
 from harness.report.tables.ledger import SideBySide, side_by_side, sources
 from harness.report.tables.noise import noise_tables, planning_tables
@@ -168,6 +170,16 @@ class Chapter:
     def prefixes(self) -> Table | None:
         assert isinstance(self.run, OnlineRun)
         return prefix_table(self.run.results.prefixes)
+
+    @property
+    def accuracy(self) -> Table | None:
+        scores = self.run.results.accuracy if isinstance(self.run, OnlineRun) else None
+        return None if scores is None else accuracy_table(scores)
+
+    @property
+    def costs(self) -> Table | None:
+        assert isinstance(self.run, OnlineRun)
+        return costs_table(self.run.pooled)
 
     @property
     def noise(self) -> list[Table]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from harness.report.best import best_labels
 from harness.report.figures.svg import plain
+from harness.report.tables.accuracy import accuracy_table
 from harness.report.tables.answers import answers_table
+from harness.report.tables.costs import costs_table
 from harness.report.tables.latency import headline_table, latency_table
 from harness.report.tables.ledger import ledger_table
 from harness.report.tables.noise import noise_tables, planning_tables
@@ -34,12 +36,16 @@ def summary(run: Run) -> str:
         parts += [table(shown), *([_STAR] if shown.marked else [])]
         parts += [table(latency_table(run.pooled, metric)) for metric in latencies("tables")]
         parts.append(table(throughput_table(run.pooled)))
+        if costs := costs_table(run.pooled):
+            parts.append(table(costs))
         tables = noise_tables if run.meta.settings.aa else planning_tables
         parts += [table(found) for found in tables(run.results.comparisons)]
         if waterfall := waterfall_table(run.pooled):
             parts.append(table(waterfall))
         if run.results.answers is not None:
             parts.append(table(answers_table(run.results.answers)))
+        if run.results.accuracy is not None:
+            parts.append(table(accuracy_table(run.results.accuracy)))
         if run.results.ledger is not None:
             parts.append(table(ledger_table(run.results.ledger)))
         if prefixes := prefix_table(run.results.prefixes):

@@ -52,7 +52,8 @@ def _rows(result: OnlineSummary | OfflineResult) -> Iterator[_Row]:
         valid, notices = result.valid, " ".join(dict.fromkeys(notice.kind for notice in result.notices))
     for name, metric in METRICS.items():
         if not metric.is_latency:
-            numbers: list[_Number] = [("value", getattr(result, name, None), (None, None))]
+            ends = getattr(result, f"{name}_ci", None) or (None, None)
+            numbers: list[_Number] = [("value", getattr(result, name, None), ends)]
         elif isinstance(result, OnlineSummary):
             found = result.latency(name)
             numbers = [

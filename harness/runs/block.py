@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
+from time import monotonic, sleep
 
 import msgspec
 
@@ -22,6 +23,7 @@ from harness.metrics.summary import summarize
 from harness.models.text_tokens import token_counter
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
 from harness.records.parquet import write_cell
+from harness.runs.accuracy import score_engine
 from harness.runs.answers import ask_engine
 from harness.runs.events import (
     CellDone,
@@ -36,17 +38,20 @@ from harness.runs.journal import ClientSpent, JournalEntry
 from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
 from harness.runs.schedule import Block, Cell
+from harness.schema.fairness import Fact
 from harness.schema.load import ClosedLoop
 from harness.schema.machine_load import MachineLoad
 from harness.schema.results import Skipped
 from harness.schema.settings import RUNNING_SERVER
-from harness.telemetry.cell_monitor import CellMonitor
+from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
 from harness.workload import PlannedRequest
 from harness.workload.prefix_reuse import reusable_tokens
 
 #: From "every client is ready" to the first request: connections are opened in it.
 MEASURED_DELAY_S = 0.5
 WARMUP_DELAY_S = 0.1
+#: How long an engine without work is watched: the kernel counts CPU time in hundredths of a second.
+WAITING_S = 0.5
 #: How often a closed loop that was too short is sent again, with other prompts, and how many more requests
 #: than its rate asks for.
 MAX_TRIES, MARGIN = 4, 1.2
@@ -90,11 +95,14 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
             encode = engine.encoder(wanted)
             measuring = _Measuring(run, resolved, notify, engine, server, encode, token_counter(model))
             measuring.warm_up(left[0])
-            ask_engine(run, resolved, engine_variant, server, encode)
+            measuring.note_waiting()
+            checking = engine.encoder(replace(wanted, token_ids=True))
+            ask_engine(run, resolved, engine_variant, server, checking)
             while left:
                 measuring.measure(left[0])
                 left.pop(0)
-            ask_engine(run, resolved, engine_variant, server, encode)
+            ask_engine(run, resolved, engine_variant, server, checking)
+            score_engine(run, resolved, engine_variant, server, encode)
     except CleanupError:
         raise
     except BenchError as error:
@@ -143,6 +151,18 @@ class _Measuring:
                     ),
                 )
 
+    def note_waiting(self) -> None:
+        """Look at what the engine's processes do while nothing is asked of them, once for each engine."""
+        label, pids = self.server.record.label, self.server.pids
+        if not pids or self.run.knows(label, "idle_cores"):
+            return
+        spent = CpuTime()
+        before, begin = spent.read(processes_of(pids)), monotonic()
+        sleep(WAITING_S)
+        cores = (spent.read(processes_of(pids)) - before) / (monotonic() - begin)
+        source = f"CPU time of its processes in the {WAITING_S:g} s after the warm-up"
+        self.run.learn(label, "idle_cores", Fact(value=round(cores, 2), source=source))
+
     def measure(self, cell: Cell) -> None:
         """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""
         settings = self.resolved.settings
@@ -189,7 +209,7 @@ class _Measuring:
         progress(Progress(0, 0, 0))
         before = self._samples()
         in_flight = cell.load.concurrency if isinstance(cell.load, ClosedLoop) else None
-        with CellMonitor() as monitor:
+        with CellMonitor(engine=lambda: self.server.pids) as monitor:
             result = self._send(requests, in_flight, progress)
         self.server.check()
         return before, result, monitor.summary()

@@ -16,6 +16,7 @@ from harness.schema.settings import EngineRef
 from harness.schema.stored import read_of_run
 
 RUN, JOURNAL, SKIPPED, ANSWERS = "run.json", "journal.jsonl", "skipped.json", "answers.json"
+ACCURACY = "accuracy.json"
 ONLINE_RESULTS, OFFLINE_RESULTS = "online_results.json", "offline_results.json"
 REQUESTS_TABLE, CHUNKS_TABLE = "requests.parquet", "chunks.parquet"
 MANIFEST, FIGURES = "profile_manifest.json", "profiles/figures.json"

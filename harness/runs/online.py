@@ -13,6 +13,7 @@ from harness.metrics.prefixes import prefix_hits
 from harness.metrics.samples import by_load, in_order, split
 from harness.metrics.summary import summarize_points
 from harness.records.parquet import assemble, read_records
+from harness.runs.accuracy import task_scores
 from harness.runs.answers import judge_answers, judged_answers, unjudged
 from harness.runs.block import measure_block
 from harness.runs.events import EngineSkipped, Notify, Reporting, Started
@@ -114,7 +115,7 @@ def _write_results(run: Run) -> OnlineResults:
     requests = in_order(records.requests, labels)
     groups = by_load(split(requests, records.chunks, settings.cut))
     points = [measure(repeats, settings.slo) for repeats in groups]
-    answers = judged_answers(run.folder)
+    answers, scores = judged_answers(run.folder), task_scores(run.folder)
     entries = read_journal(run.folder / JOURNAL)
     reported = {entry.cell: entry.reported for entry in entries if entry.reported}
     counts = {entry.cell: entry.prefix_cache for entry in entries if entry.prefix_cache is not None}
@@ -131,12 +132,14 @@ def _write_results(run: Run) -> OnlineResults:
             machines,
             prefixes,
             settings.measured_s,
+            scores,
         ),
         comparisons=compare_points(points),
         skipped=run.left_out(),
         prefixes=prefixes,
         ledger=ledger(run.info.launches),
         answers=answers,
+        accuracy=scores,
         reported=reported,
         machines=machines,
     )

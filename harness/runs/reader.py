@@ -13,6 +13,7 @@ from harness.errors import UsageError
 from harness.metrics.samples import Group, split
 from harness.records.cell import CellRecords
 from harness.records.parquet import read_records
+from harness.runs.accuracy import task_scores
 from harness.runs.answers import judged_answers
 from harness.runs.folder import JOURNAL, OFFLINE_RESULTS, ONLINE_RESULTS, REQUESTS_TABLE, read_info
 from harness.runs.recompute import disagreements, recompute, regroup
@@ -132,8 +133,9 @@ def read_raw(path: Path, *, finished: bool = False) -> RawRun:
         raise UsageError(f"{path} is an {info.kind} run; only online runs have raw times", hint)
     if finished and not (path / REQUESTS_TABLE).is_file():
         raise UsageError(f"the run in {path} is not finished", f"finish it: bench online --resume {path}")
-    answers = judged_answers(path)
-    return RawRun(path, info, _tables(path), answers.wrong if answers else {})
+    answers, scores = judged_answers(path), task_scores(path)
+    worse = {label: f"fewer right items, {why}" for label, why in (scores.worse if scores else {}).items()}
+    return RawRun(path, info, _tables(path), worse | (answers.wrong if answers else {}))
 
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:

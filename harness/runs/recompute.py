@@ -42,6 +42,7 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
         results.machines,
         results.prefixes,
         settings.measured_s,
+        results.accuracy,
     )
     return results.model_copy(update={"summaries": summaries, "comparisons": compare_points(points)})
 

@@ -15,6 +15,7 @@ from harness.runs.journal import JournalEntry, append_journal, read_journal
 from harness.runs.resolved import make_engine_variants
 from harness.runs.schedule import Block, plan
 from harness.schema.calibration import ClientCeiling, client_ceiling
+from harness.schema.fairness import Fact
 from harness.schema.load import Load
 from harness.schema.results import LaunchRecord, OnlineRunInfo, Skipped
 from harness.schema.settings import OnlineSettings
@@ -86,6 +87,17 @@ class Run:
         if all(record.label != known.label for known in self.info.launches):
             self.info.launches.append(record)
             write_json(self.folder / RUN, self.info)
+
+    def knows(self, label: str, key: str) -> bool:
+        """Whether that is known of an engine."""
+        return any(key in known.facts for known in self.info.launches if known.label == label)
+
+    def learn(self, label: str, key: str, fact: Fact) -> None:
+        """Keep what was seen of an engine that was launched."""
+        for known in self.info.launches:
+            if known.label == label:
+                known.facts[key] = fact
+        write_json(self.folder / RUN, self.info)
 
     def finish(self, entry: JournalEntry) -> None:
         """A cell is measured, and its records are written."""

@@ -180,6 +180,36 @@ BUILT_IN = (
         uses=frozenset({"tables", "gated"}),
     ),
     Metric(
+        "cpu_ms_per_output_token",
+        "CPU ms/token",
+        "CPU time of an output token",
+        "ms/token",
+        "CPU seconds of the engine's processes / output tokens",
+        "What all processes of the engine spent in the whole cell, on HTTP and waiting awake too.",
+        "cell",
+    ),
+    Metric(
+        "joules_per_output_token",
+        "J/token",
+        "energy of an output token",
+        "J/token",
+        "joules / output tokens",
+        "By the energy counters of the GPUs or, where there is none, of the processors (RAPL), the whole "
+        "cell; on shared processors the client's work is in it too.",
+        "cell",
+    ),
+    Metric(
+        "accuracy",
+        "accuracy",
+        "accuracy of the task",
+        "",
+        "right items / items",
+        "Share of the generated items that the engine answers rightly, on the timed server with its timed "
+        "settings; the interval is Wilson's.",
+        "cell",
+        lower_is_better=False,
+    ),
+    Metric(
         "total_s",
         "total latency (s)",
         "total latency",

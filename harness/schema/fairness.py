@@ -86,6 +86,46 @@ class AnswerChecks(Strict):
         return {check.label: check.reason for check in self.checks if check.verdict == "wrong"}
 
 
+class TaskReply(Strict):
+    """What one engine answered to the items of the task, in their order."""
+
+    right: list[bool]
+    failed: int = Field(0, description="requests without an answer; they count as wrong")
+    perplexity: float | None = Field(
+        None, description="of a fixed text, a token; null where the server gives no logprobs of prompts"
+    )
+
+
+class TaskScore(Strict):
+    """One engine's score."""
+
+    label: str
+    right: int
+    items: int
+    ci: tuple[float, float] = Field(description="95 % interval of right / items, by Wilson")
+    by_family: dict[str, int] = Field(description="right items of each kind")
+    failed: int = 0
+    perplexity: float | None = None
+    worse: str = Field("", description="the scores of it and of an engine that it is significantly below")
+
+    @property
+    def share(self) -> float:
+        """Right items of all."""
+        return self.right / self.items
+
+
+class TaskScores(Strict):
+    """A small task with known answers, asked of every engine of a run."""
+
+    rule: str = Field(description="what was asked and how it was judged, in words")
+    scores: list[TaskScore]
+
+    @property
+    def worse(self) -> dict[str, str]:
+        """The engines that score significantly below another, by label, and the counts."""
+        return {score.label: score.worse for score in self.scores if score.worse}
+
+
 Part = Literal["client lag", "http", "queue", "prefill", "delivery", "unexplained"]
 
 #: Where each part of a waterfall comes from, in the order in which a request goes through them.

@@ -27,9 +27,22 @@ class MachineLoad(Strict):
     samples: int
     cpus: int
     own_cpu_s: float = Field(description="CPU seconds of this process and all below it, engines included")
+    engine_cpu_s: float | None = Field(
+        None, description="those of the engine's processes; null: a server that runs already"
+    )
+    cpu_joules: float | None = Field(
+        None, description="by the processors' own energy counters (RAPL); null where they cannot be read"
+    )
     foreign_cores_mean: float = Field(description="cores that other processes kept busy, on average")
     foreign_cores_max: float = Field(description="the same in the busiest interval between two samples")
     steal_share: float = Field(description="of the CPUs' time, what the hypervisor gave to others")
     cpu_mhz_median: float | None = None
     cpu_mhz_min: float | None = None
     gpus: list[GpuLoad] = Field(default_factory=list)
+
+    @property
+    def joules(self) -> float | None:
+        """What the GPUs took, by their own counters, or where there is none the processors; None: unknown."""
+        counters = [gpu.joules for gpu in self.gpus] or [self.cpu_joules]
+        known = [joules for joules in counters if joules is not None]
+        return sum(known) if len(known) == len(counters) else None

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
 from harness.schema.base import Strict
 from harness.schema.built_in_metrics import BUILT_IN
-from harness.schema.fairness import AnswerChecks, Fact, Ledger, ReportedMean, Source, Waterfall
+from harness.schema.fairness import AnswerChecks, Fact, Ledger, ReportedMean, Source, TaskScores, Waterfall
 from harness.schema.load import Load
 from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import LATENCIES, METRICS
@@ -101,6 +101,16 @@ class OnlineSummary(WithLatencies):
     prompt_tokens: int
     completion_tokens: int
     chunks: int
+    engine_cpu_s: float | None = Field(
+        None, description="CPU seconds of the engine's processes in the whole cell; null: not known"
+    )
+    joules: float | None = Field(
+        None, description="by the GPUs' energy counters, or else the processors'; null: none can be read"
+    )
+    accuracy: float | None = Field(None, description="share of right items; null: its engine was not asked")
+    accuracy_ci: tuple[float, float] | None = None
+    cpu_ms_per_output_token: float | None = None
+    joules_per_output_token: float | None = None
     valid: bool = True
     invalid_reasons: list[str] = Field(default_factory=list)
     notices: list[CellNotice] = Field(
@@ -276,6 +286,7 @@ class OnlineResults(Strict):
     prefixes: list[PrefixHits] = Field(default_factory=list, description="one a cell")
     ledger: Ledger | None = None
     answers: AnswerChecks | None = None
+    accuracy: TaskScores | None = Field(None, description="null where the model has no trained weights")
     reported: dict[int, dict[str, ReportedMean]] = Field(
         default_factory=dict, description="means by the engines' own histograms, by cell and metric"
     )

@@ -254,6 +254,9 @@ class OnlineSettings(CommonSettings):
     check_answers: bool = Field(
         True, description="hold greedy answers to a few prompts against transformers in float32"
     )
+    accuracy: bool = Field(
+        True, description="score a small task on the timed server where the model has trained weights"
+    )
     slo: Slo | None = Field(None, description="service level for goodput, e.g. ttft_ms=200,tpot_ms=50")
 
     def idle(self) -> dict[str, str]:

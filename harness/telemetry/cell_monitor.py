@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from statistics import fmean, median
 from time import monotonic
@@ -15,6 +16,7 @@ import psutil
 
 from harness.schema.machine_load import GpuLoad, MachineLoad
 from harness.telemetry.gpu_reader import GpuReader, GpuReading
+from harness.telemetry.rapl import RaplReader
 
 #: A sample costs some milliseconds of one core, because every process of the machine is looked at.
 PERIOD_S = 1.0
@@ -32,15 +34,22 @@ class Reading(NamedTuple):
     own_s: float
     mhz: float | None
     gpus: tuple[GpuReading, ...] = ()
+    engine_s: float | None = None
+    cpu_j: float | None = None
 
 
 class CellMonitor:
-    """Samples the machine inside a `with`, in a thread of its own."""
+    """Samples the machine inside a `with`, in a thread of its own.
 
-    def __init__(self, period_s: float = PERIOD_S) -> None:
+    Args:
+        engine: PIDs of the engine's processes now; empty where nothing is known of them.
+    """
+
+    def __init__(self, period_s: float = PERIOD_S, engine: Callable[[], Sequence[int]] = tuple) -> None:
         self._period_s = period_s
         self._stop = threading.Event()
-        self._own = _OwnTime()
+        self._own, self._engine, self._rapl = CpuTime(), CpuTime(), RaplReader()
+        self._me, self._engine_pids = psutil.Process(), engine
         self._thread = threading.Thread(target=self._watch, name="cell monitor", daemon=True)
         self.readings: list[Reading] = []
 
@@ -70,28 +79,40 @@ class CellMonitor:
         usable = os.sched_getaffinity(0)
         times = [time for cpu, time in enumerate(psutil.cpu_times(percpu=True)) if cpu in usable]
         frequency = psutil.cpu_freq()
+        engine = self._engine_pids()
         self.readings.append(
             Reading(
                 t=monotonic(),
                 cpus=len(times),
                 busy_s=sum(sum(time[:3]) + time.irq + time.softirq for time in times),
                 steal_s=sum(time.steal for time in times),
-                own_s=self._own.read(),
+                own_s=self._own.read((self._me, *self._me.children(recursive=True))),
                 mhz=frequency.current if frequency and frequency.current else None,
                 gpus=self._gpu.read(),
+                engine_s=self._engine.read(processes_of(engine)) if engine else None,
+                cpu_j=self._rapl.read(),
             )
         )
 
 
-class _OwnTime:
-    """CPU seconds of this process and everything below it. Those of a process that ended stay counted."""
+def processes_of(pids: Iterable[int]) -> list[psutil.Process]:
+    """Those of the processes that are still there."""
+    found = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    return found
+
+
+class CpuTime:
+    """CPU seconds of some processes, user and system. Those of a process that ended stay counted."""
 
     def __init__(self) -> None:
-        self._me = psutil.Process()
         self._spent: dict[tuple[int, float], float] = {}
 
-    def read(self) -> float:
-        for process in (self._me, *self._me.children(recursive=True)):
+    def read(self, processes: Iterable[psutil.Process]) -> float:
+        """The sum over these and over all that were ever given."""
+        for process in processes:
             try:
                 times, born = process.cpu_times(), process.create_time()
             except psutil.Error:
@@ -116,6 +137,8 @@ def summarize_readings(readings: Sequence[Reading]) -> MachineLoad:
         samples=len(readings),
         cpus=last.cpus,
         own_cpu_s=own_s,
+        engine_cpu_s=_rise(first.engine_s, last.engine_s),
+        cpu_joules=_rise(first.cpu_j, last.cpu_j),
         foreign_cores_mean=max(0.0, last.busy_s - first.busy_s - own_s) / seconds if seconds else 0.0,
         foreign_cores_max=max(foreign, default=0.0),
         steal_share=(last.steal_s - first.steal_s) / (seconds * last.cpus) if seconds else 0.0,
@@ -123,6 +146,10 @@ def summarize_readings(readings: Sequence[Reading]) -> MachineLoad:
         cpu_mhz_min=min(clocks, default=None),
         gpus=[_gpu(samples) for samples in zip(*(reading.gpus for reading in readings), strict=True)],
     )
+
+
+def _rise(first: float | None, last: float | None) -> float | None:
+    return None if first is None or last is None else last - first
 
 
 def _gpu(samples: Sequence[GpuReading]) -> GpuLoad:

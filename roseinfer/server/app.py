@@ -126,6 +126,7 @@ class App:
             "version": __version__,
             "model": self._backend.model,
             "settings": self._backend.engine.info.settings(),
+            "http_processes": len(self._counters.closed()),
             "load": msgspec.structs.asdict(load) | {"inflight": self._counters.inflight},
         }
         return Response(200, msgspec.json.encode(info))

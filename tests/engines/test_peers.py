@@ -27,8 +27,11 @@ from harness.workload import closed_loop
 
 #: By engine, how its tokens are counted.
 COUNTED = {
-    "vllm": "token_ids", "sglang": "token_ids", "transformers": "final_usage", "llamacpp": "final_usage"
-}  # fmt: skip
+    "vllm": "continuous_usage",
+    "sglang": "continuous_usage",
+    "transformers": "final_usage",
+    "llamacpp": "final_usage",
+}
 PEERS = [pytest.param(name, marks=pytest.mark.peer(name)) for name in COUNTED]
 #: By engine, what the process that computes calls itself.
 CORES = {"vllm": "EngineCore", "sglang": "sglang::scheduler", "llamacpp": "llama-server"}

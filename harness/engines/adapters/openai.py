@@ -34,6 +34,11 @@ class RunningServer:
     served_name: str
     record: LaunchRecord
 
+    @property
+    def pids(self) -> list[int]:
+        """Unknown: it may run on another machine."""
+        return []
+
     def check(self) -> None:
         """Raises EngineError if it no longer answers."""
         _get_models(self.target)

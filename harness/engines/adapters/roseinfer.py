@@ -24,6 +24,7 @@ _KEYS = "ROSEINFER_API_KEY"
 _PLACES = {
     "device": "settings.device",
     "threads": "settings.threads",
+    "http_processes": "http_processes",
     "dtype": "settings.dtype",
     "kv_dtype": "settings.dtype",
     "kv_tokens": "settings.kv_tokens",

@@ -1,6 +1,6 @@
 """SGLang: `sglang.launch_server` and `sglang.Engine`.
 
-A chunk has one token or several; `return_token_ids` says how many. It reports its own times as histograms
+A chunk has one token or several; the usage in it says how many. It reports its own times as histograms
 only."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from pydantic import JsonValue
 
-from harness.engines.base import EngineSettings, Installation, RequestSettings
+from harness.engines.base import COUNT_TOKENS, EngineSettings, Installation, RequestSettings
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
@@ -117,7 +117,8 @@ class Sglang(LocalEngine):
         return [str(installation.python), "-m", "sglang.launch_server", "--help"]
 
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
-        return {"return_token_ids": True}
+        """Counts of tokens in every chunk; ids would come with those of the whole prompt."""
+        return {"return_token_ids": True} if request_settings.token_ids else COUNT_TOKENS
 
     def facts(self, report: SelfReport) -> dict[str, Fact]:
         facts = report.all_from_log(_LINES)

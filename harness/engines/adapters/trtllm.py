@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 from pydantic import JsonValue
 
-from harness.engines.base import EngineSettings, Installation, RequestSettings
+from harness.engines.base import COUNT_TOKENS, EngineSettings, Installation, RequestSettings
 from harness.engines.find import CACHE
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
@@ -110,7 +110,7 @@ class Trtllm(LocalEngine):
         return [str(installation.python), "-m", "tensorrt_llm.commands.serve"]
 
     def extra_body(self, request_settings: RequestSettings) -> dict[str, object]:
-        return {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+        return COUNT_TOKENS
 
     def facts(self, report: SelfReport) -> dict[str, Fact]:
         facts = report.all_from_log(_LINES)

@@ -55,18 +55,18 @@ def free_port(host: str) -> int:
         return port
 
 
-def listens(pids: list[int], port: int) -> bool:
-    """Whether one of these processes listens on the port. True if that cannot be determined."""
+def listeners(pids: list[int], port: int) -> int | None:
+    """How many of these processes listen on the port. None if that cannot be determined."""
+    count = 0
     for pid in pids:
         try:
             connections = psutil.Process(pid).net_connections("tcp")
         except psutil.NoSuchProcess:
             continue
         except psutil.AccessDenied:
-            return True
-        if any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections):
-            return True
-    return False
+            return None
+        count += any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections)
+    return count
 
 
 class EngineServer:
@@ -162,7 +162,8 @@ class EngineServer:
                 raise self._death(process, code, "before it was ready")
             if time.monotonic() - begin > launch.ready_timeout_s:
                 raise self._late(process, launch, status)
-        if not listens(process.pids(), port):
+        listening = listeners(process.pids(), port)
+        if listening == 0:
             return False
         self.served_name = launch.served_name
         self.target = target
@@ -171,10 +172,17 @@ class EngineServer:
                 "argv": list(launch.argv),
                 "env": dict(launch.env),
                 "ready_s": round(time.monotonic() - begin, 3),
-                "facts": self._reported_settings(process, launch),
+                "facts": self._seen(process, listening) | self._reported_settings(process, launch),
             }
         )
         return True
+
+    def _seen(self, process: Guarded, listening: int | None) -> dict[str, Fact]:
+        """Its processes; those that listen speak HTTP, unless the engine itself says more."""
+        seen = {"processes": Fact(value=len(process.pids()), source="counted by bench")}
+        if listening is not None:
+            seen["http_processes"] = Fact(value=listening, source="counted by bench: listening on its port")
+        return seen
 
     def _reported_settings(self, process: Guarded, launch: Launch) -> dict[str, Fact]:
         """The settings that the engine reports, and its CPUs."""

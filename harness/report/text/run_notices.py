@@ -30,6 +30,7 @@ _TITLES: dict[str, str] = {
     "inferred": "ITL of {label} is inferred.",
     "cached": "{label} may have answered from a cache.",
     "order": "{label} was slower at a lighter load.",
+    "accuracy": "{label} scores below another engine.",
     "unreported": "{label} does not report everything that is checked.",
 }
 

@@ -22,6 +22,9 @@ from harness.models import resolve
 from harness.schema.settings import EngineRef
 from harness.workload import PlannedRequest
 
+#: Engines that would send the ids of the whole prompt beside those of tokens: these count in each chunk.
+COUNTING = {"vllm", "sglang"}
+
 
 def _settings(engine_variant: EngineVariant, **changes) -> EngineSettings:
     return EngineSettings(
@@ -141,8 +144,17 @@ def test_token_ids_are_sent_with_a_fixed_length(name):
     assert (body["max_tokens"], body["ignore_eos"]) == (9, True)
     assert "min_tokens" not in body
     assert (body["temperature"], body["seed"], body["stream"]) == (0, 7, True)
-    assert body["stream_options"] == {"include_usage": True}
-    assert body["return_token_ids"] is True
+    counted = {"include_usage": True} | ({"continuous_usage_stats": True} if name in COUNTING else {})
+    assert body["stream_options"] == counted
+    assert ("return_token_ids" in body) == (name not in COUNTING)
+    checked = RequestSettings(Path(), "gpt2", token_ids=True)
+    assert json.loads(get_engine(name).encoder(checked)(_asked([5])))["return_token_ids"] is True
+
+
+def test_a_variant_sets_fields_of_requests():
+    own = RequestSettings(Path(), "gpt2", body={"priority": 1, "stream_options": {"include_usage": True}})
+    body = json.loads(get_engine("vllm").encoder(own)(_asked([5])))
+    assert (body["priority"], body["stream_options"]) == (1, {"include_usage": True})
 
 
 @pytest.mark.parametrize("name", ["roseinfer", "vllm", "sglang", "openai"])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from harness.telemetry.cell_monitor import CellMonitor, Reading, summarize_readings
 from harness.telemetry.gpu_reader import GpuReading
+from harness.telemetry.rapl import RaplReader
 
 pytestmark = pytest.mark.integration
 
@@ -52,6 +54,46 @@ def test_a_gpu_that_was_held_down() -> None:
 def test_an_energy_counter_that_is_missing_once_is_unknown() -> None:
     readings = [reading(t, 0, 0, gpus=(GpuReading(None, None, None, e),)) for t, e in ((0, 1.0), (1, None))]
     assert summarize_readings(readings).gpus[0].joules is None
+
+
+def test_the_engines_part_is_known_where_its_processes_are() -> None:
+    known = [reading(0, 0, 0, engine_s=3.0, cpu_j=10.0), reading(1, 2, 2, engine_s=4.5, cpu_j=30.0)]
+    assert (summarize_readings(known).engine_cpu_s, summarize_readings(known).joules) == (1.5, 20.0)
+    unknown = summarize_readings([reading(0, 0, 0), reading(1, 2, 2)])
+    assert (unknown.engine_cpu_s, unknown.joules) == (None, None)
+
+
+def test_a_gpu_counts_before_the_processors() -> None:
+    gpus = [GpuReading(None, None, None, energy) for energy in (5.0, 8.0)]
+    readings = [reading(t, 0, 0, gpus=(gpu,), cpu_j=100.0 * t) for t, gpu in enumerate(gpus)]
+    assert summarize_readings(readings).joules == 3.0
+
+
+def test_the_engine_is_watched_by_its_pids() -> None:
+    stays = f"{BURN}\nprint(flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", stays], stdin=-1, stdout=-1, text=True) as engine:
+        with CellMonitor(engine=lambda: [engine.pid]) as monitor:
+            assert engine.stdout is not None
+            engine.stdout.readline()
+        engine.communicate("\n")
+    spent = monitor.summary().engine_cpu_s
+    assert spent is not None and 0.5 < spent < monitor.summary().own_cpu_s + 0.1
+
+
+def test_counters_of_energy_start_again_at_zero(tmp_path: Path) -> None:
+    zones = [tmp_path / name for name in ("intel-rapl:0", "intel-rapl:1", "intel-rapl:0:0")]
+    for zone in zones:
+        zone.mkdir()
+        (zone / "energy_uj").write_text("7000000\n")
+        (zone / "max_energy_range_uj").write_text("9000000\n")
+    rapl = RaplReader(tmp_path)
+    assert rapl.read() == 0
+    (zones[0] / "energy_uj").write_text("8500000\n")
+    (zones[1] / "energy_uj").write_text("1000000\n")  # 2 J to the end, 1 J after it
+    assert rapl.read() == 4.5
+    (zones[0] / "energy_uj").unlink()
+    assert rapl.read() is None
+    assert RaplReader(tmp_path / "nowhere").read() is None
 
 
 def test_children_are_ours_and_processes_of_others_are_not() -> None:

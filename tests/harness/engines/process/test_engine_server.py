@@ -36,6 +36,8 @@ def test_is_ready_inside_and_gone_after(fake):
         assert server.record.facts == {
             "max_batch": Fact(value=7, source="start-up log"),
             "threads": Fact(value=3, source="GET /info"),
+            "processes": Fact(value=3, source="counted by bench"),
+            "http_processes": Fact(value=1, source="counted by bench: listening on its port"),
         }
         assert server.record.ready_s > 0
         server.check()

@@ -1,0 +1,75 @@
+"""What the right and wrong items of a task say: a score with its interval, and which engines differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from math import sqrt
+
+from scipy.stats import binomtest, norm
+
+from harness.fairness.task import EACH, FAMILIES, Item
+from harness.metrics.holm import holm
+from harness.metrics.intervals import LEVEL
+from harness.schema.fairness import TaskReply, TaskScore, TaskScores
+
+RULE = (
+    f"{EACH * len(FAMILIES)} generated items ({', '.join(FAMILIES)}), asked once of each engine on the timed "
+    "server with its timed settings, greedily; an item is right if the first line of the answer is the "
+    "expected one. Intervals are Wilson's, 95 %. All engines get the same items, so two of them are compared "
+    "by the items that only one has right (McNemar's exact test), and all pairs are corrected together "
+    "(Holm). An engine that is worse than another at 5 % is invalid: fast and wrong is not fast."
+)
+
+
+def wilson(right: int, n: int) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson, Journal of the American Statistical Association 22, 1927)."""
+    z = float(norm.ppf(1 - LEVEL / 2))
+    share, spread = right / n, z * sqrt(right / n * (1 - right / n) / n + z * z / (4 * n * n))
+    middle, scale = share + z * z / (2 * n), 1 + z * z / n
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
+def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> float:
+    """The exact p-value of two engines being right equally often (McNemar, Psychometrika 12, 1947)."""
+    only_a = sum(x and not y for x, y in zip(a, b, strict=True))
+    only_b = sum(y and not x for x, y in zip(a, b, strict=True))
+    if only_a + only_b == 0:
+        return 1.0
+    return float(binomtest(only_a, only_a + only_b, 0.5).pvalue)
+
+
+def judge_task(items: Sequence[Item], given: Mapping[str, TaskReply]) -> TaskScores:
+    """Score every engine, by label, and hold each against the others."""
+    pairs = list(combinations(given, 2))
+    adjusted = holm([mcnemar(given[a].right, given[b].right) for a, b in pairs])
+    worse: dict[str, str] = {}
+    for (a, b), p in zip(pairs, adjusted, strict=True):
+        if p is None or p > LEVEL:
+            continue
+        low, high = sorted((a, b), key=lambda label: sum(given[label].right))
+        worse.setdefault(low, f"{_count(given[low])}, {high} {_count(given[high])} (p = {p:.2g})")
+    scores = []
+    for label, reply in given.items():
+        right, n = sum(reply.right), len(reply.right)
+        by_family = {
+            family: sum(ok for ok, item in zip(reply.right, items, strict=True) if item.family == family)
+            for family in FAMILIES
+        }
+        scores.append(
+            TaskScore(
+                label=label,
+                right=right,
+                items=n,
+                ci=wilson(right, n),
+                by_family=by_family,
+                failed=reply.failed,
+                perplexity=reply.perplexity,
+                worse=worse.get(label, ""),
+            )
+        )
+    return TaskScores(rule=RULE, scores=scores)
+
+
+def _count(reply: TaskReply) -> str:
+    return f"{sum(reply.right)} of {len(reply.right)}"

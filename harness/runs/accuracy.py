@@ -1,0 +1,109 @@
+"""The accuracy task of a run on disk: `accuracy.json` holds what each engine answered."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from math import exp
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+from tokenizers import Tokenizer
+
+from harness.engines.base import Encoder, EngineVariant, Server
+from harness.engines.server_pages import request
+from harness.fairness.engine_reply import read_reply
+from harness.fairness.task import OUTPUT_TOKENS, is_right, make_items
+from harness.fairness.task_score import judge_task
+from harness.fairness.task_text import TEXT
+from harness.files import write_json
+from harness.loadgen.load_plan import LoadPlan, WireRequest
+from harness.loadgen.run_load import run_load
+from harness.runs.folder import ACCURACY
+from harness.runs.resolved import Resolved
+from harness.runs.run_state import Run
+from harness.schema.base import Strict
+from harness.schema.fairness import TaskReply, TaskScores
+from harness.schema.stored import read_stored
+from harness.workload import PlannedRequest
+
+#: Requests in flight where the load is no closed loop.
+IN_FLIGHT = 8
+PERPLEXITY_TIMEOUT_S = 120.0
+
+
+class TaskReplies(Strict):
+    """`accuracy.json`: replies by the label of the engine."""
+
+    given: dict[str, TaskReply] = Field(default_factory=dict)
+
+
+def score_engine(
+    run: Run, resolved: Resolved, engine_variant: EngineVariant, server: Server, encode: Encoder
+) -> None:
+    """Ask a server the items of the task, once for each engine, where its model has weights that know
+    something and a context that holds them."""
+    model, label = resolved.model, engine_variant.label
+    if not resolved.settings.accuracy or model is None or not (model.trained and model.tokenizer):
+        return
+    replies = _read(run.folder) or TaskReplies()
+    if label in replies.given:
+        return
+    tokenizer = Tokenizer.from_file(str(model.path / "tokenizer.json"))
+    items = make_items()
+    prompts = [tokenizer.encode(item.prompt).ids for item in items]
+    if max(map(len, prompts)) + OUTPUT_TOKENS > resolved.workload.max_model_len:
+        return
+    wire = [
+        WireRequest(
+            index,
+            None,
+            encode(PlannedRequest(index, None, np.array(ids, np.int32), OUTPUT_TOKENS, text=item.prompt)),
+        )
+        for index, (ids, item) in enumerate(zip(prompts, items, strict=True))
+    ]
+    in_flight = max(resolved.settings.concurrency or [IN_FLIGHT])
+    found = run_load(LoadPlan(server.target, wire, concurrency=in_flight), start_delay_s=0.1)
+    answers = [read_reply(raw, None) for raw in found.responses]
+    replies.given[label] = TaskReply(
+        right=[
+            answer.error is None and is_right(item, answer.text)
+            for answer, item in zip(answers, items, strict=True)
+        ],
+        failed=sum(answer.error is not None for answer in answers),
+        perplexity=_perplexity(server, tokenizer.encode(TEXT).ids, resolved.workload.max_model_len),
+    )
+    write_json(run.folder / ACCURACY, replies)
+
+
+def task_scores(folder: Path) -> TaskScores | None:
+    """The scores of a run's engines; None where none was asked."""
+    replies = _read(folder)
+    return judge_task(make_items(), replies.given) if replies is not None and replies.given else None
+
+
+def _perplexity(server: Server, ids: list[int], context: int) -> float | None:
+    """Of the fixed text, a token, by the logprobs that `echo` gives; None where the server gives none."""
+    if len(ids) + 1 > context:
+        return None
+    body = {
+        "model": server.served_name, "prompt": ids, "max_tokens": 1, "temperature": 0, "echo": True,
+        "logprobs": 1,
+    }  # fmt: skip
+    try:
+        status, answer = request(
+            server.target, "POST", server.target.path, PERPLEXITY_TIMEOUT_S, json.dumps(body)
+        )
+        if status != 200:
+            return None
+        logprobs = json.loads(answer)["choices"][0]["logprobs"]["token_logprobs"][1 : len(ids)]
+        known = [float(logprob) for logprob in logprobs]
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, IndexError):
+        return None
+    return exp(-sum(known) / len(known)) if len(known) == len(ids) - 1 else None
+
+
+def _read(folder: Path) -> TaskReplies | None:
+    path = folder / ACCURACY
+    return read_stored(path, TaskReplies) if path.exists() else None

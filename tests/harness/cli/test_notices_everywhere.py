@@ -1,0 +1,67 @@
+"""What a reader must know of a cell reaches all five places: terminal, report, summary.md, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import html
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.fairness.task import make_items
+
+#: By kind of notice, words of its text.
+SAID = {
+    "behind": "latencies measure the queue",
+    "disturbed": "the hypervisor took 50% of the CPUs' time",
+    "accuracy": "it answers fewer items of the accuracy task rightly: 60 of 240, other 200 of 240",
+}
+
+
+@pytest.fixture
+def run(start_mock: Any, start_bench: Callable[..., Any], tmp_path: Path, quick: list[str]) -> Path:
+    """One request at a time where a dozen a second come."""
+    server = start_mock("--slots", "1", "--ttft-ms", "30", "--itl-ms", "1")
+    done = start_bench(
+        "online", "--base-url", server.url, *quick, "--n", "60", "--scales", "0.01", "--fit", "clip",
+        "--max-output-len", "4",
+    ).end()  # fmt: skip
+    assert done.code == 0, done.err
+    return Path(done.out.strip()).parent
+
+
+def test_saturated_disturbed_and_wrong(run: Path, start_bench: Callable[..., Any]) -> None:
+    """The queue is real; the machine's record and the answers are changed as if they had been so."""
+    [entry] = map(json.loads, (run / "journal.jsonl").read_text().splitlines())
+    entry["machine"]["steal_share"] = 0.5
+    (run / "journal.jsonl").write_text(json.dumps(entry) + "\n")
+    right = {"openai": 60, "other": 200}
+    given = {
+        label: {"right": [place < count for place in range(len(make_items()))]}
+        for label, count in right.items()
+    }
+    (run / "accuracy.json").write_text(json.dumps({"given": given}))
+    done = start_bench("online", "--resume", run).end()
+    assert done.code == 0, done.err
+
+    results = json.loads((run / "online_results.json").read_text())
+    pooled = [summary for summary in results["summaries"] if summary["repeat"] is None]
+    found = {notice["kind"]: notice["text"] for summary in pooled for notice in summary["notices"]}
+    page = html.unescape(re.sub(r"<[^>]+>", "", (run / "report.html").read_text()))
+    with (run / "results.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["repeat"] == ""]
+    for kind, words in SAID.items():
+        assert words in found[kind]
+        for place in (done.err, page, (run / "summary.md").read_text().replace("\\", "")):
+            assert words in place, kind
+        assert all(kind in row["notices"].split() for row in rows)
+
+    assert {row["valid"] for row in rows} == {"False"}  # by its accuracy alone
+    [accuracy] = [row for row in rows if row["metric"] == "accuracy"]
+    assert float(accuracy["value"]) == 0.25
+    assert float(accuracy["lo"]) < 0.25 < float(accuracy["hi"])
+    assert all(summary["valid"] is False for summary in pooled)

@@ -1,0 +1,53 @@
+"""The accuracy task of a run, from the question to the results."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.fairness.task import make_items
+from harness.models.model_folder import resolve
+from harness.runs.folder import ACCURACY
+from harness.runs.online import resume_online, run_online
+from harness.schema.settings import OnlineSettings
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder of the user's, of whose weights nothing says that they are random."""
+    return Path(shutil.copytree(resolve("random:gpt2-tiny").path, tmp_path / "model"))
+
+
+def measured(url: str, folder: Path, **given: Any) -> tuple[Path, Any]:
+    quick: dict[str, Any] = {"concurrency": 64, "n": 3, "input_len": 8, "output_len": 4, "warmup": 0}
+    quick |= {"calibrate": False, "check_answers": False, "engines": "openai", "max_model_len": 1024}
+    return run_online(OnlineSettings(base_url=url, out=folder, **(quick | given)), ["bench"], lambda _: None)
+
+
+def test_a_server_that_says_anything_scores_nothing(start_mock: Any, tmp_path: Path, model: Path) -> None:
+    server = start_mock("--ttft-ms", "1", "--itl-ms", "0.1")
+    folder, results = measured(server.url, tmp_path / "runs", model=str(model), repeats=2)
+    [score] = results.accuracy.scores
+    assert (score.label, score.right, score.items, score.failed) == ("openai", 0, len(make_items()), 0)
+    assert score.ci[0] == 0 < score.ci[1] < 0.02
+    assert score.perplexity is None and not score.worse
+    assert {(summary.accuracy, summary.accuracy_ci) for summary in results.summaries} == {(0.0, score.ci)}
+    reasons = " ".join(why for summary in results.summaries for why in summary.invalid_reasons)
+    assert "accuracy" not in reasons  # nobody is better
+    asked = [request for request in server.served_requests if request.status == 200]
+    assert len(asked) >= 2 * 3 + len(make_items())
+    before = (folder / ACCURACY).read_bytes()
+    assert resume_online(folder, lambda _: None)[1] == results
+    assert (folder / ACCURACY).read_bytes() == before
+
+
+@pytest.mark.parametrize("given", [{"model": "random:gpt2-tiny"}, {"accuracy": False}, {"max_model_len": 32}])
+def test_where_it_says_nothing_it_is_not_asked(
+    start_mock: Any, tmp_path: Path, model: Path, given: dict[str, Any]
+) -> None:
+    folder, results = measured(start_mock().url, tmp_path / "runs", **({"model": str(model)} | given))
+    assert results.accuracy is None and not (folder / ACCURACY).exists()
+    assert all(summary.accuracy is None for summary in results.summaries)
