@@ -44,10 +44,10 @@ PILOT_REPEATS = 8
 SLOWED = Path(__file__).parent / "slowed"
 
 
-def alike(trials: int, repeats: int, out: Path, options: Sequence[str]) -> bool:
-    """Independent A/A runs; whether at least 19 of 20 found no difference."""
+def alike(trials: int, repeats: int, out: Path, options: Sequence[str], first: int = 0) -> bool:
+    """Independent A/A runs with the seeds from `first` on; whether at least 19 of 20 found no difference."""
     without = 0
-    for trial in range(trials):
+    for trial in range(first, first + trials):
         begin = time.monotonic()
         try:
             aa = ["--engines", "roseinfer", "--aa", "--repeats", str(repeats), "--seed", str(trial)]
@@ -117,13 +117,14 @@ def main() -> int:
     )
     parser.add_argument("what", choices=["alike", "slowed"])
     parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first trial of `alike`")
     parser.add_argument("--repeats", type=int, default=3, help="of each side of a trial of `alike`")
     parser.add_argument("--most", type=int, default=60, help="repeats that `slowed` makes at most")
     parser.add_argument("--out", type=Path, default=Path("outputs/trials"))
     given, options = parse_arguments(parser)
     try:
         if given.what == "alike":
-            right = alike(given.trials, given.repeats, given.out, options)
+            right = alike(given.trials, given.repeats, given.out, options, given.first)
         else:
             right = slowed(given.most, given.out, options)
     except FailedRunError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -104,8 +104,12 @@ def _add(accuracy: Accuracy, response: RawResponse, served: ServedRequest, token
     if record.error is not None or response.t_sent is None:
         raise BenchError(f"a request to the mock server failed: {record.error}: {record.detail}")
     accuracy.measured.add(response.t_sent, record.chunks)
-    accuracy.true.add(served.t_received, served.writes)
-    measured, true = token_gaps(record.chunks), token_gaps(served.writes)
+    written = [
+        (t, sum(tokens for _, tokens in same))  # one write is one chunk
+        for t, same in groupby(served.writes, key=lambda write: write[0])
+    ]
+    accuracy.true.add(served.t_received, written)
+    measured, true = token_gaps(record.chunks), token_gaps(written)
     both = min(len(measured), len(true))
     accuracy.itl_error.extend(
         np.subtract(measured[len(measured) - both :], true[len(true) - both :]).tolist()
