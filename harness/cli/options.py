@@ -20,7 +20,15 @@ from harness.schema.settings import CommonSettings
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 
-_SHORTER = {"list": "LIST", "EngineRef": "NAME[@VARIANT],…", "Slo": "METRIC=MS,…", "Window": "START,END"}
+_SHORTER = {
+    "list": "LIST",
+    "EngineRef": "NAME[@VARIANT],…",
+    "Slo": "METRIC=MS,…",
+    "Window": "START,END",
+    "ArrivalProcess": "poisson|gamma:CV|constant",
+    "RampSetting": "FROM:TO:SECONDS",
+    "Uniform": "uniform:A:B",
+}
 
 
 def with_settings(
@@ -85,6 +93,9 @@ def _options(kind: type[CommonSettings]) -> Iterator[inspect.Parameter]:
 
 
 def _metavar(field: FieldInfo) -> str:
+    extra = field.json_schema_extra
+    if isinstance(extra, dict) and "metavar" in extra:
+        return str(extra["metavar"])
     return "|".join(_words(field.annotation)) or "TEXT"
 
 

@@ -31,8 +31,15 @@ ALIKE: dict[str, Callable[[StoredRun], object]] = {
     "window": lambda run: run.settings.steady_state or (run.settings.window and str(run.settings.window)),
     "duration": lambda run: [run.settings.settle, run.settings.min_duration],
 }
+#: The setting of each kind of load.
+_LOAD_OPTIONS = {
+    "trace": "scales",
+    "closed_loop": "concurrency",
+    "rate": "request-rate",
+    "ramp": "ramp",
+}
 #: What else --allow-different takes.
-NAMES = (*ALIKE, "served-model", "requests", "scales", "concurrency", "engines", "invalid")
+NAMES = (*ALIKE, "served-model", "requests", *_LOAD_OPTIONS.values(), "engines", "invalid")
 
 
 def obstacles(
@@ -60,7 +67,7 @@ def obstacles(
     for of_a, of_b in pairs:
         loads_a, loads_b = sorted(a.cells[of_a]), sorted(b.cells[of_b])
         if loads_a != loads_b:
-            name = "scales" if a.settings.concurrency is None else "concurrency"
+            name = _LOAD_OPTIONS[a.settings.loads[0].kind]
             reason = f"{of_a} has {_listed(loads_a)} in A, {of_b} has {_listed(loads_b)} in B"
             found.append((name, reason))
         models = _served_model(a, of_a), _served_model(b, of_b)
@@ -94,16 +101,17 @@ def _trace(run: StoredRun, field: str) -> object:
 
 
 def _origin(run: StoredRun) -> object:
-    """Of a trace; that of a closed loop is its lengths and loads, which are looked at apart."""
-    return _trace(run, "origin") if run.settings.concurrency is None else None
+    """Of a trace; that of another load is its lengths and loads, which are looked at apart."""
+    return _trace(run, "origin") if run.settings.loads[0].kind == "trace" else None
 
 
 def _lengths(run: StoredRun) -> list[object]:
-    """Tokens of a trace's requests in all, and of each in a closed loop."""
+    """Tokens of a trace's requests in all, and of each that is synthetic."""
     settings = run.settings
-    if settings.concurrency is None:
+    if settings.loads[0].kind == "trace":
         return [_trace(run, "input_tokens"), _trace(run, "output_tokens")]
-    return [settings.input_len, settings.output_len]
+    given = settings.input_len, settings.output_len
+    return [lengths if isinstance(lengths, int) else str(lengths) for lengths in given]
 
 
 def _requests(a: StoredRun, b: StoredRun) -> tuple[object, object]:

@@ -71,7 +71,7 @@ def _cycle(workload: Workload, load: Load, wanted: int, seed: int) -> Iterator[P
     index = 0
     for turn in count():
         drawn = int(np.random.SeedSequence([seed, 0x9F0F, turn]).generate_state(1, np.uint64)[0])
-        for request in workload.requests(load, drawn):
+        for request in workload.requests(load, drawn, drawn):
             if index == wanted:
                 return
             yield replace(request, index=index, t_sched_s=None, after=None)

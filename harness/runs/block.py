@@ -169,7 +169,7 @@ class _Measuring:
         wanted_s = (settings.settle or 0.0) + settings.measured_s
         first, n = 0, None
         for _ in range(MAX_TRIES):
-            requests = self.resolved.workload.requests(cell.load, cell.load_seed, first, n)
+            requests = self.resolved.workload.requests(cell.load, cell.load_seed, cell.shape_seed, first, n)
             before, result, machine = self._load(cell, requests)
             lasted_s = max((response.t_end or 0.0 for response in result.responses), default=0.0) - result.t0
             failed = any(response.error is not None for response in result.responses)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
 
-import numpy as np
-
 from harness.engines.base import EngineVariant
 from harness.runs.balanced_orders import balanced_orders
+from harness.runs.seeds import prompt_seed, shape_seeds
 from harness.schema.load import Load
 from harness.schema.settings import RUNNING_SERVER, CommonSettings, OnlineSettings
 
@@ -23,7 +22,8 @@ class Cell:
 
     `index` is its number in the run. `load_seed` is that of its prompts, which come in no other load or
     repeat. Every engine that is started here gets the same ones; a running server, whose cache may outlive
-    the run, gets its own in each run.
+    the run, gets its own in each run. `shape_seed` is that of its times, lengths and order, which are the
+    same for every engine.
     """
 
     index: int
@@ -31,6 +31,7 @@ class Cell:
     load: Load
     repeat: int
     load_seed: int
+    shape_seed: int
 
     def __str__(self) -> str:
         return f"{self.engine_variant.label}, {self.load}, repeat {self.repeat}"
@@ -67,9 +68,12 @@ def plan(settings: OnlineSettings, engine_variants: list[EngineVariant]) -> list
                     engine_variant,
                     load,
                     repeat,
-                    _load_seed([*seed(engine_variant), repeat, position]),
+                    prompt_seed([*seed(engine_variant), repeat, position]),
+                    shape_seed,
                 )
-                for position, load in enumerate(settings.loads)
+                for position, (load, shape_seed) in enumerate(
+                    zip(settings.loads, shape_seeds(settings, repeat), strict=True)
+                )
             ),
         )
         for engine_variant, repeat in turns(engine_variants, settings)
@@ -86,8 +90,3 @@ def turns(engines: Sequence[T], settings: CommonSettings) -> list[tuple[T, int]]
         return [(engine, repeat) for engine in engines for repeat in range(settings.repeats)]
     orders = balanced_orders(len(engines), settings.repeats, settings.seed)
     return [(engines[i], repeat) for repeat, order in enumerate(orders) for i in order]
-
-
-def _load_seed(parts: list[int]) -> int:
-    """64 bits, so that no two loads of a run have the same prompts."""
-    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0])

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.loadgen.load_plan import WireRequest
 from harness.loadgen.system_limits import most_in_flight
-from harness.schema.load import ClosedLoop, Load, TraceLoad
+from harness.runs.seeds import shape_seeds
+from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, heaviest
+from harness.schema.load_settings import Uniform
 from harness.schema.results import TraceRecord
 from harness.schema.settings import OnlineSettings
 from harness.traces.catalog import load
-from harness.traces.fit import fit
+from harness.traces.fit import Fitted, fit
+from harness.traces.servegen import CITATION, Mixture, read_mixture
 from harness.traces.trace import Trace
-from harness.workload import PlannedRequest, closed_loop, open_loop, warmup
+from harness.workload import PlannedRequest, open_loop, warmup
+from harness.workload.arrivals import arrival_times
+from harness.workload.content import Content, SyntheticContent, longest
+from harness.workload.mixture import mixture_requests
 
 #: An open loop's load is taken to be as many requests as arrive in this time, at most MAX_WARMUP_BATCH.
 WARMUP_WINDOW_S = 2.0
@@ -28,52 +36,61 @@ MAX_STAGGERED = 64
 
 @dataclass(frozen=True)
 class Workload:
-    """What every engine is asked. `trace` is None in a closed loop."""
+    """What every engine is asked: requests of a trace or a mixture, else of `content`."""
 
     settings: OnlineSettings
     vocab_size: int
     max_model_len: int
-    trace: Trace | None
     record: TraceRecord
+    trace: Trace | None = None
+    mixture: Mixture | None = None
+    content: Content | None = None
 
     @classmethod
     def make(cls, settings: OnlineSettings, vocab_size: int, max_model_len: int) -> Workload:
-        """Read and fit the trace, or take the closed loop's shape.
+        """Read and fit the trace or the mixture, or take the shape of synthetic requests.
 
         Raises:
             UsageError: The trace is not there or unreadable, or nothing fits the context.
         """
-        if settings.concurrency is None:
+        if isinstance(settings.loads[0], TraceLoad):
             fitted = fit(load(settings.trace), settings.fit, max_model_len, settings.max_output_len)
             fitted = fitted.head(max(_count(fitted.trace, load, settings) for load in settings.loads))
-            return cls(settings, vocab_size, max_model_len, fitted.trace, fitted.record())
+            return cls(settings, vocab_size, max_model_len, fitted.record(), trace=fitted.trace)
+        empty = TraceRecord(name="", origin="", requests=0, fit="none")
+        if settings.mixture is not None:
+            mixture = read_mixture(settings.mixture)
+            workload = cls(settings, vocab_size, max_model_len, empty, mixture=mixture)
+            return replace(workload, record=workload._mixture_record(mixture))
         check_lengths(settings.input_len, settings.output_len, max_model_len)
-        held = ", ".join(map(str, sorted(settings.concurrency)))
-        sent = sum(map(settings.requests, settings.loads))
-        record = TraceRecord(
-            name="closed loop",
-            origin=f"{held} request{'' if held == '1' else 's'} in flight, {settings.input_len} tokens in, "
-            f"{settings.output_len} out",
-            requests=sent,
-            fit="none",
-            input_tokens=sent * settings.input_len,
-            output_tokens=sent * settings.output_len,
-        )
-        return cls(settings, vocab_size, max_model_len, None, record)
+        content = SyntheticContent(settings.input_len, settings.output_len, vocab_size)
+        workload = cls(settings, vocab_size, max_model_len, empty, content=content)
+        return replace(workload, record=workload._synthetic_record())
 
-    def requests(self, load: Load, seed: int, first: int = 0, n: int | None = None) -> list[PlannedRequest]:
+    def requests(
+        self, load: Load, seed: int, shape_seed: int, first: int = 0, n: int | None = None
+    ) -> list[PlannedRequest]:
         """One cell's requests.
 
         Args:
+            seed: Of the token ids of its prompts.
+            shape_seed: Of its times, lengths and order, which are the same for every engine.
             first, n: Of a closed loop, the prompts to leave out and how many to take, else the settings'.
         """
-        s = self.settings
-        if self.trace is not None:
-            assert isinstance(load, TraceLoad)
-            head = self.trace.head(_count(self.trace, load, s))
-            return open_loop(head, load.scale, self.vocab_size, seed)
-        count = s.requests(load) if n is None else n
-        return closed_loop(count, s.input_len, s.output_len, self.vocab_size, seed, first)
+        match load:
+            case TraceLoad():
+                assert self.trace is not None
+                head = self.trace.head(_count(self.trace, load, self.settings))
+                return open_loop(head, load.scale, self.vocab_size, seed)
+            case ClosedLoop():
+                count = self.settings.requests(load) if n is None else n
+                return self._content.take(count, seed, shape_seed, first)
+            case RequestRate(arrivals="clients"):
+                return open_loop(self._fitted(load, shape_seed).trace, 1.0, self.vocab_size, seed)
+            case RequestRate() | Ramp():
+                times = self._arrivals(load, shape_seed).tolist()
+                asked = self._content.take(len(times), seed, shape_seed)
+                return [replace(r, t_sched_s=t) for r, t in zip(asked, times, strict=True)]
 
     def warmup_waves(self, seed: int) -> list[list[PlannedRequest]]:
         """Requests to send before measuring, a wave at a time, all of a wave at once.
@@ -92,15 +109,10 @@ class Workload:
 
     def concurrency(self) -> int:
         """Requests that the load may have in flight, as far as it is known in advance."""
-        if self.settings.concurrency is not None:
-            return max(
-                min(load.concurrency, self.settings.requests(load))
-                for load in self.settings.loads
-                if isinstance(load, ClosedLoop)
-            )
-        assert self.trace is not None
-        heaviest = min(self.settings.scales)
-        due = [WireRequest(i, t * heaviest, b"") for i, t in enumerate(self.trace.arrival_s.tolist())]
+        held = [load for load in self.settings.loads if isinstance(load, ClosedLoop)]
+        if held:
+            return max(min(load.concurrency, self.settings.requests(load)) for load in held)
+        due = [WireRequest(i, t, b"") for i, t in enumerate(self._times())]
         return min(most_in_flight(due, None, WARMUP_WINDOW_S), MAX_WARMUP_BATCH)
 
     def tokens_per_s(self) -> float:
@@ -108,18 +120,103 @@ class Workload:
 
         In a closed loop the rate is not known in advance: one a stream each STREAM_GAP_S is assumed.
         """
-        if self.trace is None:
+        if isinstance(self.settings.loads[0], ClosedLoop):
             return self.concurrency() / STREAM_GAP_S
-        arrival_s = self.trace.arrival_s
-        seconds = float(arrival_s.max() - arrival_s.min()) * min(self.settings.scales)
-        return float(self.trace.output_tokens.sum()) / max(seconds, 1.0)
+        times = self._times()
+        tokens = len(times) * self.record.output_tokens / max(1, self.record.requests)
+        return tokens / max(times[-1] - times[0], 1.0)
+
+    @property
+    def _content(self) -> Content:
+        assert self.content is not None
+        return self.content
+
+    @property
+    def _seconds(self) -> float:
+        """That a cell is to last, measured or not."""
+        return (self.settings.settle or 0.0) + self.settings.measured_s
+
+    def _arrivals(self, load: RequestRate | Ramp, shape_seed: int) -> NDArray[np.float64]:
+        return arrival_times(load, shape_seed, self.settings.requests(load), self._seconds)
+
+    def _sent(self, load: Load, shape_seed: int) -> int:
+        """How many requests a load of synthetic ones has."""
+        if isinstance(load, RequestRate | Ramp):
+            return len(self._arrivals(load, shape_seed))
+        return self.settings.requests(load)
+
+    def _times(self) -> list[float]:
+        """When the requests of the heaviest open loop are due, in its first repeat."""
+        load = heaviest(self.settings.loads)
+        seed = shape_seeds(self.settings, 0)[self.settings.loads.index(load)]
+        match load:
+            case TraceLoad():
+                assert self.trace is not None
+                times = self.trace.arrival_s * load.scale
+            case RequestRate(arrivals="clients"):
+                times = self._fitted(load, seed).trace.arrival_s
+            case _:
+                assert isinstance(load, RequestRate | Ramp)
+                times = self._arrivals(load, seed)
+        return [float(t) for t in times]
+
+    def _fitted(self, load: RequestRate, shape_seed: int) -> Fitted:
+        """A mixture's requests at a rate. Those that --fit drops are made up for by more of the others."""
+        assert self.mixture is not None
+        n, seconds, kept = self.settings.requests(load), self._seconds, 1.0
+        for _ in range(2):
+            drawn = mixture_requests(self.mixture, load.req_per_s / kept, shape_seed, ceil(n / kept), seconds)
+            fitted = fit(drawn, self.settings.fit, self.max_model_len, self.settings.max_output_len)
+            kept *= len(fitted.trace) / len(drawn)
+            if len(fitted.trace) == len(drawn):
+                break
+        return fitted
+
+    def _mixture_record(self, mixture: Mixture) -> TraceRecord:
+        seeds = shape_seeds(self.settings, 0)
+        parts = [
+            self._fitted(load, seed).record()
+            for load, seed in zip(self.settings.loads, seeds, strict=True)
+            if isinstance(load, RequestRate)
+        ]
+        sums = ("requests", "dropped", "changed", "input_tokens", "output_tokens")
+        return parts[0].model_copy(
+            update={name: sum(getattr(part, name) for part in parts) for name in sums}
+            | {"citation": CITATION, "note": "drawn from published statistics of clients, not recorded"}
+        )
+
+    def _synthetic_record(self) -> TraceRecord:
+        s = self.settings
+        drawn = [
+            self._content.lengths(self._sent(load, seed), seed)
+            for load, seed in zip(s.loads, shape_seeds(s, 0), strict=True)
+        ]
+        what = f"{_lengths_text(s.input_len)} tokens in, {_lengths_text(s.output_len)} out"
+        if isinstance(s.loads[0], ClosedLoop):
+            held = ", ".join(str(load.value) for load in s.loads)
+            name, origin = "closed loop", f"{held} request{'' if held == '1' else 's'} in flight, {what}"
+        else:
+            name, origin = "synthetic", f"{'; '.join(map(str, s.loads))}, {what}"
+        return TraceRecord(
+            name=name,
+            origin=origin,
+            requests=sum(len(inputs) for inputs, _ in drawn),
+            fit="none",
+            input_tokens=sum(int(inputs.sum()) for inputs, _ in drawn),
+            output_tokens=sum(int(outputs.sum()) for _, outputs in drawn),
+        )
 
     def _wave(self, size: int, seed: int) -> list[PlannedRequest]:
-        if self.trace is None:
-            inputs = [self.settings.input_len] * size
+        if self.content is not None:
+            inputs = self.content.input_lengths(size)
         else:
+            trace = self.trace
+            if trace is None:
+                load = heaviest(self.settings.loads)
+                assert isinstance(load, RequestRate)
+                trace = self._fitted(load, shape_seeds(self.settings, 0)[-1]).trace
             quantiles = (np.arange(size) + 0.5) / size
-            inputs = np.quantile(self.trace.input_tokens, quantiles, method="nearest").tolist()
+            inputs = np.quantile(trace.input_tokens, quantiles, method="nearest").tolist()
         lengths = [self._lengths(length, i, size) for i, length in enumerate(inputs)]
         return warmup(lengths, self.vocab_size, seed)
 
@@ -130,6 +227,10 @@ class Workload:
         return min(input_tokens, self.max_model_len - output), output
 
 
+def _lengths_text(lengths: int | Uniform) -> str:
+    return str(lengths) if isinstance(lengths, int) else f"{lengths.least} to {lengths.most}"
+
+
 def _count(trace: Trace, load: Load, settings: OnlineSettings) -> int:
     """Requests of the trace's head: `n`, or as many as arrive in the time that the cell is to last."""
     assert isinstance(load, TraceLoad)
@@ -137,9 +238,9 @@ def _count(trace: Trace, load: Load, settings: OnlineSettings) -> int:
     return max(settings.n, int(np.searchsorted(trace.arrival_s - trace.arrival_s[:1], seconds)) + 1)
 
 
-def check_lengths(input_len: int, output_len: int, context: int) -> None:
+def check_lengths(input_len: int | Uniform, output_len: int | Uniform, context: int) -> None:
     """Raises UsageError where a request of so many tokens does not fit the context."""
-    if input_len + output_len > context:
+    if longest(input_len, output_len) > context:
         raise UsageError(
             f"{input_len} + {output_len} tokens exceed the context of {context}",
             "lower --input-len or --output-len",

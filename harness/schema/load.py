@@ -11,7 +11,8 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from harness.schema.base import Strict
 
-Arrivals = Literal["poisson", "gamma", "constant"]
+#: How the times between arrivals are distributed; `clients`: by each client of a mixture.
+Arrivals = Literal["poisson", "gamma", "constant", "clients"]
 
 
 class _Level(Strict, ABC):
@@ -76,7 +77,7 @@ class ClosedLoop(_Level):
 
 
 class RequestRate(_Level):
-    """`req_per_s` requests a second on average, whatever the engine answers. Not measured yet."""
+    """`req_per_s` requests a second on average, whatever the engine answers."""
 
     _rank = 2
 
@@ -86,8 +87,7 @@ class RequestRate(_Level):
     cv: float | None = Field(None, gt=0, description="coefficient of variation of these times, with gamma")
 
     def __str__(self) -> str:
-        spread = "" if self.cv is None else f", CV {self.cv:g}"
-        return f"{self.req_per_s:g} requests/s ({self.arrivals}{spread})"
+        return f"{self.req_per_s:g} requests/s ({arrivals_text(self.arrivals, self.cv)})"
 
     @property
     def value(self) -> float:
@@ -95,7 +95,7 @@ class RequestRate(_Level):
 
 
 class Ramp(_Level):
-    """A request rate that moves evenly from one value to another. Not measured yet."""
+    """A request rate that moves evenly from one value to another."""
 
     _rank = 3
 
@@ -112,6 +112,11 @@ class Ramp(_Level):
     @property
     def value(self) -> float:
         return self.to_req_per_s
+
+
+def arrivals_text(arrivals: Arrivals, cv: float | None) -> str:
+    """`poisson`, `gamma, CV 2`."""
+    return arrivals if cv is None else f"{arrivals}, CV {cv:g}"
 
 
 Load = Annotated[TraceLoad | ClosedLoop | RequestRate | Ramp, Field(discriminator="kind")]

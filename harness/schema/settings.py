@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveFloat, field_validator, model_validator
 
 from harness.schema.base import Strict
-from harness.schema.load import ClosedLoop, Load, TraceLoad, from_light_to_heavy
+from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, from_light_to_heavy
+from harness.schema.load_settings import ArrivalProcess, Lengths, RampSetting
 from harness.schema.metrics import METRICS, latencies
 
 #: Which names there are is for the registry to say: installed packages add engines.
@@ -136,6 +137,9 @@ class Window(Strict):
 Engines = Annotated[list[EngineRef], BeforeValidator(_engines), Field(min_length=1)]
 Scales = Annotated[list[Annotated[float, Field(gt=0)]], BeforeValidator(_split), Field(min_length=1)]
 Concurrency = Annotated[list[Annotated[int, Field(ge=1)]], BeforeValidator(_split), Field(min_length=1)]
+Rates = Annotated[
+    list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_split), Field(min_length=1)
+]
 
 
 class CommonSettings(Strict):
@@ -211,7 +215,7 @@ class CommonSettings(Strict):
 
 
 class OnlineSettings(CommonSettings):
-    """`bench online`: replay a trace, or hold a number of requests in flight."""
+    """`bench online`: replay a trace, keep requests in flight, or send so many a second."""
 
     base_url: str | None = Field(None, description="of the running server that engine `openai` means")
     api_key_env: str | None = Field(None, description="environment variable that holds the server's API key")
@@ -232,7 +236,8 @@ class OnlineSettings(CommonSettings):
     n: int = Field(
         200,
         ge=1,
-        description="requests taken from the head of the trace; in a closed loop those of each --concurrency",
+        description="requests taken from the head of the trace; otherwise those of each --concurrency or "
+        "--request-rate",
     )
     concurrency: Concurrency | None = Field(
         None,
@@ -241,8 +246,25 @@ class OnlineSettings(CommonSettings):
     rounds: int | None = Field(
         None, ge=1, description="closed loop: at least so many requests for each in flight, best 10 or more"
     )
-    input_len: int = Field(128, ge=1, description="prompt tokens in the closed loop")
-    output_len: int = Field(64, ge=1, description="output tokens in the closed loop")
+    request_rate: Rates | None = Field(
+        None,
+        description="requests a second instead of a trace, each rate measured in turn; inf: all --n at once",
+    )
+    ramp: RampSetting | None = Field(
+        None, description="requests a second that move evenly from one rate to another, in so many seconds"
+    )
+    arrivals: ArrivalProcess = Field(
+        default_factory=lambda: ArrivalProcess(kind="poisson"),
+        description="how the times between requests are distributed with --request-rate or --ramp",
+    )
+    mixture: str | None = Field(
+        None,
+        description="--request-rate of the clients in a folder, as ServeGen describes them, at their busiest "
+        "or FOLDER@SECONDS: each has its share, its arrivals and its lengths",
+        json_schema_extra={"metavar": "FOLDER"},
+    )
+    input_len: Lengths = Field(128, description="prompt tokens without a trace: a number, or uniform:A:B")
+    output_len: Lengths = Field(64, description="output tokens without a trace: a number, or uniform:A:B")
     text_prompts: bool = Field(
         False, description="send text of as many tokens instead of token ids, so that engines tokenize"
     )
@@ -260,12 +282,26 @@ class OnlineSettings(CommonSettings):
     slo: Slo | None = Field(None, description="service level for goodput, e.g. ttft_ms=200,tpot_ms=50")
 
     def idle(self) -> dict[str, str]:
-        if self.concurrency is not None:
-            idle = dict.fromkeys(("trace", "fit", "max_output_len", "scales"), "excludes --concurrency")
+        chosen, idle = self._loads_option, dict[str, str]()
+        if chosen is None:
+            needed = "needs --concurrency, --request-rate or --ramp"
+            idle |= dict.fromkeys(("input_len", "output_len"), needed)
         else:
-            idle = dict.fromkeys(("rounds", "input_len", "output_len"), "needs --concurrency")
-            if self.fit != "clip":
-                idle["max_output_len"] = "needs --fit clip"
+            idle |= dict.fromkeys(("trace", "scales"), f"excludes {chosen}")
+            if self.mixture is None:
+                idle |= dict.fromkeys(("fit", "max_output_len"), f"excludes {chosen}")
+            else:
+                idle |= dict.fromkeys(("arrivals", "input_len", "output_len"), "excludes --mixture")
+        if self.fit != "clip":
+            idle.setdefault("max_output_len", "needs --fit clip")
+        if chosen != "--concurrency":
+            idle["rounds"] = "needs --concurrency"
+        if chosen not in ("--request-rate", "--ramp"):
+            idle["arrivals"] = "needs --request-rate or --ramp"
+        if chosen != "--request-rate":
+            idle["mixture"] = "needs --request-rate"
+        if chosen == "--ramp":
+            idle["n"] = "excludes --ramp, which lasts its own time"
         if all(engine.name != RUNNING_SERVER for engine in self.engines):
             names = ("base_url", "api_key_env", "served_model", "prompt_nonce")
             idle |= dict.fromkeys(names, "needs engine openai")
@@ -279,6 +315,20 @@ class OnlineSettings(CommonSettings):
             return given | {"engines": ["openai"]}
         return given
 
+    @model_validator(mode="before")
+    @classmethod
+    def _all_at_once(cls, given: object) -> object:
+        """An infinite rate is a closed loop with all requests in flight."""
+        if not isinstance(given, dict) or "request_rate" not in given:
+            return given
+        rates = _split(given["request_rate"])
+        if not isinstance(rates, list) or all(str(rate) not in ("inf", ".inf") for rate in rates):
+            return given
+        if len(rates) > 1 or given.get("concurrency") is not None:
+            raise ValueError("--request-rate inf stands alone: it sends all --n requests at once")
+        rest = {key: value for key, value in given.items() if key != "request_rate"}
+        return rest | {"concurrency": given.get("n", cls.model_fields["n"].default)}
+
     window: Window | None = Field(None, description="measure only from START to END seconds of each cell")
     steady_state: bool = Field(False, description="measure each cell without its ramp-up and ramp-down")
     aa: bool = Field(False, description="measure every engine as two: the difference found is the noise")
@@ -288,7 +338,25 @@ class OnlineSettings(CommonSettings):
         """What each engine is measured at, from light to heavy."""
         if self.concurrency is not None:
             return from_light_to_heavy(ClosedLoop(concurrency=count) for count in self.concurrency)
+        kind, cv = self.arrivals.kind, self.arrivals.cv
+        if self.ramp is not None:
+            return [Ramp(**self.ramp.model_dump(), arrivals=kind, cv=cv)]
+        if self.request_rate is not None:
+            if self.mixture is not None:
+                kind, cv = "clients", None
+            return from_light_to_heavy(
+                RequestRate(req_per_s=rate, arrivals=kind, cv=cv) for rate in self.request_rate
+            )
         return from_light_to_heavy(TraceLoad(scale=scale) for scale in self.scales)
+
+    @property
+    def _loads_option(self) -> str | None:
+        """The option that says what the loads are; None: a trace's scales."""
+        return next((option for option, value in self._loads_options.items() if value is not None), None)
+
+    @property
+    def _loads_options(self) -> dict[str, object]:
+        return {"--concurrency": self.concurrency, "--request-rate": self.request_rate, "--ramp": self.ramp}
 
     def requests(self, load: Load) -> int:
         """How many are sent at a load; of a trace at most, where it has fewer."""
@@ -313,6 +381,11 @@ class OnlineSettings(CommonSettings):
             raise ValueError("--aa needs repeats to see how they differ: give --repeats 2 or more, best 5")
         if any(engine.name == RUNNING_SERVER for engine in self.engines) and self.base_url is None:
             raise ValueError("engine openai needs --base-url, the address of the running server")
+        given = [option for option, value in self._loads_options.items() if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"{given[0]} and {given[1]} are two kinds of load: give one of them")
+        if len(set(self.request_rate or ())) != len(self.request_rate or ()):
+            raise ValueError("a request rate is given twice")
         if len(set(self.scales)) != len(self.scales):
             raise ValueError("a scale is given twice")
         if len(set(self.concurrency or ())) != len(self.concurrency or ()):

@@ -9,7 +9,7 @@ from scipy import special
 
 def uniforms(n: int, seed: int, stream: int) -> NDArray[np.float64]:
     """`n` numbers in (0, 1), a multiple of 2^-53 plus 2^-54. Streams of one seed are independent."""
-    raw = np.random.Philox(key=[seed, stream]).random_raw(n)
+    raw = np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw(n)
     return ((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 

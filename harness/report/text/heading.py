@@ -9,6 +9,7 @@ from typing import Any
 from harness.report.text.load_words import load_number
 from harness.report.text.numbers import percent, plural, several
 from harness.runs.reader import OnlineRun, Run
+from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.results import RunInfo, TraceRecord
 from harness.schema.settings import OfflineSettings
 
@@ -27,8 +28,8 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Machine", machine(run.meta)),
     ]
     if isinstance(run, OnlineRun):
-        if run.meta.settings.concurrency is not None:
-            found.append(("Load", f"closed loop, {trace.origin}" if trace else ""))
+        if not isinstance(run.meta.settings.loads[0], TraceLoad):
+            found.append(("Load", _load(run, trace)))
         else:
             found.append(
                 ("Trace", f"{trace.name}{f' ({trace.note})' if trace.note else ''}" if trace else "")
@@ -81,6 +82,19 @@ def _model(run: Run) -> str:
     if servers and all("base_url" in server for server in servers):
         return several(f"{server['model']} at {server['base_url']}" for server in servers)
     return f"{settings.model}, {settings.dtype}, {settings.device}"
+
+
+def _load(run: OnlineRun, trace: TraceRecord | None) -> str:
+    """What was sent, where it is no trace."""
+    loads = run.meta.settings.loads
+    if trace is None:
+        return ""
+    if isinstance(loads[0], ClosedLoop):
+        return f"closed loop, {trace.origin}"
+    note = f" ({trace.note})" if trace.note else ""
+    return (
+        trace.origin if trace.name == "synthetic" else f"{'; '.join(map(str, loads))}: {trace.origin}{note}"
+    )
 
 
 def _scales(run: OnlineRun) -> str:

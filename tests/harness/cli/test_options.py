@@ -15,6 +15,7 @@ from harness.cli.options import with_settings
 from harness.engines.base import Installation, Missing
 from harness.engines.registry import LOCAL
 from harness.errors import UsageError
+from harness.schema.load_settings import ArrivalProcess, RampSetting, Uniform
 from harness.schema.settings import CommonSettings, EngineRef, OfflineSettings, OnlineSettings, Slo, Window
 
 #: For each setting: the text of its option, what it means, and the other settings that it needs.
@@ -49,9 +50,13 @@ ONLINE = COMMON | {
     "scales": ("0.4,2", [0.4, 2.0]),
     "n": ("12", 12),
     "concurrency": ("4,1", [4, 1]),
+    "request_rate": ("0.5,8", [0.5, 8.0]),
+    "ramp": ("1:8:60", RampSetting(from_req_per_s=1, to_req_per_s=8, seconds=60)),
+    "arrivals": ("gamma:2.5", ArrivalProcess(kind="gamma", cv=2.5)),
+    "mixture": ("clients", "clients"),
     "rounds": ("12", 12),
     "input_len": ("10", 10),
-    "output_len": ("11", 11),
+    "output_len": ("uniform:2:9", Uniform(least=2, most=9)),
     "clients": ("2", 2),
     "window": ("1,2.5", Window(start_s=1, end_s=2.5)),
     "steady_state": ("yes", True),
@@ -76,6 +81,8 @@ BESIDE: dict[str, dict[str, str]] = {
     "prompt_nonce": {"base_url": "http://h"},
     "max_output_len": {"fit": "clip"},
     "rounds": {"concurrency": "2"},
+    "arrivals": {"request_rate": "2"},
+    "mixture": {"request_rate": "2"},
     "input_len": {"concurrency": "2"},
     "output_len": {"concurrency": "2"},
 }
@@ -191,7 +198,28 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         (["--device", "tpu"], "--device: 'tpu' should be 'auto', 'cuda' or 'cpu'"),
         (["--concurrency", "2", "--scales", "1"], "--scales excludes --concurrency"),
         (["--concurrency", "2", "--trace", "x"], "--trace excludes --concurrency"),
-        (["--input-len", "2"], "--input-len needs --concurrency"),
+        (["--input-len", "2"], "--input-len needs --concurrency, --request-rate or --ramp"),
+        (
+            ["--concurrency", "2", "--input-len", "x"],
+            "--input-len: 'x' is not a number of tokens, or uniform:",
+        ),
+        (["--concurrency", "2", "--input-len", "0"], "--input-len: '0' should be 1 or more"),
+        (["--concurrency", "2", "--input-len", "uniform:9:2"], "2 tokens are fewer than 9"),
+        (["--concurrency", "2", "--request-rate", "1"], "--concurrency and --request-rate are two kinds of"),
+        (["--request-rate", "1,0"], "--request-rate: '0' should be greater than 0"),
+        (["--request-rate", "1,1"], "a request rate is given twice"),
+        (["--request-rate", "1,inf"], "--request-rate inf stands alone"),
+        (["--arrivals", "gamma:2"], "--arrivals needs --request-rate or --ramp"),
+        (["--request-rate", "1", "--arrivals", "gamma"], "gamma is not poisson, constant or"),
+        (
+            ["--request-rate", "1", "--arrivals", "poisson:2"],
+            "poisson:2 is not poisson, constant or",
+        ),
+        (["--request-rate", "1", "--arrivals", "often"], "--arrivals: 'often' should be 'poisson', 'gamma'"),
+        (["--ramp", "1:2"], "--ramp: '1:2' is not FROM:TO:SECONDS"),
+        (["--ramp", "1:2:9", "--n", "3"], "--n excludes --ramp"),
+        (["--mixture", "x"], "--mixture needs --request-rate"),
+        (["--request-rate", "1", "--mixture", "x", "--input-len", "2"], "--input-len excludes --mixture"),
         (["--max-output-len", "2"], "--max-output-len needs --fit clip"),
         (["--engines", "vllm", "--base-url", "http://h"], "--base-url needs engine openai"),
     ],

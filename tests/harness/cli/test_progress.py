@@ -36,7 +36,7 @@ from harness.schema.settings import EngineRef
 ENGINE_VARIANT = EngineVariant(
     EngineRef(name="vllm", variant="x"), Variant(), "vLLM ([bold]x[/bold] :smile:)"
 )
-CELL = Cell(2, ENGINE_VARIANT, TraceLoad(scale=0.4), 1, 0)
+CELL = Cell(2, ENGINE_VARIANT, TraceLoad(scale=0.4), 1, 0, 0)
 LOST = Skipped(
     engine="vllm",
     label="vLLM",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.models.model_folder import ModelFolder
-from harness.runs.resolved import model_context
+from harness.runs.resolved import make_engine_variants, model_context
+from harness.runs.schedule import plan
 from harness.runs.workload import MAX_STAGGERED, MAX_WARMUP_BATCH, Workload
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.settings import OnlineSettings
@@ -95,7 +97,7 @@ def test_the_warm_up_fits_every_context_that_the_load_fits(
 
 def test_warm_up_prompts_are_in_no_load_and_in_no_other_wave() -> None:
     load = workload(scales=[0.05], n=300, max_output_len=8, fit="clip")
-    measured = [tuple(request.prompt[:8]) for request in load.requests(TraceLoad(scale=0.05), seed=5)]
+    measured = [tuple(request.prompt[:8]) for request in load.requests(TraceLoad(scale=0.05), 5, 0)]
     warming = [tuple(request.prompt[:8]) for wave in load.warmup_waves(seed=5) for request in wave]
     assert len(set(measured) | set(warming)) == len(measured) + len(warming)
 
@@ -107,10 +109,10 @@ def test_a_number_of_requests_or_none() -> None:
 
 def test_a_cell_is_its_scale_and_its_seed() -> None:
     load = workload(n=20)
-    one, same, other = (load.requests(TraceLoad(scale=0.5), seed) for seed in (3, 3, 4))
+    one, same, other = (load.requests(TraceLoad(scale=0.5), seed, 0) for seed in (3, 3, 4))
     assert [a.prompt.tolist() for a in one] == [a.prompt.tolist() for a in same]
     assert all(a.prompt[:8].tolist() != b.prompt[:8].tolist() for a, b in zip(one, other, strict=True))
-    slow = load.requests(TraceLoad(scale=2.0), 3)
+    slow = load.requests(TraceLoad(scale=2.0), 3, 0)
     assert [a.t_sched_s * 4 for a in one] == pytest.approx([b.t_sched_s for b in slow])
 
 
@@ -118,7 +120,7 @@ def test_a_closed_loop_is_described() -> None:
     record = closed(4, n=10).record
     assert (record.requests, record.input_tokens, record.output_tokens) == (10, 50, 30)
     assert "4 requests in flight" in record.origin
-    assert [request.t_sched_s for request in closed(4, n=2).requests(ClosedLoop(concurrency=4), 0)] == [
+    assert [request.t_sched_s for request in closed(4, n=2).requests(ClosedLoop(concurrency=4), 0, 0)] == [
         None,
         None,
     ]
@@ -126,13 +128,75 @@ def test_a_closed_loop_is_described() -> None:
 
 def test_a_closed_loop_has_its_rounds_at_each_level() -> None:
     load = workload(concurrency=[1, 4, 16], n=10, rounds=3, input_len=5, output_len=3)
-    assert [len(load.requests(level, 0)) for level in load.settings.loads] == [10, 12, 48]
+    assert [len(load.requests(level, 0, 0)) for level in load.settings.loads] == [10, 12, 48]
     assert load.concurrency() == 16
     assert (load.record.requests, load.record.input_tokens, load.record.output_tokens) == (70, 350, 210)
-    assert [len(closed(16, n=4).requests(ClosedLoop(concurrency=16), 0)), closed(16, n=4).concurrency()] == [
+    assert [
+        len(closed(16, n=4).requests(ClosedLoop(concurrency=16), 0, 0)),
+        closed(16, n=4).concurrency(),
+    ] == [
         4,
         4,
     ]
+
+
+def test_a_rate_has_its_own_times_and_lengths_whatever_the_prompts() -> None:
+    """Of two engines whose prompts differ, as a running server's do, everything else is the same."""
+    load = workload(request_rate=[2, 8], n=40, input_len="uniform:5:50", output_len="uniform:1:9")
+    light, heavy = load.settings.loads
+    one, other = load.requests(heavy, 1, shape_seed=7), load.requests(heavy, 2, shape_seed=7)
+    shapes = [[(r.t_sched_s, len(r.prompt), r.output_tokens) for r in asked] for asked in (one, other)]
+    assert shapes[0] == shapes[1]
+    assert one[0].prompt.tolist() != other[0].prompt.tolist()
+    assert {len(r.prompt) for r in one} <= set(range(5, 51)) and len({len(r.prompt) for r in one}) > 10
+    longer = load.requests(light, 1, shape_seed=8)
+    assert {len(r.prompt) for r in longer} != {len(r.prompt) for r in one}
+    record = load.record
+    assert record.requests == 80 and "8 requests/s (poisson)" in record.origin
+    assert 5 * 80 <= record.input_tokens <= 50 * 80
+
+
+def test_a_rate_lasts_as_long_as_asked_and_a_ramp_its_own_time() -> None:
+    load = workload(request_rate=[10], n=5, settle=3, min_duration=4, input_len=2, output_len=1)
+    times = [r.t_sched_s for r in load.requests(load.settings.loads[0], 0, 0)]
+    assert times[-1] >= 7 > times[-2]
+    ramp = workload(ramp="5:15:20", arrivals="constant", input_len=2, output_len=1)
+    sent = [r.t_sched_s for r in ramp.requests(ramp.settings.loads[0], 0, 0)]
+    assert len(sent) == pytest.approx(200, abs=2) and sent[-1] <= 20
+    assert ramp.record.requests == len(sent)
+    assert ramp.concurrency() == pytest.approx(29, abs=2)  # of the last two seconds
+    assert ramp.tokens_per_s() == pytest.approx(10, rel=0.05)
+
+
+def test_loads_are_planned_for_their_own_seeds() -> None:
+    """No load, repeat or seed draws what another one does; engines all draw the same."""
+    given = OnlineSettings(request_rate=[1, 2], repeats=2, seed=3, engines="roseinfer,vllm")
+    variants = make_engine_variants(given)
+    cells = [cell for block in plan(given, variants) for cell in block.cells]
+    seeds: dict[tuple[Any, int], set[int]] = {}
+    for cell in cells:
+        seeds.setdefault((cell.load, cell.repeat), set()).add(cell.shape_seed)
+    assert {len(found) for found in seeds.values()} == {1}
+    assert len(set().union(*seeds.values())) == len(seeds) == 4
+
+
+@pytest.mark.parametrize("fit", ["drop", "clip"])
+def test_a_mixture_keeps_its_rate_whatever_does_not_fit(tmp_path: Path, fit: str) -> None:
+    (tmp_path / "a-trace.csv").write_text("0,3,0.5,Gamma,4,0.08\n")
+    text = "{20: 0.5, 900: 0.5}"
+    lengths = {"0": {"input_tokens": text, "output_tokens": "{7: 1.0}"}}
+    (tmp_path / "a-dataset.json").write_text(json.dumps(lengths))
+    load = workload(256, request_rate=[4], n=400, mixture=str(tmp_path), fit=fit)
+    asked = load.requests(load.settings.loads[0], 0, 0)
+    assert len(asked) == pytest.approx(400, rel=0.1)
+    assert asked[-1].t_sched_s == pytest.approx(100, rel=0.1)
+    assert {len(r.prompt) for r in asked} == ({20} if fit == "drop" else {20, 240})
+    assert load.record.dropped == 0 if fit == "clip" else load.record.dropped > 300
+    assert "1 of 1 clients" in load.record.origin
+
+
+def test_an_infinite_rate_is_a_closed_loop_of_all() -> None:
+    assert OnlineSettings(request_rate="inf", n=30).loads == [ClosedLoop(concurrency=30)]
 
 
 def test_what_exceeds_the_context_is_refused() -> None:

@@ -1,0 +1,192 @@
+"""Mixtures of clients as ServeGen describes them (Xiang et al., arXiv 2505.09999): statistics, no requests.
+
+A client is two files. `NAME-trace.csv` has no header and one line for each window of time: its start in
+seconds, requests a second, coefficient of variation of the times between them, the name of their distribution
+(`Gamma` or `Weibull`, empty where the client was idle) and its shape and scale. `NAME-dataset.json` has for
+each longer window, by its start, the probabilities of input and output lengths as text: `{tokens: share}`.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import UsageError
+
+TRACE, DATASET = "-trace.csv", "-dataset.json"
+CITATION = (
+    'Y. Xiang et al., "ServeGen: Workload Characterization and Generation of Large Language Model Serving '
+    'in Production", arXiv 2505.09999'
+)
+_HINT = "give a folder with NAME-trace.csv and NAME-dataset.json of each client, as ServeGen publishes them"
+
+
+class _Texts(msgspec.Struct):
+    input_tokens: str
+    output_tokens: str
+
+
+class _Window(msgspec.Struct, frozen=True, array_like=True):
+    start_s: Annotated[float, msgspec.Meta(ge=0)]
+    req_per_s: Annotated[float, msgspec.Meta(ge=0)]
+    cv: float
+    pattern: Literal["Gamma", "Weibull", ""]
+    shape: float
+    scale: float
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """Lengths in tokens, ascending, and how likely each is."""
+
+    tokens: NDArray[np.int64]
+    probability: NDArray[np.float64]
+
+    @property
+    def mean(self) -> float:
+        return float(self.tokens @ self.probability)
+
+    def at(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The lengths at these values of their distribution function."""
+        steps = np.cumsum(self.probability)
+        place = np.minimum(np.searchsorted(steps, uniforms * steps[-1]), len(self.tokens) - 1)
+        found: NDArray[np.int64] = self.tokens[place]
+        return found
+
+
+@dataclass(frozen=True)
+class TrafficClient:
+    """One sender of requests in a window: its rate, the distribution of its gaps, its lengths."""
+
+    name: str
+    req_per_s: float
+    pattern: Literal["Gamma", "Weibull"]
+    shape: float
+    input_tokens: Shares
+    output_tokens: Shares
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The clients that were active in the window from `start_s`, and the digest of all files."""
+
+    folder: str
+    start_s: float
+    clients: tuple[TrafficClient, ...]
+    known: int
+    sha256: str
+
+    @property
+    def req_per_s(self) -> float:
+        """Of all clients together."""
+        return sum(client.req_per_s for client in self.clients)
+
+    @property
+    def origin(self) -> str:
+        return (
+            f"{len(self.clients)} of {self.known} clients in {self.folder}, as they were from "
+            f"{self.start_s:g} s on ({self.req_per_s:.3g} requests/s)"
+        )
+
+
+def read_mixture(text: str) -> Mixture:
+    """The mixture in a folder, at its busiest window or, as `FOLDER@SECONDS`, the one that holds that time.
+
+    Raises:
+        UsageError: There are no such files, one is malformed, or no client was active.
+    """
+    name, at, moment = text.rpartition("@")
+    folder = Path(name if at and _is_number(moment) else text).expanduser()
+    wanted = float(moment) if at and _is_number(moment) else None
+    files = sorted(folder.glob(f"*{TRACE}"))
+    if not files:
+        raise UsageError(f"{folder} has no clients of a mixture", _HINT)
+    digest = hashlib.sha256()
+    windows, lengths = {}, {}
+    for file in files:
+        client = file.name.removesuffix(TRACE)
+        windows[client] = _windows(file, digest)
+        lengths[client] = _lengths(file.with_name(client + DATASET), digest)
+    start = _busiest(windows) if wanted is None else _holding(windows, wanted, folder)
+    clients = []
+    for client, rows in windows.items():
+        row = next((row for row in rows if row.start_s == start), None)
+        begins = [begin for begin in lengths[client] if begin <= start]
+        if row is None or not row.req_per_s or row.pattern == "" or not begins:
+            continue
+        inputs, outputs = lengths[client][max(begins)]
+        if len(inputs.tokens) and len(outputs.tokens):
+            clients.append(TrafficClient(client, row.req_per_s, row.pattern, row.shape, inputs, outputs))
+    if not clients:
+        raise UsageError(f"no client of {folder} was active at {start:g} s", "choose another time")
+    return Mixture(str(folder), start, tuple(clients), len(files), digest.hexdigest())
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdecimal()
+
+
+def _busiest(windows: dict[str, list[_Window]]) -> float:
+    rates: dict[float, float] = {}
+    for rows in windows.values():
+        for row in rows:
+            rates[row.start_s] = rates.get(row.start_s, 0.0) + row.req_per_s
+    return max(rates, key=lambda start: rates[start])
+
+
+def _holding(windows: dict[str, list[_Window]], moment: float, folder: Path) -> float:
+    starts = sorted({row.start_s for rows in windows.values() for row in rows if row.start_s <= moment})
+    if not starts:
+        raise UsageError(f"the mixture of {folder} has no window at {moment:g} s", "choose another time")
+    return starts[-1]
+
+
+def _windows(file: Path, digest: hashlib._Hash) -> list[_Window]:
+    raw = _bytes(file, digest)
+    rows = []
+    for number, row in enumerate(csv.reader(raw.decode("utf-8", "replace").splitlines()), start=1):
+        try:
+            rows.append(msgspec.convert(row, _Window, strict=False))
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{file}, line {number}: {error}", _HINT) from None
+        if rows[-1].pattern and rows[-1].shape <= 0:
+            raise UsageError(f"{file}, line {number}: a shape of {rows[-1].shape:g}", _HINT)
+    return rows
+
+
+def _lengths(file: Path, digest: hashlib._Hash) -> dict[float, tuple[Shares, Shares]]:
+    try:
+        texts = msgspec.json.decode(_bytes(file, digest), type=dict[str, _Texts])
+        return {
+            float(start): (_shares(found.input_tokens), _shares(found.output_tokens))
+            for start, found in texts.items()
+        }
+    except (msgspec.DecodeError, ValueError, SyntaxError, TypeError, AttributeError) as error:
+        raise UsageError(f"{file}: {error}", _HINT) from None
+
+
+def _shares(text: str) -> Shares:
+    """Of `{63: 0.18, 64: 0.51}`; empty for `{}`."""
+    items = sorted((int(tokens), float(share)) for tokens, share in ast.literal_eval(text).items())
+    tokens = np.array([max(1, tokens) for tokens, _ in items], dtype=np.int64)
+    probability = np.array([share for _, share in items], dtype=np.float64)
+    if items and not (np.all(probability >= 0) and probability.sum() > 0):
+        raise ValueError("shares of lengths that are no probabilities")
+    return Shares(tokens, probability / probability.sum() if items else probability)
+
+
+def _bytes(file: Path, digest: hashlib._Hash) -> bytes:
+    try:
+        raw = file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}", _HINT) from None
+    digest.update(raw)
+    return raw

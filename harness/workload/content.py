@@ -1,0 +1,84 @@
+"""What requests ask for, whatever the times at which they are sent."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.schema.load_settings import Uniform, most
+from harness.traces import sampling
+from harness.workload.planned_requests import PlannedRequest
+from harness.workload.prompts import PromptSource
+
+Ints = NDArray[np.int64]
+
+#: Streams of the seed of a load's shape; 0 is that of the times.
+INPUTS, OUTPUTS = 1, 2
+
+
+class Content(ABC):
+    """Prompts and the lengths of answers."""
+
+    @abstractmethod
+    def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
+        """`n` requests without a time, those after the first `first`.
+
+        Args:
+            seed: Of token ids that nobody wrote.
+            shape_seed: Of lengths and order, the same for every engine.
+        """
+
+    @abstractmethod
+    def lengths(self, n: int, shape_seed: int, first: int = 0) -> tuple[Ints, Ints]:
+        """(n,) input and (n,) output tokens of the same requests."""
+
+    @abstractmethod
+    def input_lengths(self, size: int) -> list[int]:
+        """`size` numbers of prompt tokens, at evenly spaced quantiles."""
+
+
+class SyntheticContent(Content):
+    """Random token ids; lengths are the same for all requests, or drawn for each."""
+
+    def __init__(self, input_len: int | Uniform, output_len: int | Uniform, vocab_size: int) -> None:
+        self._input_len, self._output_len = input_len, output_len
+        self._vocab_size = vocab_size
+
+    def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
+        source = PromptSource(self._vocab_size, seed, "closed loop")
+        inputs, outputs = self.lengths(n, shape_seed, first)
+        return [
+            PlannedRequest(index, None, source.distinct(first + index, length), output)
+            for index, (length, output) in enumerate(zip(inputs.tolist(), outputs.tolist(), strict=True))
+        ]
+
+    def lengths(self, n: int, shape_seed: int, first: int = 0) -> tuple[Ints, Ints]:
+        inputs = draw_lengths(self._input_len, first + n, shape_seed, INPUTS)
+        outputs = draw_lengths(self._output_len, first + n, shape_seed, OUTPUTS)
+        return inputs[first:], outputs[first:]
+
+    def input_lengths(self, size: int) -> list[int]:
+        if isinstance(self._input_len, int):
+            return [self._input_len] * size
+        places = (np.arange(size) + 0.5) / size
+        return [int(length) for length in _uniform(self._input_len, places)]
+
+
+def draw_lengths(lengths: int | Uniform, n: int, seed: int, stream: int) -> Ints:
+    """`n` numbers of tokens; more of the same seed and stream begin with the same."""
+    if isinstance(lengths, int):
+        return np.full(n, lengths, dtype=np.int64)
+    return _uniform(lengths, sampling.uniforms(n, seed, stream))
+
+
+def _uniform(lengths: Uniform, places: NDArray[np.float64]) -> Ints:
+    """The numbers at these values of their distribution function."""
+    count = lengths.most - lengths.least + 1
+    return lengths.least + np.minimum((places * count).astype(np.int64), count - 1)
+
+
+def longest(input_len: int | Uniform, output_len: int | Uniform) -> int:
+    """Tokens of the longest request."""
+    return most(input_len) + most(output_len)

@@ -1,0 +1,89 @@
+"""Times of arrivals: the distribution that is asked for, the same for the same seed, and nothing shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import sqrt
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from harness.schema.load import Ramp, RequestRate
+from harness.workload.arrivals import arrival_times
+
+MANY = 20_000
+SEEDS = st.integers(0, 2**64 - 1)
+RATES = st.floats(0.01, 1e4)
+PROCESSES = st.sampled_from([("poisson", None), ("constant", None), ("gamma", 0.5), ("gamma", 2.0)])
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "cv", "spread"),
+    [("poisson", None, 1.0), ("constant", None, 0.0), ("gamma", 0.25, 0.25), ("gamma", 3.0, 3.0)],
+)
+@pytest.mark.parametrize("rate", [0.5, 40.0])
+def test_gaps_have_the_mean_and_the_variation_asked_for(
+    arrivals: str, cv: float | None, spread: float, rate: float
+) -> None:
+    gaps = np.diff(arrival_times(RequestRate(req_per_s=rate, arrivals=arrivals, cv=cv), seed=11, n=MANY))
+    # Five standard errors: of the mean, and of the variation of a gamma distribution.
+    assert gaps.mean() * rate == pytest.approx(1, abs=5 * spread / sqrt(MANY) + 1e-9)
+    error = spread * (1 + 2 * spread) / sqrt(MANY)
+    assert gaps.std() / gaps.mean() == pytest.approx(spread, abs=5 * error + 1e-9)
+    if spread:  # as a renewal process has it: the gaps do not know of each other
+        assert abs(np.corrcoef(gaps[:-1], gaps[1:])[0, 1]) < 5 / sqrt(MANY)
+
+
+@given(SEEDS, RATES, PROCESSES, st.integers(1, 300), st.integers(0, 300))
+def test_the_same_seed_gives_the_same_times_and_more_of_them_begin_alike(
+    seed: int, rate: float, process: tuple[str, float | None], n: int, more: int
+) -> None:
+    load = RequestRate(req_per_s=rate, arrivals=process[0], cv=process[1])
+    times = arrival_times(load, seed, n)
+    assert len(times) == n and times[0] == 0.0 and np.all(np.diff(times) >= 0)
+    np.testing.assert_array_equal(arrival_times(load, seed, n + more)[:n], times)
+
+
+@given(SEEDS, SEEDS, RATES)
+def test_seeds_share_nothing(one: int, other: int, rate: float) -> None:
+    assume(one != other)
+    load = RequestRate(req_per_s=rate)
+    a, b = (np.diff(arrival_times(load, seed, 50)) for seed in (one, other))
+    assert len(np.intersect1d(a, b)) == 0
+
+
+@given(SEEDS, st.floats(0.1, 200), PROCESSES, st.integers(1, 20), st.floats(0.5, 20))
+def test_a_rate_lasts_as_long_as_asked(
+    seed: int, rate: float, process: tuple[str, float | None], n: int, seconds: float
+) -> None:
+    times = arrival_times(RequestRate(req_per_s=rate, arrivals=process[0], cv=process[1]), seed, n, seconds)
+    assert len(times) >= n and times[-1] >= seconds
+    assert len(times) == n or times[-2] < seconds
+
+
+@given(SEEDS, st.floats(0.5, 50), st.floats(0.5, 50), st.floats(1, 30), PROCESSES)
+def test_a_ramp_keeps_to_its_time(
+    seed: int, begin: float, end: float, seconds: float, process: tuple[str, float | None]
+) -> None:
+    load = Ramp(from_req_per_s=begin, to_req_per_s=end, seconds=seconds, arrivals=process[0], cv=process[1])
+    times = arrival_times(load, seed)
+    assert times[0] == 0.0 and np.all(np.diff(times) >= 0)
+    assert times[-1] <= seconds * (1 + 1e-9)
+    np.testing.assert_array_equal(times, arrival_times(load, seed))
+
+
+@pytest.mark.parametrize(("begin", "end"), [(10.0, 100.0), (100.0, 10.0), (50.0, 50.0)])
+@pytest.mark.parametrize("arrivals", ["poisson", "constant"])
+def test_a_ramp_has_its_rate_at_every_moment(begin: float, end: float, arrivals: str) -> None:
+    """Arrivals of each tenth of it, against the integral of the rate."""
+    seconds, tenths = 200.0, 10
+    times = arrival_times(
+        Ramp(from_req_per_s=begin, to_req_per_s=end, seconds=seconds, arrivals=arrivals), seed=3
+    )
+    counted, edges = np.histogram(times, bins=tenths, range=(0, seconds))
+    moved: Callable[[np.ndarray], np.ndarray] = lambda t: begin * t + (end - begin) * t**2 / (2 * seconds)  # noqa: E731
+    expected = np.diff(moved(edges))
+    tolerance = 5 * np.sqrt(expected) if arrivals == "poisson" else 2
+    assert np.all(np.abs(counted - expected) <= tolerance)
