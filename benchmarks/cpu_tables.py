@@ -2,7 +2,7 @@
 
     python -m benchmarks.cpu_tables ablations --estimate      # what it would measure, and how long
     python -m benchmarks.cpu_tables ablations > ablations.md  # about 15 minutes
-    python -m benchmarks.cpu_tables peers > peers.md          # about 20 minutes
+    python -m benchmarks.cpu_tables peers > peers.md          # about two hours
     python -m benchmarks.cpu_tables peers --only 124M --engines roseinfer,vllm --repeats 2
 
 Every load is one `bench online`, in which its engines are measured in turn; the others are held against the
@@ -24,6 +24,10 @@ from harness.report.text.numbers import DASH, decimals, number, plural
 from harness.schema.results import Comparison, Distribution, OnlineResults, OnlineSummary, Verdict
 
 PEERS = ("roseinfer", "vllm", "sglang", "transformers", "llamacpp")
+#: Both conventions: a core left to HTTP and the client, and a compute thread on every core.
+BOTH = (*PEERS, *(f"{name}@all-cores" for name in PEERS))
+#: A cell of fewer seconds says little about the next one.
+LONG = ("--min-duration", "10")
 #: Seconds until a server is ready and warm, on two cores.
 START_S = {"roseinfer": 6, "vllm": 40, "sglang": 20, "transformers": 10, "llamacpp": 6}
 COLUMNS = {
@@ -31,6 +35,7 @@ COLUMNS = {
     "TTFT p99, ms": ("ttft_ms", "p99"),
     "TPOT p50, ms": ("tpot_ms", "p50"),
     "output tok/s": ("output_tok_per_s", "output_tok_per_s"),
+    "CPU ms a token": ("cpu_ms_per_output_token", "cpu_ms_per_output_token"),
 }
 TITLES = {"ablations": "The switches of roseinfer on a CPU", "peers": "Engines compared on a CPU"}
 OPPOSITE: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
@@ -58,9 +63,9 @@ class Load:
         return repeats * (cells + sum(START_S[name] for name in names))
 
 
-def closed(clients: int, n: int, input_len: int = 128, output_len: int = 64) -> tuple[str, ...]:
+def closed(clients: str, n: int, input_len: int = 128, output_len: int = 64) -> tuple[str, ...]:
     lengths = ("--input-len", str(input_len), "--output-len", str(output_len))
-    return ("--concurrency", str(clients), "--n", str(n), *lengths)
+    return ("--concurrency", clients, "--n", str(n), *lengths)
 
 
 def replay(trace: str, scales: str, n: int) -> tuple[str, ...]:
@@ -79,7 +84,7 @@ def ablations(out: Path) -> list[Load]:
     header = ["# block_size: 512", "arrival_s,input_tokens,output_tokens,prefix_blocks"]
     shared.write_text("\n".join([*header, *rows, ""]))
     decode = variants(
-        "no-cpu-kernels", "no-cpu-linear", "no-packed-weights", "small-pages", "one-thread", "bound-threads",
+        "no-cpu-kernels", "no-cpu-linear", "no-packed-weights", "small-pages", "all-cores", "bound-threads",
         "overlap-schedule", "stream-interval-4", "four-front-ends", "max-batch-4", "max-active-4",
     )  # fmt: skip
     prompts = variants(
@@ -89,7 +94,7 @@ def ablations(out: Path) -> list[Load]:
     tokenize = variants("no-mp-async-admit", "one-tokenize-worker")
     long, prefixes = replay("builtin", "0.8", 100), replay(str(shared), "1", 100)
     loads = [
-        Load("8 clients, 128 tokens in, 64 out", closed(8, 100), decode, 5),
+        Load("8 clients, 128 tokens in, 64 out", closed("8", 100), decode, 5),
         Load("long prompts among decoding requests: built-in trace, scale 0.8", long, prompts, 11),
         Load("512 of 576 prompt tokens shared", prefixes, variants("prefix-cache"), 8),
         Load("the built-in trace as text", (*long, "--text-prompts"), tokenize, 11),
@@ -99,15 +104,16 @@ def ablations(out: Path) -> list[Load]:
 
 
 def peers(out: Path) -> list[Load]:
-    """The engines that are installed, on two models: one client, eight, and a busy hour of conversations."""
+    """The engines that are installed, on two shapes with random weights and a model with its own: one client,
+    eight, and a busy hour of conversations."""
     small, large = ("--model", "random:gpt2-tiny"), ("--model", "random:gpt2")
-    azure = "azure-2023-conv-busy"
+    trained = ("--model", "smollm2-135m", "--max-model-len", "1024")
+    loop, azure = (*closed("1,8", 20), *LONG), "azure-2023-conv-busy"
     return [
-        Load("16.3M, 1 client, 128 in, 64 out", (*small, *closed(1, 100)), PEERS, 22, 40),
-        Load("16.3M, 8 clients, 128 in, 64 out", (*small, *closed(8, 100)), PEERS, 5, 10),
+        Load("16.3M, 128 in, 64 out", (*small, *loop), BOTH, 25, 35),
+        Load("124M, 128 in, 64 out", (*large, *loop), BOTH, 30, 45),
+        Load("SmolLM2-135M, 128 in, 64 out", (*trained, *loop), PEERS, 60, 90),
         Load("16.3M, Azure conversations", (*small, *replay(azure, "1,2", 100)), PEERS, 38, 40),
-        Load("124M, 1 client, 128 in, 64 out", (*large, *closed(1, 12)), PEERS, 12, 25),
-        Load("124M, 8 clients, 128 in, 64 out", (*large, *closed(8, 40)), PEERS, 11, 22),
         Load("124M, Azure conversations", (*large, *replay(azure, "8,16", 10)), PEERS, 30, 35),
     ]
 
@@ -180,7 +186,7 @@ def value(summary: OnlineSummary, metric: str, statistic: str) -> float | None:
     found = getattr(summary, metric)
     if isinstance(found, Distribution):
         return None if missing(int(statistic[1:]), found.n) else getattr(found, statistic)
-    return float(found)
+    return None if found is None else float(found)
 
 
 def change(comparison: Comparison, label: str) -> str:
@@ -203,14 +209,14 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=["ablations", "peers"])
-    parser.add_argument("--repeats", type=int, help="of every engine; 3 for ablations, 1 for peers")
+    parser.add_argument("--repeats", type=int, default=3, help="of every engine")
     parser.add_argument("--only", default="", help="loads whose name holds this")
     parser.add_argument("--engines", help="these instead of all, comma separated; the first is held against")
     parser.add_argument("--estimate", action="store_true", help="only say what would be measured")
     parser.add_argument("--out", type=Path, default=Path("outputs/measured"))
     given, options = parse_arguments(parser)
     given.out.mkdir(parents=True, exist_ok=True)
-    repeats = given.repeats or (3 if given.what == "ablations" else 1)
+    repeats = given.repeats
     loads = [
         load
         for load in (ablations if given.what == "ablations" else peers)(given.out)
