@@ -1,0 +1,72 @@
+"""CPU time and energy of cells, for each output token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from harness.metrics.summary import summarize
+from harness.report.tables.costs import costs_table
+from harness.schema.machine_load import GpuLoad, MachineLoad
+from harness.schema.settings import Window
+
+Tables = Callable[[Sequence[dict[str, Any]]], tuple[pd.DataFrame, pd.DataFrame]]
+
+
+def spent(cpu_s: float | None, *joules: float | None, processors: float | None = None) -> MachineLoad:
+    return MachineLoad(
+        seconds=8, samples=9, cpus=2, own_cpu_s=9, engine_cpu_s=cpu_s, foreign_cores_mean=0,
+        foreign_cores_max=0, steal_share=0, cpu_joules=processors,
+        gpus=[GpuLoad(joules=one) for one in joules],
+    )  # fmt: skip
+
+
+def rows(cells: int) -> list[dict[str, Any]]:
+    """Two requests of four tokens and one that failed, in each repeat."""
+    good = {"chunks": [(0.1, 1), (0.2, 3)]}
+    failed = {"chunks": [(0.1, 1)], "error": "timeout"}
+    return [row | {"cell": cell, "repeat": cell} for cell in range(cells) for row in (good, good, failed)]
+
+
+def test_all_repeats_have_the_sum_and_each_token_its_part(tables: Tables) -> None:
+    machines = {0: spent(1.0, 100.0, 60.0), 1: spent(3.0, 200.0, 40.0)}
+    first, second, pooled = summarize(*tables(rows(2)), machines=machines)
+    assert (first.engine_cpu_s, first.joules) == (1.0, 160.0)
+    assert (first.cpu_ms_per_output_token, first.joules_per_output_token) == (125.0, 20.0)
+    assert (second.engine_cpu_s, pooled.engine_cpu_s, pooled.joules) == (3.0, 4.0, 400.0)
+    assert (pooled.cpu_ms_per_output_token, pooled.joules_per_output_token) == (250.0, 25.0)
+
+
+def test_what_is_not_known_of_every_cell_is_not_known(tables: Tables) -> None:
+    pooled = summarize(*tables(rows(2)), machines={0: spent(1.0, 5.0), 1: spent(None, None)})[-1]
+    assert (pooled.engine_cpu_s, pooled.joules, pooled.cpu_ms_per_output_token) == (None, None, None)
+    assert summarize(*tables(rows(1)))[-1].engine_cpu_s is None
+
+
+def test_without_a_gpu_the_processors_counter_counts(tables: Tables) -> None:
+    pooled = summarize(*tables(rows(1)), machines={0: spent(1.0, processors=24.0)})[-1]
+    assert pooled.joules_per_output_token == 3.0
+
+
+def test_without_a_token_there_is_no_part_of_one(tables: Tables) -> None:
+    failed = [{"chunks": [], "error": "timeout", "t_end": 1.0}]
+    pooled = summarize(*tables(failed), machines={0: spent(1.0)})[-1]
+    assert (pooled.engine_cpu_s, pooled.cpu_ms_per_output_token) == (1.0, None)
+
+
+def test_the_table_says_unknown(tables: Tables) -> None:
+    known = summarize(*tables(rows(1)), machines={0: spent(1.0)})[-1:]
+    table = costs_table(known)
+    assert table is not None
+    [line] = table.lines
+    assert list(line)[-4:] == ["1.0", "unknown", "125", "unknown"]
+    assert costs_table(summarize(*tables(rows(1)))) is None
+
+
+def test_windows_do_not_change_what_a_cell_cost(tables: Tables) -> None:
+    cut = Window(start_s=0.15, end_s=0.3)
+    [summary, _] = summarize(*tables(rows(1)), machines={0: spent(1.0)}, cut=cut)
+    assert summary.cpu_ms_per_output_token == pytest.approx(125.0)
