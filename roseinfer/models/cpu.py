@@ -52,11 +52,6 @@ class CpuOps(Ops):
         whole = not (config.width % vector or config.ffn_width % vector or config.head_dim % (2 * vector))
         return device.type == "cpu" and dtype in ops.DTYPES and whole
 
-    def rms_norm(self, x: Tensor, gain: Tensor, eps: float) -> Tensor:
-        return ops.rms_norm(x, gain, eps)
-
-    def rotate(self, qk: Tensor, gain: Tensor | None, eps: float, turns: Tensor) -> Tensor:
-        return ops.rotate(qk, gain, eps, turns)
-
-    def swiglu(self, gate_up: Tensor) -> Tensor:
-        return ops.swiglu(gate_up)
+    rms_norm = staticmethod(ops.rms_norm)
+    rotate = staticmethod(ops.rotate)
+    swiglu = staticmethod(ops.swiglu)
