@@ -22,7 +22,8 @@ from harness.engines.prometheus import PrefixCounters
 from harness.engines.text_prompts import TextPrompts
 from harness.engines.variants import CONFIGS, Variant
 from harness.loadgen.load_plan import Target
-from harness.schema.results import LaunchRecord
+from harness.schema.load import Load
+from harness.schema.results import LaunchRecord, Skipped
 from harness.schema.settings import EngineName, EngineRef
 from harness.workload import PlannedRequest
 
@@ -45,6 +46,20 @@ class EngineVariant:
     ref: EngineRef
     variant: Variant
     label: str
+
+    def skipped(
+        self, reason: str, hint: str = "", *, load: Load | None = None, repeat: int | None = None
+    ) -> Skipped:
+        """Why a cell of it, or all of them, is not in the results."""
+        return Skipped(
+            engine=self.ref.name,
+            variant=self.ref.variant,
+            label=self.label,
+            load=load,
+            repeat=repeat,
+            reason=reason,
+            hint=hint,
+        )
 
 
 @dataclass(frozen=True)

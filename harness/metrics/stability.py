@@ -15,8 +15,8 @@ import pandas as pd
 from scipy.stats import norm, rankdata
 
 from harness.metrics.window import scheduled
+from harness.schema.cell_notice import CellNotice
 from harness.schema.machine_load import MachineLoad
-from harness.schema.notice import CellNotice
 
 #: Fewer requests than this say nothing about a change over time.
 MIN_REQUESTS = 30

@@ -10,9 +10,9 @@ import pandas as pd
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
 from harness.schema.calibration import ClientCeiling
+from harness.schema.cell_notice import CellNotice
 from harness.schema.fairness import TaskScores
 from harness.schema.load import ClosedLoop, Load
-from harness.schema.notice import CellNotice
 from harness.schema.results import OnlineSummary
 from harness.schema.settings import MIN_ROUNDS, SHORT_CELL_S
 

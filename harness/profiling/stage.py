@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-from harness.engines.base import Encoder, EngineVariant, RequestSettings, Server
+from harness.engines.base import Encoder, EngineVariant, Server
 from harness.engines.local import LocalEngine
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
@@ -173,15 +173,7 @@ class _Stage:
             return profiled
 
         with engine.open(settings, self._log, change) as server:
-            run = resolved.settings
-            wanted = RequestSettings(
-                settings.model,
-                server.served_name,
-                run.ignore_eos,
-                run.seed,
-                run.text_prompts,
-                settings.engine_variant.variant.body,
-            )
+            wanted = resolved.request_settings(engine_variant, server.served_name)
             self._capture(server, engine.encoder(wanted), profiler, session)
         if session is not None:
             session.export()

@@ -10,7 +10,7 @@ from time import monotonic, sleep
 
 import msgspec
 
-from harness.engines.base import Encoder, Engine, RequestSettings, Server
+from harness.engines.base import Encoder, Engine, Server
 from harness.engines.prometheus import PrefixCounters, Samples, histograms, mean_between, read_samples
 from harness.engines.registry import ENGINES
 from harness.engines.server_pages import post
@@ -41,7 +41,6 @@ from harness.runs.schedule import Block, Cell
 from harness.schema.fairness import Fact
 from harness.schema.load import ClosedLoop
 from harness.schema.machine_load import MachineLoad
-from harness.schema.results import Skipped
 from harness.schema.settings import RUNNING_SERVER
 from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
 from harness.workload import PlannedRequest
@@ -83,15 +82,7 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
         with engine.open(resolved.engine_settings(engine_variant), log) as server:
             run.launched(server.record)
             model = resolved.model.path if resolved.model else Path()
-            asked = resolved.settings
-            wanted = RequestSettings(
-                model,
-                server.served_name,
-                asked.ignore_eos,
-                asked.seed,
-                asked.text_prompts,
-                engine_variant.variant.body,
-            )
+            wanted = resolved.request_settings(engine_variant, server.served_name)
             encode = engine.encoder(wanted)
             measuring = _Measuring(run, resolved, notify, engine, server, encode, token_counter(model))
             measuring.warm_up(left[0])
@@ -107,12 +98,7 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
         raise
     except BenchError as error:
         for cell in left:
-            fault = Skipped(
-                engine=engine_variant.ref.name, variant=engine_variant.ref.variant,
-                label=engine_variant.label,
-                load=cell.load, repeat=cell.repeat,
-                reason=error.message, hint=error.hint,
-            )  # fmt: skip
+            fault = engine_variant.skipped(error.message, error.hint, load=cell.load, repeat=cell.repeat)
             run.skip(fault)
             notify(EngineSkipped(fault))
 

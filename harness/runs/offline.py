@@ -19,7 +19,7 @@ from harness.runs.info import offline_info
 from harness.runs.resolved import engine_settings, resolve_common
 from harness.runs.schedule import turns
 from harness.runs.workload import check_lengths
-from harness.schema.results import OfflineResults, Skipped
+from harness.schema.results import OfflineResults
 from harness.schema.settings import OfflineSettings
 from harness.workload import closed_loop, warmup
 
@@ -80,12 +80,12 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
             if entry.served:
                 measured, record = through_server(entry.engine, launch, batch, log, split.client)
             else:
-                measured, record = through_worker(entry.engine, launch, entry.label, batch, log)
-            row = result(measured, entry.engine_variant, entry.label, repeat, settings)
+                measured, record = through_worker(entry.engine, launch, batch, log)
+            row = result(measured, entry.engine_variant, repeat, settings)
         except CleanupError:
             raise
         except BenchError as error:
-            failure = _left_out(entry, repeat, error.message, error.hint)
+            failure = entry.engine_variant.skipped(error.message, error.hint, repeat=repeat)
             results.skipped.append(failure)
             notify(EngineSkipped(failure))
         else:
@@ -112,17 +112,12 @@ def _batch(settings: OfflineSettings, repeat: int) -> Batch:
     )
 
 
-def _left_out(entry: Entry, repeat: int, reason: str, hint: str) -> Skipped:
-    ref = entry.engine_variant.ref
-    return Skipped(
-        engine=ref.name, variant=ref.variant, label=entry.label, repeat=repeat, reason=reason, hint=hint
-    )
-
-
 def _save(results: OfflineResults, out: Path, ahead: Sequence[tuple[Entry, int]]) -> None:
     """`ahead` is not measured yet; should the run end here, its files say so."""
     pending = [
-        _left_out(entry, repeat, "the run ended before its measurement", "run the command again")
+        entry.engine_variant.skipped(
+            "the run ended before its measurement", "run the command again", repeat=repeat
+        )
         for entry, repeat in ahead
     ]
     write_json(out / RUN, results.meta)

@@ -7,11 +7,8 @@ from pathlib import Path
 from harness.errors import BenchError, UsageError
 from harness.fairness.ledger import ledger
 from harness.files import write_json
-from harness.metrics.comparison import compare_points
-from harness.metrics.estimates import measure
 from harness.metrics.prefixes import prefix_hits
-from harness.metrics.samples import by_load, in_order, split
-from harness.metrics.summary import summarize_points
+from harness.metrics.samples import in_order, split
 from harness.records.parquet import assemble, read_records
 from harness.runs.accuracy import task_scores
 from harness.runs.answers import judge_answers, judged_answers, unjudged
@@ -20,6 +17,7 @@ from harness.runs.events import EngineSkipped, Notify, Reporting, Started
 from harness.runs.folder import JOURNAL, ONLINE_RESULTS, alone, make_folder
 from harness.runs.info import online_info
 from harness.runs.journal import read_journal
+from harness.runs.recompute import recompute
 from harness.runs.resolved import Resolved, make_engine_variants, resolve_online
 from harness.runs.run_state import Run
 from harness.schema.results import OnlineResults
@@ -110,39 +108,27 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
 def _write_results(run: Run) -> OnlineResults:
     """Everything in the results comes from the stored tables; engines are in the order of the settings."""
     records = read_records(run.folder, run.done)
-    settings = run.settings
-    labels = [engine_variant.label for engine_variant in make_engine_variants(settings)]
+    labels = [engine_variant.label for engine_variant in make_engine_variants(run.settings)]
     requests = in_order(records.requests, labels)
-    groups = by_load(split(requests, records.chunks, settings.cut))
-    points = [measure(repeats, settings.slo) for repeats in groups]
-    answers, scores = judged_answers(run.folder), task_scores(run.folder)
+    groups = split(requests, records.chunks, run.settings.cut)
     entries = read_journal(run.folder / JOURNAL)
     reported = {entry.cell: entry.reported for entry in entries if entry.reported}
     counts = {entry.cell: entry.prefix_cache for entry in entries if entry.prefix_cache is not None}
     prefixes = prefix_hits(requests, counts)
     machines = {entry.cell: entry.machine for entry in entries if entry.machine is not None}
-    results = OnlineResults(
+    measured = OnlineResults(
         meta=run.info,
-        summaries=summarize_points(
-            points,
-            settings.slo,
-            run.ceiling,
-            reported,
-            answers.wrong if answers else None,
-            machines,
-            prefixes,
-            settings.measured_s,
-            scores,
-        ),
-        comparisons=compare_points(points),
+        summaries=[],
+        comparisons=[],
         skipped=run.left_out(),
         prefixes=prefixes,
         ledger=ledger(run.info.launches),
-        answers=answers,
-        accuracy=scores,
+        answers=judged_answers(run.folder),
+        accuracy=task_scores(run.folder),
         reported=reported,
         machines=machines,
     )
+    results = recompute(measured, groups)
     assemble(run.folder, run.done)
     write_json(run.folder / ONLINE_RESULTS, results)
     return results

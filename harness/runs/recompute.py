@@ -1,4 +1,4 @@
-"""Summaries and comparisons of a stored run, once more from its raw tables."""
+"""Summaries and comparisons of a run from its raw tables: when it is measured, and whenever it is read."""
 
 from __future__ import annotations
 

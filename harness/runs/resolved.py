@@ -14,7 +14,14 @@ from harness.calibration.calibrate import calibrate
 from harness.calibration.calibration_file import load as load_calibration
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.auto_settings import resolve_cpu_threads, resolve_device, resolve_dtype
-from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, Missing
+from harness.engines.base import (
+    Engine,
+    EngineSettings,
+    EngineVariant,
+    Installation,
+    Missing,
+    RequestSettings,
+)
 from harness.engines.cores import CpuSplit, physical_cores, split
 from harness.engines.local import LocalEngine
 from harness.engines.registry import get_engine, get_engine_variant
@@ -53,6 +60,17 @@ class Resolved:
     def clients(self) -> int:
         assert self.settings.clients != "auto"
         return self.settings.clients
+
+    def request_settings(self, engine_variant: EngineVariant, served_name: str) -> RequestSettings:
+        """How a server of `engine_variant` is asked."""
+        return RequestSettings(
+            model=self.model.path if self.model else Path(),
+            served_name=served_name,
+            ignore_eos=self.settings.ignore_eos,
+            seed=self.settings.seed,
+            text=self.settings.text_prompts,
+            body=engine_variant.variant.body,
+        )
 
     def engine_settings(self, engine_variant: EngineVariant) -> EngineSettings:
         """What `engine_variant` is started with."""
@@ -199,12 +217,7 @@ def find_engines(
             continue
         place = engines[engine_variant.label].find()
         if isinstance(place, Missing):
-            missing.append(
-                Skipped(
-                    engine=engine_variant.ref.name, variant=engine_variant.ref.variant,
-                    label=engine_variant.label, reason=f"not installed: {place.reason}", hint=place.hint,
-                )
-            )  # fmt: skip
+            missing.append(engine_variant.skipped(f"not installed: {place.reason}", place.hint))
         else:
             found[place.engine] = place
     return list(found.values()), missing

@@ -8,11 +8,11 @@ from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
 from harness.schema.base import Strict
 from harness.schema.built_in_metrics import BUILT_IN
+from harness.schema.cell_notice import CellNotice
 from harness.schema.fairness import AnswerChecks, Fact, Ledger, ReportedMean, Source, TaskScores, Waterfall
 from harness.schema.load import Load
 from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import LATENCIES, METRICS
-from harness.schema.notice import CellNotice
 from harness.schema.settings import OfflineSettings, OnlineSettings
 
 SCHEMA_VERSION: Literal[2] = 2

@@ -12,7 +12,7 @@ from harness.report.text.load_words import where
 from harness.report.text.numbers import percent, plural
 from harness.report.text.provenance import say
 from harness.runs.reader import OnlineRun, Run
-from harness.schema.notice import CellNotice
+from harness.schema.cell_notice import CellNotice
 from harness.schema.results import OnlineSummary
 from harness.schema.settings import MIN_ROUNDS
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.engines.base import EngineVariant, Missing
 from harness.engines.local import LocalEngine
@@ -19,8 +19,11 @@ class Entry:
 
     engine_variant: EngineVariant
     engine: LocalEngine
-    label: str
     served: bool = False
+
+    @property
+    def label(self) -> str:
+        return self.engine_variant.label
 
 
 def make_entries(engine_variants: list[EngineVariant]) -> tuple[list[Entry], list[Skipped]]:
@@ -28,36 +31,24 @@ def make_entries(engine_variants: list[EngineVariant]) -> tuple[list[Entry], lis
     entries, skipped = [], []
     for engine_variant in engine_variants:
         engine, ref = LOCAL.get(engine_variant.ref.name), engine_variant.ref
-
-        def skip(reason: str, hint: str, engine_variant: EngineVariant = engine_variant) -> None:
-            skipped.append(
-                Skipped(
-                    engine=engine_variant.ref.name,
-                    variant=engine_variant.ref.variant,
-                    label=engine_variant.label,
-                    reason=reason,
-                    hint=hint,
-                )
-            )
-
         if engine is None or not engine.in_process:
-            skip("it has no in-process API here", "use `bench online`")
+            skipped.append(engine_variant.skipped("it has no in-process API here", "use `bench online`"))
         elif isinstance(found := engine.find(), Missing):
-            skip(f"not installed: {found.reason}", found.hint)
+            skipped.append(engine_variant.skipped(f"not installed: {found.reason}", found.hint))
         elif ref.name == ALSO_SERVED:
-            entries.append(Entry(engine_variant, engine, engine_variant.label, served=True))
+            entries.append(Entry(engine_variant, engine, served=True))
             if engine_variant.variant.offline is not None:
-                entries.append(Entry(engine_variant, engine, _in_process(engine_variant.label)))
+                entries.append(Entry(_in_process(engine_variant), engine))
         elif engine_variant.variant.offline is None:
-            skip(
-                f"variant {ref.variant} is not one of offline runs",
-                f"see configs/engines/{ref.name}.yaml",
-            )
+            reason = f"variant {ref.variant} is not one of offline runs"
+            skipped.append(engine_variant.skipped(reason, f"see configs/engines/{ref.name}.yaml"))
         else:
-            entries.append(Entry(engine_variant, engine, engine_variant.label))
+            entries.append(Entry(engine_variant, engine))
     return entries, skipped
 
 
-def _in_process(label: str) -> str:
-    """`roseinfer (in-process)`, `roseinfer (prefix cache, in-process)`."""
-    return f"{label[:-1]}, in-process)" if label.endswith(")") else f"{label} (in-process)"
+def _in_process(engine_variant: EngineVariant) -> EngineVariant:
+    """Labelled `roseinfer (in-process)`, `roseinfer (prefix cache, in-process)`."""
+    label = engine_variant.label
+    label = f"{label[:-1]}, in-process)" if label.endswith(")") else f"{label} (in-process)"
+    return replace(engine_variant, label=label)

@@ -26,14 +26,14 @@ class Measured:
 
 
 def result(
-    measured: Measured, engine_variant: EngineVariant, label: str, repeat: int, settings: OfflineSettings
+    measured: Measured, engine_variant: EngineVariant, repeat: int, settings: OfflineSettings
 ) -> OfflineResult:
     """The row of the results.
 
     Raises:
         EngineError: a prompt got another number of tokens than was asked for, or an answer is missing.
     """
-    prompts = settings.num_prompts * measured.batches
+    label, prompts = engine_variant.label, settings.num_prompts * measured.batches
     if len(measured.output_tokens) != prompts:
         raise EngineError(
             f"{label} answered {len(measured.output_tokens)} of {prompts} prompts", "see its log"

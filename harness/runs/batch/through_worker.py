@@ -48,7 +48,7 @@ class Batch:
 
 
 def through_worker(
-    engine: LocalEngine, settings: EngineSettings, label: str, batch: Batch, log: Path
+    engine: LocalEngine, settings: EngineSettings, batch: Batch, log: Path
 ) -> tuple[Measured, LaunchRecord]:
     """Time one batch in the engine's own process, which is gone afterwards. Its output is appended to `log`.
 
@@ -57,7 +57,7 @@ def through_worker(
         CleanupError: it could not be ended, or holds memory of a GPU.
     """
     installation = engine.installed()
-    variant = settings.engine_variant.variant
+    label, variant = settings.engine_variant.label, settings.engine_variant.variant
     factory = engine.offline(installation, settings)
     arguments = {**factory.arguments, **(variant.offline or {})}
     env = {**factory.env, **installation.env, **variant.env}

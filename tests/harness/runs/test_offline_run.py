@@ -57,7 +57,7 @@ def test_a_worker_that_fails_shows_its_last_lines(tmp_path: Path):
     settings = EngineSettings(engine_variant, model, "m", "cpu", "fp32", 64)
     batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
     with pytest.raises(EngineError, match=r"(?s)exit code 1.*no_such_setting"):
-        through_worker(LOCAL["roseinfer"], settings, "roseinfer (x)", batch, tmp_path / "x.log")
+        through_worker(LOCAL["roseinfer"], settings, batch, tmp_path / "x.log")
 
 
 class Quitting(Roseinfer):
@@ -76,7 +76,7 @@ def test_a_worker_that_ends_without_a_result_has_failed(tmp_path: Path):
     settings = EngineSettings(engine_variant, resolve("random:gpt2-tiny").path, "m", "cpu", "fp32", 64)
     batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
     with pytest.raises(EngineError, match="ended with exit code 0; its last lines"):
-        through_worker(Quitting(tmp_path), settings, "roseinfer", batch, tmp_path / "x.log")
+        through_worker(Quitting(tmp_path), settings, batch, tmp_path / "x.log")
 
 
 class Clinging(Roseinfer):
@@ -122,7 +122,7 @@ def test_a_worker_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.Monk
     settings = EngineSettings(engine_variant, resolve("random:gpt2-tiny").path, "m", "cuda", "fp32", 64)
     batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
     with pytest.raises(CleanupError, match=r"(?s)ended with exit code 1.*GPU 0 still uses .*PIDs 42"):
-        through_worker(LOCAL["roseinfer"], settings, "roseinfer", batch, tmp_path / "x.log")
+        through_worker(LOCAL["roseinfer"], settings, batch, tmp_path / "x.log")
 
 
 def test_a_batch_beyond_the_context(tmp_path: Path):

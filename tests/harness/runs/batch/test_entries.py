@@ -41,7 +41,7 @@ def test_what_cannot_be_measured_is_named():
 
 
 def _entries() -> list[Entry]:
-    return [Entry(get_engine_variant(EngineRef(name=name)), engine, name) for name, engine in LOCAL.items()]
+    return [Entry(get_engine_variant(EngineRef(name=name)), engine) for name, engine in LOCAL.items()]
 
 
 def test_interleaved_repeats_take_every_engine_before_the_next():
@@ -50,14 +50,14 @@ def test_interleaved_repeats_take_every_engine_before_the_next():
     planned = list(turns(entries, settings))
     per_repeat = [planned[i : i + len(entries)] for i in range(0, len(planned), len(entries))]
     assert [{repeat for _, repeat in turn} for turn in per_repeat] == [{i} for i in range(8)]
-    assert all(Counter(e.label for e, _ in turn) == Counter(LOCAL.keys()) for turn in per_repeat)
+    assert all(Counter(e.engine.name for e, _ in turn) == Counter(LOCAL.keys()) for turn in per_repeat)
     assert len({tuple(e.label for e, _ in turn) for turn in per_repeat}) > 1
     assert [(e.label, r) for e, r in planned] == [(e.label, r) for e, r in turns(entries, settings)]
 
 
 def test_without_interleaving_an_engine_is_done_before_the_next():
     planned = list(turns(_entries(), OfflineSettings(repeats=2, interleave=False)))
-    assert [(entry.label, repeat) for entry, repeat in planned[:3]] == [
+    assert [(entry.engine.name, repeat) for entry, repeat in planned[:3]] == [
         ("roseinfer", 0),
         ("roseinfer", 1),
         ("vllm", 0),
