@@ -3,7 +3,7 @@
 GPT-2's own initialisation (normal, 0.02 everywhere) with tied embeddings makes greedy decoding repeat its
 last token: what the layers add is small beside the token's own embedding. Here the attention and MLP matrices
 have a standard deviation of 1.6 / sqrt(width), the position embeddings 0.05 and the token embeddings 0.02.
-With that, 64 greedy tokens behind a random prompt hold at least 36 distinct ones (gpt2-tiny and gpt2, eight
+With that, 64 greedy tokens after a random prompt hold at least 36 distinct ones (gpt2-tiny and gpt2, eight
 prompts each), differ from prompt to prompt, and bf16 picks the token of fp32 in 94 to 96 of 100 steps.
 """
 

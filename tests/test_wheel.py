@@ -121,7 +121,7 @@ def test_what_comes_with_it_is_listed(installed: Environment) -> None:
 
 
 def test_the_main_job_runs_from_any_folder(installed: Environment) -> None:
-    """From one that holds nothing but files named as modules are."""
+    """From a folder that holds only files with names of modules."""
     before = snapshot(installed.packages)
     traps = {installed.cwd / name for name in ("harness.py", "random.py", "roseinfer.py", "torch.py")}
     for trap in traps:

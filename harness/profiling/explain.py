@@ -42,7 +42,7 @@ def explain(
     """Every difference that a verdict at 5 % found between valid cells, load by load.
 
     Args:
-        levels: what each engine's load came to in the benchmark, by label and load.
+        levels: the level of each engine's load in the benchmark, by label and load.
     """
     found: dict[tuple[str, str, Load, str], dict[str, dict[str, Verdict]]] = {}
     for metric, triggers in TRIGGERS.items():

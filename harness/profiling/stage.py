@@ -130,7 +130,7 @@ def _name(engine_variant: EngineVariant, engine_variants: Sequence[EngineVariant
 
 
 class _Stage:
-    """One capture. `cmd`, `env` and `n` are what it came to, however it ended."""
+    """One capture. `cmd`, `env` and `n` are known as soon as the server starts."""
 
     def __init__(
         self,

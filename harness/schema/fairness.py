@@ -54,7 +54,7 @@ class Answer(Strict):
     same: int = Field(description="leading tokens that are those of the reference")
     outcome: Literal["same", "near tie", "different", "failed", "unknown"] = Field(
         description="near tie: the first token that is another was as good as the reference's own, and those "
-        "behind it are not judged; unknown: nothing to judge it by"
+        "after it are not judged; unknown: nothing to judge it by"
     )
     detail: str = ""
 

@@ -99,7 +99,7 @@ class CudaLlama(Llama):
 
 
 def _normed_product(x: Tensor, gain: Tensor, eps: float, linear: Linear, *, gated: bool = False) -> Tensor:
-    """The product of the RMS norm of x, with SwiGLU behind it where `gated`."""
+    """The product of the RMS norm of x, with SwiGLU after it where `gated`."""
     weight, bias = linear.weight, linear.bias
     if stream.takes(x, weight, gated=gated, normed=True):
         return stream.product(x, weight, bias, norm=(gain, eps), gated=gated)
@@ -110,7 +110,7 @@ def _normed_product(x: Tensor, gain: Tensor, eps: float, linear: Linear, *, gate
 
 
 def _gated(x: Tensor, linear: Linear) -> Tensor:
-    """A product with SwiGLU behind it."""
+    """A product with SwiGLU after it."""
     tiles = _tiles(x, linear)
     if tiles is not None and tiles[1].takes(x, linear.weight):
         return gated_product(x, linear.weight, tiles[1])

@@ -1,4 +1,4 @@
-"""`benchmarks/cpu_tables.py`: what it would measure exists, and a change is read from the right side."""
+"""`benchmarks/cpu_tables.py`: the engines and traces that it names exist, and changes have the right sign."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def test_an_engine_that_is_not_known_is_named(monkeypatch: pytest.MonkeyPatch, c
 def test_a_change_is_that_of_the_variant(a: str, b: str):
     """The variant has 8 where the default has 10: TPOT is better by a fifth, whichever of both is `a`."""
     of_variant = a == "variant"
-    one = Comparison(
+    found = Comparison(
         a=a, b=b, load=TraceLoad(scale=1), metric="tpot_ms", statistic="p50",
         value_a=8 if of_variant else 10, value_b=10 if of_variant else 8,
         ratio=0.8 if of_variant else 1.25, ci=(0.5, 0.9) if of_variant else (1 / 0.9, 2.0),
         verdict="better" if of_variant else "worse",
     )  # fmt: skip
-    assert cpu_tables.change(one, "variant") == ", -20 % (-50 to -10), better"
+    assert cpu_tables.change(found, "variant") == ", -20 % (-50 to -10), better"

@@ -1,4 +1,4 @@
-"""The soak test, with few clients: `benchmarks/soak.py` for all of them."""
+"""`benchmarks/soak.py` with few clients."""
 
 from __future__ import annotations
 

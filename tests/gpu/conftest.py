@@ -23,7 +23,7 @@ MARGINS = {"fp32": 1e-4, "fp16": 0.02, "bf16": 0.08}
 
 
 def make_gpt2(path: Path, *, layers: int, width: int, heads: int) -> Path:
-    """A random GPT-2 at `path` whose layers, and whose positions, matter to its answers."""
+    """A random GPT-2 at `path` whose answers depend on its layers and positions."""
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(n_layer=layers, n_embd=width, n_head=heads, vocab_size=VOCAB))
     with torch.no_grad():
@@ -58,7 +58,7 @@ LLAMAS: dict[str, PreTrainedConfig] = {
 
 
 def make_llama(path: Path, name: str) -> Path:
-    """A random model whose layers, gains and biases matter to its answers."""
+    """A random model whose answers depend on its layers, gains and biases."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(LLAMAS[name])
     with torch.no_grad():

@@ -74,18 +74,18 @@ def test_logprobs(folder: Path, dtype: Dtype, cuda_graph: bool) -> None:
     while (step := engine.step()) is not None:
         for i, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True):
             tokens[i].append(token)
-        for i, one in (step.logprobs.by_request() if step.logprobs is not None else {}).items():
-            reported[i].append(one)
+        for i, logprobs in (step.logprobs.by_request() if step.logprobs is not None else {}).items():
+            reported[i].append(logprobs)
     assert tokens == expected
     model = reference(folder)
     for i, (case, taken) in enumerate(zip(cases, tokens, strict=True)):
-        assert [one.tokens[0] for one in reported[i]] == (taken if i % 3 else [])
+        assert [logprobs.tokens[0] for logprobs in reported[i]] == (taken if i % 3 else [])
         if i % 3:
             with torch.inference_mode():
                 logits = model(torch.tensor([case + taken])).logits[0, len(case) - 1 : -1].double()
             bound = 2 * MARGINS[dtype] * (logits.max(-1).values - logits.min(-1).values).max()
             wanted = logits.log_softmax(-1)
-            for row, one in zip(wanted, reported[i], strict=True):
-                values = torch.tensor(one.values, dtype=torch.float64)
-                right = torch.cat((row[one.tokens], row.topk(len(values) - 1).values))
+            for row, logprobs in zip(wanted, reported[i], strict=True):
+                values = torch.tensor(logprobs.values, dtype=torch.float64)
+                right = torch.cat((row[logprobs.tokens], row.topk(len(values) - 1).values))
                 assert (torch.cat((values, values[1:])) - right).abs().max() <= bound

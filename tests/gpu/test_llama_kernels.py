@@ -63,7 +63,7 @@ def test_products(
 
 
 def test_products_beyond_the_range_of_halves() -> None:
-    """A gain that carries an element beyond it ahead of the norm, as in models with outliers."""
+    """A gain so large that an element overflows fp16 before the norm, as in models with outliers."""
     x, gain = draw(3, 1024).half(), draw(1024).half()
     x[:, 7], gain[7] = 20_000, 40
     weight = draw(512, 1024, scale=1 / 32).half()
@@ -72,7 +72,7 @@ def test_products_beyond_the_range_of_halves() -> None:
 
 
 class Step:
-    """Requests with cached tokens, of which the last `free` lines of the block table are nobody's."""
+    """Requests with cached tokens; the last `free` lines of the block table belong to no request."""
 
     def __init__(self, heads: Heads, dtype: torch.dtype, lengths: list[int], *, normed: bool) -> None:
         count, self.heads, self.normed = len(lengths), heads, normed

@@ -108,7 +108,7 @@ class NeverWaits(Runner):
 
 @pytest.mark.parametrize("settings", [{}, {"chunked_prefill_size": 48}, {"cuda_graph": False}], ids=str)
 def test_no_launch_waits_for_the_gpu(folder: Path, cases: list[Case], settings: dict[str, Any]) -> None:
-    """Of requests that are drawn, that ask for logprobs, and whose prompts are in the prefix cache."""
+    """Random requests with logprobs whose prompts are in the prefix cache."""
     engine = Engine(EngineConfig(str(folder), device="cuda", dtype="fp16", prefix_cache=True, **settings))
     engine.watch(NeverWaits)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The alarm rings once for each setting, not before its time, and at once when that has passed."""
+"""The alarm rings once for each time that is set: not before it, and immediately when it has passed."""
 
 from __future__ import annotations
 

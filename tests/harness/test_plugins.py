@@ -1,4 +1,4 @@
-"""A package of somebody else's adds an engine, a metric and a trace format, and nothing of ours changes."""
+"""A third-party package adds an engine, a metric and a trace format, without a change here."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def test_the_report_shows_them(run: Path) -> None:
     assert (run / "figures" / "ttst.svg").is_file()
     with (run / "results.csv").open() as file:
         rows = [
-            one for one in csv.DictReader(file) if one["metric"] == "ttst_ms" and one["statistic"] == "p50"
+            row for row in csv.DictReader(file) if row["metric"] == "ttst_ms" and row["statistic"] == "p50"
         ]
-    assert {one["label"] for one in rows} == {"Toy", "Toy (quick)"}
+    assert {row["label"] for row in rows} == {"Toy", "Toy (quick)"}
 
 
 def test_gates_take_the_metric(bench: Bench, run: Path) -> None:

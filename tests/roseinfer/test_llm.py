@@ -49,7 +49,7 @@ def test_one_seed_counts_up_over_prompts(llm: LLM) -> None:
 
 
 def test_a_request_waits_since_it_was_submitted(llm: LLM) -> None:
-    """Not since the engine heard of it, which is only between two steps."""
+    """The time counts from the submission; the engine takes requests only between two steps."""
     llm.engine.submit(0, np.array(PROMPTS[0], dtype=np.int32), SamplingParams(1), time.monotonic() - 40)
     step = llm.engine.step()
     assert step is not None and 40 <= step.finished[0].queue_wait < 80

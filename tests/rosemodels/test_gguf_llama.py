@@ -1,4 +1,4 @@
-"""A model written as GGUF comes back as it was."""
+"""A model written as GGUF is read back unchanged."""
 
 from __future__ import annotations
 

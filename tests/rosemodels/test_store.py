@@ -1,4 +1,4 @@
-"""Folders appear whole, once, whoever asks; models that cannot be had are explained."""
+"""A model's folder appears whole and is made once, whoever asks; the error says why there is none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_two_processes_want_it_at_once(tmp_path: Path) -> None:
-    """One makes it and says so, the other waits."""
+    """One process makes it and says so, the other waits."""
     code = (
         "import logging, sys, rosemodels; from pathlib import Path; logging.basicConfig(level=logging.INFO); "
         "print(rosemodels.folder('random:gpt2-tiny', Path(sys.argv[1])))"

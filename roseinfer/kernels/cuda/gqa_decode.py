@@ -40,7 +40,7 @@ class Rotation:
 
 @dataclass(frozen=True)
 class How:
-    """`warps` of a block, groups of 16 tokens under way for each, blocks that share a request's tokens."""
+    """`warps` of a block, groups of 16 tokens in flight for each, blocks that share a request's tokens."""
 
     warps: int = 4
     depth: int = 2

@@ -1,7 +1,7 @@
 // A matrix product of up to 8 rows, as fast as memory gives the weights: y = f(x W^T), W [outputs, INPUTS].
 //
 // A block makes tiles of 8 x TILES outputs, one after the other. One warp of it asks the copy engine for CHUNK inputs of
-// a tile at a time, DEPTH of which are under way, from before the kernel ahead has ended; each of the others has a share
+// a tile at a time, DEPTH of which are in flight, from before the kernel ahead has ended; each of the others has a share
 // of every chunk. The matrix units take x as 16 rows of which 8 are used; which 8 of the 32 neighbouring inputs a lane
 // holds is the same for x and W, so their order does not matter.
 //

@@ -32,7 +32,7 @@ _UNDER_WAY = 64 * 1024
 @dataclass(frozen=True)
 class Plan:
     """How a product is dealt: `tiles` of 8 outputs at a time by a block of `warps`, `chunk` inputs at a time,
-    of which `depth` are under way; `held`: x in shared memory."""
+    of which `depth` are in flight; `held`: x in shared memory."""
 
     tiles: int
     warps: int
@@ -114,7 +114,7 @@ def product(
         bias: as many numbers as `weight` has rows.
         norm: gain `[inputs]` and epsilon of an RMS norm of x ahead of the product.
         residual: `[R, outputs]`, added.
-        gated: SwiGLU behind the product.
+        gated: SwiGLU after the product.
         how: instead of `plan`'s.
 
     Returns:

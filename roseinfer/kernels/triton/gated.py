@@ -1,4 +1,4 @@
-"""The product of gates and what they multiply with SwiGLU behind it, of some dozen to a few hundred rows.
+"""The product of gates and what they multiply with SwiGLU after it, of some dozen to a few hundred rows.
 
 As `pipelined`, with two tiles of the weight a program. Reference: `F.linear`, then `Ops.swiglu`.
 """
@@ -45,7 +45,7 @@ def _gated_linear(
 
 @dataclass(frozen=True)
 class GatedTile:
-    """A program's work: `rows` by `outputs`, `inputs` at a time, of which `stages` are under way."""
+    """A program's work: `rows` by `outputs`, `inputs` at a time, of which `stages` are in flight."""
 
     rows: int
     outputs: int

@@ -1,4 +1,4 @@
-"""SwiGLU behind a product that made gates and what they multiply. Reference: `Ops.swiglu`."""
+"""SwiGLU after a product that made gates and what they multiply. Reference: `Ops.swiglu`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a machine, and for which machine it counts."""
+"""What a calibration file holds, and for which machine it is used."""
 
 from __future__ import annotations
 

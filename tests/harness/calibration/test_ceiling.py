@@ -48,7 +48,7 @@ def test_where_the_server_gives_way_the_client_is_credited_with_what_came() -> N
 def test_a_ceiling_is_near_the_limit_however_far_the_last_step_went_beyond_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A client that is hardly busy until it sends late: rates go up by the largest step until then."""
+    """A client that uses little CPU until it sends late: until then the rate grows by the largest step."""
 
     def client(most: float) -> Callable[..., Trial]:
         def attempt(rate: float, *_: Any) -> Trial:

@@ -72,7 +72,7 @@ class Bench:
         raise AssertionError(f"{words!r} is not in what was heard:\n{self.heard}")
 
     def end(self) -> Done:
-        """Wait for its end."""
+        """Wait until it has ended."""
         out, err = self.process.communicate()
         return Done(self.process.returncode, out, self.heard + err)
 
@@ -91,13 +91,13 @@ def start_bench(integration: None) -> Iterator[Callable[..., Bench]]:
         return started[-1]
 
     yield start
-    for one in started:
-        for process in one.offspring.values():
+    for command in started:
+        for process in command.offspring.values():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        one.process.kill()
-        one.process.wait()
-        for pipe in (one.process.stdout, one.process.stderr):
+        command.process.kill()
+        command.process.wait()
+        for pipe in (command.process.stdout, command.process.stderr):
             if pipe is not None:
                 pipe.close()
 

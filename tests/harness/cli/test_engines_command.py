@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(autouse=True)
 def _no_peers(tmp_path, monkeypatch) -> None:
-    """Only what this environment holds."""
+    """Only the engines of this environment."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("BENCH_ENGINES", raising=False)
     monkeypatch.delenv("BENCH_PEERS", raising=False)

@@ -37,7 +37,7 @@ def test_a_whole_run(start_mock: Any, start_bench: Any, quick: list[str]) -> Non
 def test_killed_and_resumed_with_a_real_engine(
     start_bench: Callable[..., Any], tmp_path: Path, quick: list[str]
 ) -> None:
-    """roseinfer, SIGKILL within the second cell: no process is left, nothing is measured twice."""
+    """`bench` is killed in the second cell: no process is left, and no cell is measured twice."""
     first = start_bench(
         "online", "--engines", "roseinfer", "--model", "random:gpt2-tiny", "--device", "cpu", *quick,
         "--max-model-len", "128", "--fit", "clip", "--max-output-len", "6", "--n", "6",

@@ -93,7 +93,7 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def none_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever this machine has: to ask an environment what it holds takes a process."""
+    """Independent of what is installed here: asking an environment takes a process."""
     there = Installation("roseinfer", "1", "rosebench", Path("python"), "here")
     for engine in LOCAL.values():
         found = there if engine.name == "roseinfer" else Missing(engine.name, "it is not here", "bring it")
@@ -101,7 +101,7 @@ def none_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def parse(kind: type[CommonSettings], arguments: list[str]) -> CommonSettings:
-    """What a command with these settings gets."""
+    """The settings that a command gets from these arguments."""
     got: list[CommonSettings] = []
     app = typer.Typer()
 
@@ -279,7 +279,7 @@ def test_engines_that_are_installed_are_measured_unasked(
     def engines(kind: type[CommonSettings], *arguments: str) -> list[str]:
         return list(map(str, parse(kind, [*asked, *arguments]).engines))
 
-    assert engines(OnlineSettings) == engines(OfflineSettings) == ["roseinfer", "vllm"]  # its absence is told
+    assert engines(OnlineSettings) == engines(OfflineSettings) == ["roseinfer", "vllm"]
     there = Installation("sglang", "1", "sglang", Path("python"), "here")
     for name in ("sglang", "llamacpp"):
         monkeypatch.setattr(type(LOCAL[name]), "find", lambda self: there)

@@ -1,4 +1,4 @@
-"""Run folders of made-up speed, as `bench online` leaves them, without its results."""
+"""Run folders of invented speeds, as `bench online` leaves them, without its results."""
 
 from __future__ import annotations
 

@@ -69,12 +69,12 @@ def test_runs_on_other_numbers_of_threads_are_not_comparable(make):
 def test_a_slower_run_is_a_regression(make):
     a, b = make("a", repeats=4), make("b", repeats=4, slower=1.3)
     results = compare_runs(a, b, parse_gate(GATE))
-    one = by_statistic(results)[1.0, "ttft_ms", "p50"]
-    assert one.verdict == "worse"
-    assert one.ratio == pytest.approx(one.value_b / one.value_a, rel=0.02) == pytest.approx(1.3, rel=0.05)
-    assert one.difference == pytest.approx(one.value_b - one.value_a, rel=0.05)
-    assert one.ratio_ci[0] < 1.3 < one.ratio_ci[1]
-    assert one.difference_ci[0] < one.difference < one.difference_ci[1]
+    ttft = by_statistic(results)[1.0, "ttft_ms", "p50"]
+    assert ttft.verdict == "worse"
+    assert ttft.ratio == pytest.approx(ttft.value_b / ttft.value_a, rel=0.02) == pytest.approx(1.3, rel=0.05)
+    assert ttft.difference == pytest.approx(ttft.value_b - ttft.value_a, rel=0.05)
+    assert ttft.ratio_ci[0] < 1.3 < ttft.ratio_ci[1]
+    assert ttft.difference_ci[0] < ttft.difference < ttft.difference_ci[1]
     assert [gated.outcome for gated in results.gates] == ["regression", "pass"]
     assert bench(a, b, "--gate", GATE).exit_code == 1
     assert bench(b, a, "--gate", GATE).exit_code == 0
@@ -106,8 +106,8 @@ def test_a_withheld_percentile_says_how_many_requests_it_needs(make):
     results = compare_runs(a, b, parse_gate("ttft_p99<=+10%"))
     assert results.outcome == "inconclusive"
     assert results.gates[0].reason == "p99 is withheld: each repeat needs 70 more requests"
-    one = by_statistic(results)[1.0, "ttft_ms", "p99"]
-    assert (one.verdict, one.ratio_ci, one.missing_samples) == ("not enough data", None, 70)
+    found = by_statistic(results)[1.0, "ttft_ms", "p99"]
+    assert (found.verdict, found.ratio_ci, found.missing_samples) == ("not enough data", None, 70)
     assert "70 requests more needed" in bench(a, b).stdout
 
 
@@ -248,8 +248,8 @@ def test_two_engines_of_one_run(make):
 
 def test_goodput_is_compared_where_there_is_a_service_level(make):
     a, b = make("a", slo="ttft_ms=60"), make("b", slo="ttft_ms=60", slower=1.2)
-    one = by_statistic(compare_runs(a, b))[1.0, "goodput_req_per_s", "goodput_req_per_s"]
-    assert (one.verdict, one.ratio < 0.6) == ("worse", True)
+    found = by_statistic(compare_runs(a, b))[1.0, "goodput_req_per_s", "goodput_req_per_s"]
+    assert (found.verdict, found.ratio < 0.6) == ("worse", True)
     plain = make("c"), make("d")
     with pytest.raises(UsageError, match="needs a service level"):
         compare_runs(*plain, parse_gate("goodput_req_per_s>=-5%"))

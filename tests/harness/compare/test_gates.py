@@ -67,8 +67,8 @@ def test_what_is_no_gate_is_refused_with_the_reason(text, why):
 
 
 @given(st.floats(-5, 5), st.floats(-5, 5), st.floats(-5, 5), st.booleans())
-def test_only_an_interval_wholly_on_one_side_decides(one, other, bound, at_most):
-    low, high = sorted((one, other))
+def test_only_an_interval_wholly_on_one_side_decides(bound_1, bound_2, bound, at_most):
+    low, high = sorted((bound_1, bound_2))
     [term] = parse_gate("ttft_p99<=+10%" if at_most else "ttft_p99>=+10%")
     found = outcome(term, bound, (low, high))
     inside = [end <= bound if at_most else end >= bound for end in (low, high)]

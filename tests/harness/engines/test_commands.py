@@ -167,7 +167,7 @@ def test_text_is_sent_where_it_is_asked_for(name):
 
 
 def test_an_end_of_text_may_end_it():
-    """Nothing but OpenAI's own fields is then sent to a server of which nothing is known."""
+    """A server of an unknown engine gets only OpenAI's own fields."""
     encode = get_engine("openai").encoder(RequestSettings(Path(), "gpt2", ignore_eos=False))
     body = json.loads(encode(_asked([5])))
     assert body.keys() == {"model", "prompt", "max_tokens", "temperature", "seed", "stream", "stream_options"}

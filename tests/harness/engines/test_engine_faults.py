@@ -67,7 +67,7 @@ def _succeeded(results: OnlineResults) -> dict[str, int]:
 
 
 def test_processes_of_engines_are_killed(tmp_path: Path, start_mock: Any):
-    """Of the first the one that answers HTTP, of the second the one that computes."""
+    """The process that answers HTTP of the first engine, the process that computes of the second."""
     server = start_mock()
     killer = Killer({"roseinfer": "roseinfer.cli", "roseinfer (one thread)": "roseinfer.engine.process"})
     results = _run(tmp_path, "roseinfer,roseinfer@one-thread,openai", server.url, killer)
@@ -102,13 +102,13 @@ def test_engines_that_do_not_serve(
         "vLLM was not ready after 3 s; its last lines:",
     )
     assert len(fakes["sglang"].pids) == 3
-    assert [one.left() for one in fakes.values()] == [[], []]
+    assert [fake.left() for fake in fakes.values()] == [[], []]
 
 
 def test_a_prefix_cache_that_cannot_be_emptied(
     tmp_path: Path, start_mock: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    """A cell that would begin with another's prefixes is not measured."""
+    """A cell is not measured where the prefix cache could not be emptied before it."""
     monkeypatch.setattr(OpenAI, "flush", Route("/no_such_route"))
     settings = OnlineSettings(
         base_url=start_mock().url, out=tmp_path, max_model_len=64, concurrency=2, n=4, input_len=8,

@@ -150,8 +150,8 @@ REPORTS: dict[EngineName, tuple[SelfReport, dict[str, JsonValue]]] = {
 
 @pytest.mark.parametrize("engine", REPORTS)
 def test_settings_are_found_in_what_the_engine_says(engine: EngineName) -> None:
-    told, expected = REPORTS[engine]
-    facts = LOCAL[engine].facts(told)
+    reported, expected = REPORTS[engine]
+    facts = LOCAL[engine].facts(reported)
     assert {key: fact.value for key, fact in facts.items()} == expected
     sources = {fact.source for fact in facts.values()}
     assert sources <= {"start-up log", "GET /server_info", "GET /props", "command line", "environment"}
@@ -173,13 +173,13 @@ def test_an_engine_that_says_nothing_or_something_else_tells_no_setting(
 
 
 @pytest.mark.parametrize(
-    ("told", "value"),
+    ("reported", "value"),
     [
         ("torch.float16", "float16"), ("half", "float16"), ("262,144", 262144), ("-1", -1), ("True", True),
         ("None", None), ("FLASH_ATTN", "FLASH_ATTN"), ("[1, 2]", [1, 2]), (True, True), ([], []),
         ([1, 2, 4, *range(8, 513, 8)], "67 sizes from 1 to 512"),
     ],
 )  # fmt: skip
-def test_all_engines_share_their_words(told: Any, value: Any) -> None:
-    assert normalised(told) == value
-    assert type(normalised(told)) is type(value)
+def test_all_engines_share_their_words(reported: Any, value: Any) -> None:
+    assert normalised(reported) == value
+    assert type(normalised(reported)) is type(value)

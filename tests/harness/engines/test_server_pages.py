@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 
 class Guarded(http.server.BaseHTTPRequestHandler):
-    """Answers whoever has the key, and only what it knows."""
+    """Answers requests with the key, for pages that it has."""
 
     bodies: ClassVar[list[bytes]] = []
 
@@ -37,7 +37,7 @@ class Guarded(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"said")
 
     def log_message(self, *args: object) -> None:
-        """Say nothing."""
+        """Keep the test output quiet."""
 
 
 @pytest.fixture

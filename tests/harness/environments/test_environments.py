@@ -30,7 +30,7 @@ TORCH = torch.__version__.partition("+")[0].rpartition(".")[0]
 
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
-    """A package index of one wheel: an engine `sglang` 9.1 that can be imported."""
+    """A package index with one wheel, an importable package `sglang` 9.1."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     module, info = "sglang/srt/entrypoints/http_server.py", "sglang-9.1.dist-info"
@@ -50,7 +50,7 @@ def wheels(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own, no network, and only that wheel to be had."""
+    """An empty cache, no network, and an index with only that wheel."""
     folder = tmp_path / "cache"
     folder.mkdir()
     for module in (find, install, bundle):
@@ -75,7 +75,7 @@ def engine(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_an_installation_counts_when_it_runs(cache: Path, engine, monkeypatch: pytest.MonkeyPatch):
-    """First without a network, then with a package that does not run, then all is well."""
+    """First there is no network, then the package does not run, then the installation succeeds."""
     with monkeypatch.context() as offline:
         offline.delenv("PIP_NO_INDEX")
         offline.delenv("PIP_FIND_LINKS")
@@ -189,8 +189,8 @@ def test_bundles_that_are_known():
 @pytest.mark.parametrize("name", list(LOCAL))
 def test_every_file_that_a_recipe_names_is_there(name):
     file = load_file(LOCAL[name].config_file)
-    lists = [one.requirements for one in file.environments.values() if one.requirements]
-    lists += [one.wheels for one in file.bundles.values()]
-    assert all((LOCAL[name].config_file.parent / one).is_file() for one in lists)
-    shims = [shim for one in file.environments.values() for shim in one.shims]
+    lists = [pinned.requirements for pinned in file.environments.values() if pinned.requirements]
+    lists += [pinned.wheels for pinned in file.bundles.values()]
+    assert all((LOCAL[name].config_file.parent / path).is_file() for path in lists)
+    shims = [shim for pinned in file.environments.values() for shim in pinned.shims]
     assert all((SHIMS / shim).is_file() for shim in shims)

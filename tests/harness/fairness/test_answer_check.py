@@ -28,8 +28,8 @@ def replies(answers: list[list[int]], error: str | None = None) -> list[Reply]:
 
 def reference() -> Reference:
     answers = [
-        ReferenceAnswer(tokens=one, candidates=[[(token, 0.0), (999, 0.05)] for token in one])
-        for one in RIGHT
+        ReferenceAnswer(tokens=tokens, candidates=[[(token, 0.0), (999, 0.05)] for token in tokens])
+        for tokens in RIGHT
     ]
     return Reference(version="transformers 5", noise=0.03, spread=0.3, answers=answers)
 

@@ -95,8 +95,8 @@ def test_the_tolerance_follows_what_the_dtype_does_and_has_a_floor() -> None:
 @given(st.dictionaries(st.sampled_from("abcde"), tokens, min_size=1))
 def test_a_majority_is_more_than_half_and_at_least_two(given: dict[str, list[int]]) -> None:
     [agreed] = by_majority({label: [reply(answer)] for label, answer in given.items()}, 1)
-    behind = [answer for answer in given.values() if answer[: len(agreed.tokens)] == agreed.tokens]
+    agreeing = [answer for answer in given.values() if answer[: len(agreed.tokens)] == agreed.tokens]
     if agreed.tokens:
-        assert len(behind) >= 2 and 2 * len(behind) > len(given)
-    longer = [answer[: len(agreed.tokens) + 1] for answer in behind if len(answer) > len(agreed.tokens)]
-    assert all(longer.count(one) < 2 or 2 * longer.count(one) <= len(given) for one in longer)
+        assert len(agreeing) >= 2 and 2 * len(agreeing) > len(given)
+    longer = [answer[: len(agreed.tokens) + 1] for answer in agreeing if len(answer) > len(agreed.tokens)]
+    assert all(longer.count(answer) < 2 or 2 * longer.count(answer) <= len(given) for answer in longer)

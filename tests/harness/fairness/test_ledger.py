@@ -16,12 +16,12 @@ facts = st.dictionaries(
 
 
 @given(st.lists(facts, max_size=4))
-def test_every_setting_that_is_told_has_a_row_and_unequal_ones_are_flagged(
-    told: list[dict[str, Fact]],
+def test_every_setting_that_is_reported_has_a_row_and_unequal_ones_are_flagged(
+    reported: list[dict[str, Fact]],
 ) -> None:
-    launches = [LaunchRecord(engine="e", label=str(i), facts=one) for i, one in enumerate(told)]
+    launches = [LaunchRecord(engine="e", label=str(i), facts=facts) for i, facts in enumerate(reported)]
     found = ledger(launches)
-    assert {row.key for row in found.rows} == {key for one in told for key in one}
+    assert {row.key for row in found.rows} == {key for facts in reported for key in facts}
     assert found.labels == [launch.label for launch in launches]
     own = {setting.key for setting in SETTINGS if not setting.comparable}
     for row in found.rows:

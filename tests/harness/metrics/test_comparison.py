@@ -21,8 +21,8 @@ def engine(label, cell, *, slower=1.0, repeat=0, scale=1.0, n=150, seed=0):
 
 
 def found(comparisons, metric, statistic):
-    (one,) = [c for c in comparisons if (c.metric, c.statistic) == (metric, statistic)]
-    return one
+    (compared,) = [c for c in comparisons if (c.metric, c.statistic) == (metric, statistic)]
+    return compared
 
 
 def several(label, cells, **how):
@@ -41,11 +41,11 @@ def test_a_slower_engine_is_found_with_its_ratio_in_the_interval(tables):
     requests, chunks = tables(rows)
     comparisons = compare(requests, chunks)
     for metric in ("ttft_ms", "tpot_ms", "itl_ms"):
-        one = found(comparisons, metric, "p50")
-        assert one.difference and one.verdict == "worse"
-        assert one.comparisons == 13
-        assert one.ratio == pytest.approx(one.value_a / one.value_b, rel=0.02)
-        assert one.ci[0] < 1.3 < one.ci[1]
+        compared = found(comparisons, metric, "p50")
+        assert compared.difference and compared.verdict == "worse"
+        assert compared.comparisons == 13
+        assert compared.ratio == pytest.approx(compared.value_a / compared.value_b, rel=0.02)
+        assert compared.ci[0] < 1.3 < compared.ci[1]
     mirrored = several("b", (4, 5, 6, 7)) + several("a", (0, 1, 2, 3), slower=1.3)
     assert found(compare(*tables(mirrored)), "ttft_ms", "p50").verdict == "better"
 
@@ -60,10 +60,10 @@ def test_of_one_repeat_only_what_is_plain_is_claimed(tables, slower, verdict):
 def test_a_run_with_repeats_says_how_many_find_a_difference(tables):
     rows = several("a", (0, 1, 2)) + several("b", (3, 4, 5), slower=1.02)
     rows += engine("b", 6, repeat=3, slower=1.1)
-    one = found(compare(*tables(rows)), "tpot_ms", "p50")
-    needed = one.repeats_to_find
+    compared = found(compare(*tables(rows)), "tpot_ms", "p50")
+    needed = compared.repeats_to_find
     assert needed == {
-        name: repeats_to_find(effect, one.spread, one.repeats, one.comparisons)
+        name: repeats_to_find(effect, compared.spread, compared.repeats, compared.comparisons)
         for name, effect in {"5 %": 0.05, "10 %": 0.1}.items()
     }
     assert 4 < needed["10 %"] < needed["5 %"]
@@ -83,22 +83,22 @@ def test_repeats_that_differ_hide_what_their_requests_would_show(tables):
 def test_equal_samples_of_one_repeat_are_still_uncertain(tables):
     rows = engine("a", 0)
     same = [{**row, "cell": 1, "label": "b", "engine": "b"} for row in rows]
-    one = found(compare(*tables(rows + same)), "ttft_ms", "p50")
-    assert one.ratio == 1
-    assert one.ci[0] < 0.999 and one.ci[1] > 1.001
-    assert one.difference is False
+    compared = found(compare(*tables(rows + same)), "ttft_ms", "p50")
+    assert compared.ratio == 1
+    assert compared.ci[0] < 0.999 and compared.ci[1] > 1.001
+    assert compared.difference is False
 
 
 def test_p99_of_few_requests_has_a_ratio_and_no_verdict(tables):
-    one = found(compare(*tables(engine("a", 0, n=99) + engine("b", 1, n=99))), "ttft_ms", "p99")
-    assert one.ratio > 0
-    assert one.ci is None and one.difference is None and one.verdict == "not enough data"
+    compared = found(compare(*tables(engine("a", 0, n=99) + engine("b", 1, n=99))), "ttft_ms", "p99")
+    assert compared.ratio > 0
+    assert compared.ci is None and compared.difference is None and compared.verdict == "not enough data"
 
 
 def test_a_rate_of_one_repeat_has_the_interval_of_the_assumed_spread(tables):
-    one = found(compare(*tables(engine("a", 0) + engine("b", 1))), "output_tok_per_s", "output_tok_per_s")
-    assert one.ci == pytest.approx(
-        [one.ratio * np.exp(sign * 1.96 * ASSUMED_SPREAD * 2**0.5) for sign in (-1, 1)], rel=1e-3
+    rate = found(compare(*tables(engine("a", 0) + engine("b", 1))), "output_tok_per_s", "output_tok_per_s")
+    assert rate.ci == pytest.approx(
+        [rate.ratio * np.exp(sign * 1.96 * ASSUMED_SPREAD * 2**0.5) for sign in (-1, 1)], rel=1e-3
     )
 
 

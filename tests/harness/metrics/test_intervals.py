@@ -130,7 +130,7 @@ def test_a_sample_of_bounded_size_is_the_smallest_with_both_ends(share: float) -
 
 
 def coverage(repeats: int, rng: np.random.Generator, spread: float) -> tuple[float, float]:
-    """Shares of 4,000 intervals that hold the truth: of one engine's own, and of the ratio of two alike."""
+    """Shares of 4,000 intervals with the true value: of an engine, and of the ratio of two equal ones."""
     engines: npt.NDArray[np.float64] = rng.lognormal(0, spread, (2, 4000, repeats))
     alone = together = 0
     for a, b in zip(*engines, strict=True):

@@ -20,7 +20,7 @@ Tables = Callable[[Sequence[dict[str, Any]]], tuple[pd.DataFrame, pd.DataFrame]]
 def cell(
     ttft: Callable[[int], float], *, n: int = 80, every_s: float = 0.1, **columns: Any
 ) -> list[dict[str, Any]]:
-    """Requests that are sent every so often and answered with three tokens, the first after `ttft(i)` s."""
+    """Requests at even intervals, each answered with three tokens, the first after `ttft(i)` s."""
     noise = np.random.default_rng(1).uniform(0.97, 1.03, n)
     rows = []
     for i in range(n):
@@ -53,8 +53,8 @@ def test_the_start_of_a_closed_loop_is_no_drift(tables: Tables) -> None:
 
 
 def test_tokens_that_were_dealt_out_mark_itl(tables: Tables) -> None:
-    [one, pooled] = summarize(*tables(cell(lambda i: 0.05, token_source="inferred")))
-    for summary in (one, pooled):
+    [repeat, pooled] = summarize(*tables(cell(lambda i: 0.05, token_source="inferred")))
+    for summary in (repeat, pooled):
         assert kinds(summary) == ["inferred"]
         assert summary.itl_ms.source == "inferred" and summary.tpot_ms.source == "measured"
 
@@ -77,7 +77,7 @@ def test_repeats_that_disagree(tables: Tables) -> None:
 def test_a_lighter_load_that_is_slower(tables: Tables) -> None:
     heavy = load_text(TraceLoad(scale=0.5))
     rows = cell(lambda i: 0.2) + cell(lambda i: 0.05, every_s=0.05, cell=1, load=heavy)
-    found = {(one.load, one.repeat): kinds(one) for one in summarize(*tables(rows))}
+    found = {(summary.load, summary.repeat): kinds(summary) for summary in summarize(*tables(rows))}
     assert found[TraceLoad(scale=1.0), None] == ["order"]
     assert found[TraceLoad(scale=0.5), None] == []
 

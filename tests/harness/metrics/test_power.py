@@ -1,4 +1,4 @@
-"""How many repeats: monotone as it must be, and enough in truth."""
+"""The number of repeats that is advised: monotone, and enough to find the effect."""
 
 import numpy as np
 import pytest
@@ -21,22 +21,22 @@ def count(*given):
 
 @settings(max_examples=150)
 @given(effects, effects, spreads, levels)
-def test_a_larger_effect_never_needs_more(one, other, spread, level):
-    small, large = sorted((one, other))
+def test_a_larger_effect_never_needs_more(first, second, spread, level):
+    small, large = sorted((first, second))
     assert 2 <= count(large, spread, level) <= count(small, spread, level)
 
 
 @settings(max_examples=150)
 @given(effects, spreads, spreads, levels)
-def test_a_larger_spread_never_needs_fewer(effect, one, other, level):
-    small, large = sorted((one, other))
+def test_a_larger_spread_never_needs_fewer(effect, first, second, level):
+    small, large = sorted((first, second))
     assert count(effect, small, level) <= count(effect, large, level)
 
 
 @settings(max_examples=150)
 @given(effects, spreads, levels, levels)
-def test_a_stricter_level_never_needs_fewer(effect, spread, one, other):
-    strict, loose = sorted((one, other))
+def test_a_stricter_level_never_needs_fewer(effect, spread, first, second):
+    strict, loose = sorted((first, second))
     assert count(effect, spread, loose) <= count(effect, spread, strict)
 
 
@@ -68,7 +68,7 @@ def test_a_spread_of_few_repeats_is_not_trusted():
     assert upper_spread(0.02, 2) > upper_spread(0.02, 8) > upper_spread(0.02, 100) > 0.02
     assert upper_spread(0.02, 10_000) == pytest.approx(0.02, rel=0.02)
     drawn = np.random.default_rng(8).normal(0, 1, (5000, 5)).std(axis=1, ddof=1)
-    assert np.mean([upper_spread(one, 4) > 1 for one in drawn]) == pytest.approx(0.8, abs=0.02)
+    assert np.mean([upper_spread(first, 4) > 1 for first in drawn]) == pytest.approx(0.8, abs=0.02)
 
 
 def test_more_comparisons_at_once_need_more():

@@ -164,15 +164,15 @@ def test_goodput_counts_requests_within_every_limit(tables):
 
 
 def test_what_the_engine_tells_is_measured_and_the_rest_unknown(tables):
-    told, silent = summarize(*tables(regular(queue_wait_ms=3.0)))[0], summarize(*tables(regular()))[0]
-    assert (told.queue_wait_ms.source, told.queue_wait_ms.p50) == ("measured", 3.0)
+    reported, silent = summarize(*tables(regular(queue_wait_ms=3.0)))[0], summarize(*tables(regular()))[0]
+    assert (reported.queue_wait_ms.source, reported.queue_wait_ms.p50) == ("measured", 3.0)
     assert (silent.queue_wait_ms.source, silent.queue_wait_ms.n) == ("unknown", 0)
 
 
 def test_a_single_repeat_pools_to_itself(tables):
-    one, pooled = summarize(*tables(regular()))
+    repeat, pooled = summarize(*tables(regular()))
     assert [notice.kind for notice in pooled.notices] == ["short"]
-    assert pooled == one.model_copy(update={"repeat": None, "notices": pooled.notices})
+    assert pooled == repeat.model_copy(update={"repeat": None, "notices": pooled.notices})
 
 
 @pytest.mark.parametrize("limit", ["tpot_ms", "itl_ms"])

@@ -41,11 +41,11 @@ means = st.dictionaries(
 
 def rows(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
-    for one in given:
-        sent = one["t_sched"] + one["lag"]
-        head = None if one["head"] is None else sent + one["head"] * one["ttft"]
-        told = {name: one[name] for name in ("t_sched", "queue_wait_ms", "prefill_ms", "cell")}
-        found.append({**told, "t_sent": sent, "t_head": head, "chunks": [(sent + one["ttft"], 1)]})
+    for row in given:
+        sent = row["t_sched"] + row["lag"]
+        head = None if row["head"] is None else sent + row["head"] * row["ttft"]
+        kept = {name: row[name] for name in ("t_sched", "queue_wait_ms", "prefill_ms", "cell")}
+        found.append({**kept, "t_sent": sent, "t_head": head, "chunks": [(sent + row["ttft"], 1)]})
     return found
 
 
@@ -60,7 +60,7 @@ def test_the_parts_add_up_to_ttft(given: list[dict[str, Any]], reported: dict[in
     assert [part.part for part in found.parts] == list(PARTS)
     known = [part.mean_ms for part in found.parts if part.mean_ms is not None]
     assert sum(known) == pytest.approx(found.total_ms, abs=1e-6)
-    assert found.ttft_ms == pytest.approx(1e3 * sum(one["ttft"] for one in given) / len(given), abs=1e-6)
+    assert found.ttft_ms == pytest.approx(1e3 * sum(row["ttft"] for row in given) / len(given), abs=1e-6)
     assert all(part.mean_ms is None or part.mean_ms >= 0 for part in found.parts[:-1])
     for part in found.parts:
         assert (part.mean_ms is None) == (part.n == 0) == (part.source == "unknown")
@@ -68,9 +68,9 @@ def test_the_parts_add_up_to_ttft(given: list[dict[str, Any]], reported: dict[in
 
 @given(given=requests)
 def test_the_head_never_takes_the_engine_s_time(given: list[dict[str, Any]]) -> None:
-    """Unless the engine claims more than the client saw, nothing is left over below 0."""
+    """What is left over is below 0 only where the engine reports more than the client saw."""
     fitting = [
-        one for one in given if (one["queue_wait_ms"] or 0) + (one["prefill_ms"] or 0) <= one["ttft"] * 1e3
+        row for row in given if (row["queue_wait_ms"] or 0) + (row["prefill_ms"] or 0) <= row["ttft"] * 1e3
     ]
     found = waterfall(build(rows(fitting))[0], {})
     assert found is None or parts(found)["unexplained"].mean_ms >= -1e-6
@@ -80,8 +80,8 @@ def test_an_engine_that_tells_each_request_leaves_only_delivery_to_be_inferred()
     row = {"t_sched": 1.0, "t_sent": 1.002, "t_head": 1.005, "queue_wait_ms": 10.0, "prefill_ms": 20.0}
     found = waterfall(build([{**row, "chunks": [(1.042, 1)]}] * 3)[0], {})
     assert found is not None
-    told = {name: (part.mean_ms, part.source) for name, part in parts(found).items()}
-    assert {name: source for name, (_, source) in told.items()} == {
+    shown = {name: (part.mean_ms, part.source) for name, part in parts(found).items()}
+    assert {name: source for name, (_, source) in shown.items()} == {
         "client lag": "measured",
         "http": "measured",
         "queue": "measured",
@@ -89,7 +89,7 @@ def test_an_engine_that_tells_each_request_leaves_only_delivery_to_be_inferred()
         "delivery": "inferred",
         "unexplained": "inferred",
     }
-    assert [ms for ms, _ in told.values()] == pytest.approx([2, 3, 10, 20, 7, 0])
+    assert [ms for ms, _ in shown.values()] == pytest.approx([2, 3, 10, 20, 7, 0])
 
 
 @pytest.mark.parametrize("head", [0.05, 0.0499, 0.03])
@@ -107,11 +107,11 @@ def test_a_head_that_comes_with_the_first_token_tells_nothing(head: float) -> No
 def test_histograms_are_inferred_and_weigh_cells_by_their_requests() -> None:
     row = {"t_head": 0.01, "chunks": [(0.1, 1)]}
     cells = [{**row, "cell": 0, "repeat": 0}, *[{**row, "cell": 1, "repeat": 1}] * 3]
-    told = {
+    reported = {
         0: {"queue_wait_ms": ReportedMean(mean_ms=10, n=1), "prefill_ms": ReportedMean(mean_ms=50, n=1)},
         1: {"queue_wait_ms": ReportedMean(mean_ms=30, n=3)},
     }
-    *_, pooled = summarize(*build(cells), reported=told)
+    *_, pooled = summarize(*build(cells), reported=reported)
     assert pooled.queue_wait_ms.mean == pytest.approx(25)
     assert (pooled.queue_wait_ms.source, pooled.queue_wait_ms.n) == ("inferred", 4)
     assert pooled.queue_wait_ms.p50 is None

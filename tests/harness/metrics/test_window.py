@@ -49,8 +49,8 @@ def test_a_load_that_is_never_two_at_once_is_steady_throughout():
 
 def test_a_cell_without_answers_has_no_window():
     rows = [{"t_sent": None, "error": "connect"}, {"t_sent": None, "error": "connect"}]
-    [one, _] = summarize(*build(rows), cut="steady")
-    assert (one.num_success, one.valid, one.duration_s) == (0, False, 0)
+    [repeat, _] = summarize(*build(rows), cut="steady")
+    assert (repeat.num_success, repeat.valid, repeat.duration_s) == (0, False, 0)
 
 
 def test_latencies_are_of_requests_sent_inside_and_rates_of_what_came_inside():
@@ -60,22 +60,22 @@ def test_latencies_are_of_requests_sent_inside_and_rates_of_what_came_inside():
         request(7, 8, 12, request=2),  # sent inside, ends after
         request(11, 12, 13, request=3),  # sent after
     ]
-    [one, _] = summarize(*build(rows), slo=Slo(e2e_ms=3200), cut=Window(start_s=2, end_s=10))
-    assert (one.window_s, one.duration_s) == ((2, 10), 8)
-    assert (one.num_requests, one.left_out) == (2, 2)
-    assert one.ttft_ms.n == 2 and one.ttft_ms.mean == pytest.approx(1250)
-    assert one.req_per_s == 2 / 8
-    assert one.completion_tokens == 4 + 5 + 1
-    assert one.output_tok_per_s == 10 / 8
-    assert one.prompt_tokens == 20
-    assert one.goodput_req_per_s == 1 / 8
+    [repeat, _] = summarize(*build(rows), slo=Slo(e2e_ms=3200), cut=Window(start_s=2, end_s=10))
+    assert (repeat.window_s, repeat.duration_s) == ((2, 10), 8)
+    assert (repeat.num_requests, repeat.left_out) == (2, 2)
+    assert repeat.ttft_ms.n == 2 and repeat.ttft_ms.mean == pytest.approx(1250)
+    assert repeat.req_per_s == 2 / 8
+    assert repeat.completion_tokens == 4 + 5 + 1
+    assert repeat.output_tok_per_s == 10 / 8
+    assert repeat.prompt_tokens == 20
+    assert repeat.goodput_req_per_s == 1 / 8
 
 
 def test_a_failure_outside_the_window_makes_the_cell_invalid_all_the_same():
     rows = [*ramp(), request(30, 31, 32, error="timeout", request=99)]
-    [one, pooled] = summarize(*build(rows), cut=Window(start_s=4, end_s=20))
-    assert one.num_error == 0 and not one.valid and not pooled.valid
-    assert one.invalid_reasons == ["1 of 26 requests failed"]
+    [repeat, pooled] = summarize(*build(rows), cut=Window(start_s=4, end_s=20))
+    assert repeat.num_error == 0 and not repeat.valid and not pooled.valid
+    assert repeat.invalid_reasons == ["1 of 26 requests failed"]
 
 
 streams = st.lists(
@@ -90,8 +90,8 @@ def rows_of(drawn):
         request(start, start + first, start + first + rest, tokens, **({"error": "timeout"} if bad else {}))
         for start, first, rest, tokens, bad in drawn
     ]
-    for row, one in zip(rows, drawn, strict=True):
-        if one[3] == 1:
+    for row, (_, _, _, tokens, _) in zip(rows, drawn, strict=True):
+        if tokens == 1:
             row["t_end"] = row["chunks"][-1][0]
     return rows
 
@@ -100,7 +100,7 @@ def rows_of(drawn):
 @given(streams)
 def test_a_window_around_everything_changes_nothing(drawn):
     tables = build(rows_of(drawn))
-    start = min(one[0] for one in drawn)
+    start = min(start for start, *_ in drawn)
     [whole, _] = summarize(*tables, slo=Slo(ttft_ms=500))
     [cut, _] = summarize(*tables, slo=Slo(ttft_ms=500), cut=Window(start_s=start, end_s=1e6))
     assert cut.window_s is not None and cut.left_out == 0
@@ -120,8 +120,8 @@ def test_windows_side_by_side_hold_every_token_and_request_once(drawn, cuts):
     found = [summarize(*tables, cut=Window(start_s=a, end_s=b))[0] for a, b in pairwise(edges)]
     [whole, _] = summarize(*tables)
     for name in ("num_requests", "num_success", "completion_tokens", "prompt_tokens"):
-        assert sum(getattr(one, name) for one in found) == getattr(whole, name), name
-    assert all(one.num_requests + one.left_out == len(rows) for one in found)
+        assert sum(getattr(part, name) for part in found) == getattr(whole, name), name
+    assert all(part.num_requests + part.left_out == len(rows) for part in found)
 
 
 @settings(max_examples=60)
@@ -129,7 +129,7 @@ def test_windows_side_by_side_hold_every_token_and_request_once(drawn, cuts):
 def test_the_steady_state_lies_inside_the_cell(drawn):
     rows = rows_of(drawn)
     start, end = steady(rows)
-    first, last = min(one[0] for one in drawn), max(row["t_end"] for row in rows)
+    first, last = min(start for start, *_ in drawn), max(row["t_end"] for row in rows)
     assert first - 1e-9 <= start <= end <= last + 1e-9
 
 

@@ -1,4 +1,4 @@
-"""Made profiles whose figures are known."""
+"""Profiles made by hand, whose figures are known."""
 
 from __future__ import annotations
 

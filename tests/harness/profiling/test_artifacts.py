@@ -1,4 +1,4 @@
-"""Files of a profile: named, bounded, hashed."""
+"""Files of a profile: their names, size limit and hashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences taken apart: what is explained, what is not, and when nothing is said."""
+"""Differences between engines explained by their profiles, and what stays unexplained."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def profile(
 
 def taken_apart(a: OnlineSummary, b: OnlineSummary, profiles: Any, *found: Comparison) -> list[Gap]:
     results = OnlineResults(meta=META, summaries=[a, b], comparisons=list(found))
-    return explain(results, [one[0] for one in profiles], [one[1] for one in profiles], LEVELS)
+    runs, figures = [profile[0] for profile in profiles], [profile[1] for profile in profiles]
+    return explain(results, runs, figures, LEVELS)
 
 
 def test_only_what_a_verdict_calls_a_difference() -> None:
@@ -129,7 +130,7 @@ def test_ttft_by_its_waterfall() -> None:
 
 
 def test_ttft_of_which_the_head_tells_nothing() -> None:
-    """What queue and prefill leave over is before or after the engine: which of them is unknown."""
+    """The rest of TTFT is before or after the engine; which of the two is unknown."""
     pair = summary("A", 4, queue=1, prefill=9, unexplained=60), summary("B", 4, queue=1, prefill=9)
     [found] = taken_apart(*pair, [], verdict("ttft_ms", "worse"))
     assert found.parts[-1].name == OUTSIDE
@@ -144,7 +145,7 @@ def test_time_per_token_by_the_profiles() -> None:
     assert found.verdicts == {"itl_ms": {"p50": "worse"}, "tpot_ms": {"p50": "worse"}}
     assert sum(part.delta for part in found.parts) + found.unexplained == pytest.approx(found.delta)
     assert "is decode step: matmul, +3.50 ms" in conclusion(found)
-    table = difference(*(one[1] for one in profiles))
+    table = difference(*(profile[1] for profile in profiles))
     assert ["decode", "matmul", "6.500", "3.000", "+3.500"] in table.lines
 
 
@@ -181,7 +182,7 @@ def test_idle_time_of_a_slowed_host_is_what_its_kernels_leave() -> None:
 
 @pytest.mark.parametrize(("kernels", "idle"), [(12, 0), (3, 1)])
 def test_kernels_that_are_not_the_benchmarks_explain_nothing(kernels: float, idle: float) -> None:
-    """They take longer than its whole step, or the profiled step is the shorter one."""
+    """The kernels take longer than the benchmark's step, or the profiled step is the shorter one."""
     pair = summary("A", 9, http=1), summary("B", 5, http=1)
     profiles = [profile("A", 9, {"matmul": kernels}, idle, "cuda"), profile("B", 5, {"matmul": 2}, 3, "cuda")]
     [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))

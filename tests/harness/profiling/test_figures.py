@@ -1,4 +1,4 @@
-"""Figures of made profiles, where every one is known by hand."""
+"""Figures of profiles made by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nsys as a program that is found, started and believed; its place is taken by a script."""
+"""Finding and starting nsys, and reading its output; a script stands in for it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ LAUNCH = Launch(("python", "-m", "roseinfer.cli", "serve"), "gpt2", {"A": "1"})
 
 @pytest.fixture
 def stand_in(tmp_path: Path) -> Path:
-    """It fails when its first word is in the file `fails`."""
+    """The script fails when its first argument is in the file `fails`."""
     program = tmp_path / "target-linux-x64" / "nsys"
     program.parent.mkdir()
     program.write_text(
-        '#!/bin/sh\ncd "$(dirname "$0")"\necho "$@" >> told\n'
+        '#!/bin/sh\ncd "$(dirname "$0")"\necho "$@" >> calls\n'
         'if [ "$1" = "$(cat fails 2>/dev/null)" ]; then echo "no such session" >&2; exit 3; fi\n'
     )
     program.chmod(0o755)
@@ -65,10 +65,10 @@ def test_a_session_records_between_start_and_stop(stand_in: Path, tmp_path: Path
         session.export()
     (tmp_path / "nsys.nsys-rep").touch()
     session.export()
-    told = (stand_in.parent / "told").read_text().splitlines()
-    assert [line.split()[0] for line in told] == ["start", "stop", "export", "stats"]
-    assert all(f"--session={session.name}" in line for line in told[:2])
-    assert "-s none --cpuctxsw=none" in told[0]
+    calls = (stand_in.parent / "calls").read_text().splitlines()
+    assert [line.split()[0] for line in calls] == ["start", "stop", "export", "stats"]
+    assert all(f"--session={session.name}" in line for line in calls[:2])
+    assert "-s none --cpuctxsw=none" in calls[0]
 
 
 @pytest.mark.integration

@@ -107,7 +107,7 @@ def test_totals_are_those_of_the_profiler(tmp_path: Path) -> None:
                 model(torch.randn(8, 64)).argmax(-1)
     profiled.export_chrome_trace(str(tmp_path / "trace.json.gz"))
     found = totals(read_torch_trace(tmp_path / "trace.json.gz"))
-    expected = {one.key: one for one in profiled.key_averages()}
+    expected = {average.key: average for average in profiled.key_averages()}
     assert set(found) == set(expected)
     for name, (count, microseconds) in found.items():
         assert count == expected[name].count

@@ -69,13 +69,13 @@ def run_for(tmp_path: Path) -> Callable[..., tuple[Path, OnlineResults]]:
 
 
 def gap(gaps: list[Gap], metric: str, label: str) -> Gap:
-    """That of the engine as it is against a slowed one."""
+    """The gap between the engine and a slowed one."""
     [found] = [gap for gap in gaps if (gap.metric, gap.a, gap.b) == (metric, "roseinfer", label)]
     return found
 
 
 def with_verdicts(results: OnlineResults) -> OnlineResults:
-    """The slowed engines are worse: one short repeat on a busy machine need not show it."""
+    """Sets the verdict that the slowed engines are worse: one short repeat may not show it."""
     comparisons = [comparison.model_copy(update={"verdict": "better"}) for comparison in results.comparisons]
     return results.model_copy(update={"comparisons": comparisons})
 
@@ -91,12 +91,12 @@ def test_slowdowns_are_found_where_they_were_made(
     write_json(folder / "online_results.json", with_verdicts(results))
     before = (folder / "online_results.json").read_bytes()
     whole = open_subject(folder, None, lambda event: None)
-    told: list[Event] = []
+    events: list[Event] = []
     profiled = {"roseinfer", "roseinfer (extra norm)"}
-    manifest = profile_run(_only(whole, profiled), ProfileOptions(steps=12), told.append)
+    manifest = profile_run(_only(whole, profiled), ProfileOptions(steps=12), events.append)
     profiles = analyse(folder)
 
-    assert [type(event) for event in told] == [CaptureStarting, CaptureDone] * 2
+    assert [type(event) for event in events] == [CaptureStarting, CaptureDone] * 2
     assert {captured.label for captured in manifest.runs} == profiled
     assert ProfileManifest.model_validate_json((folder / "profile_manifest.json").read_bytes()) == manifest
     for captured in manifest.runs:
@@ -145,9 +145,9 @@ def test_what_fails_leaves_the_rest_whole(
     run_for: Callable[..., tuple[Path, OnlineResults]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _ = run_for("roseinfer")
-    with pytest.raises(UsageError, match="the run has no vllm") as told:
+    with pytest.raises(UsageError, match="the run has no vllm") as raised:
         open_subject(folder, None, lambda event: None, ["roseinfer", "vllm"])
-    assert told.value.hint == "it has roseinfer"
+    assert raised.value.hint == "it has roseinfer"
     with pytest.raises(UsageError, match="the run has no such engine"):
         open_subject(folder, None, lambda event: None, [])
     subject = open_subject(folder, None, lambda event: None, ["roseinfer"])
@@ -175,9 +175,9 @@ def test_the_load_that_is_profiled(tmp_path: Path) -> None:
         subject = open_subject(folder, load, lambda event: None)
         assert subject.load == ClosedLoop(concurrency=held)
         assert subject.level(subject.engine_variants[0]).in_flight == held
-    with pytest.raises(UsageError, match="scale 1 is not one of the run's loads") as told:
+    with pytest.raises(UsageError, match="scale 1 is not one of the run's loads") as raised:
         open_subject(folder, TraceLoad(scale=1.0), lambda event: None)
-    assert told.value.hint == "it has 2 in flight, 4 in flight, 8 in flight"
+    assert raised.value.hint == "it has 2 in flight, 4 in flight, 8 in flight"
     done = CliRunner().invoke(app, ["profile", str(folder), "--concurrency", "3", "--quiet"])
     assert isinstance(done.exception, UsageError)
     assert str(done.exception.message) == "3 in flight is not one of the run's loads"
@@ -214,5 +214,5 @@ def test_folders_that_hold_no_run(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"schema_version": 2, "kind": "online"}))
     with pytest.raises(UsageError, match="not as this version of bench writes it"):
         open_subject(tmp_path, None, lambda event: None)
-    told = CliRunner().invoke(app, ["profile", "diff", str(tmp_path), str(tmp_path)])
-    assert isinstance(told.exception, UsageError) and "bench profile" in told.exception.hint
+    shown = CliRunner().invoke(app, ["profile", "diff", str(tmp_path), str(tmp_path)])
+    assert isinstance(shown.exception, UsageError) and "bench profile" in shown.exception.hint

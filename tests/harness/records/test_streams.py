@@ -95,15 +95,15 @@ def test_metrics_of_another_shape_are_left_alone() -> None:
 
 
 def test_chat_with_continuous_usage() -> None:
-    def told(body: dict[str, Any], tokens: int) -> dict[str, Any]:
+    def with_usage(body: dict[str, Any], tokens: int) -> dict[str, Any]:
         return {**body, "usage": {"prompt_tokens": 3, "completion_tokens": tokens}}
 
     record = read(
         [
-            event(told(chat(role="assistant", content=""), 0)),
-            event(told(chat(reasoning_content="hm"), 2)),
-            event(told(chat(content=""), 3)),
-            event(told(chat(content="yes"), 4)),
+            event(with_usage(chat(role="assistant", content=""), 0)),
+            event(with_usage(chat(reasoning_content="hm"), 2)),
+            event(with_usage(chat(content=""), 3)),
+            event(with_usage(chat(content="yes"), 4)),
             event(usage(4)),
             event("[DONE]"),
         ]

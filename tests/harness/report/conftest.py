@@ -90,7 +90,7 @@ def make_cell(
 
 
 def fail(columns: dict[str, Any], chunks: dict[str, Any], position: int, kind: str, detail: str) -> None:
-    """Turn a success into a failure that never got an answer."""
+    """Turn a success into a failure without an answer."""
     for name in ("t_first", "t_last", "completion_tokens", "prompt_tokens", "status"):
         columns[name] = [None if i == position else value for i, value in enumerate(columns[name])]
     columns["chunks"][position] = 0

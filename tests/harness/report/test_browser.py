@@ -65,7 +65,7 @@ def profiled(tmp_path_factory):
     """The report of a run with a profile, whose files have long names."""
     folder = make_online(tmp_path_factory.mktemp("profiled") / "run", engines=ENGINES[::2], repeats=1, n=110)
     path = "profiles/nsys/roseinfer/nsys_cuda_gpu_mem_time_sum_of_all_ranges.csv"
-    one = ProfileRun(
+    capture = ProfileRun(
         tool="nsys", engine="roseinfer", label="roseinfer", cmd=[], load=TraceLoad(scale=0.4),
         n=9, steps=8, wall_s=1,
         level=Level(in_flight=2, running=2), output_dir="profiles/nsys/roseinfer", log_path="log",
@@ -81,7 +81,7 @@ def profiled(tmp_path_factory):
         capture_ms=9, busy_share=0.7, components={},
         kernels=[KernelFigures(name="a_kernel<of_long_name>" * 9, category="matmul", n=8, total_ms=1)],
     )  # fmt: skip
-    write_json(folder / MANIFEST, ProfileManifest(meta=load_run(folder).meta, runs=[one]))
+    write_json(folder / MANIFEST, ProfileManifest(meta=load_run(folder).meta, runs=[capture]))
     write_json(folder / FIGURES, Profiles(figures=[figures]))
     return write_run_outputs(folder).resolve().as_uri()
 
@@ -117,7 +117,7 @@ def column(page, table, index):
 
 
 def shown(page, selector):
-    """The first element of a selector, once it is displayed: what was opened just now is laid out later."""
+    """The first element of a selector, once it is displayed: a section that was opened is laid out later."""
     element = page.find_element("css selector", selector)
     WebDriverWait(page, 60).until(lambda page: element.is_displayed())
     return element
@@ -283,8 +283,10 @@ def test_axe_finds_nothing_serious(page, scheme):
         "axe.run({exclude: [['.card svg > *']]}, options).then(arguments[0])"
     )
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
-    assert not serious, [(one["id"], [node["html"][:160] for node in one["nodes"][:4]]) for one in serious]
+    serious = [fault for fault in found["violations"] if fault["impact"] in ("serious", "critical")]
+    assert not serious, [
+        (fault["id"], [node["html"][:160] for node in fault["nodes"][:4]]) for fault in serious
+    ]
 
 
 def test_a_hostile_run_executes_nothing(browser, tmp_path):

@@ -139,19 +139,19 @@ def test_the_verdict_without_a_difference(run):
 
 def test_an_interval_that_excludes_one_by_itself_is_no_claim(run):
     pooled = [s for s in run.results.summaries if s.label in ("roseinfer", "SGLang")]
-    one = comparison("roseinfer", "SGLang", 0.9, (0.85, 0.98), statistic="p99", chance=True)
-    changed = run.results.model_copy(update={"summaries": pooled, "comparisons": [one]})
+    compared = comparison("roseinfer", "SGLang", 0.9, (0.85, 0.98), statistic="p99", chance=True)
+    changed = run.results.model_copy(update={"summaries": pooled, "comparisons": [compared]})
     said = verdict(type(run)(run.path, changed, run.requests, run.chunks))[0]
     assert "no difference is shown" in said and "lower" not in said
     assert "95 % interval 0.85 to 0.98, which does not hold for 39 comparisons at once" in said
 
 
 def test_an_invalid_cell_has_no_ratio(run):
-    one = comparison("roseinfer", "SGLang", 0.5, (0.4, 0.6))
+    compared = comparison("roseinfer", "SGLang", 0.5, (0.4, 0.6))
     labels = ["roseinfer", "SGLang"]
     for valid in (True, False):
         pooled = [s.model_copy(update={"valid": valid or s.label != "SGLang"}) for s in run.pooled]
-        [row] = ratios([one], "ttft_ms", "SGLang", labels, pooled).rows
+        [row] = ratios([compared], "ttft_ms", "SGLang", labels, pooled).rows
         cell = row[1 + SHOWN.index(90)]
         assert (cell.text, cell.best) == (("0.50×", True) if valid else (DASH, False))
 
@@ -179,8 +179,8 @@ def test_how_much_lower_and_what_that_rests_on(run, ratio, ci, words, repeats, r
         ("SGLang", "roseinfer", ratio, ci),
         ("roseinfer", "SGLang", 1 / ratio, (1 / ci[1], 1 / ci[0])),
     ):
-        one = comparison(a, b, r, ends, statistic="p99").model_copy(update={"repeats": (repeats, repeats)})
-        changed = run.results.model_copy(update={"summaries": pooled, "comparisons": [one]})
+        p99 = comparison(a, b, r, ends, statistic="p99").model_copy(update={"repeats": (repeats, repeats)})
+        changed = run.results.model_copy(update={"summaries": pooled, "comparisons": [p99]})
         assert words.format(rests_on) in verdict(type(run)(run.path, changed, run.requests, run.chunks))[0]
 
 
@@ -215,8 +215,8 @@ def test_a_closed_loop_s_levels_are_its_loads(swept):
 
 
 def test_too_few_rounds_are_said(swept):
-    [told] = [notice for notice in notices(swept) if "for each in flight" in notice.title]
-    assert told.detail == (
+    [found] = [notice for notice in notices(swept) if "for each in flight" in notice.title]
+    assert found.detail == (
         "100 requests for 64 in flight: most are sent while the load begins or ends. "
         "--rounds 10 sends ten for each in flight."
     )

@@ -1,4 +1,4 @@
-"""What is not a finished run is refused in one sentence that names the hint."""
+"""What is not a finished run is refused with one sentence and a hint."""
 
 import json
 import shutil

@@ -20,7 +20,7 @@ Make = Callable[..., OnlineSettings]
 
 @dataclass
 class Watcher:
-    """Takes a run's events; when a cell is done it does what it was told to do then."""
+    """Takes a run's events; does what `after_cell` says for a cell when it is done."""
 
     after_cell: dict[int, Act] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)

@@ -73,7 +73,7 @@ def test_a_converted_run_is_read_and_the_original_kept(stored: Path, tmp_path: P
 
 
 def test_every_number_of_a_trace_stays(tmp_path: Path) -> None:
-    """Only intervals change: schema 1 had them from resamples."""
+    """Only the intervals differ: those of schema 1 were made by resampling."""
     for name in ("trace", "closed_loop"):
         was = json.loads((STORED / name / "online_results.json").read_text())
         run = load_run(convert_run(STORED / name, tmp_path / name))

@@ -59,9 +59,9 @@ def test_a_trace_is_taken_longer(start_mock: Any, settings_for: Make, tmp_path: 
     url = start_mock().url
     loads = {"trace": str(trace), "scales": [0.2, 0.4], "n": 4}
     _, results = run_online(settings_for(url, min_duration=1, **loads), ["bench"], Watcher())
-    counts = {one.load.value: one.num_requests for one in results.summaries}
+    counts = {summary.load.value: summary.num_requests for summary in results.summaries}
     assert counts == {0.2: 51, 0.4: 26}
-    assert all(one.duration_s >= 1 for one in results.summaries)
+    assert all(summary.duration_s >= 1 for summary in results.summaries)
     assert results.meta.trace is not None and results.meta.trace.requests == 51
 
     _, results = run_online(

@@ -54,7 +54,7 @@ def test_a_server_that_goes_costs_the_cells_that_are_left(start_mock: Any, setti
     assert again.measured == [2, 3]
     assert results.skipped == [] and len(results.summaries) == 6
     kept = json.loads((folder / "skipped.json").read_text())
-    assert [(one["load"]["scale"], one["repeat"]) for one in kept] == [(0.02, 1), (0.01, 1)]
+    assert [(entry["load"]["scale"], entry["repeat"]) for entry in kept] == [(0.02, 1), (0.01, 1)]
 
 
 def test_a_fault_of_the_first_part_is_in_the_results_of_the_second(
@@ -97,12 +97,12 @@ def test_one_at_a_time(start_mock: Any, settings_for: Make) -> None:
     def meddle() -> None:
         with pytest.raises(UsageError, match="is still going on"):
             resume_online(watch.of(Started)[0].folder, Watcher())
-        told.append(True)
+        refused.append(True)
 
-    told: list[bool] = []
+    refused: list[bool] = []
     watch = Watcher({0: meddle})
     run_online(settings_for(start_mock().url, scales=[0.01]), ["bench"], watch)
-    assert told == [True]
+    assert refused == [True]
 
 
 def test_an_engine_that_is_not_there(start_mock: Any, settings_for: Make, python_with: Any) -> None:
@@ -167,7 +167,7 @@ def test_nothing_is_measured_beside_what_was_left_behind(
 
 
 def test_engines_are_in_the_order_asked_for(tmp_path: Path) -> None:
-    """Whatever the order in which they were measured: this seed takes the second engine first."""
+    """In the order of the settings: this seed measures the second engine first."""
     settings = OnlineSettings(engines="vllm,roseinfer", repeats=2, seed=2)
     info = OnlineRunInfo(
         created="now", command=[], settings=settings,

@@ -115,7 +115,7 @@ def test_over_a_whole_design_places_and_neighbours_are_balanced(engines: int, se
     for design in (slice(0, rows), slice(rows, 2 * rows)):  # each design by itself
         orders = balanced_orders(engines, 2 * rows, seed)[design]
         assert all(sorted(order) == list(range(engines)) for order in orders)
-        places = Counter((place, one) for order in orders for place, one in enumerate(order))
+        places = Counter((place, member) for order in orders for place, member in enumerate(order))
         assert len(places) == engines**2 and set(places.values()) == {rows // engines}
         after = Counter(pair for order in orders for pair in pairwise(order))
         assert len(after) == engines * (engines - 1) and len(set(after.values())) <= 1
@@ -123,7 +123,7 @@ def test_over_a_whole_design_places_and_neighbours_are_balanced(engines: int, se
 
 @given(st.integers(1, 9), st.integers(0, 9), st.integers(0, 2**40))
 def test_every_two_repeats_are_a_row_and_its_reverse(engines: int, pairs: int, seed: int) -> None:
-    """So that a steady drift meets every engine alike, however few repeats there are."""
+    """A steady drift of the machine then has the same effect on every engine, with few repeats too."""
     orders = balanced_orders(engines, 2 * pairs + 1, seed)
     assert len(orders) == 2 * pairs + 1
     assert all(orders[i + 1] == orders[i][::-1] for i in range(0, 2 * pairs, 2))
@@ -136,7 +136,7 @@ def test_the_order_of_one_repeat_is_drawn_from_the_seed() -> None:
         for seed in range(40)
     }
     assert len(orders) > 20
-    assert {order[0] for order in orders} == {one.label for one in who}
+    assert {order[0] for order in orders} == {member.label for member in who}
 
 
 def test_two_that_would_be_drawn_alike_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:

@@ -41,7 +41,7 @@ def test_a_run_that_was_interrupted_is_finished(start_mock: Any, settings_for: M
 
 
 def in_flight(requests: pd.DataFrame) -> int:
-    """The most requests of a cell that were sent and had not ended."""
+    """The largest number of requests in flight in a cell."""
     begun, ended = requests["t_sent"], requests["t_end"]
     return max(int(((begun <= t) & (ended > t)).sum()) for t in begun)
 

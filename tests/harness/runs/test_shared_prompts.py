@@ -82,7 +82,7 @@ class Page(http.server.BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, *args: Any) -> None:
-        """Say nothing."""
+        """Keep the test output quiet."""
 
 
 @pytest.fixture

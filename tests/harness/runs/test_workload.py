@@ -76,8 +76,8 @@ def test_an_open_load_is_as_large_as_its_busiest_moment_at_the_heaviest_scale() 
 
 
 def test_the_help_says_how_large_a_warm_up_of_a_trace_is_at_most() -> None:
-    told = OnlineSettings.model_fields["warmup"].description
-    assert told is not None and f"of a trace those up to {MAX_WARMUP_BATCH};" in told
+    description = OnlineSettings.model_fields["warmup"].description
+    assert description is not None and f"of a trace those up to {MAX_WARMUP_BATCH};" in description
 
 
 @given(
@@ -90,9 +90,9 @@ def test_the_warm_up_fits_every_context_that_the_load_fits(
 ) -> None:
     input_len = max(1, min(context - 1, round(share * context)))
     load = closed(concurrency, context=context, input_len=input_len, output_len=context - input_len)
-    for one in (request for wave in load.warmup_waves(0) for request in wave):
-        assert len(one.prompt) >= 1 and one.output_tokens >= 1
-        assert len(one.prompt) + one.output_tokens <= context
+    for request in (request for wave in load.warmup_waves(0) for request in wave):
+        assert len(request.prompt) >= 1 and request.output_tokens >= 1
+        assert len(request.prompt) + request.output_tokens <= context
 
 
 def test_warm_up_prompts_are_in_no_load_and_in_no_other_wave() -> None:
@@ -109,11 +109,11 @@ def test_a_number_of_requests_or_none() -> None:
 
 def test_a_cell_is_its_scale_and_its_seed() -> None:
     load = workload(n=20)
-    one, same, other = (load.requests(TraceLoad(scale=0.5), seed, 0) for seed in (3, 3, 4))
-    assert [a.prompt.tolist() for a in one] == [a.prompt.tolist() for a in same]
-    assert all(a.prompt[:8].tolist() != b.prompt[:8].tolist() for a, b in zip(one, other, strict=True))
+    first, same, other = (load.requests(TraceLoad(scale=0.5), seed, 0) for seed in (3, 3, 4))
+    assert [a.prompt.tolist() for a in first] == [a.prompt.tolist() for a in same]
+    assert all(a.prompt[:8].tolist() != b.prompt[:8].tolist() for a, b in zip(first, other, strict=True))
     slow = load.requests(TraceLoad(scale=2.0), 3, 0)
-    assert [a.t_sched_s * 4 for a in one] == pytest.approx([b.t_sched_s for b in slow])
+    assert [a.t_sched_s * 4 for a in first] == pytest.approx([b.t_sched_s for b in slow])
 
 
 def test_a_closed_loop_is_described() -> None:
@@ -144,13 +144,13 @@ def test_a_rate_has_its_own_times_and_lengths_whatever_the_prompts() -> None:
     """Of two engines whose prompts differ, as a running server's do, everything else is the same."""
     load = workload(request_rate=[2, 8], n=40, input_len="uniform:5:50", output_len="uniform:1:9")
     light, heavy = load.settings.loads
-    one, other = load.requests(heavy, 1, shape_seed=7), load.requests(heavy, 2, shape_seed=7)
-    shapes = [[(r.t_sched_s, len(r.prompt), r.output_tokens) for r in asked] for asked in (one, other)]
+    first, second = load.requests(heavy, 1, shape_seed=7), load.requests(heavy, 2, shape_seed=7)
+    shapes = [[(r.t_sched_s, len(r.prompt), r.output_tokens) for r in asked] for asked in (first, second)]
     assert shapes[0] == shapes[1]
-    assert one[0].prompt.tolist() != other[0].prompt.tolist()
-    assert {len(r.prompt) for r in one} <= set(range(5, 51)) and len({len(r.prompt) for r in one}) > 10
+    assert first[0].prompt.tolist() != second[0].prompt.tolist()
+    assert {len(r.prompt) for r in first} <= set(range(5, 51)) and len({len(r.prompt) for r in first}) > 10
     longer = load.requests(light, 1, shape_seed=8)
-    assert {len(r.prompt) for r in longer} != {len(r.prompt) for r in one}
+    assert {len(r.prompt) for r in longer} != {len(r.prompt) for r in first}
     record = load.record
     assert record.requests == 80 and "8 requests/s (poisson)" in record.origin
     assert 5 * 80 <= record.input_tokens <= 50 * 80

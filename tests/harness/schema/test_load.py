@@ -30,8 +30,8 @@ RAMPS = st.builds(Ramp, from_req_per_s=POSITIVE, to_req_per_s=POSITIVE, seconds=
 @given(st.one_of([st.lists(kind, min_size=1) for kind in (TRACES, CLOSED, RATES, RAMPS)]))
 def test_loads_ascend_by_their_value_and_the_heaviest_ends_them(loads: list[Load]) -> None:
     ascending, heavier = sorted(set(loads)), from_light_to_heavy(loads)
-    assert [one.value for one in ascending] == sorted(one.value for one in set(loads))
-    values = [one.value for one in heavier]
+    assert [load.value for load in ascending] == sorted(load.value for load in set(loads))
+    values = [load.value for load in heavier]
     assert values == sorted(values, reverse=isinstance(loads[0], TraceLoad))
     assert heaviest(loads) == heavier[-1]
 

@@ -1,4 +1,4 @@
-"""The machine during a measurement: what is ours, what is foreign, what the clocks did."""
+"""The machine during a measurement: load of this run, load of other programs, and clocks."""
 
 from __future__ import annotations
 

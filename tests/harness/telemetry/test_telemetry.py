@@ -1,4 +1,4 @@
-"""What machine and versions: strict JSON, null where nothing is known."""
+"""Machine and versions in strict JSON, null where something is unknown."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ pytestmark = pytest.mark.integration
 
 
 def test_environment_is_strict_json():
-    told: dict[str, Any] = machine.environment()
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
-    assert told["cpu"]["usable_cores"] == len(os.sched_getaffinity(0))
-    assert 0 < told["memory_available"] <= told["memory_total"]
+    reported: dict[str, Any] = machine.environment()
+    assert json.loads(json.dumps(reported, allow_nan=False)) == reported
+    assert reported["cpu"]["usable_cores"] == len(os.sched_getaffinity(0))
+    assert 0 < reported["memory_available"] <= reported["memory_total"]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_versions_come_from_the_engines():
     ],
 )
 def test_gpus_are_those_that_cuda_shows(monkeypatch, visible, seen):
-    """Its list ends at the first name that is no device, or that could be two."""
+    """The list of visible devices ends at the first name that is no device or fits two."""
     uuids = ["GPU-aa12", "GPU-aa34", "GPU-cc56"]
 
     def by_index(index):

@@ -39,10 +39,10 @@ def test_taken_rows_start_at_zero() -> None:
 
 
 def test_columns_of_different_length_are_refused() -> None:
-    one = np.zeros(1, dtype=np.int64)
+    tokens = np.zeros(1, dtype=np.int64)
     with pytest.raises(ValueError, match="length"):
-        Trace("t", np.zeros(2), one, one)
+        Trace("t", np.zeros(2), tokens, tokens)
     with pytest.raises(ValueError, match="ascend"):
-        Trace("t", np.ones(1), one, one)
+        Trace("t", np.ones(1), tokens, tokens)
     with pytest.raises(ValueError, match="block_size"):
-        Trace("t", np.zeros(1), one, one, blocks=((1,),))
+        Trace("t", np.zeros(1), tokens, tokens, blocks=((1,),))

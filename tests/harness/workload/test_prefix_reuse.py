@@ -20,7 +20,7 @@ BLOCK = 16
 def test_by_the_definition(bits: list[list[int]], rest: int) -> None:
     """The longest run of whole blocks at the head that any earlier prompt has at its head, by comparing all
     with all; and never the last token of a prompt."""
-    prompts = [np.array([bit for bit in one for _ in range(BLOCK)] + [9] * rest, np.int32) for one in bits]
+    prompts = [np.array([bit for bit in own for _ in range(BLOCK)] + [9] * rest, np.int32) for own in bits]
     for index, (prompt, found) in enumerate(zip(prompts, reusable_tokens(prompts), strict=True)):
         shared = 0
         for earlier in prompts[:index]:
@@ -37,7 +37,7 @@ def test_by_the_definition(bits: list[list[int]], rest: int) -> None:
 def test_prompts_of_a_trace_share_what_its_hashes_say(blocks: list[list[int]], size: int) -> None:
     """With one token after whole blocks, the hit rate is that of the trace's blocks."""
     trace = Trace.build(
-        "t", range(len(blocks)), [size * len(one) + 1 for one in blocks], [1] * len(blocks),
+        "t", range(len(blocks)), [size * len(own) + 1 for own in blocks], [1] * len(blocks),
         blocks=tuple(map(tuple, blocks)), block_size=size,
     )  # fmt: skip
     found = reusable_tokens(request.prompt for request in open_loop(trace, 1.0, VOCAB, seed=1))

@@ -66,7 +66,7 @@ def expected(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 def run(case: Case, *, cpu_kernels: bool) -> tuple[torch.Tensor, torch.Tensor, Attention]:
-    """What attention gives for the new tokens, what it should give, and who gave it."""
+    """The attention's result for the new tokens, the expected one, and the kernel's name."""
     rng = np.random.default_rng(case.seed)
     generator = torch.Generator().manual_seed(case.seed)
     config = config_of(case)

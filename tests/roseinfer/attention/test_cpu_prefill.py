@@ -1,4 +1,4 @@
-"""Attention of prompts, in C++ and in PyTorch, against the same written out in float64."""
+"""Attention of prompts, in C++ and in PyTorch, against the definition in float64."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_no_request_starves(config: EngineConfig, seed: int, rate: float) -> Non
 
 
 def test_thousands_of_requests_in_virtual_time() -> None:
-    """An hour's load goes by in seconds, at the rate at which it came."""
+    """An hour of load is simulated in seconds, and its rate is that of the arrivals."""
     requests = uniform(2000, 1.0, 64, 8, seed=1)
     done = simulate(EngineConfig(), requests, GPT2_ON_H200).replayed
     assert done.duration == pytest.approx(requests[-1].at, abs=1)
@@ -116,7 +116,7 @@ def test_a_request_that_cannot_fit_is_refused() -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """Measured on the tiny model; what its steps cost then serves the simulation."""
+    """Step times are measured on the tiny model, then used by the simulation."""
     cost = tmp_path / "cost.json"
     common = ["bench-scheduler", "--num-requests", "6", "--input-len", "20", "--output-len", "4"]
     engine = ["--device", "cpu", "--no-warmup", "--max-model-len", "64", "--kv-tokens", "512"]

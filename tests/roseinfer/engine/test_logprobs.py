@@ -128,8 +128,8 @@ def test_against_transformers(gpt2_folder: Path, switches: dict[str, object]) ->
         with torch.inference_mode():
             logits = reference(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
         expected = torch.log_softmax(logits.double(), -1)
-        at = torch.tensor([one.tokens[: 1 + params.logprobs] for one in reported])
-        values = torch.tensor([one.values[: 1 + params.logprobs] for one in reported], dtype=torch.float64)
+        at = torch.tensor([step.tokens[: 1 + params.logprobs] for step in reported])
+        values = torch.tensor([step.values[: 1 + params.logprobs] for step in reported], dtype=torch.float64)
         assert (values - expected.gather(-1, at)).abs().max() < 1e-4
         if params.logprobs:
             assert (values[:, 1:] - expected.topk(params.logprobs).values).abs().max() < 1e-4
@@ -159,4 +159,4 @@ def test_who_asks_changes_no_token(engine: Engine, silent: list[list[int]], aski
     assert [tokens for tokens, _ in answers] == silent
     for k, (tokens, reported) in zip(asking, answers, strict=True):
         assert len(reported) == (0 if k is None else len(tokens))
-        assert all(len(one.tokens) > k for one in reported if k is not None)
+        assert all(len(step.tokens) > k for step in reported if k is not None)

@@ -30,7 +30,7 @@ steps = st.lists(
 def test_every_step_takes_its_own_arrays(
     steps: list[tuple[list[tuple[int, int]], bool]], pinned: bool
 ) -> None:
-    """And all lines of the table that changed since the last one that took any."""
+    """Also all lines of the block table that changed since the last step that took some."""
     lines = Lines(ROWS, WIDTH)
     box = Inbox(WORDS + lines.size, DEVICE, pinned=pinned and CUDA)
     table, taken = (

@@ -91,7 +91,7 @@ def test_a_flush_forgets_prefixes_and_ends_no_request(gpt2_folder: Path, plain: 
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_requests_that_leave_at_any_step_leave_nothing(gpt2_folder: Path, overlap: bool) -> None:
-    """Others' answers are not touched, and every block is free in the end."""
+    """Answers of other requests do not change, and every block is free at the end."""
     llm = load(
         gpt2_folder, prefix_cache=True, overlap_schedule=overlap, chunked_prefill_size=48, kv_tokens=600
     )

@@ -47,7 +47,7 @@ def test_frames_survive_any_split(payloads: list[bytes], data: st.DataObject) ->
 
 
 def test_both_ways_between_two_front_ends_and_the_engine() -> None:
-    """Each gets what is meant for it, in order; the engine learns when the first front end goes."""
+    """Each front end gets its own messages, in order; the engine notices when the first front end ends."""
     pairs = [socket.socketpair() for _ in range(2)]
     at_engine: list[list[object]] = [[], []]
 
@@ -103,7 +103,7 @@ def test_both_ways_between_two_front_ends_and_the_engine() -> None:
 
 
 def test_a_front_end_that_does_not_read_never_blocks_the_engine() -> None:
-    """What it is sent is kept up to the limit, and comes whole once it reads."""
+    """Messages to it are kept up to the limit, and arrive whole once it reads."""
     (first, at_first), (second, at_second) = socket.socketpair(), socket.socketpair()
     with first, second, at_first, at_second:
         channels: EngineChannels[ToEngine] = EngineChannels(
@@ -144,7 +144,7 @@ def test_a_step_is_split_without_loss(owners: list[int], data: st.DataObject) ->
         assert mine == sorted(mine), "in the order of the step"
         seen |= dict(zip(mine, np.frombuffer(message.tokens, np.int64).tolist(), strict=True))
         ended |= {end.id for end in message.finished}
-        started |= {one.id for one in message.begun}
+        started |= {begun.id for begun in message.begun}
         assert {end.id for end in (*message.finished, *message.begun)} <= set(mine)
     assert seen == dict(zip(ids.tolist(), tokens.tolist(), strict=True))
     assert ended == ends and started == starts

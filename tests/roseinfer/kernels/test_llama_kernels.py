@@ -114,7 +114,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_model_of_these_kernels_is_the_plain_one(folder: Path) -> None:
-    """Prompts, one of them behind cached tokens, beside requests that decode; then all of them decode."""
+    """Prompts, one of them after cached tokens, beside requests that decode; then all of them decode."""
     shape = config.read(folder)
     assert isinstance(shape, LlamaConfig)
     made = [

@@ -1,4 +1,4 @@
-"""Who holds which block, over random traffic."""
+"""The owners of blocks, over random traffic."""
 
 from __future__ import annotations
 

@@ -27,13 +27,14 @@ def hashes(cache: PrefixCache, prompt: np.ndarray) -> list[bytes]:
 
 def test_a_hash_covers_everything_before_it() -> None:
     _, cache = make()
-    one, other = hashes(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8)), hashes(cache, tokens(0, 2, 3, 4, 5, 6, 7, 8))
-    assert len(one) == 2 and not set(one) & set(other)
+    first = hashes(cache, tokens(1, 2, 3, 4, 5, 6, 7, 8))
+    second = hashes(cache, tokens(0, 2, 3, 4, 5, 6, 7, 8))
+    assert len(first) == 2 and not set(first) & set(second)
     grown = hashes(cache, tokens(1, 2, 3, 4, 5))
-    assert grown == one[:1]
+    assert grown == first[:1]
     cache.hash(grown, tokens(1, 2, 3, 4, 5, 6, 7, 8, 9))
-    assert grown == one
-    assert hashes(make()[1], tokens(1, 2, 3, 4)) != one[:1], "the key belongs to one cache"
+    assert grown == first
+    assert hashes(make()[1], tokens(1, 2, 3, 4)) != first[:1], "the key belongs to one cache"
 
 
 def test_the_longest_chain_is_found_and_the_last_token_is_left_to_compute() -> None:
@@ -58,24 +59,24 @@ def test_what_is_evicted_or_flushed_is_not_found() -> None:
     keys, blocks = hashes(cache, np.arange(12, dtype=np.int32)), allocator.allocate(3)
     cache.insert(keys, blocks)
     allocator.release(blocks)
-    other = allocator.allocate(1)
+    second = allocator.allocate(1)
     assert [reuse.tokens for reuse in cache.find(keys, 12)] == [8], "the end of the chain goes first"
     cache.check()
     cache.flush()
     assert [reuse.tokens for reuse in cache.find(keys, 12)] == [0]
     assert allocator.num_evictable == 0
-    allocator.release(other)
+    allocator.release(second)
     allocator.check()
 
 
 def test_equal_blocks_of_two_requests_are_kept_once() -> None:
     allocator, cache = make(2)
-    keys, one, other = hashes(cache, tokens(1, 2, 3, 4)), allocator.allocate(1), allocator.allocate(1)
-    cache.insert(keys, one)
-    cache.insert(keys, other)
-    allocator.release(other)
+    keys, first, second = hashes(cache, tokens(1, 2, 3, 4)), allocator.allocate(1), allocator.allocate(1)
+    cache.insert(keys, first)
+    cache.insert(keys, second)
+    allocator.release(second)
     assert allocator.num_evictable == 0 and allocator.num_free == 1
-    allocator.release(one)
+    allocator.release(first)
     assert allocator.num_evictable == 1
     cache.check()
     allocator.check()

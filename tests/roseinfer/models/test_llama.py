@@ -48,7 +48,7 @@ def test_norm_and_swiglu(rows: int, vectors: int, dtype: torch.dtype, scale: flo
     dtype=st.sampled_from(list(TOLERANCE)), normed=st.booleans(), seed=st.integers(0, 99),
 )  # fmt: skip
 def test_rotate(rows: int, heads: int, dim: int, dtype: torch.dtype, normed: bool, seed: int) -> None:
-    """On a part of a wider tensor, whose other part stays as it is."""
+    """On a part of a wider tensor; the other part does not change."""
     generator = torch.Generator().manual_seed(seed)
     qkv = torch.randn(rows, heads + 3, dim, generator=generator).to(dtype)
     gain = torch.randn(heads, dim, generator=generator).to(dtype) if normed else None

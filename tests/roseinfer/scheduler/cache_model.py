@@ -190,7 +190,7 @@ SETUPS = st.builds(Setup, st.integers(11, 40), st.integers(1, 8), POLICIES, st.b
 
 @dataclass
 class Outcome:
-    """What came of the requests."""
+    """The tokens and times of the requests."""
 
     answers: dict[int, list[int]] = field(default_factory=dict)
     ended: Counter[int] = field(default_factory=Counter)

@@ -77,7 +77,7 @@ def test_a_prompt_that_is_cached_whole_computes_one_token_in_a_copied_block() ->
 
 
 def test_decoding_requests_take_turns() -> None:
-    """With room for two of six in a step, none is ever late by more than a turn."""
+    """Where a step has room for two of six requests, none waits for more than one turn of the others."""
     jobs = [Job(0, 0, 1, 12, 0, True, 0, None)] * 6
     setup = Setup(40, 6, Policies(2, 6, 64), prefix_cache=False, overlap=False)
     made: Counter[int] = Counter()
@@ -97,7 +97,7 @@ def test_decoding_requests_take_turns() -> None:
 def test_decoding_continues_whatever_arrives(
     short: list[tuple[int, int]], prompts: int, rows: int, overlap: bool
 ) -> None:
-    """Prompts that keep the turn, of answers so short that they never fill the rows."""
+    """Prompts are computed step after step, as their answers are too short to fill the rows."""
     jobs = [Job(0, 0, 4, 20, 0, True, 0, None)]
     jobs += [
         Job(0, 0, 4, tokens, 0, True, after, None) for tokens, after in sorted(short, key=lambda s: s[1])
@@ -122,7 +122,7 @@ def test_the_first_in_the_queue_is_passed_a_bounded_number_of_times() -> None:
 
 @dataclass(frozen=True)
 class NextTurn(Job):
-    """Goes on from what the same request without this was answered, with a word of its own."""
+    """Continues the answer that the same request got before, with another word."""
 
     def prompt(self, id: int) -> np.ndarray:
         return np.array([*super().prompt(0), *super().answer_to(super().prompt(0)), 1], dtype=np.int32)
@@ -131,7 +131,7 @@ class NextTurn(Job):
 @given(own=st.integers(1, 8), max_tokens=st.integers(1, 12), overlap=st.booleans())
 @settings(max_examples=40)
 def test_the_next_turn_of_a_conversation_finds_the_answer(own: int, max_tokens: int, overlap: bool) -> None:
-    """All but the answer's last token, whose keys and values are not computed, as far as it fills blocks."""
+    """All whole blocks of the prompt and of the answer without its last token."""
     first = Job(0, 8, own, max_tokens, 0, False, 0, None)
     turns = [first, NextTurn(0, 8, own, max_tokens, 0, False, 30, None)]
     outcome = serve(Setup(20, 2, Policies(2, 2, 64), prefix_cache=True, overlap=overlap), turns)

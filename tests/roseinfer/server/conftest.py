@@ -86,7 +86,7 @@ class Serving:
         return load
 
     def becomes_idle(self, seconds: float = 60) -> bool:
-        """Whether the engine gets rid of every request and every block."""
+        """Whether the engine has no request and every block is free, after a while."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if not self.load()["inflight"] and self.request("/integrity").status == 200:

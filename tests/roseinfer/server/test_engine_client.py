@@ -32,7 +32,7 @@ pytestmark = pytest.mark.integration
 
 
 class Kept:
-    """Keeps what it is given; `fails_in`: the method that raises."""
+    """Keeps the calls that it gets; `fails_in`: the method that raises."""
 
     def __init__(self, ended: asyncio.Event, fails_in: str = "") -> None:
         self._ended, self._fails_in = ended, fails_in
@@ -76,7 +76,7 @@ def test_an_error_in_one_answer_ends_that_answer_alone(text_model: Any) -> None:
             engine.send(0, Tokens(ids.tobytes(), np.array([5, 6, 7]).tobytes(), finished))
         await ended.wait()
         assert whole.tokens == [7, 7] and whole.error is None
-        assert [one.error.status for one in broken if one.error is not None] == [500, 500]
+        assert [message.error.status for message in broken if message.error is not None] == [500, 500]
         assert client.alive and not died.is_set()
         client.stop()
         theirs.close()
@@ -85,7 +85,7 @@ def test_an_error_in_one_answer_ends_that_answer_alone(text_model: Any) -> None:
 
 
 def test_questions_end_whatever_the_engine_does(text_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that cannot be sent leaves nobody waiting, and one without an answer ends; later ones are right."""
+    """A message that cannot be sent or is not answered ends its call, and later ones work."""
     monkeypatch.setattr(engine_client, "ANSWER_TIMEOUT", 0.2)
 
     async def test() -> None:

@@ -90,7 +90,7 @@ def test_a_text_within_a_limit_is_encoded_and_no_other(
 
 @pytest.mark.parametrize("character", ["a", " ", "\u20ac", "\n"])
 def test_a_long_text_is_refused_by_its_beginning(tokenizer: Tokenizer, character: str) -> None:
-    """Also where its tokens are as long as there are any."""
+    """Also with the longest tokens of the vocabulary."""
     counting = Counting(tokenizer._tokenizer)
     assert counting.encode_within(100, character * 5_000_000) is None
     assert counting.characters < 500_000
@@ -126,7 +126,7 @@ def test_names_of_sentencepiece_tokens(ids: list[int]) -> None:
 
 @given(ids=PIECE_IDS, strip=st.booleans())
 def test_byte_fallback_is_one_decoding_of_all_bytes(ids: list[int], strip: bool) -> None:
-    """Which is the library's too, but where bytes are malformed: it gives up those beside them as well."""
+    """The library's text is the same except beside malformed bytes, where it drops valid ones too."""
     fast = sentencepiece(*TO_TEXT, *([decoders.Strip(" ", 1, 0)] if strip else []))
     tokenizer = Tokenizer(fast)
     assert tokenizer.vocabulary is not None
@@ -138,7 +138,7 @@ def test_byte_fallback_is_one_decoding_of_all_bytes(ids: list[int], strip: bool)
 
 @given(ids=PIECE_IDS)
 def test_a_decoder_of_any_kind_shows_all_and_never_fails(ids: list[int]) -> None:
-    """Also where a token changes the text before it; what is kept comes at the end."""
+    """Also where a token changes the text before it; text that was held back comes at the end."""
     fast = sentencepiece(decoders.ByteFallback(), decoders.Metaspace())
     tokenizer = Tokenizer(fast)
     assert tokenizer.vocabulary is None

@@ -63,8 +63,8 @@ def test_the_command_is_one_that_its_parser_takes(tmp_path: Path, ref: str, reus
     given = dict(zip(argv[5::2], argv[6::2], strict=True))
     assert given.keys() <= OPTIONS
     assert (given["--port"], given["--max_seq_len"], given["--backend"]) == ("8000", "1024", "pytorch")
-    told = yaml.safe_load(Path(given["--extra_llm_api_options"]).read_text())
-    assert told == {"dtype": "float16", "kv_cache_config": {"enable_block_reuse": reuse}}
+    options = yaml.safe_load(Path(given["--extra_llm_api_options"]).read_text())
+    assert options == {"dtype": "float16", "kv_cache_config": {"enable_block_reuse": reuse}}
 
 
 def test_gpt2_needs_the_other_backend(tmp_path: Path):

@@ -25,8 +25,10 @@ RECORD = LaunchRecord(engine="vllm", label="vLLM", version="1")
 
 
 def test_is_ready_inside_and_gone_after(fake):
-    def facts(told: SelfReport) -> dict[str, Fact]:
-        return told.from_log("max_batch", r"batch: (\d+)") | told.from_page("/info", {"threads": "threads"})
+    def facts(report: SelfReport) -> dict[str, Fact]:
+        return report.from_log("max_batch", r"batch: (\d+)") | report.from_page(
+            "/info", {"threads": "threads"}
+        )
 
     with EngineServer(fake.launch(), RECORD, fake.log, pages=["/info"], facts=facts) as server:
         assert get(server.target, "/health") is not None

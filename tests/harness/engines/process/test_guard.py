@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 def test_an_engine_starts_where_the_kernel_refuses_its_niceness(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Of its session, that is; as it does for users other than root who start two within 100 ms."""
+    """As the kernel does for users who are not root and start two sessions within 100 ms."""
     monkeypatch.setattr(guard, "AUTOGROUP", tmp_path)  # a folder cannot be written to
     order = guard.Order(
         argv=[sys.executable, "-c", "import os; print(os.nice(0))"], env=dict(os.environ),
@@ -29,7 +29,7 @@ def test_an_engine_starts_where_the_kernel_refuses_its_niceness(
 
 
 def test_an_engine_does_not_inherit_that_the_guard_ignores_interrupts(tmp_path: Path) -> None:
-    """It would be waited for until its grace is over, and killed."""
+    """With SIGINT ignored it would be killed at the end of its grace period."""
     asks = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     log = tmp_path / "log"
     tree = Guarded("it", [sys.executable, "-c", asks], os.environ, log)

@@ -1,4 +1,4 @@
-"""The plan for more repeats, as it is shown."""
+"""The advice how many repeats are needed."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_pipelined_requests_whose_answers_nobody_reads(single: Any, path: bytes)
 
 
 def test_pipelined_bodies(single: Any) -> None:
-    """Behind an answer that takes a while."""
+    """After an answer that takes a while."""
     slow = json.dumps({"prompt": [1], "max_tokens": 900, "ignore_eos": True}).encode()
     body = b"{" + b" " * (8 * MIB)
     with connect(single) as client, highest(single) as risen:
@@ -134,7 +134,7 @@ def test_heads_and_framing_have_an_end(single: Any, sent: bytes) -> None:
 
 
 def test_a_full_server_says_when_to_ask_again(serve: Any) -> None:
-    """And still answers small requests; there is room again when the others have left."""
+    """It still answers small requests, and has room again when the others have left."""
     server = serve("--frontend-processes", "1", "--max-buffered-mib", "8")
     half = POST + b"content-length: %d\r\n\r\n" % (6 * MIB) + b" " * (5 * MIB)
     body = {"prompt": "a" * 100_000, "max_tokens": 1}

@@ -21,6 +21,6 @@ def test_every_form(serving: Any, byte_by_byte: bool) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name[:30])
 def test_the_list_can_find_something(case: Case) -> None:
-    """No case is content with every server."""
+    """Each case finds fault with a server that answers everything alike."""
     answers = [Answers([200] * (case.answers + 4)), Answers([200], hangs=True), Answers([500, 500])]
     assert all(judge(case, each) for each in answers)

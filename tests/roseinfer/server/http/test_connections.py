@@ -116,7 +116,9 @@ def test_an_offer_of_another_protocol_changes_nothing(cuts: list[int], chunked: 
         for start, end in zip([0, *ends], [*ends, len(data)], strict=True):
             incoming.feed(data[start:end])
         assert not incoming.receiving
-        seen.append([(one.method, one.path, bytes(one.body), one.keep_alive) for one in taken])
+        seen.append(
+            [(request.method, request.path, bytes(request.body), request.keep_alive) for request in taken]
+        )
     assert seen[0] == seen[1] and len(seen[0]) == 4
 
 
@@ -143,7 +145,7 @@ def test_what_is_no_http(serving: Any) -> None:
 
 
 def test_a_client_that_reads_late_gets_everything(serving: Any) -> None:
-    """And others do not wait for it."""
+    """Other connections do not wait for it."""
     body = {"prompt": [7] * 3, "max_tokens": 200, "n": 8, "ignore_eos": True, "return_token_ids": True}
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)

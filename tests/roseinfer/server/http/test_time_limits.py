@@ -75,7 +75,7 @@ class Served:
         return ours
 
     def later(self, seconds: float) -> None:
-        """As if `seconds` had passed and the sweep came by."""
+        """As if `seconds` had passed before the next sweep."""
         self.connection.check(time.monotonic() + seconds)
 
 
@@ -165,7 +165,7 @@ def test_who_does_not_read_a_stream_is_dropped() -> None:
 
 
 def test_who_reads_slowly_is_not_dropped() -> None:
-    """Neither while a stream waits for it, nor after a whole answer that is too large for the buffers."""
+    """Both while a stream waits for it and after a whole answer that is too large for the buffers."""
 
     async def read(served: Served, client: socket.socket) -> None:
         for turn in range(1, 5):

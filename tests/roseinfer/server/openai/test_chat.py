@@ -53,15 +53,17 @@ def test_chat(serve: Any, text_model: Any, tmp_path: Path) -> None:
     reported = chat(TALK, max_tokens=12, logprobs=True, top_logprobs=2).json["choices"][0]["logprobs"]
     chunks = chat(TALK, max_tokens=12, logprobs=True, top_logprobs=2, stream=True).events
     parts = [chunk["choices"][0]["logprobs"]["content"] for chunk in chunks]
-    assert reported == {"content": [one for part in parts for one in part], "refusal": None}
+    assert reported == {"content": [entry for part in parts for entry in part], "refusal": None}
     assert len(reported["content"]) == 12
-    for one in reported["content"]:
-        assert one.keys() == {"token", "logprob", "bytes", "top_logprobs"} and len(one["top_logprobs"]) == 2
-        assert one["top_logprobs"][0] == {name: one[name] for name in ("token", "logprob", "bytes")}
-    answered = b"".join(bytes(one["bytes"]) for one in reported["content"])
+    for entry in reported["content"]:
+        assert (
+            entry.keys() == {"token", "logprob", "bytes", "top_logprobs"} and len(entry["top_logprobs"]) == 2
+        )
+        assert entry["top_logprobs"][0] == {name: entry[name] for name in ("token", "logprob", "bytes")}
+    answered = b"".join(bytes(entry["bytes"]) for entry in reported["content"])
     assert answered.decode(errors="replace") == text_model.text(expected)
     bare = chat(TALK, max_tokens=12, logprobs=True).json["choices"][0]["logprobs"]["content"]
-    assert [one | {"top_logprobs": []} for one in reported["content"]] == bare
+    assert [entry | {"top_logprobs": []} for entry in reported["content"]] == bare
 
     whole = chat(TALK).json
     assert whole["usage"]["total_tokens"] == 96, "without a limit, the answer fills the context"

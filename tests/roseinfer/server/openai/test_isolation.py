@@ -1,4 +1,4 @@
-"""Answers are one's own: what others ask at the same time changes nothing in them."""
+"""An answer does not depend on the requests of others at the same time."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def expected_of(model: Any, prompt: list[int], k: int, form: type[Logprobs]) -> 
 
 def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """The logprobs of all chunks of an answer."""
-    return {name: [one for part in parts for one in part[name]] for name in parts[0]}
+    return {name: [entry for part in parts for entry in part[name]] for name in parts[0]}
 
 
 def close(a: Any, b: Any) -> bool:
@@ -135,14 +135,16 @@ def test_offsets_are_where_characters_begin(text: str) -> None:
 def test_bytes_of_a_chat_are_its_text(tokens: list[int]) -> None:
     """Any tokens, malformed UTF-8 too; a special token and ids outside the vocabulary have no bytes."""
     listed, text = answer_logprobs(tokens, ChatLogprobs)
-    assert bytes(byte for one in listed.content for byte in one.bytes or ()).decode(errors="replace") == text
-    for token, one in zip(tokens, listed.content, strict=True):
-        first, *others = one.top_logprobs
-        assert (first.token, first.logprob, first.bytes) == (one.token, one.logprob, one.bytes)
-        assert [other.token for other in others] == [","] and one.logprob == -0.5
-        assert (one.bytes is None) == (token > 50255)
+    assert (
+        bytes(byte for entry in listed.content for byte in entry.bytes or ()).decode(errors="replace") == text
+    )
+    for token, entry in zip(tokens, listed.content, strict=True):
+        first, *others = entry.top_logprobs
+        assert (first.token, first.logprob, first.bytes) == (entry.token, entry.logprob, entry.bytes)
+        assert [other.token for other in others] == [","] and entry.logprob == -0.5
+        assert (entry.bytes is None) == (token > 50255)
         if token > 50255:
-            assert one.token == ("<|endoftext|>" if token == 50256 else f"token_id:{token}")
+            assert entry.token == ("<|endoftext|>" if token == 50256 else f"token_id:{token}")
 
 
 def test_tokens_with_equal_names_keep_the_likelier() -> None:

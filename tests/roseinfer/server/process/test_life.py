@@ -46,7 +46,7 @@ def leave(server: Any, index: int) -> None:
 
 
 def test_hundreds_of_clients_leave(serving: Any, text_model: Any) -> None:
-    """Answered in full they would be 270,000 tokens."""
+    """Their whole answers would have 270,000 tokens."""
     with ThreadPoolExecutor(50) as pool:
         list(pool.map(lambda index: leave(serving, index), range(300)))
     assert serving.becomes_idle()
@@ -68,7 +68,7 @@ def test_load_shows_what_runs(serving: Any) -> None:
 
 
 def test_engine_killed(serve: Any) -> None:
-    """Answers under way end with an error, the server ends by itself, and says why."""
+    """Unfinished answers end with an error, the server ends by itself, and says why."""
     server = serve()
     stream, whole = connect(server, 0), connect(server, 1, stream=False)
     first_chunk(stream)
@@ -85,7 +85,7 @@ def test_engine_killed(serve: Any) -> None:
 
 
 def test_front_end_killed(serve: Any) -> None:
-    """Nobody is left with a server that answers some and not others."""
+    """A server that answers only some of its clients ends."""
     server = serve("--frontend-processes", "3")
     clients = [connect(server, index) for index in range(6)]
     for client in clients:
@@ -104,7 +104,7 @@ def test_connections_are_shared_evenly(serve: Any) -> None:
 
     def open_connections() -> list[int]:
         return [
-            sum(one.status == "ESTABLISHED" for one in process.net_connections("tcp"))
+            sum(connection.status == "ESTABLISHED" for connection in process.net_connections("tcp"))
             for process in processes
         ]
 
@@ -125,7 +125,7 @@ def test_connections_are_shared_evenly(serve: Any) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_stop(serve: Any, number: signal.Signals) -> None:
-    """With answers under way; the engine, which Ctrl-C does not reach, ends too."""
+    """With unfinished answers; the engine, which Ctrl-C does not reach, ends too."""
     server = serve()
     clients = [connect(server, index) for index in range(4)]
     first_chunk(clients[0])
