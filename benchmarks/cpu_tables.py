@@ -128,8 +128,8 @@ def head(title: str, repeats: int, results: OnlineResults) -> str:
     return (
         f"# {title}\n\n{cpu['model']}, {cpu['usable_cores']} cores that client and engines share; "
         f"{', '.join(versions)}; bf16, {plural(repeats, 'repeat')} of each, every one with a fresh "
-        "server. After a value come its change against the first row, the 95 % interval of that, and the "
-        "verdict, which holds at 5 % for all comparisons of the run together. "
+        "server. After a value come its change against the first row, the 95 % interval of that change, and "
+        "the verdict at 5 %, corrected for all comparisons of the run. "
         f"{DASH}: the sample is too small.\n"
     )
 
