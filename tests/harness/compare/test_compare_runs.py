@@ -50,11 +50,14 @@ def test_verdicts_hold_for_all_engines_and_loads_together(make):
     assert together.comparisons == len(together.differences) == 52
     assert [alone[label].comparisons for label in alone] == [26, 26]
     pairs = [
-        (one, next(d for d in alone[one.engine_a].differences if (d.load, d.metric, d.statistic) == place))
-        for one in together.differences
-        for place in [(one.load, one.metric, one.statistic)]
+        (
+            joint,
+            next(d for d in alone[joint.engine_a].differences if (d.load, d.metric, d.statistic) == place),
+        )
+        for joint in together.differences
+        for place in [(joint.load, joint.metric, joint.statistic)]
     ]
-    assert all(one.adjusted_p >= other.adjusted_p for one, other in pairs)
+    assert all(joint.adjusted_p >= other.adjusted_p for joint, other in pairs)
     smallest, before = min(pairs, key=lambda pair: pair[0].adjusted_p)
     assert smallest.adjusted_p == pytest.approx(52 / 26 * before.adjusted_p)  # Holm's first step
 

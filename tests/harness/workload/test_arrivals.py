@@ -47,10 +47,10 @@ def test_the_same_seed_gives_the_same_times_and_more_of_them_begin_alike(
 
 
 @given(SEEDS, SEEDS, RATES)
-def test_seeds_share_nothing(one: int, other: int, rate: float) -> None:
-    assume(one != other)
+def test_seeds_share_nothing(first: int, second: int, rate: float) -> None:
+    assume(first != second)
     load = RequestRate(req_per_s=rate)
-    a, b = (np.diff(arrival_times(load, seed, 50)) for seed in (one, other))
+    a, b = (np.diff(arrival_times(load, seed, 50)) for seed in (first, second))
     assert len(np.intersect1d(a, b)) == 0
 
 

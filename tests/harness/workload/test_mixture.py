@@ -72,7 +72,11 @@ def test_the_same_seed_gives_the_same_requests(seed: int, rate: float, n: int, s
         TrafficClient("b", 1.0, "Weibull", 0.7, some, some),
     )
     mixture = Mixture("x", 0.0, clients, 2, "")
-    one, same = (mixture_requests(mixture, rate, seed, n, seconds) for _ in range(2))
-    assert len(one) >= n and one.arrival_s[0] == 0 and one.arrival_s[-1] >= min(seconds, one.arrival_s[-1])
+    first, same = (mixture_requests(mixture, rate, seed, n, seconds) for _ in range(2))
+    assert (
+        len(first) >= n
+        and first.arrival_s[0] == 0
+        and first.arrival_s[-1] >= min(seconds, first.arrival_s[-1])
+    )
     for column in ("arrival_s", "input_tokens", "output_tokens"):
-        np.testing.assert_array_equal(getattr(one, column), getattr(same, column))
+        np.testing.assert_array_equal(getattr(first, column), getattr(same, column))
