@@ -20,7 +20,7 @@ def spent(cpu_s: float | None, *joules: float | None, processors: float | None =
     return MachineLoad(
         seconds=8, samples=9, cpus=2, own_cpu_s=9, engine_cpu_s=cpu_s, foreign_cores_mean=0,
         foreign_cores_max=0, steal_share=0, cpu_joules=processors,
-        gpus=[GpuLoad(joules=one) for one in joules],
+        gpus=[GpuLoad(joules=energy) for energy in joules],
     )  # fmt: skip
 
 
