@@ -12,14 +12,13 @@ import torch
 from roseinfer.config import EngineConfig
 from roseinfer.engine import resolve
 from roseinfer.engine.core import Engine
-from roseinfer.request.params import SamplingParams
 
-from .conftest import LLAMAS, MARGINS, VOCAB, check_greedy, greedy, make_llama
+from .conftest import LLAMAS, MARGINS, VOCAB, greedy, make_llama
+from .schedules import Case, check_schedule
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 
 NEW = 12
-Case = tuple[list[int], list[int], torch.Tensor]
 
 
 @pytest.fixture(scope="module", params=LLAMAS)
@@ -60,29 +59,4 @@ def test_answers_do_not_depend_on_the_schedule(
     engine = Engine(EngineConfig(str(folder), device="cuda", **config))
     assert engine.info.model.fused_ops == settings.get("fused_ops", True)
     for seed in range(4):
-        rng = np.random.default_rng(seed)
-        count = int(rng.integers(3, 70))
-        which = rng.integers(0, len(cases), count)
-        arrives = np.sort(rng.integers(0, rng.integers(1, 60), count))
-        leaves = np.where(rng.random(count) < 0.15, arrives + rng.integers(0, 15, count), 1 << 30)
-        answers: list[list[int]] = [[] for _ in range(count)]
-        given, step = 0, 0
-        while given < count or engine.has_work:
-            while given < count and arrives[given] <= step:
-                prompt = np.array(cases[which[given]][0], dtype=np.int32)
-                drawn = SamplingParams(NEW, ignore_eos=True, temperature=0.9, seed=given)
-                engine.add(given, prompt, drawn if given % 7 == 6 else SamplingParams(NEW, ignore_eos=True))
-                given += 1
-            for index in np.flatnonzero(leaves == step).tolist():
-                engine.discard(index)
-            result = engine.step()
-            if result is not None:
-                for index, token in zip(result.ids.tolist(), result.tokens.tolist(), strict=True):
-                    answers[index].append(token)
-            step += 1
-        engine.check_idle()
-        for index, answer in enumerate(answers):
-            assert len(answer) == NEW or leaves[index] < 1 << 30
-            if index % 7 != 6:
-                _, expected, logits = cases[which[index]]
-                check_greedy(answer, expected, logits, MARGINS[config["dtype"]])
+        check_schedule(engine, cases, seed, MARGINS[config["dtype"]], requests=(3, 70), steps=60)
