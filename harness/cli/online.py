@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from harness.cli.command_line import clear_process_list, command_line
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
 from harness.cli.profile import profile_after, profile_only
@@ -35,6 +35,7 @@ def online(
 ) -> None:
     """Measure each engine's server under load: a trace, or a fixed number of requests in flight."""
     folder: Path | None = None
+    clear_process_list()
     with make_display(quiet) as display:
 
         def show(event: Event) -> None:
@@ -51,7 +52,7 @@ def online(
                 for load in settings.loads:
                     if short := few_rounds(load, settings.requests(load)):
                         display.line(f"{short.text}. {MORE_ROUNDS}")
-                run, results = run_online(settings, ["bench", *sys.argv[1:]], show)
+                run, results = run_online(settings, command_line(), show)
             else:
                 assert resume is not None
                 run, results = resume_online(resume, show)

@@ -49,7 +49,7 @@ def with_settings(
 
         def run(config: Path | None, **values: Any) -> None:
             texts = {name: values.pop(name) for name in list(values) if name in kind.model_fields}
-            given = {name: text for name, text in texts.items() if text is not None}
+            given = {name: text for name, text in texts.items() if text is not None and text != []}
             if instead is None or values[instead] is None:
                 settings = build(kind, config, given)
                 for engine in settings.engines:
@@ -83,11 +83,13 @@ def _config() -> inspect.Parameter:
 
 def _options(kind: type[CommonSettings]) -> Iterator[inspect.Parameter]:
     for name, field in kind.model_fields.items():
-        flag = field.annotation is bool
+        flag, extra = field.annotation is bool, _extra(field)
         option = typer.Option(
-            help=field.description, metavar=None if flag else _metavar(field), show_default=_default(field)
+            help=field.description,
+            metavar=None if flag else str(extra.get("metavar") or _metavar(field)),
+            show_default=_default(field),
         )
-        value: Any = (bool if flag else str) | None
+        value: Any = (bool if flag else list[str] if extra.get("repeatable") else str) | None
         annotation = Annotated[value, option]
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -116,10 +118,15 @@ def _words(annotation: Any) -> Iterator[str]:
 
 
 def _default(field: FieldInfo) -> str | bool:
-    extra = field.json_schema_extra
-    if isinstance(extra, dict) and "shown" in extra:
+    if "shown" in (extra := _extra(field)):
         return str(extra["shown"])
     value = field.get_default(call_default_factory=True, validated_data={})
     if value is None or value is PydanticUndefined:
         return False
+    if value == {}:
+        return False
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _extra(field: FieldInfo) -> dict[str, Any]:
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}

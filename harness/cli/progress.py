@@ -20,7 +20,7 @@ from rich.text import Text
 
 from harness.metrics.percentiles import missing
 from harness.report.tables.accuracy import accuracy_table
-from harness.report.tables.latency import latency_table
+from harness.report.tables.latency import latency_table, shown_latencies
 from harness.report.tables.noise import noise_tables, planning_tables
 from harness.report.tables.offline import offline_table
 from harness.report.tables.prefix_hits import prefix_table
@@ -171,7 +171,7 @@ def _tables(results: OnlineResults | OfflineResults) -> list[Table]:
     if isinstance(results, OfflineResults):
         return [offline_table(results.results)]
     pooled = [summary for summary in results.summaries if summary.repeat is None]
-    metrics = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+    metrics = shown_latencies(pooled)
     found = [*(latency_table(pooled, metric) for metric in metrics), throughput_table(pooled)]
     if prefixes := prefix_table(results.prefixes):
         found.append(prefixes)

@@ -19,12 +19,12 @@ from pydantic import JsonValue
 from harness.engines.cores import compute_threads, engine_cores
 from harness.engines.profiler import Route
 from harness.engines.prometheus import PrefixCounters
-from harness.engines.text_prompts import TextPrompts
+from harness.engines.prompts import AS_COUNTED, Lengths, Prompts, Texts, TokenIds, Words
 from harness.engines.variants import CONFIGS, Variant
 from harness.loadgen.load_plan import Target
 from harness.schema.load import Load
 from harness.schema.results import LaunchRecord, Skipped
-from harness.schema.settings import EngineName, EngineRef
+from harness.schema.settings import Endpoint, EngineName, EngineRef
 from harness.workload import PlannedRequest
 
 #: Bounds of the number of full contexts in the KV cache of an engine whose cache size is set by us.
@@ -33,19 +33,49 @@ MIN_CONTEXTS, MAX_CONTEXTS = 16, 64
 #: Fields that ask for the number of tokens so far in every chunk.
 COUNT_TOKENS: dict[str, object] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
-#: Makes the HTTP body of one request, which is JSON.
-Encoder = Callable[[PlannedRequest], bytes]
-
 COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+
+
+def endpoint_target(target: Target, endpoint: Endpoint) -> Target:
+    """Where requests to `endpoint` go, of the server whose completions are at `target`."""
+    if endpoint == "completions":
+        return target
+    return msgspec.structs.replace(target, path=target.path.removesuffix(COMPLETIONS) + CHAT)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Makes the HTTP body of one request, which is JSON.
+
+    Attributes:
+        fields: Those of every request.
+        prompts: Writes the prompt.
+        length: The fields that say how many tokens an answer has.
+    """
+
+    fields: Mapping[str, object]
+    prompts: Prompts
+    length: Callable[[int], Mapping[str, object]]
+
+    def __call__(self, request: PlannedRequest) -> bytes:
+        own = {**self.prompts.fields(request), **self.length(request.output_tokens)}
+        return msgspec.json.encode({**self.fields, **own})
+
+    def input_tokens(self, request: PlannedRequest) -> int | None:
+        """Tokens of the prompt as the server should count them; None where only it can say."""
+        return self.prompts.tokens(request)
 
 
 @dataclass(frozen=True)
 class EngineVariant:
-    """An engine with one of its variants, as compared in a run. `label` is its name in tables and figures."""
+    """An engine with one of its variants, as compared in a run. `label` is its name in tables and figures;
+    `server` is that of a running server in the settings."""
 
     ref: EngineRef
     variant: Variant
     label: str
+    server: str | None = None
 
     def skipped(
         self, reason: str, hint: str = "", *, load: Load | None = None, repeat: int | None = None
@@ -114,18 +144,26 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class RequestSettings:
-    """Settings of every request of a run, which are greedy and streamed. `model` is the folder of the
-    tokenizer. With `text`, prompts are sent as text with the same number of tokens. `body` are the fields of
-    a variant, which go before the engine's own. With `token_ids`, chunks have the ids of their tokens where
-    the engine can say them, for requests that are not timed."""
+    """Settings of every request of a run, which are greedy and streamed.
 
-    model: Path
+    `tokenizer` is the folder of the model's, None where it is unknown. With `text`, prompts are sent as text
+    with the same number of tokens, counted as `lengths` says. `limit_field` names the most tokens of an
+    answer; `left_out` are fields that the server refuses. `body` are the fields of a variant, which go before
+    the engine's own. With `token_ids`, chunks have the ids of their tokens where the engine can say them, for
+    requests that are not timed.
+    """
+
+    tokenizer: Path | None
     served_name: str
     ignore_eos: bool = True
     seed: int = 0
     text: bool = False
     body: Mapping[str, JsonValue] = field(default_factory=dict)
     token_ids: bool = False
+    endpoint: Endpoint = "completions"
+    lengths: Lengths = AS_COUNTED
+    limit_field: str = "max_tokens"
+    left_out: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -217,36 +255,53 @@ class Engine(ABC):
         """The name in tables and figures: `vLLM`, or `vLLM (no async scheduling)`."""
         return f"{self.display} ({variant.label})" if variant.label else self.display
 
+    def adapted(self, server: Server, request_settings: RequestSettings) -> RequestSettings:
+        """What of `request_settings` the server takes; it may be asked. Raises EngineError.
+
+        An engine that is started here takes everything that its adapter sends.
+        """
+        return request_settings
+
     def encoder(self, request_settings: RequestSettings) -> Encoder:
-        """Makes bodies of `POST /v1/completions`: greedy, streamed, usage at the end.
+        """Makes bodies of requests: greedy, streamed, usage at the end.
 
         Raises:
-            EngineError: prompts are sent as text, and the model's tokenizer cannot write them.
+            EngineError: the model's tokenizer cannot write the prompts, or it has no chat template.
         """
-        common = {
+        fields = {
             "model": request_settings.served_name,
+            **self.common_body(request_settings),
+            **self.extra_body(request_settings),
+            **request_settings.body,
+        }
+        left_out = request_settings.left_out
+        return Encoder(
+            {name: value for name, value in fields.items() if name not in left_out},
+            self.prompts(request_settings),
+            lambda output_tokens: self.length_fields(request_settings, output_tokens),
+        )
+
+    def prompts(self, request_settings: RequestSettings) -> Prompts:
+        """How it gets its prompts. Raises EngineError."""
+        asked = request_settings
+        if asked.endpoint == "chat" or (asked.tokenizer is None and asked.text):
+            return Words(asked.endpoint, asked.tokenizer, asked.lengths)
+        return Texts(asked.tokenizer) if asked.text and asked.tokenizer else TokenIds()
+
+    def common_body(self, request_settings: RequestSettings) -> dict[str, object]:
+        """Fields of OpenAI's API in every request."""
+        return {
             "stream": True,
             "stream_options": {"include_usage": True},
             "temperature": 0,
             "seed": request_settings.seed,
-            **self.extra_body(request_settings),
-            **request_settings.body,
         }
 
-        write_text = TextPrompts(request_settings.model).of if request_settings.text else None
-
-        def encode(request: PlannedRequest) -> bytes:
-            prompt: str | list[int] = request.prompt.tolist()
-            if request.text is not None and (write_text is not None or not prompt):
-                prompt = request.text
-            elif write_text is not None:
-                prompt = write_text(request.prompt.tolist())
-            own: dict[str, object] = {"prompt": prompt, "max_tokens": request.output_tokens}
-            if request_settings.ignore_eos:
-                own |= self.fixed_length(request.output_tokens)
-            return msgspec.json.encode(common | own)
-
-        return encode
+    def length_fields(self, request_settings: RequestSettings, output_tokens: int) -> dict[str, object]:
+        """Fields that say how long an answer is."""
+        name = request_settings.limit_field
+        exact = self.fixed_length(output_tokens) if request_settings.ignore_eos else {}
+        return {name: output_tokens, **exact}
 
     def fixed_length(self, output_tokens: int) -> dict[str, object]:
         """Fields that make an answer exactly that long. `min_tokens` too would mask logits in every step."""

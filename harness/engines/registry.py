@@ -9,6 +9,7 @@ from harness.engines.base import Engine, EngineVariant, Missing
 from harness.engines.configured import find_variant
 from harness.engines.engine_names import check_name, engine_points
 from harness.engines.local import LocalEngine
+from harness.engines.running.address import Address
 from harness.errors import UsageError
 from harness.plugins import describe, load_plugin
 from harness.schema.settings import DEFAULT_ENGINES, EngineName, EngineRef
@@ -44,13 +45,8 @@ LOCAL: dict[EngineName, LocalEngine] = {
 }
 
 
-def get_engine(
-    name: EngineName,
-    base_url: str | None = None,
-    api_key_env: str | None = None,
-    served_model: str | None = None,
-) -> Engine:
-    """The engine of that name; the address, the key and the model are those of `openai`.
+def get_engine(name: EngineName, address: Address | None = None) -> Engine:
+    """The engine of that name; `address` is that of a running server.
 
     Raises:
         UsageError: there is none, it cannot be loaded, or the address or key cannot be used.
@@ -59,7 +55,7 @@ def get_engine(
     if name in BROKEN:
         raise BROKEN[name]
     if name == OpenAI.name:
-        return OpenAI(base_url, api_key_env, served_model)
+        return OpenAI(address)
     return LOCAL.get(name) or ENGINES[name]
 
 

@@ -8,6 +8,7 @@ import json
 from harness.engines.profiler import Route
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
+from harness.loadgen.tls import trusting
 
 TIMEOUT_S = 10.0
 #: For control routes: writing a profile can take minutes.
@@ -43,8 +44,11 @@ def request(
     target: Target, method: str, path: str, timeout_s: float = TIMEOUT_S, body: str | None = None
 ) -> tuple[int, str]:
     """Status and body of the answer. Raises OSError and HTTPException where there is none."""
-    kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
-    connection = kind(target.host, target.port, timeout=timeout_s)
+    connection = http.client.HTTPConnection(target.host, target.port, timeout=timeout_s)
+    if target.tls:
+        connection = http.client.HTTPSConnection(
+            target.host, target.port, timeout=timeout_s, context=trusting(target.ca_cert)
+        )
     headers = {**target.headers, **({} if method == "GET" else {"content-type": "application/json"})}
     try:
         connection.request(method, path, body, headers)

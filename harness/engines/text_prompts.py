@@ -51,7 +51,7 @@ class TextPrompts:
         Raises:
             EngineError: the text has another number of tokens.
         """
-        text = "".join(self._word(i) for i in prompt[self._added :])
+        text = "".join(self.word(i) for i in prompt[self._added :])
         if (count := len(self._tokenizer.encode(text).ids)) != len(prompt):
             raise EngineError(
                 f"a prompt of {len(prompt)} tokens became {count} tokens as text",
@@ -64,5 +64,6 @@ class TextPrompts:
         ids: list[int] = self._tokenizer.encode(self.of(prompt)).ids
         return ids
 
-    def _word(self, token: int) -> str:
+    def word(self, token: int) -> str:
+        """A word of one token, with the space before it; equal ids give equal words."""
         return self._words.get(token) or self._words[self._ids[token % len(self._ids)]]

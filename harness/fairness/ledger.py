@@ -39,6 +39,10 @@ SETTINGS = (
     Setting("attention", "attention backend", comparable=False),
     Setting("sampler", "sampler", comparable=False),
     Setting("overlap", "scheduling overlaps computing", comparable=False),
+    Setting("endpoint", "endpoint"),
+    Setting("prompts", "prompts are sent as", comparable=False),
+    Setting("answers", "answers end"),
+    Setting("refused", "fields of a request that it refuses", comparable=False),
 )
 
 

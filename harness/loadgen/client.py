@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -13,7 +12,7 @@ from harness.loadgen.connection import Connection
 from harness.loadgen.load_plan import ErrorKind, RawResponse, Target
 from harness.loadgen.readiness import ReadySet
 from harness.loadgen.tcp import TcpConnection
-from harness.loadgen.tls import TlsConnection
+from harness.loadgen.tls import TlsConnection, trusting
 
 
 class Client:
@@ -41,7 +40,7 @@ class Client:
         self._loop = asyncio.get_running_loop()
         self._target = target
         self._addresses = list(addresses)
-        self._tls = ssl.create_default_context() if target.tls else None
+        self._tls = trusting(target.ca_cert) if target.tls else None
         self._requests = requests
         self._timeout_s = timeout_s
         self._deadline_s = deadline_s

@@ -23,13 +23,19 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where requests go."""
+    """Where requests go. `ca_cert` is a PEM file of certificates to trust beside the system's."""
 
     host: str
     port: int
     path: str
     headers: dict[str, str] = {}
     tls: bool = False
+    ca_cert: str | None = None
+
+    @property
+    def place(self) -> str:
+        """`host:port`."""
+        return f"{self.host}:{self.port}"
 
 
 class LoadPlan(msgspec.Struct, frozen=True):

@@ -11,6 +11,17 @@ from typing import cast
 from harness.loadgen.connection import Connection, Owner
 
 
+def trusting(ca_cert: str | None) -> ssl.SSLContext:
+    """Checks certificates and names by the system's authorities and those in the PEM file `ca_cert`.
+
+    Raises OSError where that cannot be read, ssl.SSLError where it holds no certificate.
+    """
+    context = ssl.create_default_context()
+    if ca_cert is not None:
+        context.load_verify_locations(ca_cert)
+    return context
+
+
 class TlsConnection(Connection, asyncio.Protocol):
     """The loop's own transport reads, writes and encrypts."""
 

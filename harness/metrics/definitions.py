@@ -43,6 +43,10 @@ class RequestTimes:
         return _floats(self.requests, "t_first")
 
     @property
+    def answer(self) -> Floats:
+        return _floats(self.requests, "t_answer")
+
+    @property
     def last(self) -> Floats:
         return _floats(self.requests, "t_last")
 

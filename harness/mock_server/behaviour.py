@@ -16,6 +16,13 @@ class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chunks_per_write: int = 1  # handed to the kernel together, when the last of them is due
     tokens: int | None = None  # sent instead of the max_tokens asked for
     chat: bool = False  # chunks of /v1/chat/completions, a role chunk first
+    reasoning: int = 0  # of a chat, so many tokens are reasoning, before the answer
+    reasoning_field: Literal["reasoning_content", "reasoning"] = "reasoning_content"
+    tool_calls: int = 0  # of a chat, so many tokens at the end are a tool call
+    end_token: bool = False  # the last token has no text and ends the answer by itself
+    template_tokens: int = 0  # added to the words of a chat's messages
+    refuses: tuple[str, ...] = ()  # fields that are answered with 400; `prompt` means a list of token ids
+    names_field: bool = True  # that answer says which field
     empty_first: bool = False  # a chunk without a token before the first that has one
     held_back: bool = False  # every other chunk has no text yet, as with half a UTF-8 character
     token_ids: bool = True
@@ -52,7 +59,8 @@ Outcome = Literal["complete", "cut", "stalled", "aborted"]
 
 class ServedRequest(msgspec.Struct):
     """What the server did with one request. Times are CLOCK_MONOTONIC seconds; `writes` are the chunks that
-    carry tokens, as (time, tokens), each stamped as its bytes are handed to the kernel."""
+    carry tokens, as (time, tokens), each stamped as its bytes are handed to the kernel; `t_answer` is the
+    first of these times that is of the answer and not of reasoning."""
 
     request: int  # in the order of arrival
     user: str | None  # as in the request's body
@@ -60,5 +68,6 @@ class ServedRequest(msgspec.Struct):
     t_received: float  # the kernel's stamp of its last byte
     t_started: float  # when its turn came
     writes: list[tuple[float, int]] = []
+    t_answer: float | None = None
     t_end: float = 0.0
     outcome: Outcome = "complete"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from http import HTTPStatus
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -14,17 +14,20 @@ from harness.mock_server.behaviour import Behaviour, Outcome
 
 COMMENT, COMMENT_GAP_S = b": still working", 0.01
 
+Kind = Literal["text", "reasoning", "tool call"]
+
 _WORDS = (" the", " café", " serves", " 面", ",", " tokens", " and", " 🌹")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """Bytes to write `after_s` seconds after the request's turn came; `tokens` of each chunk in them that
-    carries any."""
+    carries any. `answers`: some of them are not reasoning."""
 
     after_s: float
     data: bytes
     tokens: tuple[int, ...] = ()
+    answers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,8 @@ def _together(steps: list[Step], count: int) -> list[Step]:
         for start in range(0, len(part), count if carries else 1):
             some = part[start : start + (count if carries else 1)]
             tokens = tuple(k for step in some for k in step.tokens)
-            joined.append(Step(some[-1].after_s, b"".join(step.data for step in some), tokens))
+            answers = any(step.answers for step in some)
+            joined.append(Step(some[-1].after_s, b"".join(step.data for step in some), tokens, answers))
     return joined
 
 
@@ -120,15 +124,19 @@ def _events(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> tuple[
             return [*events, Step(at, b'{"choices": [}')], "complete"
         k = min(behaviour.tokens_per_chunk, total - sent)
         held = behaviour.held_back and chunks % 2 == 0 and sent + k < total
+        if sent < behaviour.reasoning and behaviour.chat:
+            k = min(k, behaviour.reasoning - sent)
+        kind = _kind(behaviour, sent, total)
+        held = held or (behaviour.end_token and sent + k == total)
         text = "" if held else "".join(_WORDS[i % len(_WORDS)] for i in range(sent, sent + k))
         sent += k
         chunks += 1
-        finish = behaviour.finish_reason if sent == total else None
+        finish = ("stop" if behaviour.end_token else behaviour.finish_reason) if sent == total else None
         reported = min(total, sent + behaviour.usage_ahead)
         usage = _usage(behaviour, prompt_tokens, reported) if behaviour.usage == "continuous" else None
         ids, padding = _ids(behaviour, sent - k, sent, total), behaviour.padding if chunks == 1 else 0
-        data = _chunk(behaviour, text, token_ids=ids, finish=finish, usage=usage, padding=padding)
-        events.append(Step(at, data, (k,)))
+        data = _chunk(behaviour, text, kind=kind, token_ids=ids, finish=finish, usage=usage, padding=padding)
+        events.append(Step(at, data, (k,), kind != "reasoning" and not held))
         at += behaviour.itl_ms / 1e3 * min(behaviour.tokens_per_chunk, max(1, total - sent))
     last = events[-1].after_s if events else 0.0
     if behaviour.usage != "none":
@@ -137,6 +145,15 @@ def _events(behaviour: Behaviour, max_tokens: int, prompt_tokens: int) -> tuple[
     if behaviour.done:
         events.append(Step(last, b"[DONE]"))
     return events, "complete"
+
+
+def _kind(behaviour: Behaviour, place: int, total: int) -> Kind:
+    """What the token at `place` of an answer of `total` belongs to."""
+    if not behaviour.chat:
+        return "text"
+    if place < behaviour.reasoning:
+        return "reasoning"
+    return "tool call" if place >= total - behaviour.tool_calls else "text"
 
 
 def _ids(behaviour: Behaviour, start: int, stop: int, total: int) -> list[int]:
@@ -166,6 +183,7 @@ def _chunk(
     text: str,
     *,
     role: bool = False,
+    kind: Kind = "text",
     token_ids: list[int] | None = None,
     finish: str | None = None,
     usage: dict[str, int] | None = None,
@@ -173,7 +191,7 @@ def _chunk(
 ) -> bytes:
     choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish}
     if behaviour.chat:
-        choice["delta"] = {"role": "assistant", "content": text} if role else {"content": text}
+        choice["delta"] = {"role": "assistant", "content": text} if role else _delta(behaviour, text, kind)
     else:
         choice["text"] = text
     if behaviour.token_ids and token_ids is not None:
@@ -184,6 +202,14 @@ def _chunk(
     if padding:
         body["padding"] = "x" * padding
     return msgspec.json.encode(body)
+
+
+def _delta(behaviour: Behaviour, text: str, kind: Kind) -> dict[str, Any]:
+    if kind == "reasoning":
+        return {behaviour.reasoning_field: text}
+    if kind == "tool call":
+        return {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+    return {"content": text}
 
 
 def _wire(behaviour: Behaviour, data: bytes) -> bytes:

@@ -26,7 +26,7 @@ from harness.mock_server.script import Script, plain, refusal, write_script
 _BATCH = 64
 #: socket(7): close discards what is unsent and resets the connection.
 _AT_ONCE = struct.pack("ii", 1, 0)
-_MODELS = {"object": "list", "data": [{"id": "mock", "object": "model"}]}
+_CHAT = "/chat/completions"
 
 
 class _Body(msgspec.Struct):
@@ -34,9 +34,30 @@ class _Body(msgspec.Struct):
 
     prompt: str | list[int] | None = None
     messages: list[dict[str, Any]] | None = None
-    max_tokens: int = 16
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
     user: str | None = None
     behaviour: dict[str, Any] | None = None
+
+
+def _length(request: _Body, behaviour: Behaviour) -> int:
+    """Tokens of the prompt: a word is one, and so is an id."""
+    if request.messages is not None:
+        words = sum(len(str(message.get("content", "")).split()) for message in request.messages)
+        return words + behaviour.template_tokens
+    prompt = request.prompt or ()
+    return len(prompt.split()) if isinstance(prompt, str) else len(prompt)
+
+
+def _refused(body: bytes, behaviour: Behaviour) -> str | None:
+    """Why a body is refused; None where it is not."""
+    if not behaviour.refuses:
+        return None
+    fields = msgspec.json.decode(body)
+    for field in behaviour.refuses:
+        if field in fields and (field != "prompt" or isinstance(fields[field], list)):
+            return f"Unexpected value of {field}" if behaviour.names_field else "Bad request"
+    return None
 
 
 class _Answer:
@@ -64,6 +85,7 @@ class MockServer:
     Args:
         behaviours: Given to requests in turn, in the order of arrival; a request's own `behaviour` wins.
         slots: Requests answered at once; the others queue, first come first served. None: all.
+        context: Its context in tokens, which its list of models tells; None: it does not.
         log_fd: Where served requests are recorded as JSON lines, each when its answer has ended.
     """
 
@@ -74,7 +96,12 @@ class MockServer:
         log_fd: int | None,
         *,
         keep_gaps: bool = False,
+        context: int | None = None,
     ) -> None:
+        model: dict[str, Any] = {"id": "mock", "object": "model"}
+        if context is not None:
+            model["max_model_len"] = context
+        self._models = {"object": "list", "data": [model]}
         self._behaviours = behaviours
         self._slots = slots
         self._log_fd = log_fd
@@ -168,7 +195,7 @@ class MockServer:
     def _arrive(self, connection: Connection, path: str, body: bytes, arrived: float) -> None:
         """A whole request came in."""
         if path in ("/health", "/v1/models"):
-            self._write(connection, plain(200, _MODELS).steps[0].data)
+            self._write(connection, plain(200, self._models).steps[0].data)
             return
         served = ServedRequest(self._arrived, None, 200, arrived, arrived)
         behaviour = self._behaviours[self._arrived % len(self._behaviours)]
@@ -181,11 +208,18 @@ class MockServer:
         except msgspec.MsgspecError:
             script = refusal(400)
         else:
-            prompt = request.prompt
-            length = len(prompt.split()) if isinstance(prompt, str) else len(prompt or request.messages or ())
+            if path.endswith(_CHAT):
+                behaviour = replace(behaviour, chat=True)
+            prompt, length = request.prompt, _length(request, behaviour)
             served.user = request.user
             behaviour = self._from_cache(behaviour, prompt, length)
-            script = write_script(behaviour, request.max_tokens, length)
+            limit = request.max_tokens or request.max_completion_tokens or 16
+            refused = _refused(body, behaviour)
+            script = (
+                write_script(behaviour, limit, length)
+                if refused is None
+                else plain(400, {"error": {"message": refused}})
+            )
         served.status = script.status
         answer = self._answers[connection] = _Answer(connection, script, served)
         if self._slots is not None and self._running >= self._slots:
@@ -225,6 +259,8 @@ class MockServer:
             step, following = answer.step, next(answer.steps, None)
             for tokens in step.tokens:
                 answer.writes.append((now, tokens))
+            if step.answers and answer.served.t_answer is None:
+                answer.served.t_answer = now
             if following is None:
                 heapq.heappop(due)
                 self._end(answer, connection, step.data, now)

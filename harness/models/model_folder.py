@@ -10,6 +10,11 @@ import rosemodels
 from harness.errors import UsageError
 
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+#: Without weights and their index.
+_TOKENIZER_FILES = [
+    *("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json"),
+    *("config.json", "generation_config.json", "chat_template*"),
+]
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,32 @@ def resolve(model: str, cache: Path = rosemodels.CACHE) -> ModelFolder:
     return _describe(_download(model), model, model)
 
 
-def _download(model: str) -> Path:
+def tokenizer_folder(name: str, cache: Path = rosemodels.CACHE) -> Path:
+    """The folder of a tokenizer: that of a named model, a local folder, or a hub id, without its weights.
+
+    Raises UsageError if there is no such folder, or it has no tokenizer.json.
+    """
+    try:
+        folder = rosemodels.folder(name, cache)
+    except rosemodels.ModelError as error:
+        raise UsageError(str(error), error.hint) from error
+    if folder is None:
+        local = Path(name).expanduser()
+        if not local.is_dir() and name.startswith(("/", "./", "../", "~")):
+            raise UsageError(f"there is no folder {name}", "give the folder of a tokenizer")
+        folder = local.resolve() if local.is_dir() else _download(name, _TOKENIZER_FILES)
+    if not (folder / "tokenizer.json").is_file():
+        raise UsageError(
+            f"{name} has no tokenizer.json", "give another --tokenizer, or none: then the server counts"
+        )
+    return folder
+
+
+def _download(model: str, files: list[str] = _HUB_FILES) -> Path:
     from huggingface_hub import snapshot_download  # half a second to import
 
     try:
-        return Path(snapshot_download(model, allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(model, allow_patterns=files))
     except Exception as error:  # the client raises a dozen unrelated types; the user needs one sentence
         reason = str(error).partition("\n")[0]
         raise UsageError(

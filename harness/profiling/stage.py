@@ -174,7 +174,8 @@ class _Stage:
 
         with engine.open(settings, self._log, change) as server:
             wanted = resolved.request_settings(engine_variant, server.served_name)
-            self._capture(server, engine.encoder(wanted), profiler, session)
+            completions = replace(wanted, endpoint="completions")  # chats compute the same
+            self._capture(server, engine.encoder(completions), profiler, session)
         if session is not None:
             session.export()
         else:

@@ -16,11 +16,15 @@ from harness.schema.load import Load, load_text
 
 
 class Expected(NamedTuple):
-    """Lengths that a request asks for, in tokens; how many of its prompt's were sent at its head before."""
+    """Lengths that a request asks for, in tokens; how many of its prompt's were sent at its head before.
+
+    A request whose prompt the server counts otherwise failed, unless only the server can count it.
+    """
 
     input_tokens: int
     output_tokens: int
     reusable_tokens: int | None = None
+    exact_prompt: bool = True
 
 
 @dataclass(frozen=True)
@@ -49,14 +53,12 @@ def read_cell(
     identity: CellIdentity,
     *,
     exact_length: bool,
-    exact_prompts: bool = True,
     tokens_of: Callable[[str], int] | None = None,
 ) -> CellRecords:
     """Parse every response of a load. Times become seconds since `result.t0`.
 
     Args:
         tokens_of: Tokens of a text by the model's tokenizer, where that is known.
-        exact_prompts: A request whose prompt the server counts otherwise failed; true for token ids.
         expected: What each request asks for, by request index.
         exact_length: A request that gives another number of tokens failed; true where EOS is ignored.
     """
@@ -74,7 +76,7 @@ def read_cell(
         record = read_request(
             raw,
             asked.output_tokens if exact_length else None,
-            asked.input_tokens if exact_prompts else None,
+            asked.input_tokens if asked.exact_prompt else None,
             tokens_of,
         )
         row = {
@@ -87,6 +89,7 @@ def read_cell(
             "t_sent": since_start(raw.t_sent),
             "t_head": since_start(record.t_head),
             "t_first": record.chunks[0][0] - t0 if record.chunks else None,
+            "t_answer": since_start(record.t_answer) if record.chunks else None,
             "t_last": record.chunks[-1][0] - t0 if record.chunks else None,
             "t_end": since_start(raw.t_end),
             "completion_tokens": record.completion_tokens,

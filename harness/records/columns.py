@@ -21,6 +21,7 @@ REQUESTS = pa.schema(
         ("t_sent", pa.float64()),  # its last byte was written
         ("t_head", pa.float64()),  # the head of its response was there
         ("t_first", pa.float64()),  # first chunk that carries a token
+        ("t_answer", pa.float64()),  # first chunk with a token that is not reasoning
         ("t_last", pa.float64()),  # last chunk that carries a token
         ("t_end", pa.float64()),  # the stream was closed
         ("completion_tokens", pa.int32()),  # counted from the stream

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.loadgen.load_plan import RawResponse
 from harness.records.stream import Stream, read_error, read_stream
-from harness.records.tokens import TokenCount, TokenSource, count_tokens
+from harness.records.tokens import TokenCount, TokenSource, answer_began, count_tokens
 from harness.records.wire import WireResponse, read_wire
 
 #: Reasons to finish that belong to a whole answer; vLLM, SGLang, TensorRT-LLM, llama.cpp and TGI send these.
@@ -19,7 +19,8 @@ BEGIN_TOKENS = 1
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """What is known of one request. Times are CLOCK_MONOTONIC seconds.
+    """What is known of one request. Times are CLOCK_MONOTONIC seconds; `t_answer` is when the first token
+    came that is not reasoning.
 
     `error` is None for a success; else one of the client's own kinds, `http_<status>`, `stream_error` (an
     error in the stream, or what came is no stream), `truncated` (the response ended properly, the stream did
@@ -29,6 +30,7 @@ class RequestRecord:
     """
 
     chunks: list[tuple[float, int]]
+    t_answer: float | None
     completion_tokens: int | None
     prompt_tokens: int | None
     token_source: TokenSource | None
@@ -63,6 +65,7 @@ def read_request(
     error, detail = _judge(raw, wire, stream, count, exact_tokens, prompt_tokens) or (None, None)
     return RequestRecord(
         chunks=count.chunks,
+        t_answer=answer_began(stream, count.chunks),
         completion_tokens=count.total if count.source else None,
         prompt_tokens=stream.prompt_tokens,
         token_source=count.source,

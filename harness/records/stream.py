@@ -20,8 +20,9 @@ from harness.records.sse import read_events
 class StreamChunk:
     """One chunk with a choice in it: characters of text, and what it says about tokens.
 
-    `token_ids` is how many ids it carries; `reported` the completion tokens so far, by its usage; `role` says
-    that its delta names the speaker.
+    `answer` is how many of these characters are not reasoning. `token_ids` is how many ids it carries;
+    `reported` the completion tokens so far, by its usage; `role` says that its delta names the speaker,
+    `ends` that it has the reason to finish.
     """
 
     t: float
@@ -29,12 +30,15 @@ class StreamChunk:
     token_ids: int | None
     reported: int | None
     role: bool = False
+    answer: int = 0
+    ends: bool = False
 
 
 @dataclass(slots=True)
 class Stream:
     """What a stream said. `text` has one part for each chunk with text; `completion_tokens` is from the last
-    usage, `error` the first error in the stream."""
+    usage, `error` the first error in the stream. `calls_tools`: some of the text is of tool calls, which a
+    server writes anew, so that it is not what the model generated."""
 
     chunks: list[StreamChunk] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
@@ -43,16 +47,46 @@ class Stream:
     completion_tokens: int | None = None
     finish_reason: str | None = None
     done: bool = False
+    calls_tools: bool = False
     error: str | None = None
     queue_wait_ms: float | None = None
     prefill_ms: float | None = None
 
 
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct):
+    function: _Function | None = None
+
+
 class _Delta(msgspec.Struct):
+    """vLLM, SGLang, llama.cpp and DeepSeek say `reasoning_content`; OpenRouter and later versions of vLLM
+    `reasoning`. A server that sends both says the same twice."""
+
     role: str | None = None
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+    function_call: _Function | None = None
+
+    @property
+    def thought(self) -> str:
+        return self.reasoning_content or self.reasoning or ""
+
+    @property
+    def called(self) -> str:
+        """What tool calls say: names and arguments."""
+        functions = [call.function for call in self.tool_calls or ()]
+        return "".join(
+            (function.name or "") + (function.arguments or "")
+            for function in (*functions, self.function_call)
+            if function is not None
+        )
 
 
 class _Choice(msgspec.Struct):
@@ -140,14 +174,19 @@ def _take(stream: Stream, t: float, event: _Event) -> None:
             stream.cached_tokens = event.usage.prompt_tokens_details.cached_tokens
     if event.choices:
         choice = event.choices[0]
-        text = choice.text or ""
+        thought, answer = "", choice.text or ""
         if (delta := choice.delta) is not None:
-            text += "".join(filter(None, (delta.reasoning_content or delta.reasoning, delta.content)))
-        if text:
+            called = delta.called
+            stream.calls_tools = stream.calls_tools or bool(called)
+            thought = delta.thought
+            answer += "".join(filter(None, (delta.content, delta.refusal, called)))
+        if text := thought + answer:
             stream.text.append(text)
         ids = len(choice.token_ids) if choice.token_ids is not None else None
         role = delta is not None and delta.role is not None
-        stream.chunks.append(StreamChunk(t, len(text), ids, reported, role))
+        stream.chunks.append(
+            StreamChunk(t, len(text), ids, reported, role, len(answer), ends=choice.finish_reason is not None)
+        )
         stream.finish_reason = choice.finish_reason or stream.finish_reason
         if choice.metrics:
             _take_metrics(stream, choice.metrics)

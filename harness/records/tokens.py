@@ -60,9 +60,13 @@ def count_tokens(stream: Stream, tokens_of: Callable[[str], int] | None = None) 
         if not total:
             return TokenCount(None, [], 0)
         lengths = [chunk.text for chunk in chunks]
+        if (end := _end_token(stream, total)) is not None:
+            lengths[end] = 1
         source = "final_usage" if total == sum(length > 0 for length in lengths) else "inferred"
         counts = spread(total, lengths)
     events = [(chunk.t, tokens) for chunk, tokens in zip(chunks, counts, strict=True) if tokens > 0]
+    if stream.calls_tools:
+        tokens_of = None
     problem = None if source == "token_ids" else _problem(stream, sum(counts), tokens_of)
     return TokenCount(source, _by_stamp(events), sum(counts), problem)
 
@@ -89,6 +93,28 @@ def spread(total: int, text: Sequence[int]) -> list[int]:
         counts[i] += share - dealt
         dealt = share
     return counts
+
+
+def answer_began(stream: Stream, chunks: Sequence[tuple[float, int]]) -> float | None:
+    """When the first token came that is not reasoning; None where all of them are.
+
+    Where no reasoning came before it, that is the first token of `chunks`. After reasoning it is the first
+    chunk with text of the answer: a token without text does not say what it belongs to.
+    """
+    with_text = (chunk for chunk in stream.chunks if chunk.text)
+    first = next(with_text, None)
+    if first is None or first.answer:
+        return chunks[0][0] if chunks else None
+    return next((chunk.t for chunk in with_text if chunk.answer), None)
+
+
+def _end_token(stream: Stream, total: int) -> int | None:
+    """The chunk of an end token that the usage counts and no text shows: the one without text that says
+    `stop`, where there is one token more than chunks with text."""
+    if stream.finish_reason != "stop" or total != sum(chunk.text > 0 for chunk in stream.chunks) + 1:
+        return None
+    ends = (i for i, chunk in enumerate(stream.chunks) if chunk.ends and not chunk.text)
+    return next(ends, None)
 
 
 def _has_own_ids(chunks: Sequence[StreamChunk]) -> bool:

@@ -25,7 +25,7 @@ from harness.report.several import Change, overview
 from harness.report.tables.accuracy import accuracy_table
 from harness.report.tables.answers import answers_table
 from harness.report.tables.costs import costs_table
-from harness.report.tables.latency import headline_table, latency_split_table
+from harness.report.tables.latency import headline_table, latency_split_table, shown_latencies
 from harness.report.tables.ledger import SideBySide, side_by_side, sources
 from harness.report.tables.noise import noise_tables, planning_tables
 from harness.report.tables.offline import offline_repeats_table, offline_table
@@ -42,7 +42,7 @@ from harness.report.text.verdict import verdict, why_none_is_best
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.fairness import Ledger
 from harness.schema.metric import Metric
-from harness.schema.metrics import LATENCIES, METRICS, latencies, rates
+from harness.schema.metrics import LATENCIES, METRICS, rates
 from harness.schema.results import RunInfo
 
 
@@ -150,7 +150,7 @@ class Chapter:
         assert isinstance(self.run, OnlineRun)
         return {
             metric: latency_split_table(self.run.pooled, metric, self.best_labels)
-            for metric in latencies("tables")
+            for metric in shown_latencies(self.run.pooled)
         }
 
     def ratios(self, metric: str) -> dict[str, Table]:

@@ -7,7 +7,7 @@ from harness.report.figures.svg import plain
 from harness.report.tables.accuracy import accuracy_table
 from harness.report.tables.answers import answers_table
 from harness.report.tables.costs import costs_table
-from harness.report.tables.latency import headline_table, latency_table
+from harness.report.tables.latency import headline_table, latency_table, shown_latencies
 from harness.report.tables.ledger import ledger_table
 from harness.report.tables.noise import noise_tables, planning_tables
 from harness.report.tables.offline import offline_table
@@ -19,7 +19,6 @@ from harness.report.text.heading import facts, title
 from harness.report.text.run_notices import notices
 from harness.report.text.verdict import verdict
 from harness.runs.reader import OnlineRun, Run
-from harness.schema.metrics import latencies
 
 _STAR = "\\* better than every other valid engine, at 5 % for all comparisons of the run together.\n"
 
@@ -34,7 +33,7 @@ def summary(run: Run) -> str:
         best = best_labels(run.pooled, run.results.comparisons)
         shown = headline_table(run.pooled, best)
         parts += [table(shown), *([_STAR] if shown.marked else [])]
-        parts += [table(latency_table(run.pooled, metric)) for metric in latencies("tables")]
+        parts += [table(latency_table(run.pooled, metric)) for metric in shown_latencies(run.pooled)]
         parts.append(table(throughput_table(run.pooled)))
         if costs := costs_table(run.pooled):
             parts.append(table(costs))

@@ -17,9 +17,12 @@ from harness.schema.stored import read_stored
 
 
 def ask_engine(
-    run: Run, resolved: Resolved, engine_variant: EngineVariant, server: Server, encode: Encoder
+    run: Run, resolved: Resolved, engine_variant: EngineVariant, server: Server, encode: Encoder, exact: bool
 ) -> None:
-    """Ask a server all prompts of the check, where the run is to be checked and its context holds any."""
+    """Ask a server all prompts of the check, where the run is to be checked and its context holds any.
+
+    With `exact`, an answer of another length is an error.
+    """
     if not resolved.settings.check_answers:
         return
     model = resolved.model.path if resolved.model else Path()
@@ -27,7 +30,7 @@ def ask_engine(
     if not prompts:
         return
     replies = _read(run.folder) or Replies(prompts=prompts)
-    given = ask(server.target, encode, prompts, exact=resolved.settings.ignore_eos)
+    given = ask(server.target, encode, prompts, exact=exact)
     replies.given.setdefault(engine_variant.label, []).append(given)
     replies.judged = None
     write_json(run.folder / ANSWERS, replies)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
-from pathlib import Path
 from time import monotonic, sleep
 
 import msgspec
 
-from harness.engines.base import Encoder, Engine, Server
+from harness.engines.base import Encoder, Engine, EngineVariant, RequestSettings, Server, endpoint_target
 from harness.engines.prometheus import PrefixCounters, Samples, histograms, mean_between, read_samples
 from harness.engines.registry import ENGINES
+from harness.engines.request_facts import request_facts
+from harness.engines.running.faults import without_secrets
 from harness.engines.server_pages import post
 from harness.errors import BenchError, CleanupError, EngineError
 from harness.files import now
@@ -57,9 +58,12 @@ MAX_TRIES, MARGIN = 4, 1.2
 
 #: What a server that takes no request of the warm-up lacks.
 _HINTS = {
-    "http_404": "the server needs POST /v1/completions: one for chat alone cannot be measured",
-    "http_400": "the server must take a list of token ids as its prompt",
-    "http_422": "the server refuses a field of the request; try --text-prompts --no-ignore-eos",
+    "http_400": "change the setting that the server names; its context may be shorter than --max-model-len",
+    "http_404": "check --endpoint and --served-model",
+    "http_422": "the server refuses a field of the request: see its log",
+    "http_429": "the server limits how much it is asked: lower the load, or --warmup 0",
+    "wrong_length": "the server ends answers on its own: add --no-ignore-eos",
+    "prompt_mismatch": "the server's tokenizer is another one: name it with --tokenizer, or --tokenizer none",
 }
 
 
@@ -80,20 +84,25 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
     notify(EngineStarting(engine_variant.label, log))
     try:
         with engine.open(resolved.engine_settings(engine_variant), log) as server:
-            run.launched(server.record)
-            model = resolved.model.path if resolved.model else Path()
             wanted = resolved.request_settings(engine_variant, server.served_name)
-            encode = engine.encoder(wanted)
-            measuring = _Measuring(run, resolved, notify, engine, server, encode, token_counter(model))
+            asked = engine.adapted(server, wanted)
+            encode = engine.encoder(asked)
+            server.record.facts.update(request_facts(wanted, asked))
+            run.launched(server.record)
+            tokens_of = token_counter(asked.tokenizer) if asked.tokenizer else None
+            measuring = _Measuring(run, resolved, notify, engine, server, asked, encode, tokens_of)
             measuring.warm_up(left[0])
             measuring.note_waiting()
-            checking = engine.encoder(replace(wanted, token_ids=True))
-            ask_engine(run, resolved, engine_variant, server, checking)
+            checked = _checked(engine_variant, asked)
+            if checked is not None:
+                checking = engine.encoder(replace(checked, token_ids=True))
+                ask_engine(run, resolved, engine_variant, server, checking, asked.ignore_eos)
             while left:
                 measuring.measure(left[0])
                 left.pop(0)
-            ask_engine(run, resolved, engine_variant, server, checking)
-            score_engine(run, resolved, engine_variant, server, encode)
+            if checked is not None:
+                ask_engine(run, resolved, engine_variant, server, checking, asked.ignore_eos)
+                score_engine(run, resolved, engine_variant, server, engine.encoder(checked))
     except CleanupError:
         raise
     except BenchError as error:
@@ -101,6 +110,18 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
             fault = engine_variant.skipped(error.message, error.hint, load=cell.load, repeat=cell.repeat)
             run.skip(fault)
             notify(EngineSkipped(fault))
+
+
+def _checked(engine_variant: EngineVariant, asked: RequestSettings) -> RequestSettings | None:
+    """How a server is asked for what checks it; None where it cannot be.
+
+    It is asked for completions, also where chats are measured: one model answers both. A running server that
+    is asked for chats may have nothing else, and text of an unknown tokenizer is no prompt to compare.
+    """
+    unknown = asked.endpoint == "chat" or (asked.text and asked.tokenizer is None)
+    if engine_variant.server is not None and unknown:
+        return None
+    return replace(asked, endpoint="completions")
 
 
 @dataclass(frozen=True)
@@ -112,6 +133,7 @@ class _Measuring:
     notify: Notify
     engine: Engine
     server: Server
+    asked: RequestSettings
     encode: Encoder
     tokens_of: Callable[[str], int] | None
 
@@ -228,7 +250,8 @@ class _Measuring:
             WireRequest(request.index, request.t_sched_s, self.encode(request), request.after)
             for request in requests
         ]
-        load = LoadPlan(self.server.target, wire, concurrency, self.resolved.settings.timeout_s)
+        target = endpoint_target(self.server.target, self.asked.endpoint)
+        load = LoadPlan(target, wire, concurrency, self.resolved.settings.timeout_s)
         return run_load(
             load,
             clients=self.resolved.clients,
@@ -243,16 +266,23 @@ class _Measuring:
         )
         reusable = reusable_tokens(requests[index].prompt for _, index in sent)
         known = {index: tokens for (_, index), tokens in zip(sent, reusable, strict=True)}
-        expected = [
-            Expected(len(request.prompt), request.output_tokens, known.get(request.index))
-            for request in requests
-        ]
+        expected = []
+        for request in requests:
+            counted = self.encode.input_tokens(request)
+            planned = len(request.prompt) if counted is None else counted
+            reusable_here = known.get(request.index)
+            expected.append(Expected(planned, request.output_tokens, reusable_here, counted is not None))
         ref, label = cell.engine_variant.ref, cell.engine_variant.label
         identity = CellIdentity(cell.index, ref.name, ref.variant, label, cell.load, cell.repeat)
-        return read_cell(
+        records = read_cell(
             result,
             expected,
             identity,
-            exact_length=self.resolved.settings.ignore_eos,
+            exact_length=self.asked.ignore_eos,
             tokens_of=self.tokens_of,
         )
+        details = records.requests["error_detail"]
+        records.requests["error_detail"] = details.map(
+            lambda text: without_secrets(self.server.target, text), na_action="ignore"
+        )
+        return records

@@ -24,10 +24,19 @@ from harness.engines.base import (
 )
 from harness.engines.cores import CpuSplit, physical_cores, split
 from harness.engines.local import LocalEngine
-from harness.engines.registry import get_engine, get_engine_variant
+from harness.engines.registry import get_engine
 from harness.errors import BenchError, EngineError, UsageError
+from harness.models.chat_template import ChatTemplate
 from harness.models.model_folder import ModelFolder, resolve
 from harness.runs.events import Calibrating, Notify
+from harness.runs.running_servers import (
+    NO_TOKENIZER,
+    address_of,
+    named_variants,
+    reported_context,
+    tokenizer_of,
+    vocabulary,
+)
 from harness.runs.workload import Workload
 from harness.schema.calibration import Calibration
 from harness.schema.results import Skipped
@@ -44,10 +53,12 @@ REQUESTS_PER_CLIENT = 64
 
 @dataclass(frozen=True)
 class Resolved:
-    """An online run, ready to start. `found` has one entry for each engine variant that is there."""
+    """An online run, ready to start. `found` has one entry for each engine variant that is there;
+    `tokenizer` is the folder of that of running servers, None where it is unknown."""
 
     settings: OnlineSettings
     model: ModelFolder | None
+    tokenizer: Path | None
     workload: Workload
     engine_variants: list[EngineVariant]
     engines: dict[str, Engine]
@@ -62,14 +73,18 @@ class Resolved:
         return self.settings.clients
 
     def request_settings(self, engine_variant: EngineVariant, served_name: str) -> RequestSettings:
-        """How a server of `engine_variant` is asked."""
+        """How `engine_variant` is asked; a running server may take less of it."""
+        asked, running = self.settings, engine_variant.server is not None
+        tokenizer = self.tokenizer if running or self.model is None else self.model.path
+        text = asked.text_prompts or (running and asked.tokenizer == NO_TOKENIZER)
         return RequestSettings(
-            model=self.model.path if self.model else Path(),
-            served_name=served_name,
-            ignore_eos=self.settings.ignore_eos,
-            seed=self.settings.seed,
-            text=self.settings.text_prompts,
-            body=engine_variant.variant.body,
+            tokenizer,
+            served_name,
+            asked.ignore_eos,
+            asked.seed,
+            text,
+            engine_variant.variant.body,
+            endpoint=asked.endpoint,
         )
 
     def engine_settings(self, engine_variant: EngineVariant) -> EngineSettings:
@@ -85,10 +100,7 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
         UsageError: A setting cannot work here, or no engine that was asked for is there.
     """
     engine_variants = make_engine_variants(settings)
-    engines = {
-        v.label: get_engine(v.ref.name, settings.base_url, settings.api_key_env, settings.served_model)
-        for v in engine_variants
-    }
+    engines = {v.label: get_engine(v.ref.name, address_of(settings, v.server)) for v in engine_variants}
     found, missing = find_engines(engine_variants, engines)
     if len(missing) == len(engine_variants):
         raise UsageError(
@@ -97,13 +109,18 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
         )
     absent = {s.label for s in missing}
     engine_variants = [v for v in engine_variants if v.label not in absent]
-    settings, model = resolve_common(settings, [v.ref.name for v in engine_variants])
+    context = reported_context(settings, engines)
+    settings, model = resolve_common(settings, [v.ref.name for v in engine_variants], context)
+    tokenizer = tokenizer_of(settings, model)
+    if model is None and tokenizer is not None:
+        settings = settings.model_copy(update={"vocab_size": vocabulary(tokenizer) or settings.vocab_size})
+    _check_chat(settings, model, engine_variants)
     if settings.prompt_nonce is None and any(v.ref.name == RUNNING_SERVER for v in engine_variants):
         settings = settings.model_copy(update={"prompt_nonce": secrets.randbits(32)})
     assert settings.max_model_len is not None
     workload = Workload.make(settings, settings.vocab_size, settings.max_model_len)
     cpus = split(physical_cores())
-    resolved = Resolved(settings, model, workload, engine_variants, engines, found, missing, cpus)
+    resolved = Resolved(settings, model, tokenizer, workload, engine_variants, engines, found, missing, cpus)
     for engine_variant in engine_variants:
         _check_command(engines[engine_variant.label], resolved.engine_settings(engine_variant))
     calibration = _calibration(settings, notify)
@@ -112,18 +129,21 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
     return replace(resolved, settings=settings, calibration=calibration)
 
 
-def resolve_common(settings: Settings, names: Sequence[str]) -> tuple[Settings, ModelFolder | None]:
+def resolve_common(
+    settings: Settings, names: Sequence[str], reported_context: int | None = None
+) -> tuple[Settings, ModelFolder | None]:
     """What every benchmark shares, with nothing left to `auto`, and the model's folder.
 
     Args:
         names: The engines that are there. The folder is None where all are servers that run already.
+        reported_context: The context in tokens that running servers report.
 
     Raises:
         UsageError: The model is not there, or its context is unknown or shorter than what is asked for.
     """
     device = resolve_device(settings.device)
     model = resolve_model(settings, device, names)
-    vocab_size, max_model_len = model_context(settings, model)
+    vocab_size, max_model_len = model_context(settings, model, reported_context)
     resolved = {
         "device": device,
         "dtype": resolve_dtype(settings.dtype, device),
@@ -159,18 +179,21 @@ def engine_settings(
     )
 
 
-def model_context(settings: CommonSettings, model: ModelFolder | None) -> tuple[int, int]:
+def model_context(
+    settings: CommonSettings, model: ModelFolder | None, reported_context: int | None = None
+) -> tuple[int, int]:
     """Vocabulary and context of the model, or of the server of which only the settings speak."""
+    asked = settings.max_model_len
     if model is None:
-        if settings.max_model_len is None:
-            raise UsageError("the running server's context is unknown", "give --max-model-len")
-        return settings.vocab_size, settings.max_model_len
-    asked = settings.max_model_len or model.max_model_len
-    if asked > model.max_model_len:
+        context = asked or reported_context
+        if context is None:
+            raise UsageError("the running server does not report its context", "give --max-model-len")
+        return settings.vocab_size, context
+    if asked is not None and asked > model.max_model_len:
         raise UsageError(
             f"--max-model-len {asked} is above the model's {model.max_model_len}", "give a smaller one"
         )
-    return model.vocab_size, asked
+    return model.vocab_size, asked or min(model.max_model_len, reported_context or model.max_model_len)
 
 
 def make_engine_variants(settings: CommonSettings) -> list[EngineVariant]:
@@ -180,7 +203,7 @@ def make_engine_variants(settings: CommonSettings) -> list[EngineVariant]:
         UsageError: Unknown engine or variant, or two that would be drawn alike.
     """
     by_label: dict[str, EngineVariant] = {}
-    for engine_variant in map(get_engine_variant, settings.engines):
+    for engine_variant in named_variants(settings):
         if other := by_label.get(engine_variant.label):
             raise UsageError(
                 f"{other.ref} and {engine_variant.ref} are both drawn as {engine_variant.label!r}",
@@ -196,6 +219,18 @@ def make_engine_variants(settings: CommonSettings) -> list[EngineVariant]:
     return list(by_label.values())
 
 
+def _check_chat(
+    settings: OnlineSettings, model: ModelFolder | None, engine_variants: Sequence[EngineVariant]
+) -> None:
+    """Raises UsageError where engines are to be asked for chats and the model has no template."""
+    local = any(engine_variant.server is None for engine_variant in engine_variants)
+    if settings.endpoint == "chat" and local and model is not None:
+        try:
+            ChatTemplate(model.path)
+        except EngineError as error:
+            raise UsageError(error.message, error.hint) from None
+
+
 def _check_command(engine: Engine, settings: EngineSettings) -> None:
     """Raises UsageError when the installed version has no such option, or a running server serves several
     models and none is chosen; other faults show at the start."""
@@ -203,7 +238,7 @@ def _check_command(engine: Engine, settings: EngineSettings) -> None:
         if isinstance(engine, LocalEngine):
             engine.server(engine.installed(), settings, port=0)
         elif isinstance(engine, OpenAI):
-            engine.served_model()
+            _ = engine.model
 
 
 def find_engines(

@@ -21,6 +21,20 @@ BUILT_IN = (
         uses=_HEADLINE,
     ),
     Metric(
+        "ttfo_ms",
+        "TTFO",
+        "time to first output token",
+        "ms",
+        "t_answer − t_sent",
+        "From the last byte of the request written to the first chunk of the answer itself (text, a tool "
+        "call, a refusal), after any reasoning. Without reasoning it is TTFT; an answer of nothing but "
+        "reasoning has none.",
+        "request",
+        lambda t: (t.answer - t.sent) * MS,
+        uses=frozenset({"tables", "gated", "slo"}),
+        like="ttft_ms",
+    ),
+    Metric(
         "tpot_ms",
         "TPOT",
         "time per output token",

@@ -50,6 +50,10 @@ class Times(Protocol):
         """(U,) when the first chunk came that carries a token."""
 
     @property
+    def answer(self) -> Floats:
+        """(U,) when the first chunk came that carries a token which is not reasoning."""
+
+    @property
     def last(self) -> Floats:
         """(U,) when the last chunk came that carries a token."""
 
@@ -117,6 +121,7 @@ class Metric:
         counted: what a rate counts; it is divided by the measured time.
         by_engine: only the engine knows it: per request, else from its histograms.
         decimals: in tables; None: as many as show three digits.
+        like: another metric; where every engine has the same values of both, this one is not shown.
     """
 
     name: str
@@ -132,6 +137,7 @@ class Metric:
     by_engine: bool = False
     uses: frozenset[Use] = frozenset()
     decimals: int | None = None
+    like: str = ""
 
     @property
     def is_latency(self) -> bool:

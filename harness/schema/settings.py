@@ -13,12 +13,14 @@ from harness.schema.base import Strict
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, from_light_to_heavy
 from harness.schema.load_settings import ArrivalProcess, Lengths, RampSetting
 from harness.schema.metrics import METRICS, latencies
+from harness.schema.running_servers import Headers, Servers, for_server
 
 #: Which names there are is for the registry to say: installed packages add engines.
 EngineName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]
 Device = Literal["auto", "cuda", "cpu"]
 Dtype = Literal["auto", "fp16", "bf16", "fp32"]
 Fit = Literal["drop", "clip", "scale"]
+Endpoint = Literal["completions", "chat"]
 
 #: Requests of a closed loop for each one in flight, below which little but its beginning and end is measured.
 MIN_ROUNDS = 3
@@ -29,6 +31,11 @@ SHORT_CELL_S = 10.0
 _REFERENCE = re.compile(r"^(?P<name>[a-z][a-z0-9_-]*)(@(?P<variant>[A-Za-z0-9][A-Za-z0-9._-]*))?$")
 #: The engine that is a server somebody else started.
 RUNNING_SERVER: EngineName = "openai"
+#: Settings that say nothing where there is none.
+_OF_RUNNING_SERVERS = (
+    *("base_url", "server", "served_model", "tokenizer", "header", "api_key_env", "ca_cert", "wait_ready"),
+    "prompt_nonce",
+)
 #: Where it is not asked which engines are installed, and where none is.
 DEFAULT_ENGINES: tuple[EngineName, ...] = ("roseinfer", "vllm")
 
@@ -217,10 +224,43 @@ class CommonSettings(Strict):
 class OnlineSettings(CommonSettings):
     """`bench online`: replay a trace, keep requests in flight, or send so many a second."""
 
-    base_url: str | None = Field(None, description="of the running server that engine `openai` means")
-    api_key_env: str | None = Field(None, description="environment variable that holds the server's API key")
+    base_url: str | None = Field(None, description="of a running server, which is drawn as openai")
+    server: Servers = Field(
+        default_factory=dict,
+        description="a running server, drawn by that label; may be repeated",
+        json_schema_extra={"metavar": "LABEL=URL", "repeatable": True},
+    )
     served_model: str | None = Field(
-        None, min_length=1, description="model of the running server, needed where it serves several"
+        None,
+        min_length=1,
+        description="model of the running server, needed where it serves several; "
+        "of several servers LABEL=NAME,…",
+    )
+    tokenizer: str | None = Field(
+        None,
+        min_length=1,
+        description="of a running server's model: hub id, local folder or named model; "
+        "none: text whose length the server reports",
+    )
+    endpoint: Endpoint = Field(
+        "completions", description="what requests go to: /v1/completions or /v1/chat/completions"
+    )
+    header: Headers = Field(
+        default_factory=dict,
+        description="sent to running servers with each request; a VALUE of env:VARIABLE is read from there; "
+        "may be repeated",
+        json_schema_extra={"metavar": "NAME=VALUE", "repeatable": True},
+    )
+    api_key_env: str | None = Field(
+        None,
+        description="environment variable that holds the running server's API key; "
+        "of several servers LABEL=NAME,…",
+    )
+    ca_cert: Path | None = Field(
+        None, description="PEM file of certificates to trust beside the system's, for https"
+    )
+    wait_ready: float = Field(
+        0, ge=0, description="seconds to wait for a running server that does not answer yet"
     )
     prompt_nonce: int | None = Field(
         None,
@@ -303,17 +343,26 @@ class OnlineSettings(CommonSettings):
         if chosen == "--ramp":
             idle["n"] = "excludes --ramp, which lasts its own time"
         if all(engine.name != RUNNING_SERVER for engine in self.engines):
-            names = ("base_url", "api_key_env", "served_model", "prompt_nonce")
-            idle |= dict.fromkeys(names, "needs engine openai")
+            idle |= dict.fromkeys(_OF_RUNNING_SERVERS, "needs engine openai")
         return idle
 
     @model_validator(mode="before")
     @classmethod
     def _running_server(cls, given: object) -> object:
         """An address alone means the server at that address."""
-        if isinstance(given, dict) and given.get("base_url") is not None and "engines" not in given:
-            return given | {"engines": ["openai"]}
-        return given
+        if not isinstance(given, dict) or "engines" in given:
+            return given
+        named = given.get("base_url") is not None or given.get("server")
+        return given | {"engines": [RUNNING_SERVER]} if named else given
+
+    @property
+    def servers(self) -> dict[str, str]:
+        """Addresses of the running servers by label."""
+        return self.server or ({} if self.base_url is None else {RUNNING_SERVER: self.base_url})
+
+    def of_server(self, text: str | None, label: str) -> str | None:
+        """What a setting, `VALUE` or `LABEL=VALUE,…`, says for the running server of that label."""
+        return for_server(text, label, self.servers)
 
     @model_validator(mode="before")
     @classmethod
@@ -379,13 +428,15 @@ class OnlineSettings(CommonSettings):
             raise ValueError("--settle is a window of its own: leave out --window and --steady-state")
         if self.aa and self.repeats < 2:
             raise ValueError("--aa needs repeats to see how they differ: give --repeats 2 or more, best 5")
-        if any(engine.name == RUNNING_SERVER for engine in self.engines) and self.base_url is None:
+        if any(engine.name == RUNNING_SERVER for engine in self.engines) and not self.servers:
             raise ValueError("engine openai needs --base-url, the address of the running server")
         given = [option for option, value in self._loads_options.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"{given[0]} and {given[1]} are two kinds of load: give one of them")
         if len(set(self.request_rate or ())) != len(self.request_rate or ()):
             raise ValueError("a request rate is given twice")
+        if self.base_url is not None and self.server:
+            raise ValueError("--base-url is a server of its own: give it as another --server LABEL=URL")
         if len(set(self.scales)) != len(self.scales):
             raise ValueError("a scale is given twice")
         if len(set(self.concurrency or ())) != len(self.concurrency or ()):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import msgspec
 
-from harness.engines.base import Encoder, EngineSettings, Installation, RequestSettings
+from harness.engines.base import EngineSettings, Installation, RequestSettings
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
+from harness.engines.prompts import Prompts
 from harness.engines.recipe import SHIMS
 from harness.engines.selfreport import ARGV, OMP_THREADS, SelfReport
-from harness.engines.text_prompts import TextPrompts
 from harness.engines.workers import folder
 from harness.schema.fairness import Fact
-from harness.workload import PlannedRequest
 
 CB_BLOCK = 32
 SHIM = SHIMS / "transformers_cli.py"
@@ -74,26 +74,20 @@ class Transformers(LocalEngine):
     def _cli(self, installation: Installation) -> list[str]:
         return [str(installation.python), str(installation.python.parent / "transformers")]
 
-    def encoder(self, request_settings: RequestSettings) -> Encoder:
-        """Text prompts, as it takes no token ids; a fixed length through its `generation_config`."""
-        text = TextPrompts(request_settings.model)
+    def prompts(self, request_settings: RequestSettings) -> Prompts:
+        """Text, as it takes no token ids."""
+        return super().prompts(replace(request_settings, text=True))
 
-        def encode(request: PlannedRequest) -> bytes:
-            generation: dict[str, object] = {"max_new_tokens": request.output_tokens, "do_sample": False}
-            if request_settings.ignore_eos:
-                generation["min_new_tokens"] = request.output_tokens
-            body = {
-                "model": request_settings.served_name,
-                "prompt": request.text or text.of(request.prompt.tolist()),
-                "stream": True,
-                "max_tokens": request.output_tokens,
-                "generation_config": msgspec.json.encode(generation).decode(),
-                "seed": request_settings.seed,
-                **request_settings.body,
-            }
-            return msgspec.json.encode(body)
+    def common_body(self, request_settings: RequestSettings) -> dict[str, object]:
+        """Without the fields that it refuses; usage comes unasked."""
+        return {"stream": True, "seed": request_settings.seed}
 
-        return encode
+    def length_fields(self, request_settings: RequestSettings, output_tokens: int) -> dict[str, object]:
+        """A fixed length through its `generation_config`."""
+        generation: dict[str, object] = {"max_new_tokens": output_tokens, "do_sample": False}
+        if request_settings.ignore_eos:
+            generation["min_new_tokens"] = output_tokens
+        return {"max_tokens": output_tokens, "generation_config": msgspec.json.encode(generation).decode()}
 
     def facts(self, report: SelfReport) -> dict[str, Fact]:
         """It reports no settings: those of its command line and environment."""

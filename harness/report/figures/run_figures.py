@@ -16,6 +16,7 @@ from harness.report.figures.style import MATPLOTLIB, Look, looks
 from harness.report.figures.svg import Plot
 from harness.report.figures.tradeoff import tradeoff
 from harness.report.figures.waterfall import waterfall
+from harness.report.tables.latency import shown_latencies
 from harness.report.tables.waterfall import with_waterfall
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import Load, heaviest
@@ -62,9 +63,9 @@ def online_figures(run: OnlineRun) -> Figures:
     with mpl.rc_context(MATPLOTLIB):
         return Figures(
             overview=overview(pooled, shown),
-            bands={metric: band(pooled, shown, metric) for metric in latencies("tables")},
+            bands={metric: band(pooled, shown, metric) for metric in shown_latencies(pooled)},
             percentiles={
-                (m, q): percentile(pooled, shown, m, q) for m in latencies("tables") for q in (90, 99)
+                (m, q): percentile(pooled, shown, m, q) for m in shown_latencies(pooled) for q in (90, 99)
             },
             ecdfs=_ecdfs(groups, styles, pooled),
             tradeoffs=[
@@ -98,7 +99,7 @@ def _ecdfs(
     loads = sorted({summary.load for summary in pooled})
     return {
         metric: [ecdf([g for g in together if g.load == load], styles, metric) for load in loads]
-        for metric in latencies("tables")
+        for metric in shown_latencies(pooled)
     }
 
 

@@ -17,6 +17,19 @@ from harness.schema.results import OnlineSummary
 SHOWN = COMPARED_PERCENTILES
 
 
+def shown_latencies(pooled: Sequence[OnlineSummary]) -> tuple[str, ...]:
+    """Latencies that have a table and figures: without those that only repeat another."""
+
+    def differs(name: str) -> bool:
+        like = METRICS[name].like
+        return not like or any(
+            summary.latency(name).n and summary.latency(name).p50 != summary.latency(like).p50
+            for summary in pooled
+        )
+
+    return tuple(name for name in latencies("tables") if differs(name))
+
+
 def latency_table(pooled: Sequence[OnlineSummary], metric: str) -> Table:
     """Engine rows, load columns, `p50/p90/p99` in each cell."""
     term = METRICS[metric]

@@ -43,6 +43,12 @@ COMMON: dict[str, tuple[str, Any]] = {
 }
 ONLINE = COMMON | {
     "base_url": ("http://127.0.0.1:9", "http://127.0.0.1:9"),
+    "server": ("a=http://h", {"a": "http://h"}),
+    "tokenizer": ("none", "none"),
+    "endpoint": ("chat", "chat"),
+    "header": ("X-Key=env:KEY", {"X-Key": "env:KEY"}),
+    "ca_cert": ("ca.pem", Path("ca.pem")),
+    "wait_ready": ("5", 5),
     "api_key_env": ("KEY", "KEY"),
     "trace": ("some.csv", "some.csv"),
     "fit": ("scale", "scale"),
@@ -77,6 +83,10 @@ OFFLINE = COMMON | {
 BESIDE: dict[str, dict[str, str]] = {
     "aa": {"repeats": "2"},
     "api_key_env": {"base_url": "http://h"},
+    "tokenizer": {"base_url": "http://h"},
+    "header": {"base_url": "http://h"},
+    "ca_cert": {"base_url": "http://h"},
+    "wait_ready": {"base_url": "http://h"},
     "served_model": {"base_url": "http://h"},
     "prompt_nonce": {"base_url": "http://h"},
     "max_output_len": {"fit": "clip"},

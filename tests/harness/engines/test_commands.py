@@ -23,7 +23,7 @@ from harness.schema.settings import EngineRef
 from harness.workload import PlannedRequest
 
 #: Engines that would send the ids of the whole prompt beside those of tokens: these count in each chunk.
-COUNTING = {"vllm", "sglang"}
+COUNTING = {"vllm", "sglang", "openai"}
 
 
 def _settings(engine_variant: EngineVariant, **changes) -> EngineSettings:
@@ -167,10 +167,11 @@ def test_text_is_sent_where_it_is_asked_for(name):
 
 
 def test_an_end_of_text_may_end_it():
-    """A server of an unknown engine gets only OpenAI's own fields."""
+    """Of what extends OpenAI's API only usage in every chunk is then asked for."""
     encode = get_engine("openai").encoder(RequestSettings(Path(), "gpt2", ignore_eos=False))
     body = json.loads(encode(_asked([5])))
-    assert body.keys() == {"model", "prompt", "max_tokens", "temperature", "seed", "stream", "stream_options"}
+    openai = {"model", "prompt", "max_tokens", "temperature", "seed", "stream", "stream_options"}
+    assert body.keys() == openai
 
 
 @pytest.mark.parametrize(("in_flight", "blocks"), [(None, 512), (8, 512), (32, 1024), (500, 2048)])

@@ -14,6 +14,7 @@ import pytest
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import Engine, EngineSettings, Server
 from harness.engines.registry import get_engine
+from harness.engines.running.address import Address
 from harness.errors import BenchError, CleanupError, UsageError
 from harness.records.cell import CellRecords
 from harness.records.columns import REQUESTS
@@ -153,7 +154,7 @@ class Clinging(OpenAI):
 def test_nothing_is_measured_beside_what_was_left_behind(
     start_mock: Any, settings_for: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def get(name: Any, *given: str | None) -> Engine:
+    def get(name: Any, *given: Address | None) -> Engine:
         return Clinging(*given)
 
     monkeypatch.setattr(resolved, "get_engine", get)

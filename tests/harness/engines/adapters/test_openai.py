@@ -7,12 +7,14 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import EngineSettings
 from harness.engines.registry import get_engine_variant
+from harness.engines.running.address import Address
 from harness.errors import EngineError, UsageError
 from harness.schema.settings import EngineRef
 
@@ -53,6 +55,10 @@ def address() -> Iterator[str]:
     server.server_close()
 
 
+def _openai(url: str, **address: Any) -> OpenAI:
+    return OpenAI(Address(url, **address))
+
+
 def _settings(served_name: str = "gpt2") -> EngineSettings:
     engine_variant = get_engine_variant(EngineRef(name="openai"))
     return EngineSettings(engine_variant, Path(), served_name, "cpu", "bf16", 1024)
@@ -60,7 +66,7 @@ def _settings(served_name: str = "gpt2") -> EngineSettings:
 
 @pytest.mark.parametrize("form", ["{}", "http://{}", "http://{}/", "http://{}/v1", "http://{}/v1/"])
 def test_forms_of_the_address(address: str, form: str, tmp_path: Path):
-    with OpenAI(form.format(address)).open(_settings(), tmp_path) as server:
+    with _openai(form.format(address)).open(_settings(), tmp_path) as server:
         assert f"{server.target.host}:{server.target.port}" == address
         assert server.target.path == "/v1/completions"
         assert server.served_name == "first"
@@ -70,7 +76,7 @@ def test_forms_of_the_address(address: str, form: str, tmp_path: Path):
 def test_several_models_are_not_guessed_among(address: str, tmp_path: Path):
     with (
         pytest.raises(UsageError, match="serves several models: first, second") as raised,
-        OpenAI(f"{address}/several").open(_settings("second"), tmp_path),
+        _openai(f"{address}/several").open(_settings("second"), tmp_path),
     ):
         pass
     assert "--served-model" in raised.value.hint
@@ -78,7 +84,7 @@ def test_several_models_are_not_guessed_among(address: str, tmp_path: Path):
 
 @pytest.mark.parametrize("path", ["", "/several", "/nothing", "/other", "/empty"])
 def test_a_model_that_is_named_is_taken_whatever_is_listed(address: str, tmp_path: Path, path: str):
-    with OpenAI(address + path, served_model="second").open(_settings(), tmp_path) as server:
+    with _openai(address + path, model="second").open(_settings(), tmp_path) as server:
         assert server.served_name == "second"
         assert server.record.settings["model"] == "second"
         server.check()
@@ -86,14 +92,14 @@ def test_a_model_that_is_named_is_taken_whatever_is_listed(address: str, tmp_pat
 
 def test_a_named_model_needs_a_server_and_its_key(address: str):
     with pytest.raises(EngineError, match="no server answers"):
-        OpenAI("http://127.0.0.1:1", served_model="second").served_model()
-    with pytest.raises(EngineError, match="refuses the API key"):
-        OpenAI(f"{address}/proxy", served_model="second").served_model()
+        _ = _openai("http://127.0.0.1:1", model="second").model
+    with pytest.raises(EngineError, match="wants an API key"):
+        _ = _openai(f"{address}/proxy", model="second").model
 
 
 def test_the_key_is_sent_and_not_written_down(address: str, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("SOME_KEY", KEY)
-    with OpenAI(f"http://{address}/proxy", "SOME_KEY").open(_settings(), tmp_path) as server:
+    with _openai(f"http://{address}/proxy", api_key_env="SOME_KEY").open(_settings(), tmp_path) as server:
         assert server.target.path == "/proxy/v1/completions"
         assert server.target.headers == {"Authorization": f"Bearer {KEY}"}
         assert KEY not in server.record.model_dump_json()
@@ -102,7 +108,7 @@ def test_the_key_is_sent_and_not_written_down(address: str, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("/proxy", "refuses the API key"),
+        ("/proxy", "wants an API key"),
         ("/nothing", "404"),
         ("/other", "not a list"),
         ("/empty", "no model"),
@@ -111,7 +117,7 @@ def test_the_key_is_sent_and_not_written_down(address: str, tmp_path: Path, monk
 def test_a_server_that_cannot_be_used(address: str, tmp_path: Path, path: str, message: str):
     with (
         pytest.raises(EngineError, match=message),
-        OpenAI(address + path).open(_settings(), tmp_path),
+        _openai(address + path).open(_settings(), tmp_path),
     ):
         pass
 
@@ -119,7 +125,7 @@ def test_a_server_that_cannot_be_used(address: str, tmp_path: Path, path: str, m
 def test_nobody_there(tmp_path: Path):
     with (
         pytest.raises(EngineError, match="no server answers at 127"),
-        OpenAI("http://127.0.0.1:1").open(_settings(), tmp_path),
+        _openai("http://127.0.0.1:1").open(_settings(), tmp_path),
     ):
         pass
 
@@ -128,11 +134,11 @@ def test_nobody_there(tmp_path: Path):
     "url", ["ftp://host", "http://", "http://host:port", "http://host?x=1", "http://a@b"]
 )
 def test_an_address_that_is_none(url: str):
-    with pytest.raises(UsageError, match="--base-url"):
-        OpenAI(url)
+    with pytest.raises(UsageError, match="address"):
+        _openai(url)
 
 
 def test_a_key_that_is_not_set(monkeypatch):
     monkeypatch.delenv("SOME_KEY", raising=False)
     with pytest.raises(UsageError, match="SOME_KEY"):
-        OpenAI("http://127.0.0.1:1", "SOME_KEY")
+        _openai("http://127.0.0.1:1", api_key_env="SOME_KEY")

@@ -1,0 +1,154 @@
+"""How a planned prompt stands in a request: as token ids, as text, or as messages of a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from harness.engines.common_words import COMMON_WORDS
+from harness.engines.text_prompts import TextPrompts
+from harness.models.chat_template import ChatTemplate
+from harness.schema.settings import Endpoint
+from harness.workload import Message, PlannedRequest
+
+#: How often the number of words is corrected by what it made of the length.
+_CORRECTIONS = 4
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How many tokens a server counts where we count `n`: `offset + each * n`.
+
+    `n` is tokens where the tokenizer is known, else words. `exact`: two texts of different lengths showed
+    that each of them is one token for the server.
+    """
+
+    offset: int = 0
+    each: float = 1.0
+    exact: bool = True
+
+    def tokens(self, n: int) -> int:
+        """What the server counts."""
+        return round(self.offset + self.each * n)
+
+
+#: The server counts what we count.
+AS_COUNTED = Lengths()
+
+
+class Prompts(Protocol):
+    """Writes the prompt of each request of a run."""
+
+    def fields(self, request: PlannedRequest) -> dict[str, Any]:
+        """The fields of the body with the prompt. Raises EngineError where it cannot be written."""
+
+    def tokens(self, request: PlannedRequest) -> int | None:
+        """Tokens of the prompt as the server counts them; None where only the server can say."""
+
+
+class TokenIds:
+    """Prompts as lists of token ids. Text that has no ids is sent as text."""
+
+    def fields(self, request: PlannedRequest) -> dict[str, Any]:
+        ids: list[int] = request.prompt.tolist()
+        return {"prompt": request.text if request.text is not None and not ids else ids}
+
+    def tokens(self, request: PlannedRequest) -> int | None:
+        return len(request.prompt)
+
+
+class Texts:
+    """Text of as many tokens, by the tokenizer in the folder `model`. Raises EngineError without one."""
+
+    def __init__(self, model: Path) -> None:
+        self._text = TextPrompts(model)
+
+    def fields(self, request: PlannedRequest) -> dict[str, Any]:
+        return {"prompt": request.text or self._text.of(request.prompt.tolist())}
+
+    def tokens(self, request: PlannedRequest) -> int | None:
+        return len(request.prompt)
+
+
+class Words:
+    """Text of as many tokens as planned by a count of our own: of a chat through its template, or of words.
+
+    Equal token ids become equal words, so shared prefixes stay shared. The shortest prompt is one word: what
+    a template adds cannot be left out, and a shorter prompt that was planned is sent as that.
+
+    Args:
+        endpoint: A chat gets one message of its user.
+        model: Folder of the tokenizer, whose template counts in a chat; None: unknown, words are counted.
+        lengths: How the server counts.
+
+    Raises:
+        EngineError: The folder has no tokenizer or no template.
+    """
+
+    def __init__(self, endpoint: Endpoint, model: Path | None, lengths: Lengths) -> None:
+        self._chat = endpoint == "chat"
+        self._lengths = lengths
+        self._known: dict[bytes, str] = {}
+        self._template = None
+        self._word: Callable[[int], str] = lambda token: COMMON_WORDS[token % len(COMMON_WORDS)]
+        if model is not None:
+            self._template = ChatTemplate(model)
+            self._word = TextPrompts(model).word
+
+    def fields(self, request: PlannedRequest) -> dict[str, Any]:
+        if self._chat:
+            return {"messages": self._messages(request)}
+        return {"prompt": request.text if request.text is not None else self._text(request)}
+
+    def tokens(self, request: PlannedRequest) -> int | None:
+        if not self._lengths.exact:
+            return None
+        if self._template is not None:
+            return self._lengths.tokens(self._template.tokens(self._messages(request)))
+        if request.text is not None or request.messages is not None:
+            return None
+        return self._lengths.tokens(self._count(self._text(request)))
+
+    def _messages(self, request: PlannedRequest) -> Sequence[Message]:
+        if request.messages is not None:
+            return request.messages
+        return [_user(request.text if request.text is not None else self._text(request))]
+
+    def _text(self, request: PlannedRequest) -> str:
+        key = request.prompt.tobytes()
+        if key not in self._known:
+            self._known[key] = self._write(request.prompt.tolist())
+        return self._known[key]
+
+    def _write(self, prompt: Sequence[int]) -> str:
+        words = [self._word(token).strip() for token in prompt]
+        count = len(words)
+        text = " ".join(words)
+        for _ in range(_CORRECTIONS):
+            over = self._lengths.tokens(self._count(text)) - len(prompt)
+            if over == 0 or (count == 1 and over > 0):
+                break
+            count = min(max(1, count - round(over / self._lengths.each)), 2 * len(words))
+            text = " ".join((words + words)[:count])
+        return text
+
+    def _count(self, text: str) -> int:
+        return len(text.split()) if self._template is None else self._template.tokens([_user(text)])
+
+
+def of_words(count: int, first: int = 0) -> str:
+    """`count` common words, from the one at `first` on."""
+    return " ".join(COMMON_WORDS[(first + i) % len(COMMON_WORDS)] for i in range(count))
+
+
+def asking(text: str, output_tokens: int) -> PlannedRequest:
+    """A request of that text, whatever its length."""
+    return PlannedRequest(0, None, np.zeros(0, np.int32), output_tokens, text=text)
+
+
+def _user(text: str) -> Message:
+    return {"role": "user", "content": text}

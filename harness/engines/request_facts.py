@@ -1,0 +1,44 @@
+"""What a report says of the requests that an engine was sent."""
+
+from __future__ import annotations
+
+from harness.engines.base import RequestSettings
+from harness.schema.fairness import Fact
+
+_SENT, _FOUND = "requests", "found by asking"
+
+
+def request_facts(wanted: RequestSettings, asked: RequestSettings) -> dict[str, Fact]:
+    """How requests are written, by the keys of `harness.fairness.ledger.SETTINGS`.
+
+    Args:
+        wanted: As they were to be.
+        asked: As the server takes them.
+    """
+    facts = {
+        "endpoint": Fact(value=asked.endpoint, source=_SENT),
+        "prompts": Fact(value=_prompts(asked), source=_SENT if asked == wanted else _FOUND),
+        "answers": Fact(
+            value="at the length asked for" if asked.ignore_eos else "on their own",
+            source=_SENT if asked.ignore_eos == wanted.ignore_eos else _FOUND,
+        ),
+    }
+    refused = sorted(asked.left_out - wanted.left_out)
+    if asked.limit_field != wanted.limit_field:
+        refused.append(wanted.limit_field)
+    if refused:
+        facts["refused"] = Fact(value=", ".join(refused), source=_FOUND)
+    return facts
+
+
+def _prompts(asked: RequestSettings) -> str:
+    if asked.endpoint == "completions" and not asked.text:
+        return "token ids"
+    form = "chat" if asked.endpoint == "chat" else "text"
+    if not asked.lengths.exact:
+        return f"{form}, of a length that the server's usage tells"
+    if asked.tokenizer is None:
+        return f"{form}, counted by the server"
+    offset = asked.lengths.offset
+    other = f", where the server counts {offset:+d} tokens" if offset else ""
+    return f"{form}, counted by the tokenizer{other}"

@@ -1,0 +1,1 @@
+"""Servers that somebody else started: where they are, what they serve, and what they take."""

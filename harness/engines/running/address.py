@@ -1,0 +1,90 @@
+"""The address of a running server, with the key and headers that it is asked with."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from harness.engines.base import COMPLETIONS
+from harness.errors import UsageError
+from harness.loadgen.load_plan import Target
+from harness.loadgen.tls import trusting
+from harness.schema.running_servers import FROM_ENV, HIDDEN
+
+
+@dataclass(frozen=True)
+class Address:
+    """A running server as the user names it: `url` is `http://host:port`, with or without `/v1` or another
+    path before it; `api_key_env` the variable that holds its key; `model` the model's name in requests, None
+    for the only one that it lists. `wait_s` is how long it may take until it answers."""
+
+    url: str
+    api_key_env: str | None = None
+    model: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    ca_cert: Path | None = None
+    wait_s: float = 0.0
+
+    def target(self) -> Target:
+        """Where completions go.
+
+        Raises:
+            UsageError: The address, a variable or the file of certificates cannot be used.
+        """
+        parts = urlsplit(self.url if "://" in self.url else f"http://{self.url}")
+        hint = "write it like http://127.0.0.1:8000"
+        try:
+            port = parts.port
+        except ValueError:
+            raise UsageError(
+                f"{self.url} is not the address of a server: its port is no number", hint
+            ) from None
+        if parts.username or parts.password:
+            raise UsageError(
+                "the address has a user or password in it, which would stand in the records",
+                "send it with --header Authorization=env:VARIABLE",
+            )
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+            raise UsageError(f"{self.url} is not the address of a server", hint)
+        headers = {name: _value(name, value) for name, value in self.headers.items()}
+        if self.api_key_env is not None:
+            headers["Authorization"] = f"Bearer {_variable('--api-key-env', self.api_key_env)}"
+        tls = parts.scheme == "https"
+        prefix = parts.path.rstrip("/").removesuffix("/v1")
+        path = prefix + COMPLETIONS
+        return Target(
+            parts.hostname, port or (443 if tls else 80), path, headers, tls, self._certificates(tls)
+        )
+
+    def _certificates(self, tls: bool) -> str | None:
+        if self.ca_cert is None or not tls:
+            return None
+        file = self.ca_cert.expanduser().resolve()
+        try:
+            trusting(str(file))
+        except (OSError, ssl.SSLError) as error:
+            reason = "holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
+            raise UsageError(f"--ca-cert {self.ca_cert}: {reason}", "name a PEM file") from None
+        return str(file)
+
+
+def _value(name: str, value: str) -> str:
+    if value == HIDDEN:
+        raise UsageError(
+            f"the value of the header {name} is not kept in a run's folder",
+            f"start a new run, with --header {name}=env:VARIABLE if it is to be resumed",
+        )
+    if value.startswith(FROM_ENV):
+        return _variable(f"--header {name}", value.removeprefix(FROM_ENV))
+    return value
+
+
+def _variable(option: str, name: str) -> str:
+    value = os.environ.get(name)
+    if not value:
+        raise UsageError(f"{option} {name}: the variable is not set", f"run `export {name}=…`")
+    return value

@@ -1,0 +1,93 @@
+"""Why a running server cannot be used, each reason with what to do about it."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+
+from harness.errors import EngineError
+from harness.loadgen.load_plan import Target
+from harness.records.stream import read_error
+
+#: What OpenSSL says of certificates (X509_V_ERR_*): out of date, and made for another name or address.
+_EXPIRED, _OTHER_NAME = (9, 10), (62, 64)
+#: What an answer of a server that only speaks HTTP/2 begins with: the frame SETTINGS.
+_HTTP2 = "\\x04"
+
+
+def no_answer(target: Target, error: Exception) -> EngineError:
+    """A connection that did not come about, or brought no HTTP."""
+    place = target.place
+    if isinstance(error, socket.gaierror):
+        return EngineError(
+            f"the name {target.host} is unknown: {error.strerror}", "check the address and the DNS"
+        )
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _certificate(target, error)
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or str(error)
+        return EngineError(f"{place} does not speak TLS as it should: {reason}", "try http:// in the address")
+    if isinstance(error, TimeoutError):
+        return EngineError(f"{place} does not answer in time", "check the address, or a firewall on the way")
+    if isinstance(error, http.client.BadStatusLine):
+        if _HTTP2 in repr(str(error)):
+            return EngineError(
+                f"{place} speaks HTTP/2 only, and bench speaks HTTP/1.1", "put a proxy before it, like nginx"
+            )
+        return EngineError(f"{place} does not answer in HTTP: {error}", "try https:// in the address")
+    return EngineError(
+        f"no server answers at {place}: {error}",
+        "start it, check the address, or wait for it with --wait-ready 60",
+    )
+
+
+def _certificate(target: Target, error: ssl.SSLCertVerificationError) -> EngineError:
+    said = f"the certificate of {target.place} is not accepted: {error.verify_message}"
+    if error.verify_code in _OTHER_NAME:
+        return EngineError(said, "use a name in the address that the certificate is for")
+    if error.verify_code in _EXPIRED:
+        return EngineError(said, "renew the certificate, or set this machine's clock")
+    return EngineError(said, "if you trust the server, name its certificate or authority with --ca-cert FILE")
+
+
+def refusal(target: Target, path: str, status: int, body: str) -> EngineError:
+    """An answer other than 200 to `path`."""
+    place, reason = target.place, without_secrets(target, read_error(body.encode()))
+    given = "Authorization" in target.headers
+    if status == 401:
+        return EngineError(
+            f"{place} refuses the API key (401): {reason}"
+            if given
+            else f"{place} wants an API key (401): {reason}",
+            "check the key in the variable that --api-key-env names"
+            if given
+            else "put the key into an environment variable and name that with --api-key-env",
+        )
+    if status == 403:
+        return EngineError(
+            f"{place} does not allow {path} (403): {reason}", "use a key that may, or another --served-model"
+        )
+    if status == 404:
+        return EngineError(
+            f"{place} has no {path}, or not this model (404): {reason}",
+            "check the path in the address, --endpoint and --served-model",
+        )
+    if status == 429:
+        return EngineError(
+            f"{place} limits how much it is asked (429): {reason}",
+            "lower the load, or ask for a higher limit",
+        )
+    if status == 400 and "HTTPS" in body:
+        return EngineError(f"{place} speaks TLS: {reason}", "write https:// in the address")
+    hint = "see the server's log" if status >= 500 else "change the option that it names, or its own settings"
+    return EngineError(f"{place} answers {status} to {path}: {reason}", hint)
+
+
+def without_secrets(target: Target, text: str) -> str:
+    """A text of a server, without the keys that it was sent."""
+    for value in target.headers.values():
+        for secret in (value, value.rpartition(" ")[2]):
+            if len(secret) > 3:
+                text = text.replace(secret, "***")
+    return text

@@ -1,0 +1,103 @@
+"""Which models a running server lists, and what it says of them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.engines.running.faults import no_answer, refusal
+from harness.engines.server_pages import request
+from harness.errors import EngineError, UsageError
+from harness.loadgen.load_plan import Target
+
+#: By which names servers tell a model's context: vLLM and SGLang, OpenRouter and Together, Groq, LM Studio.
+_CONTEXT = ("max_model_len", "context_length", "context_window", "max_context_length")
+#: A gateway whose server is not there yet.
+_NOT_YET = (502, 503, 504)
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model by its name in requests; its context in tokens, None where the server does not tell it."""
+
+    name: str
+    max_model_len: int | None = None
+
+
+def served_model(target: Target, wanted: str | None, wait_s: float = 0.0) -> ServedModel:
+    """The model that is `wanted`, or the only one.
+
+    Args:
+        wait_s: How long the server may take until it answers.
+
+    Raises:
+        EngineError: it does not answer, refuses the key, or lists no model.
+        UsageError: it lists several and none is wanted.
+    """
+    status, content = _ask(target, wait_s)
+    models = _models(content) if status == 200 else None
+    if wanted is not None:
+        return ServedModel(wanted, _context(models.get(wanted, {}) if models else {}))
+    other = "check the address, or name the model with --served-model"
+    if status != 200:
+        raise refusal(target, f"GET {_path(target)}", status, content)
+    if models is None:
+        raise EngineError(
+            f"GET {_path(target)} of {target.place} is not a list of models",
+            f"the server must speak OpenAI's API; {other}",
+        )
+    if not models:
+        raise EngineError(f"{target.place} lists no model", f"load a model into that server; {other}")
+    if len(models) > 1:
+        raise UsageError(
+            f"{target.place} serves several models: {', '.join(models)}",
+            "choose one with --served-model NAME",
+        )
+    [(name, model)] = models.items()
+    return ServedModel(name, _context(model))
+
+
+def check_answers(target: Target) -> None:
+    """Raises EngineError where the server does not answer or refuses the key."""
+    _ask(target, 0.0)
+
+
+def _ask(target: Target, wait_s: float) -> tuple[int, str]:
+    """Status and body of the list; one that is no list is the caller's to judge."""
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            status, content = request(target, "GET", _path(target))
+        except (OSError, http.client.HTTPException) as error:
+            fault = no_answer(target, error)
+        else:
+            if status not in _NOT_YET:
+                break
+            fault = refusal(target, f"GET {_path(target)}", status, content)
+        if time.monotonic() >= until:
+            raise fault
+        time.sleep(_POLL_S)
+    if status in (401, 403, 429) or (status == 400 and "HTTPS" in content):
+        raise refusal(target, f"GET {_path(target)}", status, content)
+    return status, content
+
+
+def _models(content: str) -> dict[str, Mapping[str, Any]] | None:
+    try:
+        return {str(model["id"]): model for model in json.loads(content)["data"]}
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _context(model: Mapping[str, Any]) -> int | None:
+    values = (model.get(key) for key in _CONTEXT)
+    return next((value for value in values if isinstance(value, int) and value > 1), None)
+
+
+def _path(target: Target) -> str:
+    return target.path.removesuffix("/completions") + "/models"

@@ -1,0 +1,161 @@
+"""What a running server takes, found out by asking: fields, token ids or text, how it counts prompts."""
+
+from __future__ import annotations
+
+import http.client
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from harness.engines.base import Encoder, RequestSettings, endpoint_target
+from harness.engines.prompts import Lengths, asking, of_words
+from harness.engines.running.faults import no_answer, refusal, without_secrets
+from harness.engines.server_pages import request as ask_page
+from harness.errors import EngineError
+from harness.loadgen.load_plan import Target
+from harness.records.stream import Stream, read_error, read_stream
+from harness.workload import PlannedRequest
+
+#: An answer that may mean that a field is not wanted.
+_REFUSED = (400, 422, 500, 501)
+#: The option of `stream_options` that asks for usage in every chunk.
+CONTINUOUS = "continuous_usage_stats"
+_IDS = "return_token_ids"
+_OUTPUT_TOKENS = 4
+_PROMPT_TOKENS = 16
+#: Words of the two texts by which a server's count of tokens is understood.
+_SHORT, _LONG = 8, 40
+MakeEncoder = Callable[[RequestSettings], Encoder]
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A way to ask for less: `field` is what the server's message would name."""
+
+    field: str
+    apply: Callable[[RequestSettings], RequestSettings]
+
+
+def _without(field: str) -> _Change:
+    return _Change(field, lambda asked: replace(asked, left_out=asked.left_out | {field}))
+
+
+_AS_TEXT = _Change("prompt", lambda asked: replace(asked, text=True))
+_NATURAL_END = _Change("ignore_eos", lambda asked: replace(asked, ignore_eos=False))
+_OTHER_LIMIT = _Change("max_tokens", lambda asked: replace(asked, limit_field="max_completion_tokens"))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Asks a server at `target` with bodies that `encoder_of` makes of settings."""
+
+    target: Target
+    encoder_of: MakeEncoder
+    timeout_s: float
+
+    def adapted(self, wanted: RequestSettings) -> RequestSettings:
+        """`wanted`, or what of it the server takes.
+
+        A field that the server's message names is left out; where it names none, one after the other, and
+        those that were not the reason come back.
+
+        Raises:
+            EngineError: It takes no request, or none that can be measured.
+        """
+        asked, blind = wanted, []
+        changes = _changes(wanted)
+        while (reason := self._refused(asked)) is not None:
+            named = [change for change in changes if re.search(rf"\b{change.field}\b", reason)]
+            if not changes:
+                raise EngineError(
+                    f"{self.target.place} takes no request: {reason}",
+                    "see the server's log, and check --served-model and --endpoint",
+                )
+            change = (named or changes)[0]
+            changes.remove(change)
+            if not named:
+                blind.append(change)
+            asked = change.apply(asked)
+        asked = self._measured(self._restored(wanted, asked, blind))
+        if asked.endpoint == "completions" and self._refused(replace(asked, token_ids=True)) is not None:
+            asked = replace(asked, left_out=asked.left_out | {_IDS})
+        return asked
+
+    def _restored(
+        self, wanted: RequestSettings, asked: RequestSettings, blind: list[_Change]
+    ) -> RequestSettings:
+        """`asked` without the changes among `blind` that it does not need; the last one was the reason."""
+        for change in blind[:-1]:
+            others = [other for other in blind if other is not change]
+            less = wanted
+            for other in others:
+                less = other.apply(less)
+            less = replace(less, left_out=less.left_out | (asked.left_out - {change.field}))
+            if self._refused(less) is None:
+                asked, blind = less, others
+        return asked
+
+    def _refused(self, asked: RequestSettings) -> str | None:
+        """Why a request is refused; None where it is answered. Raises EngineError for other reasons."""
+        prompt = np.arange(10, 10 + _PROMPT_TOKENS, dtype=np.int32)
+        status, body = self._ask(asked, PlannedRequest(0, None, prompt, _OUTPUT_TOKENS))
+        if status in _REFUSED:
+            return without_secrets(self.target, read_error(body.encode()))
+        if status != 200:
+            path = endpoint_target(self.target, asked.endpoint).path
+            raise refusal(self.target, f"POST {path}", status, body)
+        stream = _read(body)
+        if stream.error is not None:
+            return without_secrets(self.target, stream.error)
+        if not stream.chunks:
+            raise EngineError(
+                f"{self.target.place} answers without a stream: {read_error(body.encode())}",
+                "the server must send server-sent events",
+            )
+        return None
+
+    def _measured(self, asked: RequestSettings) -> RequestSettings:
+        """With the lengths of text as the server counts it."""
+        if not (asked.text or asked.endpoint == "chat"):
+            return asked
+        encoder = self.encoder_of(asked)
+        ours, theirs = [], []
+        for words in (_SHORT, _LONG):
+            planned = asking(of_words(words, first=words), _OUTPUT_TOKENS)
+            status, body = self._ask(asked, planned)
+            counted = _read(body).prompt_tokens if status == 200 else None
+            if counted is None:
+                return replace(asked, lengths=Lengths(exact=False))
+            ours.append(encoder.input_tokens(planned) or words if asked.tokenizer else words)
+            theirs.append(counted)
+        each = (theirs[1] - theirs[0]) / (ours[1] - ours[0])
+        if each <= 0:
+            return replace(asked, lengths=Lengths(exact=False))
+        offset = theirs[0] - each * ours[0]
+        return replace(asked, lengths=Lengths(round(offset), each, exact=each == 1.0))
+
+    def _ask(self, asked: RequestSettings, planned: PlannedRequest) -> tuple[int, str]:
+        target = endpoint_target(self.target, asked.endpoint)
+        body = self.encoder_of(asked)(planned).decode()
+        try:
+            return ask_page(target, "POST", target.path, self.timeout_s, body)
+        except (OSError, http.client.HTTPException) as error:
+            raise no_answer(self.target, error) from None
+
+
+def _read(body: str) -> Stream:
+    return read_stream([(0.0, body.encode())], complete=True)
+
+
+def _changes(wanted: RequestSettings) -> list[_Change]:
+    """What can be asked for less, in the order in which it is missed least."""
+    found = [_without(CONTINUOUS)]
+    if wanted.ignore_eos:
+        found.append(_NATURAL_END)
+    if wanted.endpoint == "chat":
+        found.append(_OTHER_LIMIT)
+    elif not wanted.text:
+        found.append(_AS_TEXT)
+    return [*found, _without("seed"), _without("temperature"), _without("stream_options")]

@@ -1,0 +1,72 @@
+"""Settings of servers that run already: their addresses, and what is sent to them beside requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer
+
+#: Shown and stored in place of a header's value that was given as it is.
+HIDDEN = "(hidden)"
+#: Begins a header's value that is the name of an environment variable.
+FROM_ENV = "env:"
+
+_LABEL = re.compile(r"^[^\s=,][^=,]{0,59}$")
+_HEADER = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+
+
+def _pairs(value: object) -> object:
+    """Accept `NAME=VALUE`, or a list of them, where a mapping is meant."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list):
+        return value
+    found: dict[str, str] = {}
+    for text in value:
+        name, equals, content = str(text).partition("=")
+        name = name.strip()
+        if not equals or not name or not content.strip():
+            raise ValueError(f"{text!r} is not like NAME=VALUE")
+        if name in found:
+            raise ValueError(f"{name} is given twice")
+        found[name] = content.strip()
+    return found
+
+
+def _labels(servers: dict[str, str]) -> dict[str, str]:
+    for label in servers:
+        if not _LABEL.match(label) or not label.isprintable():
+            raise ValueError(f"{label!r} is no label: at most 60 characters, without `=` and `,`")
+    return servers
+
+
+def _headers(headers: dict[str, str]) -> dict[str, str]:
+    """Raises ValueError, which never repeats a value: it may be a secret."""
+    for name, value in headers.items():
+        if not _HEADER.match(name):
+            raise ValueError(f"{name!r} is not the name of a header")
+        if not (value.isascii() and value.isprintable()):
+            raise ValueError(f"the value of {name} has a character that HTTP does not allow")
+    return headers
+
+
+def _hide(headers: dict[str, str]) -> dict[str, str]:
+    """What is stored: the name of an environment variable, never a value."""
+    return {name: value if value.startswith(FROM_ENV) else HIDDEN for name, value in headers.items()}
+
+
+#: Addresses by label: `LABEL=URL`, as often as there are servers.
+Servers = Annotated[dict[str, str], BeforeValidator(_pairs), AfterValidator(_labels)]
+#: Values by the header's name. A value that is no `env:VARIABLE` is not stored.
+Headers = Annotated[dict[str, str], BeforeValidator(_pairs), AfterValidator(_headers), PlainSerializer(_hide)]
+
+
+def for_server(text: str | None, label: str, labels: Iterable[str]) -> str | None:
+    """What `VALUE`, for every server, or `LABEL=VALUE,…` says for the server of that label."""
+    if text is None:
+        return None
+    named = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+    named = {name.strip(): value.strip() for name, value in named.items()}
+    return named.get(label) if named.keys() & set(labels) else text

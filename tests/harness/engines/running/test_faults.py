@@ -1,0 +1,189 @@
+"""Each way in which a running server cannot be used has a message and a hint of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from harness.engines.running.address import Address
+from harness.engines.running.model_list import served_model
+from harness.errors import BenchError, EngineError, UsageError
+from harness.schema.running_servers import HIDDEN
+
+pytestmark = pytest.mark.integration
+
+KEY = "sk-very-secret"
+MODELS = b'{"data": [{"id": "m", "max_model_len": 77}]}'
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers `/STATUS/v1/models` with that status, and repeats the key it was sent."""
+
+    def do_GET(self) -> None:
+        status = int(self.path.split("/")[1])
+        refused = json.dumps({"error": {"message": f"no: {self.headers['Authorization']}"}})
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(MODELS if status == 200 else refused.encode())
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def listening(tls: ssl.SSLContext | None = None) -> Iterator[int]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def make_certificate(tmp_path: Path) -> Callable[[str], Path]:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl to make a certificate")
+
+    def make(name: str) -> Path:
+        path, key = tmp_path / f"{name}.pem", tmp_path / f"{name}.key"
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}"]
+        command += ["-days", "2", "-addext", f"subjectAltName=DNS:{name}"]
+        command += ["-keyout", str(key), "-out", str(path)]
+        subprocess.run(command, check=True, capture_output=True)
+        path.write_text(path.read_text() + key.read_text())
+        return path
+
+    return make
+
+
+def fault(url: str, **address: object) -> BenchError:
+    with pytest.raises(BenchError) as raised:
+        served_model(Address(url, **address).target(), None)  # type: ignore[arg-type]
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "hint"),
+    [
+        (401, "wants an API key", "environment variable"),
+        (403, "does not allow", "--served-model"),
+        (404, "has no GET /404/v1/models", "check the path in the address"),
+        (429, "limits how much it is asked", "lower the load"),
+        (500, "answers 500", "server's log"),
+    ],
+)
+def test_each_status_has_its_own_words(status: int, message: str, hint: str) -> None:
+    with listening() as port:
+        found = fault(f"http://127.0.0.1:{port}/{status}")
+    assert message in found.message and hint in found.hint
+
+
+def test_a_refused_key_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", KEY)
+    with listening() as port:
+        found = fault(f"http://127.0.0.1:{port}/401", api_key_env="SOME_KEY")
+    assert "refuses the API key" in found.message and "***" in found.message
+    assert KEY not in str(found)
+
+
+def test_a_name_that_is_unknown() -> None:
+    found = fault("http://no-such-host.invalid:80")
+    assert "the name no-such-host.invalid is unknown" in found.message and "DNS" in found.hint
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    found = fault(f"http://127.0.0.1:{port}")
+    assert "no server answers" in found.message and "--wait-ready" in found.hint
+
+
+def test_certificates(make_certificate: Callable[[str], Path]) -> None:
+    mine, other = make_certificate("localhost"), make_certificate("other.example")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(mine)
+    with listening(context) as port:
+        unknown = fault(f"https://localhost:{port}/200")
+        assert "certificate" in unknown.message and "--ca-cert" in unknown.hint
+        wrong_name = fault(f"https://127.0.0.1:{port}/200", ca_cert=mine)
+        assert "certificate" in wrong_name.message and "use a name" in wrong_name.hint
+        assert "--ca-cert" in fault(f"https://localhost:{port}/200", ca_cert=other).hint
+        trusted = Address(f"https://localhost:{port}/200", ca_cert=mine).target()
+        assert served_model(trusted, None).max_model_len == 77
+    with listening() as port:
+        plain = fault(f"https://localhost:{port}/200")
+        assert "does not speak TLS" in plain.message and "http://" in plain.hint
+
+
+def test_a_file_that_holds_no_certificate(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    for path in (empty, tmp_path / "absent.pem"):
+        with pytest.raises(UsageError, match="--ca-cert"):
+            Address("https://h", ca_cert=path).target()
+
+
+def test_a_server_is_waited_for() -> None:
+    """It begins to listen while the first answer is waited for."""
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    waiting = threading.Event()
+
+    def begin() -> None:
+        waiting.wait(20)
+        server = ThreadingHTTPServer(("127.0.0.1", port), _Handler)
+        servers.append(server)
+        server.serve_forever()
+
+    servers: list[ThreadingHTTPServer] = []
+    threading.Thread(target=begin, daemon=True).start()
+    threading.Timer(0.3, waiting.set).start()
+    assert served_model(Address(f"http://127.0.0.1:{port}/200").target(), None, 20).name == "m"
+    servers[0].shutdown()
+    servers[0].server_close()
+
+
+def test_http_2_alone_is_named() -> None:
+    """Its first bytes are a frame of settings."""
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        connection.recv(1 << 16)
+        connection.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer, daemon=True).start()
+        found = fault(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    assert "HTTP/2" in found.message
+
+
+def test_what_was_hidden_is_asked_for_again() -> None:
+    with pytest.raises(UsageError, match="is not kept") as raised:
+        Address("http://h", headers={"X-Key": HIDDEN}).target()
+    assert "env:" in raised.value.hint
+
+
+def test_headers_come_from_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", KEY)
+    headers = {"X-Key": "env:SOME_KEY", "X-Team": "a"}
+    assert Address("http://h", headers=headers).target().headers == {"X-Key": KEY, "X-Team": "a"}
+    with pytest.raises(UsageError, match="password"):
+        Address("http://me:word@h").target()
+
+
+def test_another_error_is_an_engine_error() -> None:
+    with listening() as port:
+        assert isinstance(fault(f"http://127.0.0.1:{port}/418"), EngineError)

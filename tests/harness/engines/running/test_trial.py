@@ -1,0 +1,126 @@
+"""What a running server takes is found out by asking it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from harness.engines.adapters.openai import OpenAI
+from harness.engines.base import RequestSettings
+from harness.engines.prompts import Lengths
+from harness.engines.running.trial import Trial
+from harness.errors import EngineError
+from harness.loadgen.load_plan import Target
+from harness.models import resolve
+from harness.models.chat_template import ChatTemplate
+from harness.workload import closed_loop
+
+pytestmark = pytest.mark.integration
+
+TEMPLATE = (
+    "{% for message in messages %}<{{ message['role'] }}>: {{ message['content'] | trim }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>:{% endif %}"
+)
+
+
+@pytest.fixture
+def adapt(start_mock: Any, tmp_path: Path) -> Callable[..., RequestSettings]:
+    """Settings as a mock server of that behaviour takes them."""
+
+    def make(wanted: dict[str, Any], **behaviour: Any) -> RequestSettings:
+        script = tmp_path / "script.json"
+        script.write_text(json.dumps([behaviour]))
+        port = start_mock("--script", str(script)).port
+        trial = Trial(Target("127.0.0.1", port, "/v1/completions"), OpenAI().encoder, 20.0)
+        return trial.adapted(RequestSettings(**{"tokenizer": None, "served_name": "mock", **wanted}))
+
+    return make
+
+
+@pytest.fixture
+def with_template(tmp_path: Path) -> Path:
+    """Folder of a tokenizer with a chat template that trims, as that of Llama 3."""
+    model, folder = resolve("random:gpt2-tiny").path, tmp_path / "tokenizer"
+    folder.mkdir()
+    shutil.copy(model / "tokenizer.json", folder)
+    config = json.loads((model / "tokenizer_config.json").read_text()) | {"chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(
+    ("refused", "left_out", "fixed", "text"),
+    [
+        ([], set(), True, False),
+        (["ignore_eos"], set(), False, False),
+        (["return_token_ids"], {"return_token_ids"}, True, False),
+        (["prompt"], set(), True, True),
+        (["temperature", "ignore_eos"], {"temperature"}, False, False),
+        (["return_token_ids", "prompt", "seed"], {"return_token_ids", "seed"}, True, True),
+    ],
+)
+def test_no_more_is_left_out_than_is_refused(
+    adapt: Any, refused: list[str], left_out: set[str], fixed: bool, text: bool, named: bool
+) -> None:
+    """Whether the server's message names the field or not."""
+    found = adapt({}, refuses=refused, names_field=named)
+    assert (found.left_out, found.ignore_eos, found.text) == (left_out, fixed, text)
+
+
+def test_a_chat_may_have_another_name_for_its_limit(adapt: Any) -> None:
+    found = adapt({"endpoint": "chat"}, refuses=["max_tokens"])
+    assert found.limit_field == "max_completion_tokens"
+
+
+def test_a_template_is_counted_by_the_server(adapt: Any) -> None:
+    assert adapt({"endpoint": "chat"}, template_tokens=23).lengths == Lengths(23, 1.0, True)
+    assert adapt({"text": True}).lengths == Lengths(0, 1.0, True)
+
+
+def test_a_server_without_usage_is_not_believed_to_count(adapt: Any) -> None:
+    assert not adapt({"endpoint": "chat"}, usage="none").lengths.exact
+
+
+def test_words_of_unknown_tokens_have_the_length_asked_for(adapt: Any) -> None:
+    """Less than a word a token is left of the plan where a template takes some."""
+    encode = OpenAI().encoder(adapt({"endpoint": "chat"}, template_tokens=23))
+    for request in closed_loop(3, 64, 8, 32_000, seed=5):
+        words = json.loads(encode(request))["messages"][0]["content"].split()
+        assert (len(words), encode.input_tokens(request)) == (64 - 23, 64)
+    [short] = closed_loop(1, 10, 8, 32_000, seed=5)
+    assert encode.input_tokens(short) == 24
+
+
+def test_a_chat_of_a_known_tokenizer_has_the_length_asked_for(with_template: Path) -> None:
+    """The template included."""
+    tokenizer = AutoTokenizer.from_pretrained(with_template)
+    encode = OpenAI().encoder(RequestSettings(with_template, "m", endpoint="chat"))
+    for request in closed_loop(3, 90, 8, 50_257, seed=5):
+        text = tokenizer.apply_chat_template(
+            json.loads(encode(request))["messages"], tokenize=False, add_generation_prompt=True
+        )
+        assert len(tokenizer.encode(text, add_special_tokens=False)) == 90 == encode.input_tokens(request)
+
+
+def test_another_template_than_the_tokenizers_is_an_offset(adapt: Any, with_template: Path) -> None:
+    """The mock server counts words and 23 more; so does the tokenizer, but for its own template."""
+    own = ChatTemplate(with_template).tokens([{"role": "user", "content": "the and that"}]) - 3
+    found = adapt({"endpoint": "chat", "tokenizer": with_template}, template_tokens=23)
+    assert found.lengths == Lengths(23 - own, 1.0, True)
+
+
+def test_a_server_that_refuses_everything_says_why(adapt: Any) -> None:
+    with pytest.raises(EngineError, match="takes no request: Unexpected value of model"):
+        adapt({}, refuses=["model"])
+
+
+def test_an_answer_that_is_no_stream(adapt: Any) -> None:
+    with pytest.raises(EngineError, match="503"):
+        adapt({}, status=503)
