@@ -8,6 +8,7 @@ from typing import Any, Literal
 Device = Literal["auto", "cuda", "cpu"]
 Dtype = Literal["auto", "fp16", "bf16", "fp32"]
 AdmissionPolicy = Literal["fifo", "pack"]
+Quantization = Literal["fp8"]
 PrefillBackend = Literal["auto", "auto2", "sdpa", "flash-attn", "flashinfer", "triton"]
 
 #: Settings that count something.
@@ -35,6 +36,9 @@ class EngineConfig:
     model: str = setting("random:gpt2-tiny", "local folder, hub id, smollm2-135m or random:NAME")
     device: Device = setting("auto", "where to run")
     dtype: Dtype = setting("auto", "weights and cache; auto: fp16 on a GPU, bf16 on a CPU that has it")
+    quantization: Quantization | None = setting(
+        None, "fp8: weights and inputs of a Llama's layers in 8-bit floats; on a GPU with bf16 for the rest"
+    )
     max_model_len: int | None = setting(None, "context in tokens; the model's own if not given")
     block_size: int = setting(16, "tokens in a block of the KV cache")
     kv_tokens: int | None = setting(None, "size of the KV cache in tokens; from free memory if not given")

@@ -39,7 +39,7 @@ class Engine:
 
     def __init__(self, config: EngineConfig) -> None:
         device = resolve_device(config.device)
-        dtype = resolve_dtype(config.dtype, device)
+        dtype = resolve_dtype(config.dtype, device, config.quantization)
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         model = load(
@@ -50,6 +50,7 @@ class Engine:
             cpu_kernels=config.cpu_kernels,
             cpu_linear=config.cpu_linear,
             fused=config.fused_ops and triton_runs(device),
+            quantization=config.quantization,
         )
         shape = model.config
         max_model_len = config.max_model_len or shape.max_positions

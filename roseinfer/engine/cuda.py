@@ -26,8 +26,9 @@ from roseinfer.engine.graphs import (
 )
 from roseinfer.engine.logprobs import DeviceLogprobs, asked_logprobs
 from roseinfer.engine.runner import Pending, Runner
-from roseinfer.engine.sampler import SamplingBatch, part, sample
+from roseinfer.engine.sampler import SamplingBatch, part, sample, uniform
 from roseinfer.engine.staging import SLOTS, Inbox, Lines, Outbox
+from roseinfer.kernels.cuda.draw import draw, takes
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.model import Model
 from roseinfer.tensors import fetch, to_device
@@ -295,10 +296,16 @@ class CudaRunner(Runner):
         how = part(sampling, start, count)
         if not (how.temperature > 0).any():
             return given[:count]
+        rows = batch.requests[start : start + count]
         with named_range("roseinfer.sampler"):
-            tokens.copy_(sample(logits[:count], how))
-            rows = to_device(batch.requests[start : start + count], tokens.device)
-            self._last[rows] = tokens
+            if takes(logits):
+                uniforms = uniform(how.seed, how.position)
+                draw(
+                    logits[:count], how.temperature, how.top_k, how.top_p, uniforms, rows, self._last, tokens
+                )
+            else:
+                tokens.copy_(sample(logits[:count], how))
+                self._last[to_device(rows, tokens.device)] = tokens
         return fetch(tokens)
 
 

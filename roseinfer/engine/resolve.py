@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from roseinfer.config import ConfigError, Device, Dtype, EngineConfig
+from roseinfer.config import ConfigError, Device, Dtype, EngineConfig, Quantization
 from roseinfer.scheduler.admission import Admission, Fifo, Pack
 from roseinfer.scheduler.policies import (
     Alternate,
@@ -37,12 +37,15 @@ def resolve_device(device: Device) -> torch.device:
     return torch.device(device)
 
 
-def resolve_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
-    """auto is fp16 on a GPU, bf16 on a CPU whose matrix units take it, else fp32."""
+def resolve_dtype(
+    dtype: Dtype, device: torch.device, quantization: Quantization | None = None
+) -> torch.dtype:
+    """auto is fp16 on a GPU, where quantized weights want bf16; bf16 on a CPU whose matrix units take it,
+    else fp32."""
     if dtype != "auto":
         return TORCH_DTYPES[dtype]
     if device.type == "cuda":
-        return torch.float16
+        return torch.float16 if quantization is None else torch.bfloat16
     return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
 
 

@@ -55,7 +55,7 @@ def sample(logits: Tensor, how: SamplingBatch) -> Tensor:
         # Back in the order of the vocabulary, where tokens of nearly equal probability keep their places.
         probabilities = torch.zeros_like(probabilities).scatter_(-1, order, _cut(likeliest, how))
     cumulative = probabilities.double().cumsum(-1)
-    mark = to_device(_uniform(how.seed, how.position), device)[:, None] * cumulative[:, -1:]
+    mark = to_device(uniform(how.seed, how.position), device)[:, None] * cumulative[:, -1:]
     tokens = torch.searchsorted(cumulative, mark, right=True).clamp_(max=logits.shape[-1] - 1).squeeze(-1)
     return torch.where(to_device(greedy, device), _likeliest(logits), tokens)
 
@@ -81,12 +81,12 @@ def _cut(sorted_probabilities: Tensor, how: SamplingBatch) -> Tensor:
     return kept * keep
 
 
-def _uniform(seed: NDArray[np.uint64], position: NDArray[np.int64]) -> NDArray[np.float64]:
+def uniform(seed: NDArray[np.uint64], position: NDArray[np.int64]) -> NDArray[np.float64]:
     """Numbers in [0, 1): splitmix64 (Steele, Lea, Flood 2014) of seed and position."""
     with np.errstate(over="ignore"):
         z = seed + (position.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z = z ^ (z >> np.uint64(31))
-    uniform: NDArray[np.float64] = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return uniform
+    numbers: NDArray[np.float64] = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return numbers

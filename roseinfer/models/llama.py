@@ -45,7 +45,9 @@ class Llama(Model):
         *,
         linear: type[Linear],
         ops: Ops,
+        head: type[Linear] | None = None,
     ) -> None:
+        """`head` multiplies with the last weight, where another than `linear` does."""
         self.config: LlamaConfig = config
         self.linear = linear
         self._ops = ops
@@ -85,8 +87,8 @@ class Llama(Model):
         self._tokens = tensor("model.embed_tokens.weight", config.vocab_size, width)
         self._layers = [layer(f"model.layers.{i}") for i in range(config.layers)]
         self._norm = tensor("model.norm.weight", width)
-        head = self._tokens if config.tied_head else tensor("lm_head.weight", config.vocab_size, width)
-        self._head = linear(head, None)
+        last = self._tokens if config.tied_head else tensor("lm_head.weight", config.vocab_size, width)
+        self._head = (head or linear)(last, None)
         self._turns = config.rope.table(config.max_positions, dim).to(device)
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:

@@ -1,14 +1,17 @@
 """A model of a folder, with the products and kernels that its device has."""
 
 import logging
+import math
 
 import torch
 
+from roseinfer.config import ConfigError, Quantization
 from roseinfer.kernels.cpu.build import BuildError
 from roseinfer.model_folder import model_folder
 from roseinfer.models import config
 from roseinfer.models.config import LlamaConfig, ModelConfig
 from roseinfer.models.cpu import CpuLinear, CpuOps
+from roseinfer.models.fp8 import Fp8Linear
 from roseinfer.models.gpt2 import GPT2
 from roseinfer.models.linear import Linear, OneDnnLinear
 from roseinfer.models.llama import Llama
@@ -28,11 +31,17 @@ def load(
     cpu_kernels: bool = True,
     cpu_linear: bool = True,
     fused: bool = False,
+    quantization: Quantization | None = None,
 ) -> Model:
-    """The model `model`: a local folder in Hugging Face layout, a name of rosemodels, or a hub id."""
+    """The model `model`: a local folder in Hugging Face layout, a name of rosemodels, or a hub id.
+
+    Raises ConfigError where it cannot be quantized as asked.
+    """
     folder = model_folder(model)
     shape, weights = config.read(folder), Weights(folder)
     linear = _linear(shape, device, dtype, packed=packed, kernel=cpu_kernels and cpu_linear)
+    if quantization is not None:
+        return _fp8(shape, weights, device, dtype, head=linear, fused=fused)
     if isinstance(shape, LlamaConfig):
         ops = _ops(shape, device, dtype, cpu_kernels=cpu_kernels)
         if fused:
@@ -45,6 +54,24 @@ def load(
 
         return CudaGPT2(shape, weights, device, dtype, linear=linear)
     return GPT2(shape, weights, device, dtype, linear=linear)
+
+
+def _fp8(
+    shape: ModelConfig, weights: Weights, device: torch.device, dtype: torch.dtype, *, head: type[Linear],
+    fused: bool,
+) -> Model:  # fmt: skip
+    if not isinstance(shape, LlamaConfig):
+        raise ConfigError("--quantization fp8 works with models of the Llama family")
+    if not Fp8Linear.supports(device, dtype, math.gcd(shape.width, shape.ffn_width)):
+        raise ConfigError(
+            "--quantization fp8 on a GPU needs --dtype bf16, compute capability 8.9 and widths that are "
+            "multiples of 16"
+        )
+    if fused:
+        from roseinfer.models.llama_fp8_cuda import Fp8CudaLlama
+
+        return Fp8CudaLlama(shape, weights, device, dtype, linear=Fp8Linear, ops=Ops(), head=head)
+    return Llama(shape, weights, device, dtype, linear=Fp8Linear, ops=Ops(), head=head)
 
 
 def _linear(

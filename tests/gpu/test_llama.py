@@ -44,6 +44,8 @@ def cases(folder: Path) -> list[Case]:
         {"_MORE": 8, "_ROWS": 512},
         {"chunked_prefill_size": 48, "prefill_max_tokens": 96, "prefix_cache": True, "kv_tokens": 4096},
         {"fused_ops": False},
+        {"quantization": "fp8"},
+        {"quantization": "fp8", "fused_ops": False, "_LARGE": 0, "chunked_prefill_size": 64},
     ],
     ids=str,
 )
@@ -59,4 +61,5 @@ def test_answers_do_not_depend_on_the_schedule(
     engine = Engine(EngineConfig(str(folder), device="cuda", **config))
     assert engine.info.model.fused_ops == settings.get("fused_ops", True)
     for seed in range(4):
-        check_schedule(engine, cases, seed, MARGINS[config["dtype"]], requests=(3, 70), steps=60)
+        margin = MARGINS[config.get("quantization", config["dtype"])]
+        check_schedule(engine, cases, seed, margin, requests=(3, 70), steps=60)

@@ -14,6 +14,7 @@ from roseinfer.kernels.cuda.build import with_includes
         ("paged_decode.cu", "struct Softmax {"),
         ("gqa_decode.cu", "struct Softmax {"),
         ("stream.cu", "barrier_t;"),
+        ("draw.cu", "struct How {"),
     ],
 )
 def test_every_file_is_there_once(name: str, part: str) -> None:

@@ -1,0 +1,192 @@
+// The next token of each request: the softmax of its logits, cut to the top_k likeliest and then to the smallest set that
+// holds top_p of the mass, inverted at a uniform number. Nothing is sorted.
+//
+// A cluster of CLUSTER blocks has one request, a thread EACH of its logits as weights, 1 for the likeliest. Where the cut
+// is, is searched for among the values that a half can have: there are 65,536, so sixteen sums over all weights find it.
+// Of tokens as likely as the last that is kept, the first in the vocabulary are. All sums are in one order, so that a
+// request's token does not depend on the others.
+#include "half.cuh"
+#include "cluster.cuh"
+
+#define THREADS (32 * WARPS)
+#define SPAN (THREADS * EACH)  // of the vocabulary, of a block
+#define LOWEST (BF16 ? 0x007f : 0x03ff)  // minus infinity in the order of `place_of`
+
+// `scale` is log2(e) / temperature, `top_k` at least 1; `row` of what the next step starts from.
+struct How {
+    double uniform;
+    float scale, top_p;
+    int top_k, row;
+};
+
+struct Part {
+    float mass;
+    int count;
+};
+
+__device__ __forceinline__ Part operator+(Part a, Part b) { return {a.mass + b.mass, a.count + b.count}; }
+__device__ __forceinline__ Part shuffled(Part x, int by) {
+    return {__shfl_xor_sync(~0u, x.mass, by), __shfl_xor_sync(~0u, x.count, by)};
+}
+__device__ __forceinline__ Part part_of(const Part* at, int rank) {
+    return {get(there(&at->mass, rank)), __float_as_int(get(there((const float*)&at->count, rank)))};
+}
+
+// Halves in their order as whole numbers, and back.
+__device__ __forceinline__ int place_of(half_t x) { return x & 0x8000 ? ~x & 0xffff : x | 0x8000; }
+__device__ __forceinline__ float value_at(int place) {
+    return widen((unsigned)(place & 0x8000 ? place ^ 0x8000 : ~place & 0xffff)).x;
+}
+
+// What the blocks of a cluster read from each other, in turns.
+struct Shared {
+    float tops[WARPS], top;
+    Part of_warps[2][WARPS], of_block[2];
+};
+
+// The sum over the cluster, the same in all its threads; `turn` alternates.
+__device__ __forceinline__ Part sum_of_all(Part x, Shared& shared, int turn) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int by = 16; by > 0; by /= 2) x = x + shuffled(x, by);
+    if (lane == 0) shared.of_warps[turn][warp] = x;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        Part all{0, 0};
+        for (int w = 0; w < WARPS; w++) all = all + shared.of_warps[turn][w];
+        shared.of_block[turn] = all;
+    }
+    __syncwarp();
+    arrive();
+    await();
+    Part all{0, 0};
+    for (int rank = 0; rank < CLUSTER; rank++) all = all + part_of(&shared.of_block[turn], rank);
+    return all;
+}
+
+extern "C" __global__ void __cluster_dims__(1, 1, CLUSTER) __launch_bounds__(THREADS, EACH <= 40 ? 2 : 1) draw(
+    const half_t* logits, int stride, int vocab, const How* hows, long long* last, long long* out
+) {
+    __shared__ Shared shared;
+    pdl_launch();
+    pdl_wait();
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = cluster_rank();
+    const How how = hows[blockIdx.x];
+    const half_t* const row = logits + (size_t)blockIdx.x * stride;
+    const int first = rank * SPAN + warp * 32 * EACH + lane;
+    float weight[EACH], top = -INFINITY;
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int i = first + e * 32;
+        weight[e] = i < vocab ? widen((unsigned)row[i]).x : -INFINITY;
+        top = fmaxf(top, weight[e]);
+    }
+#pragma unroll
+    for (int by = 16; by > 0; by /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, by));
+    if (lane == 0) shared.tops[warp] = top;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < WARPS; w++) top = fmaxf(top, shared.tops[w]);
+        shared.top = top;
+    }
+    __syncwarp();
+    arrive();
+    await();
+    for (int other = 0; other < CLUSTER; other++) top = fmaxf(top, get(there(&shared.top, other)));
+    auto weight_of = [&](float logit) { return exp2f((logit - top) * how.scale); };
+#pragma unroll
+    for (int e = 0; e < EACH; e++) weight[e] = weight_of(weight[e]);
+
+    int turn = 0;
+    // Mass and number of the weights above `limit`.
+    auto above = [&](float limit) {
+        Part x{0, 0};
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            if (weight[e] > limit) x.mass += weight[e], x.count++;
+        turn ^= 1;
+        return sum_of_all(x, shared, turn);
+    };
+    // The smallest weight of a half above which there are fewer than `most` weights, and less than `wanted` of mass.
+    auto search = [&](int most, float wanted) {
+        int low = LOWEST, high = place_of(narrow(top));
+        while (low < high) {
+            const int middle = (low + high) / 2;
+            const Part x = above(weight_of(value_at(middle)));
+            if (x.count < most && x.mass < wanted) high = middle;
+            else low = middle + 1;
+        }
+        return weight_of(value_at(high));
+    };
+    float limit = 0;       // weights above it are kept,
+    int ties = 0;          // and the first so many that equal it
+    float kept = 0;
+    if (how.top_k < vocab) {
+        limit = search(how.top_k, INFINITY);
+        const Part x = above(limit);
+        ties = how.top_k - x.count;
+        kept = x.mass + ties * limit;
+    } else if (how.top_p < 1) {
+        kept = above(0).mass;
+    }
+    if (how.top_p < 1) {
+        const float wanted = how.top_p * kept, least = limit;
+        const float found = search(THREADS * CLUSTER * EACH + 1, wanted);
+        if (found >= least) {
+            limit = found;
+            const float missing = wanted - above(limit).mass;
+            const int enough = limit > 0 ? max(1, (int)fminf(ceilf(missing / limit), 1e9f)) : 0;
+            ties = found > least || how.top_k >= vocab ? enough : min(ties, enough);
+        }
+    }
+
+    // Mass above the limit and number of those at it, of a warp, a block and the cluster.
+    Part own{0, 0};
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        if (weight[e] > limit) own.mass += weight[e];
+        if (weight[e] == limit) own.count++;
+    }
+    turn ^= 1;
+    sum_of_all(own, shared, turn);
+    auto mass_of = [&](Part x) { return (double)fmaf(limit, (float)min(x.count, ties), x.mass); };
+    Part before{0, 0}, all{0, 0};
+    for (int other = 0; other < CLUSTER; other++) {
+        if (other == rank) before = all;
+        all = all + part_of(&shared.of_block[turn], other);
+    }
+    arrive();  // no block ends before all have read
+    await();
+    const double total = mass_of(all), mark = fmin(how.uniform, 1 - 1e-9) * total;
+    if (!(total > 0)) {  // logits that are no numbers
+        if (rank == 0 && threadIdx.x == 0) out[blockIdx.x] = last[how.row] = 0;
+        return;
+    }
+    Part in_block{0, 0};
+    for (int w = 0; w < warp; w++) in_block = in_block + shared.of_warps[turn][w];
+    Part here = before + in_block;
+    const Part until = before + (in_block + shared.of_warps[turn][warp]);
+    if (mass_of(here) > mark || mass_of(until) <= mark) return;  // another warp has it
+    int token = -1;
+    bool found = false;
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const bool tied = weight[e] == limit;
+        const unsigned tied_lanes = __ballot_sync(~0u, tied);
+        float mass = weight[e] > limit ? weight[e] : 0;
+#pragma unroll
+        for (int by = 1; by < 32; by *= 2) {
+            const float other = __shfl_up_sync(~0u, mass, by);
+            if (lane >= by) mass += other;
+        }
+        const Part through{here.mass + mass, here.count + __popc(tied_lanes & (~0u >> (31 - lane)))};
+        const bool stays = weight[e] > 0 && (weight[e] > limit || (tied && through.count <= ties));
+        const unsigned candidates = __ballot_sync(~0u, stays);
+        const unsigned reached = __ballot_sync(~0u, stays && mass_of(through) > mark);
+        if (!found && candidates) token = e * 32 + (reached ? __ffs(reached) - 1 : 31 - __clz(candidates));
+        found = found || reached;
+        here.mass = __shfl_sync(~0u, through.mass, 31);
+        here.count = __shfl_sync(~0u, through.count, 31);
+    }
+    if (lane == 0) out[blockIdx.x] = last[how.row] = max(first + token, 0);
+}

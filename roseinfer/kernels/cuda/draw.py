@@ -1,0 +1,69 @@
+"""Drawn tokens of half-precision logits in one kernel, without a sort: see `draw.cu`.
+
+On GPUs of compute capability 9.0 on. Reference: `roseinfer.engine.sampler.sample`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from roseinfer.kernels.capability import is_hopper
+from roseinfer.kernels.cuda.build import available, kernel
+from roseinfer.tensors import to_device
+
+_WARPS, _CLUSTER = 16, 8
+_THREADS = 32 * _WARPS * _CLUSTER
+#: Logits of a thread at most: they stay in registers.
+_MOST = 64
+#: `How` of draw.cu.
+_HOW = np.dtype([("uniform", "f8"), ("scale", "f4"), ("top_p", "f4"), ("top_k", "i4"), ("row", "i4")])
+#: Below it the likeliest token is the only one, whatever its lead.
+_COLDEST = 1e-30
+
+
+def takes(logits: Tensor) -> bool:
+    """Whether the kernel can draw from them."""
+    return (
+        logits.element_size() == 2
+        and logits.stride(1) == 1
+        and logits.shape[1] <= _MOST * _THREADS
+        and is_hopper(logits.device)
+        and available()
+    )
+
+
+def draw(
+    logits: Tensor,
+    temperature: NDArray[np.float32],
+    top_k: NDArray[np.int64],
+    top_p: NDArray[np.float32],
+    uniform: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    last: Tensor,
+    out: Tensor,
+) -> None:
+    """Draw a token of every row of `logits` `[R, vocab]` to `out` `[R]` int64 and to `last[rows]`.
+
+    Temperature 0 takes the first of the likeliest; top_k 0 and top_p 1 are no limit; `uniform` is in [0, 1).
+    All arrays `[R]`.
+    """
+    count, vocab = logits.shape
+    settings: NDArray[Any] = np.empty(count, _HOW)
+    greedy = temperature <= 0
+    settings["uniform"], settings["top_p"], settings["row"] = uniform, top_p, rows
+    settings["scale"] = np.log2(np.e) / np.maximum(temperature, _COLDEST)
+    settings["top_k"] = np.where(greedy, 1, np.where(top_k > 0, np.minimum(top_k, vocab), vocab))
+    run = kernel(
+        "draw", "draw", ("BF16", int(logits.dtype == torch.bfloat16)), ("WARPS", _WARPS),
+        ("CLUSTER", _CLUSTER), ("EACH", -(-vocab // _THREADS)),
+    )  # fmt: skip
+    run(
+        (count, 1, _CLUSTER),
+        32 * _WARPS,
+        [logits, logits.stride(0), vocab, to_device(settings.view(np.uint8), logits.device), last, out],
+    )

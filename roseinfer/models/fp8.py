@@ -1,0 +1,68 @@
+"""Products in 8-bit floats (E4M3): a scale for each output of the weight, and one for each row of x."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from roseinfer.models.linear import Linear
+
+DTYPE = torch.float8_e4m3fn
+#: The largest number of E4M3.
+LARGEST = 448.0
+#: Of a row of zeros.
+SMALLEST_SCALE = 1e-12
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`values` `[T, inputs]` in E4M3, times `scales` `[T, 1]` float32."""
+
+    values: Tensor
+    scales: Tensor
+
+
+def quantize(x: Tensor) -> Rows:
+    """Each row of `x` `[T, inputs]` by its largest magnitude."""
+    wide = x.float()
+    scales = (wide.abs().amax(-1, keepdim=True) / LARGEST).clamp_(min=SMALLEST_SCALE)
+    return Rows((wide / scales).to(DTYPE), scales)
+
+
+class Fp8Linear(Linear):
+    """`x Wᵀ + b` with both rounded to E4M3 and sums in float32.
+
+    On a CPU the products of the rounded numbers are made in float32: slow, and what a GPU is compared with.
+    """
+
+    name = "fp8"
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        rows = quantize(weight)
+        self.weight, self._scales, self.bias = rows.values, rows.scales.t(), bias
+        self._wide = None if weight.is_cuda else self.weight.float()
+
+    @staticmethod
+    def supports(device: torch.device, dtype: torch.dtype, divisor: int) -> bool:
+        """On a GPU: bf16, compute capability 8.9 on, and sizes, all multiples of `divisor`, that are of
+        16."""
+        return device.type != "cuda" or (
+            dtype == torch.bfloat16
+            and torch.cuda.get_device_capability(device) >= (8, 9)
+            and divisor % 16 == 0
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.times(quantize(x), x.dtype)
+
+    def times(self, x: Rows, dtype: torch.dtype) -> Tensor:
+        """The product of rows that are rounded already, `[T, outputs]` in `dtype`."""
+        if self._wide is None:
+            out: Tensor = torch._scaled_mm(
+                x.values, self.weight.t(), x.scales, self._scales, bias=self.bias, out_dtype=dtype
+            )
+            return out
+        out = (x.values.float() @ self._wide.t()) * (x.scales * self._scales)
+        return (out if self.bias is None else out + self.bias.float()).to(dtype)

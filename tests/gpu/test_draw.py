@@ -1,0 +1,107 @@
+"""Drawn tokens of the kernel against the sampler that sorts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from roseinfer.engine.sampler import SamplingBatch, sample, uniform
+from roseinfer.kernels.cuda import draw as kernel
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
+
+
+def drawn(logits: Tensor, how: SamplingBatch) -> list[int]:
+    count = len(logits)
+    rows = np.random.default_rng(0).permutation(count + 3)[:count]
+    last = torch.full((count + 3,), -1, device="cuda")
+    out = torch.full((count,), -1, device="cuda")
+    kernel.draw(
+        logits, how.temperature, how.top_k, how.top_p, uniform(how.seed, how.position), rows, last, out
+    )
+    assert last[torch.from_numpy(rows).cuda()].tolist() == out.tolist()
+    assert (last == -1).sum() == 3
+    tokens: list[int] = out.tolist()
+    return tokens
+
+
+ROW = st.tuples(
+    st.sampled_from([0.0, 1e-40, 0.3, 1.0, 5.0, 100.0]), st.sampled_from([0, 1, 2, 50, 1000, 10**6]),
+    st.sampled_from([1e-9, 0.2, 0.5, 0.9, 0.99, 1.0]), st.integers(0, 2**64 - 1),
+)  # fmt: skip
+
+
+def batch_of(rows: list[tuple[float, int, float, int]]) -> SamplingBatch:
+    temperature, top_k, top_p, seed = zip(*rows, strict=True)
+    return SamplingBatch(
+        np.array(temperature, np.float32), np.array(top_k, np.int64), np.array(top_p, np.float32),
+        np.array(seed, np.uint64), np.arange(len(rows)),
+    )  # fmt: skip
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(0, 1000), st.lists(ROW, min_size=1, max_size=70), st.sampled_from([23, 5003, 50257, 151936]),
+    st.sampled_from([torch.float16, torch.bfloat16]), st.sampled_from([0.1, 1.0, 6.0]),
+)  # fmt: skip
+def test_tokens_are_those_of_the_sort(
+    seed: int, rows: list[tuple[float, int, float, int]], vocab: int, dtype: torch.dtype, spread: float
+) -> None:
+    """But where a sum's rounding decides: the neighbour that is as good is at most that far away in mass."""
+    torch.manual_seed(seed)
+    logits = (torch.randn(len(rows), vocab, device="cuda") * spread).to(dtype)
+    how = batch_of(rows)
+    got, wanted = drawn(logits, how), sample(logits, how).tolist()
+    for index, (a, b) in enumerate(zip(got, wanted, strict=True)):
+        if a == b:
+            continue
+        temperature, top_k, top_p, _ = rows[index]
+        assert temperature > 0
+        if temperature < 1e-30:  # any of the likeliest
+            assert logits[index, a] == logits[index].max()
+            continue
+        p = torch.softmax(logits[index].double() / temperature, -1)
+        ahead = (p > p[a] * (1 + 1e-6)).double()
+        assert top_k == 0 or ahead.sum() < top_k
+        kept = p if top_k == 0 else p.topk(min(top_k, vocab))[0]
+        assert (p * ahead).sum() <= top_p * kept.sum() + 1e-4
+        between = p[min(a, b) : max(a, b) + 1].sum() - torch.maximum(p[a], p[b])
+        assert min(float(between), 1.0) < 5e-3 or top_p < 1 or top_k > 0
+    assert sum(a != b for a, b in zip(got, wanted, strict=True)) <= 2 + len(rows) // 8
+    alone = len(rows) // 2
+    assert drawn(logits[alone : alone + 1], batch_one(how, alone)) == [got[alone]]
+
+
+def batch_one(how: SamplingBatch, index: int) -> SamplingBatch:
+    at = [index]
+    return SamplingBatch(how.temperature[at], how.top_k[at], how.top_p[at], how.seed[at], how.position[at])
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"),
+    [(1.0, 0, 1.0), (0.5, 0, 1.0), (2.0, 5, 1.0), (1.0, 0, 0.7), (1.5, 9, 0.8)],
+)
+def test_frequencies_are_the_distribution(temperature: float, top_k: int, top_p: float) -> None:
+    """20,000 draws over seeds: chi-squared below its 1 - 1e-6 quantile."""
+    draws, vocab = 20_000, 300
+    logits = (torch.randn(vocab, generator=torch.Generator().manual_seed(3)) * 1.5).half()
+    p = np.exp(logits.double().numpy() / temperature)
+    order = np.argsort(-p, kind="stable")[: top_k or None]
+    mass = np.cumsum(p[order]) / p[order].sum()
+    order = order[: np.searchsorted(mass, top_p) + 1]
+    expected = np.zeros(vocab)
+    expected[order] = p[order] / p[order].sum() * draws
+    how = SamplingBatch(
+        np.full(draws, temperature, np.float32), np.full(draws, top_k), np.full(draws, top_p, np.float32),
+        np.arange(draws).astype(np.uint64), np.full(draws, 5),
+    )  # fmt: skip
+    counts = np.bincount(drawn(logits.cuda().expand(draws, -1), how), minlength=vocab)
+    assert counts[expected == 0].sum() == 0
+    possible = expected > 0
+    chi_squared = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
+    freedom = possible.sum() - 1
+    assert chi_squared < freedom + 5 * np.sqrt(2 * freedom) + 25
