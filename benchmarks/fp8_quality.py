@@ -1,10 +1,10 @@
-"""What 8-bit floats cost in quality on real weights: perplexity of a text and agreement of greedy tokens; Markdown.
+"""What 8-bit floats cost in quality on real weights: perplexity and greedy agreement; Markdown.
 
     python -m benchmarks.fp8_quality smollm2-135m LICENSE docs/method.md
 
-On a CPU, in float32 and with `--quantization fp8`, whose products are made of the rounded numbers there. Every
-token of a text's first `--tokens` is predicted from all before it; `agree` is the share of places where both
-find the same token the likeliest.
+On a CPU, in float32 and with `--quantization fp8`, whose products are made of the rounded numbers there.
+Every token of a text's first `--tokens` is predicted from all before it; `agree` is the share of places where
+both find the same token the likeliest.
 """
 
 from __future__ import annotations
@@ -38,10 +38,16 @@ def logits_of(model: Model, tokens: np.ndarray[tuple[int], np.dtype[np.int64]]) 
     every = np.arange(count)
     attention.begin(
         Batch(
-            tokens=tokens, positions=every, cache_slots=every, segments=(Segment(0, count, 0, blocks[:0], 0),),
-            decode_lengths=every[:0], last_rows=every[-1:], requests=np.zeros(1, dtype=np.int64),
-            block_table=blocks[None], block_size=_SIZE,
-        )  # fmt: skip
+            tokens=tokens,
+            positions=every,
+            cache_slots=every,
+            segments=(Segment(0, count, 0, blocks[:0], 0),),
+            decode_lengths=every[:0],
+            last_rows=every[-1:],
+            requests=np.zeros(1, dtype=np.int64),
+            block_table=blocks[None],
+            block_size=_SIZE,
+        )
     )
     hidden = model.forward(torch.from_numpy(tokens), torch.from_numpy(every), attention)
     return model.logits(hidden)
@@ -54,7 +60,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1024)
     given = parser.parse_args()
     cpu = torch.device("cpu")
-    models = [load(given.model, cpu, torch.float32, quantization=how) for how in (None, "fp8")]  # type: ignore[arg-type]
+    models = [load(given.model, cpu, torch.float32, quantization=how) for how in (None, "fp8")]
     tokenizer = Tokenizer.load(model_folder(given.model))
     assert tokenizer is not None
     print("| text | tokens | perplexity in float32 | fp8 | agree | nats a token between them |")
