@@ -24,6 +24,7 @@ from harness.report.tables.latency import latency_table, shown_latencies
 from harness.report.tables.noise import noise_tables, planning_tables
 from harness.report.tables.offline import offline_table
 from harness.report.tables.prefix_hits import prefix_table
+from harness.report.tables.speculation import speculation_table
 from harness.report.tables.table import Table
 from harness.report.tables.throughput import throughput_table
 from harness.report.text.heading import fitted
@@ -175,6 +176,8 @@ def _tables(results: OnlineResults | OfflineResults) -> list[Table]:
     found = [*(latency_table(pooled, metric) for metric in metrics), throughput_table(pooled)]
     if prefixes := prefix_table(results.prefixes):
         found.append(prefixes)
+    if drafted := speculation_table(results.speculation, results.summaries):
+        found.append(drafted)
     if results.accuracy is not None:
         found.append(accuracy_table(results.accuracy))
     more = noise_tables if results.meta.settings.aa else planning_tables

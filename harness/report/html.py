@@ -32,6 +32,7 @@ from harness.report.tables.offline import offline_repeats_table, offline_table
 from harness.report.tables.prefix_hits import prefix_table
 from harness.report.tables.ratios import ratios
 from harness.report.tables.repeats import repeats_table
+from harness.report.tables.speculation import speculation_table
 from harness.report.tables.table import Table
 from harness.report.tables.throughput import throughput_table
 from harness.report.tables.waterfall import waterfall_table
@@ -180,6 +181,11 @@ class Chapter:
     def costs(self) -> Table | None:
         assert isinstance(self.run, OnlineRun)
         return costs_table(self.run.pooled)
+
+    @property
+    def speculation(self) -> Table | None:
+        assert isinstance(self.run, OnlineRun)
+        return speculation_table(self.run.results.speculation, self.run.results.summaries)
 
     @property
     def noise(self) -> list[Table]:

@@ -12,6 +12,7 @@ from harness.report.tables.ledger import ledger_table
 from harness.report.tables.noise import noise_tables, planning_tables
 from harness.report.tables.offline import offline_table
 from harness.report.tables.prefix_hits import prefix_table
+from harness.report.tables.speculation import speculation_table
 from harness.report.tables.table import Table
 from harness.report.tables.throughput import throughput_table
 from harness.report.tables.waterfall import waterfall_table
@@ -49,6 +50,8 @@ def summary(run: Run) -> str:
             parts.append(table(ledger_table(run.results.ledger)))
         if prefixes := prefix_table(run.results.prefixes):
             parts.append(table(prefixes))
+        if drafted := speculation_table(run.results.speculation, run.results.summaries):
+            parts.append(table(drafted))
     else:
         parts.append(table(offline_table(run.results.results)))
     return "\n".join(parts)

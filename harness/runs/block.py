@@ -15,6 +15,7 @@ from harness.engines.registry import ENGINES
 from harness.engines.request_facts import request_facts
 from harness.engines.running.faults import without_secrets
 from harness.engines.server_pages import post
+from harness.engines.speculation import speculation
 from harness.errors import BenchError, CleanupError, EngineError
 from harness.files import now
 from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, WireRequest
@@ -195,6 +196,7 @@ class _Measuring:
             finished=now(), requests=len(requests), failed=int(records.requests["error"].notna().sum()),
             clients=[ClientSpent(**msgspec.structs.asdict(usage)) for usage in result.usage],
             prefix_cache=prefix_cache,
+            speculation=speculation(before, after),
             reported=mean_between(histograms(before, wanted), histograms(after, wanted)),
             machine=machine,
         )  # fmt: skip

@@ -14,6 +14,7 @@ from harness.schema.fairness import ReportedMean
 from harness.schema.load import Load
 from harness.schema.machine_load import MachineLoad
 from harness.schema.results import PrefixCount
+from harness.schema.speculation import SpeculationCount
 
 
 class ClientSpent(Strict):
@@ -39,6 +40,9 @@ class JournalEntry(Strict):
     clients: list[ClientSpent] = Field(default_factory=list, description="one a client process")
     prefix_cache: PrefixCount | None = Field(
         None, description="by the engine's counters; null where it does not report any"
+    )
+    speculation: SpeculationCount | None = Field(
+        None, description="by the engine's counters; null where it drafts nothing or does not report it"
     )
     reported: dict[str, ReportedMean] = Field(
         default_factory=dict, description="means by the engine's own histograms, by metric"

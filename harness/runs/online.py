@@ -22,6 +22,7 @@ from harness.runs.resolved import Resolved, make_engine_variants, resolve_online
 from harness.runs.run_state import Run
 from harness.schema.results import OnlineResults
 from harness.schema.settings import OnlineSettings
+from harness.schema.speculation import Speculation
 
 
 def run_online(settings: OnlineSettings, command: list[str], notify: Notify) -> tuple[Path, OnlineResults]:
@@ -122,6 +123,18 @@ def _write_results(run: Run) -> OnlineResults:
         comparisons=[],
         skipped=run.left_out(),
         prefixes=prefixes,
+        speculation=[
+            Speculation(
+                engine=entry.engine,
+                variant=entry.variant,
+                label=entry.label,
+                load=entry.load,
+                repeat=entry.repeat,
+                count=entry.speculation,
+            )
+            for entry in entries
+            if entry.speculation is not None
+        ],
         ledger=ledger(run.info.launches),
         answers=judged_answers(run.folder),
         accuracy=task_scores(run.folder),

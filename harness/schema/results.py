@@ -14,6 +14,7 @@ from harness.schema.load import Load
 from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import LATENCIES, METRICS
 from harness.schema.settings import OfflineSettings, OnlineSettings
+from harness.schema.speculation import Speculation
 
 SCHEMA_VERSION: Literal[2] = 2
 
@@ -288,6 +289,9 @@ class OnlineResults(Strict):
     comparisons: list[Comparison] = Field(default_factory=list)
     skipped: list[Skipped] = Field(default_factory=list)
     prefixes: list[PrefixHits] = Field(default_factory=list, description="one a cell")
+    speculation: list[Speculation] = Field(
+        default_factory=list, description="one a cell whose engine reports it"
+    )
     ledger: Ledger | None = None
     answers: AnswerChecks | None = None
     accuracy: TaskScores | None = Field(None, description="null where the model has no trained weights")

@@ -1,0 +1,56 @@
+"""How many drafted tokens an engine accepted, from its counters for Prometheus."""
+
+from __future__ import annotations
+
+from harness.engines.prometheus import METRICS, Samples
+from harness.schema.speculation import SpeculationCount
+
+_DRAFTS = "vllm:spec_decode_num_drafts_total"
+_DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
+_ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+_BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+#: SGLang counts verifications and generated tokens; of drafted tokens it has only the latest share accepted.
+_VERIFIED, _GENERATED = "sglang:spec_verify_calls_total", "sglang:generation_tokens_total"
+_LATEST_SHARE = "sglang:spec_accept_rate"
+
+
+def speculation(before: Samples, after: Samples) -> SpeculationCount | None:
+    """What vLLM's or SGLang's counters rose by between two moments; None where nothing was drafted."""
+    return _vllm(before, after) or _sglang(before, after)
+
+
+def _vllm(before: Samples, after: Samples) -> SpeculationCount | None:
+    drafts = _rise(_DRAFTS, before, after)
+    if not drafts:
+        return None
+    drafted, accepted = _rise(_DRAFTED, before, after), _rise(_ACCEPTED, before, after)
+    places = sorted({int(s.labels["position"]) for s in after if s.name == _BY_POSITION})
+    return SpeculationCount(
+        steps=drafts,
+        tokens_per_step=1 + accepted / drafts,
+        accepted=accepted / drafted if drafted else None,
+        by_position=[_rise(_BY_POSITION, before, after, position=str(i)) / drafts for i in places],
+        source=f"GET {METRICS}: {_DRAFTS.removesuffix('_drafts_total')}_…",
+    )
+
+
+def _sglang(before: Samples, after: Samples) -> SpeculationCount | None:
+    steps = _rise(_VERIFIED, before, after)
+    if not steps:
+        return None
+    shares = [sample.value for sample in after if sample.name == _LATEST_SHARE]
+    return SpeculationCount(
+        steps=steps,
+        tokens_per_step=_rise(_GENERATED, before, after) / steps,
+        accepted=sum(shares) / len(shares) if shares else None,
+        source=f"GET {METRICS}: {_VERIFIED}, {_GENERATED}, {_LATEST_SHARE} (of the latest steps)",
+    )
+
+
+def _rise(name: str, before: Samples, after: Samples, **labels: str) -> float:
+    """By how much a counter rose, over all its series with these labels."""
+    start, end = (
+        sum(s.value for s in samples if s.name == name and labels.items() <= s.labels.items())
+        for samples in (before, after)
+    )
+    return end - start
