@@ -94,6 +94,10 @@ class EngineConfig:
     cpu_linear: bool = setting(
         True, "of them, the matrix products: bf16 with packed weights on a CPU with AVX-512 BF16 and no AMX"
     )
+    batch_invariant: bool = setting(
+        False,
+        "CPU, bf16: an answer is the same alone, beside others and after interruptions; prompts take longer",
+    )
     warmup: bool = setting(True, "build kernels before the first request")
 
     def __post_init__(self) -> None:

@@ -6,14 +6,21 @@ import logging
 from dataclasses import dataclass
 
 from roseinfer.attention.base import Attention
+from roseinfer.attention.cpu_invariant import CpuInvariantAttention
 from roseinfer.attention.cpu_paged import CpuPagedAttention
 from roseinfer.attention.cpu_prefill import CpuPrefillAttention
 from roseinfer.attention.torch_paged import TorchPagedAttention
-from roseinfer.config import PrefillBackend
+from roseinfer.config import ConfigError, PrefillBackend
 from roseinfer.kernels.cpu.build import BuildError
 from roseinfer.kvcache.pool import KVPool
 
 log = logging.getLogger(__name__)
+
+#: By results that are the same in every batch.
+NEEDED = (
+    "the C++ kernels: --device cpu --dtype bf16 with packed weights, on a processor with AVX-512 BF16, and a "
+    "model whose widths and heads are whole vectors"
+)
 
 
 @dataclass(frozen=True)
@@ -25,8 +32,17 @@ class Made:
     prefill: str
 
 
-def make_attention(pool: KVPool, *, cpu_kernels: bool, prefill_backend: PrefillBackend | None = None) -> Made:
-    """Without a GPU's kernels: C++ on a CPU, else PyTorch's operators."""
+def make_attention(
+    pool: KVPool,
+    *,
+    cpu_kernels: bool,
+    prefill_backend: PrefillBackend | None = None,
+    batch_invariant: bool = False,
+) -> Made:
+    """Without a GPU's kernels: C++ on a CPU, else PyTorch's operators. Raises ConfigError where results that
+    are the same in every batch are asked for and cannot be had."""
+    if batch_invariant:
+        return Made(_invariant(pool, cpu_kernels), "cpu-invariant", "cpu-invariant")
     if cpu_kernels and pool.device.type == "cpu" and CpuPagedAttention.supports(pool.shape):
         try:
             if prefill_backend in (None, "auto", "auto2") and CpuPrefillAttention.supports(pool.shape):
@@ -35,3 +51,12 @@ def make_attention(pool: KVPool, *, cpu_kernels: bool, prefill_backend: PrefillB
         except BuildError as error:
             log.warning("CPU kernels are off, attention falls back to PyTorch: %s", error)
     return Made(TorchPagedAttention(pool), "torch", "sdpa")
+
+
+def _invariant(pool: KVPool, cpu_kernels: bool) -> Attention:
+    try:
+        if cpu_kernels and pool.device.type == "cpu" and CpuInvariantAttention.supports(pool.shape):
+            return CpuInvariantAttention(pool)
+    except BuildError as error:
+        raise ConfigError(f"batch_invariant needs the C++ kernels: {error}") from None
+    raise ConfigError(f"batch_invariant needs {NEEDED}")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from roseinfer.attention.backends import make_attention
-from roseinfer.config import EngineConfig
+from roseinfer.attention.backends import NEEDED, make_attention
+from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.eager import EagerRunner
 from roseinfer.engine.runner import Runner
 from roseinfer.info import RunnerInfo
@@ -51,8 +51,15 @@ def choose_runner(
     """`mixed_tokens`: prompt tokens of steps that prompts share with requests that decode, where such steps
     are to be captured. Raises ConfigError where a setting cannot work here."""
     capacity = config.max_active_requests
+    if config.batch_invariant and not model.rows_alone:
+        raise ConfigError(f"batch_invariant needs {NEEDED}")
     if not (config.paged_attn and triton_runs(pool.device)):
-        made = make_attention(pool, cpu_kernels=config.cpu_kernels, prefill_backend=config.prefill_backend)
+        made = make_attention(
+            pool,
+            cpu_kernels=config.cpu_kernels,
+            prefill_backend=config.prefill_backend,
+            batch_invariant=config.batch_invariant,
+        )
         runner_info = RunnerInfo(made.decode, made.prefill)
         return Chosen(EagerRunner(model, made.attention, pool, capacity), runner_info)
 

@@ -18,6 +18,7 @@ class CpuLinear(Linear):
     """bfloat16, with bias, GELU and residual added to the float32 sums. Raises BuildError."""
 
     name = "cpu-bf16"
+    rows_alone = True
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._packed = products.pack(weight, bias)
@@ -41,6 +42,8 @@ class CpuLinear(Linear):
 
 class CpuOps(Ops):
     """Tensors are contiguous, float32 or bfloat16; `rotate` works in place. Raises BuildError."""
+
+    rows_alone = True
 
     def __init__(self) -> None:
         load_library()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -17,6 +19,8 @@ class Linear:
     """
 
     name = "torch"
+    #: Whether a row's result is the same, bit for bit, whatever rows are beside it.
+    rows_alone: ClassVar[bool] = False
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight, self.bias = weight.contiguous(), bias

@@ -91,6 +91,10 @@ class Llama(Model):
         self._head = (head or linear)(last, None)
         self._turns = config.rope.table(config.max_positions, dim).to(device)
 
+    @property
+    def rows_alone(self) -> bool:
+        return self.linear.rows_alone and self._ops.rows_alone
+
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         config, ops = self.config, self._ops
         eps, rotated = config.norm_eps, config.heads + config.kv_heads

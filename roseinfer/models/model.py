@@ -26,6 +26,11 @@ class Model(ABC):
     #: Whether `forward` of prompts and of requests that decode is best done at once.
     mixes: ClassVar[bool] = False
 
+    @property
+    def rows_alone(self) -> bool:
+        """Whether, but for attention, a token's result is the same, bit for bit, in every batch."""
+        return self.linear.rows_alone
+
     @abstractmethod
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """Hidden states `[T, width]` of `T` tokens of any requests, ids and positions `[T]` int64.

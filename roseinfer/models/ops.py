@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -9,6 +11,9 @@ from torch.nn import functional as F
 
 class Ops:
     """The reference, on any device. A device's own kernels are a subclass with the same results."""
+
+    #: Whether a row's result is the same, bit for bit, whatever rows are beside it.
+    rows_alone: ClassVar[bool] = False
 
     def rms_norm(self, x: Tensor, gain: Tensor, eps: float) -> Tensor:
         """`x / sqrt(mean(x²) + eps) · gain` over the last dimension, in float32 (Zhang, Sennrich 2019)."""

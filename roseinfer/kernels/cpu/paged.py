@@ -34,13 +34,13 @@ def paged_decode(
         q, out: `[D, heads, dim]`, and k, v `[D, kv heads, dim]`: a token's row is contiguous, `out` wholly.
         keys, values: one layer's cache, `[slots, kv heads, dim]`.
         slots: `[D]`, where the tokens' keys and values belong.
-        blocks: `[D, max blocks]`, block tables.
+        blocks: `[D, max blocks]`, block tables; rows of it may be the same memory.
         lengths: `[D]`, tokens of each request, the new one included.
     """
     _paged_decode(q.dtype)(
         q.data_ptr(), k.data_ptr(), v.data_ptr(), q.stride(0), k.stride(0), v.stride(0),
         keys.data_ptr(), values.data_ptr(), out.data_ptr(), slots.ctypes.data,
-        blocks.ctypes.data, blocks.shape[1], lengths.ctypes.data, len(lengths),
+        blocks.ctypes.data, blocks.strides[0] // blocks.itemsize, lengths.ctypes.data, len(lengths),
         q.shape[1], k.shape[1], q.shape[2], block_size, q.shape[2] ** -0.5,
     )  # fmt: skip
 

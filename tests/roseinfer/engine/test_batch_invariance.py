@@ -1,0 +1,98 @@
+"""With `batch_invariant`, a token's logits are the same bits in every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.engine.core import Engine
+from roseinfer.kernels.cpu.dot import has_bf16_dot
+from roseinfer.request.params import SamplingParams
+from tests.roseinfer.conftest import make_gpt2, make_llama
+
+VOCAB = 5003
+needs_bf16_dot = pytest.mark.skipif(not has_bf16_dot(), reason="needs a processor with AVX-512 BF16")
+Request = tuple[list[int], SamplingParams]
+
+
+@pytest.fixture(scope="module", params=["gpt2", "qwen3"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp(request.param)
+    return make_gpt2(path) if request.param == "gpt2" else make_llama(path, request.param)
+
+
+def load(folder: Path, **settings: object) -> Engine:
+    base = {"dtype": "bf16", "batch_invariant": True, "max_model_len": 400}
+    return Engine(EngineConfig(str(folder), device="cpu", warmup=False, **(base | settings)))  # type: ignore[arg-type]
+
+
+def traffic() -> list[Request]:
+    """Prompts with shared beginnings, answered greedily or by a seed, with logprobs."""
+    rng = np.random.default_rng(3)
+    documents, requests = rng.integers(0, VOCAB - 1, (3, 200)), []
+    for index in range(24):
+        shared = documents[rng.integers(3)][: rng.choice([16, 33, 100, 160])]
+        prompt = [*shared.tolist(), *rng.integers(0, VOCAB - 1, rng.choice([1, 20, 90])).tolist()]
+        tokens = int(rng.integers(8, 30))
+        params = SamplingParams(tokens, temperature=index % 2, seed=index, ignore_eos=True, logprobs=2)
+        requests.append((prompt, params))
+    return requests
+
+
+def answers(engine: Engine, requests: Sequence[Request]) -> list[list[tuple[list[int], list[float]]]]:
+    """Of each token of each request: it and the likeliest, and their logprobs."""
+    found: list[list[tuple[list[int], list[float]]]] = [[] for _ in requests]
+    for id, (prompt, params) in enumerate(requests):
+        engine.add(id, np.array(prompt, dtype=np.int32), params)
+    while (step := engine.step()) is not None:
+        if step.logprobs is not None:
+            for id, token in step.logprobs.by_request().items():
+                found[id].append((token.tokens, token.values))
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(model: Path) -> list[list[tuple[list[int], list[float]]]]:
+    engine = load(model)
+    return [answers(engine, [request])[0] for request in traffic()]
+
+
+#: With so little cache, requests are interrupted and computed again.
+PRESSED = {"kv_tokens": 500, "prefix_cache": True, "chunked_prefill_size": 24, "overlap_schedule": True}
+
+
+@needs_bf16_dot
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"prefix_cache": True},
+        {"chunked_prefill_size": 24},
+        {"max_batch_size": 5, "decode_first": False, "prefill_max_tokens": 2048},
+        PRESSED,
+    ],
+)
+def test_together_as_alone(
+    model: Path, alone: list[list[tuple[list[int], list[float]]]], settings: dict[str, object]
+) -> None:
+    engine = load(model, **settings)
+    assert answers(engine, traffic()) == alone
+    assert settings is not PRESSED or engine.preemptions > 0
+
+
+@needs_bf16_dot
+def test_without_it_bits_differ(model: Path) -> None:
+    """So that the test above can fail."""
+    engine = load(model, batch_invariant=False)
+    alone = [answers(engine, [request])[0] for request in traffic()]
+    assert answers(load(model, batch_invariant=False, **PRESSED), traffic()) != alone
+
+
+@pytest.mark.parametrize("settings", [{"dtype": "fp32"}, {"cpu_kernels": False}, {"cpu_linear": False}])
+def test_what_cannot_be_had_is_refused(gpt2_folder: Path, settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="batch_invariant needs"):
+        load(gpt2_folder, **settings)
