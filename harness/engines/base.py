@@ -60,6 +60,10 @@ class Encoder:
 
     def __call__(self, request: PlannedRequest) -> bytes:
         own = {**self.prompts.fields(request), **self.length(request.output_tokens)}
+        if request.adapter is not None:
+            own["model"] = request.adapter
+        if request.response_format is not None:
+            own["response_format"] = request.response_format
         return msgspec.json.encode({**self.fields, **own})
 
     def input_tokens(self, request: PlannedRequest) -> int | None:

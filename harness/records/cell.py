@@ -18,13 +18,16 @@ from harness.schema.load import Load, load_text
 class Expected(NamedTuple):
     """Lengths that a request asks for, in tokens; how many of its prompt's were sent at its head before.
 
-    A request whose prompt the server counts otherwise failed, unless only the server can count it.
+    `adapter` and `formatted` are what else it asks for. A request whose prompt the server counts otherwise
+    failed, unless only the server can count it.
     """
 
     input_tokens: int
     output_tokens: int
     reusable_tokens: int | None = None
     exact_prompt: bool = True
+    adapter: str | None = None
+    formatted: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,8 @@ def read_cell(
             "client": raw.client,
             "connection_reused": raw.reused,
             "late_s": raw.late_s,
+            "adapter": asked.adapter,
+            "formatted": asked.formatted,
             "reusable_tokens": asked.reusable_tokens,
             "cached_tokens": record.cached_tokens,
         }

@@ -39,6 +39,8 @@ REQUESTS = pa.schema(
         # A later turn of a session: by how much t_sched is later than its time in the trace, as the answer
         # before it had not ended; 0 where it was in time, null for every other request.
         ("late_s", pa.float64()),
+        ("adapter", pa.string()),  # asked for instead of the model; null: none
+        ("formatted", pa.bool_()),  # whether the answer was to have the response format
         ("reusable_tokens", pa.int32()),  # leading prompt tokens in whole blocks that one sent before had too
         ("cached_tokens", pa.int32()),  # prompt tokens from the server's prefix cache by its usage, else null
     ]

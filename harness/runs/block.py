@@ -140,7 +140,7 @@ class _Measuring:
 
     def warm_up(self, cell: Cell) -> None:
         """Send the warm-up's waves. Raises EngineError when none of a wave's requests succeeds."""
-        waves = self.resolved.workload.warmup_waves(cell.load_seed)
+        waves = [self._mixed(wave, cell) for wave in self.resolved.workload.warmup_waves(cell.load_seed)]
         self.notify(
             EngineWarming(
                 cell.engine_variant.label, self.server.record.ready_s, sum(len(wave) for wave in waves)
@@ -172,13 +172,18 @@ class _Measuring:
         source = f"CPU time of its processes in the {WAITING_S:g} s after the warm-up"
         self.run.learn(label, "idle_cores", Fact(value=round(cores, 2), source=source))
 
+    def _mixed(self, requests: list[PlannedRequest], cell: Cell) -> list[PlannedRequest]:
+        mix = self.resolved.mix
+        return requests if mix is None else mix.of(requests, cell.shape_seed)
+
     def measure(self, cell: Cell) -> None:
         """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""
         settings = self.resolved.settings
         wanted_s = (settings.settle or 0.0) + settings.measured_s
         first, n = 0, None
         for _ in range(MAX_TRIES):
-            requests = self.resolved.workload.requests(cell.load, cell.load_seed, cell.shape_seed, first, n)
+            planned = self.resolved.workload.requests(cell.load, cell.load_seed, cell.shape_seed, first, n)
+            requests = self._mixed(planned, cell)
             before, result, machine = self._load(cell, requests)
             lasted_s = max((response.t_end or 0.0 for response in result.responses), default=0.0) - result.t0
             failed = any(response.error is not None for response in result.responses)
@@ -272,8 +277,15 @@ class _Measuring:
         for request in requests:
             counted = self.encode.input_tokens(request)
             planned = len(request.prompt) if counted is None else counted
-            reusable_here = known.get(request.index)
-            expected.append(Expected(planned, request.output_tokens, reusable_here, counted is not None))
+            asks = Expected(
+                planned,
+                request.output_tokens,
+                known.get(request.index),
+                exact_prompt=counted is not None,
+                adapter=request.adapter,
+                formatted=request.response_format is not None,
+            )
+            expected.append(asks)
         ref, label = cell.engine_variant.ref, cell.engine_variant.label
         identity = CellIdentity(cell.index, ref.name, ref.variant, label, cell.load, cell.repeat)
         records = read_cell(

@@ -29,6 +29,7 @@ from harness.errors import BenchError, EngineError, UsageError
 from harness.models.chat_template import ChatTemplate
 from harness.models.model_folder import ModelFolder, resolve
 from harness.runs.events import Calibrating, Notify
+from harness.runs.mix import mix_of
 from harness.runs.running_servers import (
     NO_TOKENIZER,
     address_of,
@@ -41,6 +42,7 @@ from harness.runs.workload import Workload
 from harness.schema.calibration import Calibration
 from harness.schema.results import Skipped
 from harness.schema.settings import RUNNING_SERVER, CommonSettings, OnlineSettings
+from harness.workload.mixes import Mix
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 
@@ -66,6 +68,7 @@ class Resolved:
     missing: list[Skipped]
     cpus: CpuSplit
     calibration: Calibration | None = None
+    mix: Mix | None = None
 
     @property
     def clients(self) -> int:
@@ -121,6 +124,7 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
     workload = Workload.make(settings, settings.vocab_size, settings.max_model_len)
     cpus = split(physical_cores())
     resolved = Resolved(settings, model, tokenizer, workload, engine_variants, engines, found, missing, cpus)
+    resolved = replace(resolved, mix=mix_of(settings))
     for engine_variant in engine_variants:
         _check_command(engines[engine_variant.label], resolved.engine_settings(engine_variant))
     calibration = _calibration(settings, notify)

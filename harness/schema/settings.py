@@ -13,6 +13,7 @@ from harness.schema.base import Strict
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, from_light_to_heavy
 from harness.schema.load_settings import ArrivalProcess, Lengths, RampSetting
 from harness.schema.metrics import METRICS, latencies
+from harness.schema.mix_settings import Adapters
 from harness.schema.running_servers import Headers, Servers, for_server
 
 #: Which names there are is for the registry to say: installed packages add engines.
@@ -312,6 +313,15 @@ class OnlineSettings(CommonSettings):
     calibrate: bool = Field(
         True, description="measure the client itself first where this machine has no calibration: 15 s"
     )
+    lora: Adapters = Field(
+        default_factory=dict,
+        description="adapters by their names in requests, drawn by weight; base is the model without one",
+        json_schema_extra={"metavar": "NAME:WEIGHT,…"},
+    )
+    response_format: Path | None = Field(
+        None, description="JSON file with a response_format or a JSON schema that answers are to have"
+    )
+    response_format_share: float = Field(1.0, gt=0, le=1, description="of the requests that are to have it")
     timeout_s: float = Field(300, gt=0, description="longest silence of an answer before it counts as failed")
     check_answers: bool = Field(
         True, description="hold greedy answers to a few prompts against transformers in float32"
@@ -342,6 +352,8 @@ class OnlineSettings(CommonSettings):
             idle["mixture"] = "needs --request-rate"
         if chosen == "--ramp":
             idle["n"] = "excludes --ramp, which lasts its own time"
+        if self.response_format is None:
+            idle["response_format_share"] = "needs --response-format"
         if all(engine.name != RUNNING_SERVER for engine in self.engines):
             idle |= dict.fromkeys(_OF_RUNNING_SERVERS, "needs engine openai")
         return idle
@@ -435,6 +447,8 @@ class OnlineSettings(CommonSettings):
             raise ValueError(f"{given[0]} and {given[1]} are two kinds of load: give one of them")
         if len(set(self.request_rate or ())) != len(self.request_rate or ()):
             raise ValueError("a request rate is given twice")
+        if self.response_format is not None and self.ignore_eos:
+            raise ValueError("--response-format needs --no-ignore-eos: such an answer ends on its own")
         if self.base_url is not None and self.server:
             raise ValueError("--base-url is a server of its own: give it as another --server LABEL=URL")
         if len(set(self.scales)) != len(self.scales):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,8 @@ class PlannedRequest:
 
     `t_sched_s` is when to send it, in seconds since the start of the load; None in a closed loop. It is not
     sent before the answer to request `after`, the previous turn of its session, has ended. Of a dataset's
-    prompt there is also its `text`, of a conversation its `messages`.
+    prompt there is also its `text`, of a conversation its `messages`. `adapter` is asked for instead of the
+    model, and its answer has `response_format`, where they are set.
     """
 
     index: int
@@ -36,6 +37,8 @@ class PlannedRequest:
     after: int | None = None
     text: str | None = None
     messages: tuple[Message, ...] | None = None
+    adapter: str | None = None
+    response_format: Mapping[str, Any] | None = None
 
 
 def open_loop(trace: Trace, scale: float, vocab_size: int, seed: int) -> list[PlannedRequest]:

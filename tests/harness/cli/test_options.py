@@ -43,6 +43,9 @@ COMMON: dict[str, tuple[str, Any]] = {
 }
 ONLINE = COMMON | {
     "base_url": ("http://127.0.0.1:9", "http://127.0.0.1:9"),
+    "lora": ("a:2,base:1", {"a": 2.0, "base": 1.0}),
+    "response_format": ("schema.json", Path("schema.json")),
+    "response_format_share": ("0.5", 0.5),
     "server": ("a=http://h", {"a": "http://h"}),
     "tokenizer": ("none", "none"),
     "endpoint": ("chat", "chat"),
@@ -83,6 +86,8 @@ OFFLINE = COMMON | {
 BESIDE: dict[str, dict[str, str]] = {
     "aa": {"repeats": "2"},
     "api_key_env": {"base_url": "http://h"},
+    "response_format": {"ignore_eos": "no"},
+    "response_format_share": {"response_format": "f.json", "ignore_eos": "no"},
     "tokenizer": {"base_url": "http://h"},
     "header": {"base_url": "http://h"},
     "ca_cert": {"base_url": "http://h"},
