@@ -1,11 +1,13 @@
 """Errors that a user can fix. The command line prints one as a line and a hint, and exits with its code."""
 
+from harness.plain_text import visible
+
 
 class BenchError(Exception):
     """An error that the user can do something about.
 
     Args:
-        message: What is wrong, in one sentence.
+        message: What is wrong, in one sentence. It may quote text from outside.
         hint: How to fix it, in one sentence.
     """
 
@@ -13,8 +15,8 @@ class BenchError(Exception):
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = visible(message)
+        self.hint = visible(hint)
 
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message

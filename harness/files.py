@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -11,11 +13,24 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from harness.errors import UsageError
+from harness.plain_text import visible
+
+_KINDS = {
+    stat.S_ISDIR: "a folder",
+    stat.S_ISCHR: "a device",
+    stat.S_ISBLK: "a device",
+    stat.S_ISFIFO: "a named pipe",
+    stat.S_ISSOCK: "a socket",
+}
+
 
 def write_whole(path: Path, data: bytes | memoryview) -> None:
     """Write a temporary file next to `path`, sync it, rename it. Missing folders are created.
 
-    Raises OSError; the temporary file is then removed.
+    Raises:
+        UsageError: `path` is there and is no file, or nothing can be made where it should be.
+        OSError: It cannot be written whole; the temporary file is then removed.
     """
     with whole_file(path) as partial:
         partial.write_bytes(data)
@@ -23,9 +38,11 @@ def write_whole(path: Path, data: bytes | memoryview) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path to write to: after the `with` synced and renamed to `path`, after an error removed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    """A temporary path to write to: after the `with` synced and renamed to `path`, after an error removed.
+
+    Raises UsageError and OSError as `write_whole`.
+    """
+    partial = _begin(path)
     try:
         yield partial
         with partial.open("rb") as file:
@@ -38,6 +55,30 @@ def whole_file(path: Path) -> Iterator[Path]:
     sync_folder(path.parent)
 
 
+def check_writable(path: Path) -> None:
+    """Raises UsageError where `write_whole` would at once, so that nobody waits for what cannot be kept."""
+    _begin(path).unlink()
+
+
+def _begin(path: Path) -> Path:
+    """The temporary file of `path`, empty. Raises UsageError and OSError as `write_whole`."""
+    with suppress(OSError):
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            kind = next((name for is_kind, name in _KINDS.items() if is_kind(mode)), "no file")
+            raise UsageError(f"{path} is {kind}, which is never replaced", "name a file")
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.touch()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        why = os.strerror(error.errno or 0)
+        raise UsageError(f"{path} cannot be written: {why}", "choose another place") from None
+    return partial
+
+
 def sync_folder(folder: Path) -> None:
     """Sync a folder, so that names created or renamed in it survive a power cut."""
     fd = os.open(folder, os.O_RDONLY)
@@ -48,8 +89,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, content: BaseModel) -> None:
-    """Strict JSON, whole or not at all."""
-    write_whole(path, content.model_dump_json(indent=2).encode() + b"\n")
+    """Strict JSON, whole or not at all; a terminal can show it."""
+    write_whole(path, visible(content.model_dump_json(indent=2)).encode() + b"\n")
 
 
 @contextmanager

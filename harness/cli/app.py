@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import sys
 
 from harness.errors import BenchError
+from harness.plain_text import hide_values, visible
 
 INTERRUPTED = 130
 
-#: Errors of the file system that a user can fix: no space, no permission, a file where a folder should be.
+#: Errors of the file system that a user can fix: no space, no permission, a file where a folder should be,
+#: a place where nothing can be made.
 _REFUSED = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT),
+    *(errno.ELOOP, errno.ENAMETOOLONG, errno.EIO, errno.EMFILE, errno.ENFILE),
 }
 
 
@@ -37,7 +41,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would interrupt the clean-up
         message = message or "interrupted"
     if message:
-        print(f"bench: {message}", file=sys.stderr)
+        print(f"bench: {visible(message)}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -47,12 +51,13 @@ def _run() -> int:
 
     from harness.cli.commands import app
 
+    hide_values(os.environ)
     try:
         code: int | None = app(standalone_mode=False)
     except typer.TyperException as error:
         if message := error.format_message().replace(": Value error, ", ": "):
             hint = "`bench --help` lists the commands, `bench COMMAND --help` their options"
-            print(f"bench: {message}\n  hint: {hint}", file=sys.stderr)
+            print(f"bench: {visible(message)}\n  hint: {hint}", file=sys.stderr)
         return error.exit_code
     return code or 0
 

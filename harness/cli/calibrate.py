@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from harness.calibration.calibrate import calibrate as measure
 from harness.calibration.calibration_file import PATH
+from harness.cli.terminal import Terminal, echo
 from harness.schema.calibration import Calibration
 
 
@@ -22,14 +22,14 @@ def calibrate(
 
     `bench online` uses the result to judge its cells.
     """
-    progress = Console(stderr=True, highlight=False)
+    progress = Terminal(stderr=True, highlight=False)
     with progress.status("starting") as status:
         found = measure(quick=quick, report_status=lambda what: status.update(what))
-    _show(found, Console(highlight=False))
-    print(PATH)
+    _show(found, Terminal(highlight=False))
+    echo(PATH)
 
 
-def _show(found: Calibration, console: Console) -> None:
+def _show(found: Calibration, console: Terminal) -> None:
     machine = found.machine
     console.print(
         f"{machine.cpu}, {machine.cores} cores, Linux {machine.kernel}, Python {machine.python}, "

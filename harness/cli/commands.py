@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import harness
+from harness.cli.terminal import echo
 
 #: What `bench --help` says of each command. Its module, `harness.cli.NAME`, with underscores for hyphens, is
 #: imported when it is called.
@@ -55,7 +56,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"rosebench {harness.__version__}")
+        echo(f"rosebench {harness.__version__}")
         raise typer.Exit
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from harness.cli.progress import PLAIN_WIDTH, rich_table
+from harness.cli.terminal import Terminal, echo
 from harness.compare.comparable import NAMES
 from harness.compare.compare_runs import compare_runs
 from harness.report.tables.differences import caveats, difference_tables, gates_table
@@ -45,14 +45,14 @@ def compare(
     gates = parse_gate(gate) if gate is not None else []
     results = compare_runs(a, b, gates, engine_a, engine_b, split(allow_different))
     if as_json:
-        print(results.model_dump_json(indent=2))
+        echo(results.model_dump_json(indent=2))
     else:
         _show(results)
     raise typer.Exit(CODES[results.outcome])
 
 
 def _show(results: CompareResults) -> None:
-    console = Console(soft_wrap=True, markup=False, highlight=False)
+    console = Terminal(soft_wrap=True, markup=False, highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     console.print(f"A: {results.a}\nB: {results.b}")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.terminal import echo
 from harness.errors import UsageError
 from harness.profiling.analysis import renew_gaps
 from harness.report.render import write_run_outputs
@@ -36,4 +37,4 @@ def convert_run(
             (converted / "requests.parquet").is_file() or (converted / OFFLINE_RESULTS).is_file()
         ):
             write_run_outputs(converted)
-        print(converted)
+        echo(converted)

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 from rich.table import Table
 
+from harness.cli.terminal import Terminal
 from harness.engines.auto_settings import resolve_device, resolve_dtype
 from harness.engines.base import EngineSettings, Installation, Missing
 from harness.engines.configured import load_variants
@@ -29,7 +29,7 @@ from harness.schema.settings import Device, Dtype, EngineRef
 from harness.telemetry import gpu
 
 app = typer.Typer(no_args_is_help=True, help="List, check, show and install engines.")
-console = Console(soft_wrap=True, highlight=False)
+console = Terminal(soft_wrap=True, highlight=False)
 
 
 @app.command("list")

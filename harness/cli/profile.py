@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from harness.cli.progress import PLAIN_WIDTH, Display, make_display, rich_table
+from harness.cli.terminal import Terminal, echo
 from harness.errors import BenchError, EngineError, InterruptedRunError, UsageError
 from harness.profiling.analysis import analyse
 from harness.profiling.profile_files import read_profiles
@@ -83,7 +83,7 @@ def run(
     with make_display(quiet) as display:
         chosen = None if engines is None else split(engines)
         profile_folder(folder, load, options, display, chosen)
-    print(folder / MANIFEST)
+    echo(folder / MANIFEST)
 
 
 def profile_folder(
@@ -151,7 +151,7 @@ def profile_only(settings: OnlineSettings | OfflineSettings, display: Display) -
     """Profile without measuring; prints the manifest's path."""
     folder = begin_run(settings, ["bench", *sys.argv[1:]])
     profile_folder(folder, None, ProfileOptions(settings.profile or "torch"), display)
-    print(folder / MANIFEST)
+    echo(folder / MANIFEST)
 
 
 @app.command("diff")
@@ -172,7 +172,7 @@ def diff(
         if len(labels) < 2:
             raise UsageError(f"{a} has one engine, {labels[0]}", "name another run")
         engine_a, engine_b = labels[:2]
-    console = Console(soft_wrap=True, markup=False, highlight=False)
+    console = Terminal(soft_wrap=True, markup=False, highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     pairs = [

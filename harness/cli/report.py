@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from harness.errors import BenchError, UsageError
+from harness.cli.terminal import echo
+from harness.errors import UsageError
+from harness.files import check_writable
 from harness.report.index import write_index
 from harness.report.render import write_report
 
@@ -24,14 +26,10 @@ def report(
     target = out or REPORTS / f"{default_name(runs)}.html"
     if target.is_dir():
         raise UsageError(f"{target} is a folder", f"give a file, such as {target / default_name(runs)}.html")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = f"cannot create {target.parent}: {error.strerror}"
-        raise BenchError(reason, "choose another --out") from None
-    print(f"report: {write_report(runs, target)}")
+    check_writable(target)
+    echo(f"report: {write_report(runs, target)}")
     if out is None:
-        print(f"all reports: {write_index(REPORTS)}")
+        echo(f"all reports: {write_index(REPORTS)}")
 
 
 def default_name(runs: list[Path]) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import TypeAdapter
 
+from harness.cli.terminal import echo
 from harness.errors import UsageError
 from harness.runs.journal import JournalEntry
 from harness.schema.calibration import Calibration
@@ -34,4 +35,4 @@ def schema(name: Annotated[str, typer.Argument(help=", ".join(SCHEMAS))]) -> Non
     """Print the JSON Schema of a settings or results file."""
     if name not in SCHEMAS:
         raise UsageError(f"there is no schema {name!r}", f"choose one of {', '.join(SCHEMAS)}")
-    print(json.dumps(TypeAdapter(SCHEMAS[name]).json_schema(), indent=2))
+    echo(json.dumps(TypeAdapter(SCHEMAS[name]).json_schema(), indent=2))

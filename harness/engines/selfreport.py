@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from pydantic import JsonValue
 
+from harness.plain_text import one_line
 from harness.schema.fairness import Fact
 
 LOG = "start-up log"
@@ -17,6 +18,8 @@ ARGV = "command line"
 ENV = "environment"
 #: Threads of every OpenMP runtime, and of PyTorch.
 OMP_THREADS = "OMP_NUM_THREADS"
+#: Characters of a setting that is text.
+MAX_TEXT = 1_000
 
 _DTYPES = {
     **dict.fromkeys(("half", "fp16", "f16"), "float16"),
@@ -96,7 +99,7 @@ def normalised(value: JsonValue) -> JsonValue:
         return shortened(value)
     if not isinstance(value, str):
         return value
-    text = value.strip().removeprefix("torch.")
+    text = one_line(value, MAX_TEXT).removeprefix("torch.")
     if re.fullmatch(r"-?\d[\d,]*", text):
         return int(text.replace(",", ""))
     if re.fullmatch(r"\[[\d, ]*\]", text):

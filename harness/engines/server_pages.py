@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import threading
+from contextlib import suppress
 
 from harness.engines.profiler import Route
 from harness.errors import EngineError
@@ -13,6 +16,8 @@ from harness.loadgen.tls import trusting
 TIMEOUT_S = 10.0
 #: For control routes: writing a profile can take minutes.
 ROUTE_TIMEOUT_S = 300.0
+#: Bytes of a page: metrics of a large server are under a MiB.
+MAX_BYTES = 16 << 20
 
 
 def get(target: Target, path: str, timeout_s: float = TIMEOUT_S) -> str | None:
@@ -43,16 +48,41 @@ def post(target: Target, route: Route) -> None:
 def request(
     target: Target, method: str, path: str, timeout_s: float = TIMEOUT_S, body: str | None = None
 ) -> tuple[int, str]:
-    """Status and body of the answer. Raises OSError and HTTPException where there is none."""
+    """Status and body of the answer, which has `timeout_s` after the connection is there, and MAX_BYTES.
+
+    Raises OSError and HTTPException where there is none.
+    """
     connection = http.client.HTTPConnection(target.host, target.port, timeout=timeout_s)
     if target.tls:
         connection = http.client.HTTPSConnection(
             target.host, target.port, timeout=timeout_s, context=trusting(target.ca_cert)
         )
+    connection.connect()
+    expired = threading.Event()
+    timer = threading.Timer(timeout_s, _cut, (connection.sock, expired))
+    timer.daemon = True
+    timer.start()
     headers = {**target.headers, **({} if method == "GET" else {"content-type": "application/json"})}
     try:
         connection.request(method, path, body, headers)
         response = connection.getresponse()
-        return response.status, response.read().decode(errors="replace")
+        content = response.read(MAX_BYTES + 1)
+    except (OSError, http.client.HTTPException):
+        if expired.is_set():
+            raise TimeoutError(f"the answer to {method} {path} was not whole after {timeout_s:g} s") from None
+        raise
     finally:
+        timer.cancel()
         connection.close()
+    if expired.is_set():
+        raise TimeoutError(f"the answer to {method} {path} was not whole after {timeout_s:g} s")
+    if len(content) > MAX_BYTES:
+        raise http.client.HTTPException(f"the answer to {method} {path} is over {MAX_BYTES >> 20} MiB")
+    return response.status, content.decode(errors="replace")
+
+
+def _cut(connection: socket.socket, expired: threading.Event) -> None:
+    """End a connection that another thread reads from: its own timeout bounds each read alone."""
+    expired.set()
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import yaml
-from pydantic import Field, JsonValue, PositiveInt, ValidationError
+from pydantic import AfterValidator, Field, JsonValue, PositiveInt, ValidationError
 
 from harness import paths
 from harness.engines.recipe import Build, BundleRecipe, Recipe
 from harness.errors import UsageError
+from harness.plain_text import one_line
 from harness.schema.base import Strict, first_fault
 
 CONFIGS = paths.DATA / "configs" / "engines"
@@ -19,8 +20,12 @@ CONFIGS = paths.DATA / "configs" / "engines"
 class Variant(Strict):
     """Settings laid over an engine's defaults. The empty one is the engine as it is."""
 
-    label: str = Field("", description="what is in parentheses after the engine's name")
-    about: str = Field("", description="one sentence for `bench engines list`")
+    label: Annotated[str, AfterValidator(one_line)] = Field(
+        "", description="what is in parentheses after the engine's name"
+    )
+    about: Annotated[str, AfterValidator(one_line)] = Field(
+        "", description="one sentence for `bench engines list`"
+    )
     args: list[str] = Field(default_factory=list, description="appended to the server's command line")
     env: dict[str, str] = Field(default_factory=dict, description="environment of server and offline worker")
     body: dict[str, JsonValue] = Field(

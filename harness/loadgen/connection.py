@@ -11,6 +11,9 @@ import httptools
 from harness.loadgen.http import ResponseEnd
 from harness.loadgen.load_plan import ErrorKind, RawResponse
 
+#: Bytes of one answer, which are kept until the load has ended: a token takes a few hundred.
+MAX_BYTES = 64 << 20
+
 
 class Owner(Protocol):
     """Receives the events of a connection."""
@@ -39,6 +42,7 @@ class Connection(ABC):
         self._served = 0
         self._fresh = True
         self._since = 0.0
+        self._bytes = 0
         self.response: RawResponse | None = None
 
     @property
@@ -62,6 +66,7 @@ class Connection(ABC):
         """
         self._fresh = fresh
         self._end = ResponseEnd()
+        self._bytes = 0
         self.response = response
         response.reused = self._served > 0
         self._served += 1
@@ -83,6 +88,10 @@ class Connection(ABC):
             self._owner.dropped(self)
             return
         response.segments.append((at, data))
+        self._bytes += len(data)
+        if self._bytes > MAX_BYTES:
+            self.fail("protocol", f"the answer is over {MAX_BYTES >> 20} MiB")
+            return
         try:
             self._end.feed(data)
         except httptools.HttpParserError as error:

@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 
 from harness.errors import UsageError
 from harness.files import write_whole
+from harness.plain_text import one_line
 from harness.records.cell import CellRecords
 from harness.records.columns import CHUNKS, NEEDED, REQUESTS
+from harness.records.table_check import fault_of, without_hidden
 
 _TABLES = {"requests": REQUESTS, "chunks": CHUNKS}
 _RAW = "raw"
@@ -72,18 +74,26 @@ def _read(run: Path, name: str, cells: set[int] | None) -> pa.Table:
 
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """The columns of `schema`. One that the file lacks and that no figure needs is null in every row."""
+    """The columns of `schema`, checked. One that is absent and that no figure needs is null in every row."""
     hint = "restore the file, which holds the raw times, or repeat the run"
     try:
         table = pq.read_table(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UsageError(f"{path} is not a readable parquet file: {error}", hint) from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UsageError(
+            f"{path} is not a readable parquet file: {one_line(str(error), 200)}", hint
+        ) from None
     absent = [field for field in schema if field.name not in table.column_names]
     if names := [field.name for field in absent if field.name in NEEDED]:
         raise UsageError(f"{path} has no column {', '.join(names)}", hint)
     for field in absent:
         table = table.append_column(field, pa.nulls(len(table), field.type))
-    return table.select(schema.names).cast(schema)
+    try:
+        table = table.select(schema.names).cast(schema)
+    except (pa.ArrowException, ValueError) as error:
+        raise UsageError(f"{path} has a column of another type: {one_line(str(error), 200)}", hint) from None
+    if fault := fault_of(table):
+        raise UsageError(f"{path} holds values that no run writes: {fault}", hint)
+    return without_hidden(table)
 
 
 def _among(table: pa.Table, cells: set[int]) -> pa.Array:

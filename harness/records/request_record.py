@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.loadgen.load_plan import RawResponse
+from harness.plain_text import one_line
 from harness.records.stream import Stream, read_error, read_stream
 from harness.records.tokens import TokenCount, TokenSource, answer_began, count_tokens
 from harness.records.wire import WireResponse, read_wire
@@ -15,6 +16,13 @@ _GOOD_ENDS = ("stop", "length", "tool_calls", "function_call", "eos_token", "sto
 
 #: A server may count so many tokens more than the prompt that was sent: a token that begins the sequence.
 BEGIN_TOKENS = 1
+
+
+#: Two stamps of one clock, by the kernel and by this program, may differ by so many seconds.
+CLOCK_S = 1e-3
+
+#: Characters of what a server said about an error.
+MAX_DETAIL = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +80,8 @@ def read_request(
         status=wire.status,
         t_head=wire.t_head,
         error=error,
-        detail=detail,
-        finish_reason=stream.finish_reason,
+        detail=None if detail is None else one_line(detail, MAX_DETAIL),
+        finish_reason=None if (end := stream.finish_reason) is None else one_line(end, MAX_DETAIL),
         queue_wait_ms=stream.queue_wait_ms,
         prefill_ms=stream.prefill_ms,
         cached_tokens=stream.cached_tokens,
@@ -118,6 +126,8 @@ def _judge(
             return "prompt_mismatch", f"a prompt of {prompt_tokens} tokens was sent, {counted} were counted"
     if exact_tokens is not None and count.total != exact_tokens:
         return "wrong_length", f"{count.total} tokens, {exact_tokens} asked for"
+    if raw.t_sent is None or count.chunks[0][0] < raw.t_sent - CLOCK_S:
+        return "protocol", "the first token came before the whole request was sent"
     return None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
 
@@ -51,6 +52,11 @@ class Stream:
     error: str | None = None
     queue_wait_ms: float | None = None
     prefill_ms: float | None = None
+
+
+#: What a server counts and times, within what the raw tables hold; anything else is an error in its stream.
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+_Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class _Function(msgspec.Struct):
@@ -98,12 +104,12 @@ class _Choice(msgspec.Struct):
 
 
 class _PromptDetails(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: _Count | None = None
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
     prompt_tokens_details: _PromptDetails | None = None
 
 
@@ -115,11 +121,11 @@ class _Metrics(msgspec.Struct):
     """roseinfer says `queue_wait_ms` and `prefill_ms`, vLLM `queue_time_ms` and `time_to_first_token_ms`; the
     latter runs from scheduling to the first token, which is prefill, as is llama.cpp's `prompt_ms`."""
 
-    queue_wait_ms: float | None = None
-    queue_time_ms: float | None = None
-    prefill_ms: float | None = None
-    time_to_first_token_ms: float | None = None
-    prompt_ms: float | None = None
+    queue_wait_ms: _Milliseconds | None = None
+    queue_time_ms: _Milliseconds | None = None
+    prefill_ms: _Milliseconds | None = None
+    time_to_first_token_ms: _Milliseconds | None = None
+    prompt_ms: _Milliseconds | None = None
 
 
 class _Event(msgspec.Struct):

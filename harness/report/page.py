@@ -10,6 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from harness.plain_text import visible
 from harness.report.tables.table import Column
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -17,16 +18,21 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @cache
 def environment() -> Environment:
-    """Text is escaped, and an unknown name is an error."""
+    """Text is escaped, hidden characters are written out, and an unknown name is an error."""
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_visible,
     )
     made.filters["runs"] = _runs
     return made
+
+
+def _visible(value: object) -> object:
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def text_of(name: str) -> Markup:

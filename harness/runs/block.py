@@ -257,8 +257,8 @@ class _Measuring:
             WireRequest(request.index, request.t_sched_s, self.encode(request), request.after)
             for request in requests
         ]
-        target = endpoint_target(self.server.target, self.asked.endpoint)
-        load = LoadPlan(target, wire, concurrency, self.resolved.settings.timeout_s)
+        settings, target = self.resolved.settings, endpoint_target(self.server.target, self.asked.endpoint)
+        load = LoadPlan(target, wire, concurrency, settings.timeout_s, settings.deadline_s)
         return run_load(
             load,
             clients=self.resolved.clients,

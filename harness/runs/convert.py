@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 
 from harness.errors import UsageError
 from harness.files import write_json, write_whole
+from harness.plain_text import visible_content
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.records.parquet import write_table
 from harness.runs.folder import FIGURES, JOURNAL, MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS, RUN, SKIPPED
@@ -81,7 +82,8 @@ def _convert(run: Path, in_flight: object) -> None:
     if (run / JOURNAL).is_file():
         lines = (run / JOURNAL).read_bytes().split(b"\n")[:-1]
         entries = [
-            checked(_entry(json.loads(line), only), JournalEntry, str(run / JOURNAL)) for line in lines
+            checked(_entry(visible_content(json.loads(line)), only), JournalEntry, str(run / JOURNAL))
+            for line in lines
         ]
         write_whole(run / JOURNAL, b"".join(entry.model_dump_json().encode() + b"\n" for entry in entries))
     if (run / SKIPPED).is_file():

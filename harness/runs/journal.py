@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 
 from pydantic import Field, ValidationError
+from pydantic_core import from_json
 
 from harness.errors import UsageError
 from harness.files import sync_folder
+from harness.plain_text import visible, visible_content
 from harness.schema.base import Strict, first_fault
 from harness.schema.fairness import ReportedMean
 from harness.schema.load import Load
@@ -64,10 +66,11 @@ def read_journal(path: Path) -> list[JournalEntry]:
     entries = []
     for number, line in enumerate(lines, start=1):
         try:
-            entries.append(JournalEntry.model_validate_json(line))
-        except ValidationError as error:
+            entries.append(JournalEntry.model_validate(visible_content(from_json(line))))
+        except ValueError as error:
+            fault = first_fault(error) if isinstance(error, ValidationError) else f"Invalid JSON: {error}"
             raise UsageError(
-                f"{path}, line {number}: {first_fault(error)}", "restore the file, or repeat the run"
+                f"{path}, line {number}: {fault}", "restore the file, or repeat the run"
             ) from None
     return entries
 
@@ -79,7 +82,7 @@ def append_journal(path: Path, entry: JournalEntry) -> None:
         whole = file.read().rfind(b"\n") + 1
         file.seek(whole)
         file.truncate()
-        file.write(entry.model_dump_json().encode() + b"\n")
+        file.write(visible(entry.model_dump_json()).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
     sync_folder(path.parent)

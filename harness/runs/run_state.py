@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from harness.errors import UsageError
 from harness.files import write_json, write_whole
+from harness.plain_text import visible
 from harness.runs.folder import JOURNAL, RUN, SKIPPED, read_info
 from harness.runs.journal import JournalEntry, append_journal, read_journal
 from harness.runs.resolved import make_engine_variants
@@ -121,7 +122,8 @@ class Run:
         return [fault for fault in self.skipped if _place(fault) not in done]
 
     def _keep_skipped(self) -> None:
-        write_whole(self.folder / SKIPPED, _SKIPPED.dump_json(self.skipped, indent=2) + b"\n")
+        dumped = _SKIPPED.dump_json(self.skipped, indent=2).decode()
+        write_whole(self.folder / SKIPPED, visible(dumped).encode() + b"\n")
 
     def _read_journal(self) -> None:
         cells = {cell.index: cell for block in self.blocks() for cell in block.cells}

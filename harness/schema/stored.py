@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from harness.errors import UsageError
+from harness.plain_text import visible_content
 from harness.schema.base import first_fault
 from harness.schema.results import SCHEMA_VERSION
 
@@ -48,7 +49,7 @@ def read_of_run(
 
 
 def read_json(path: Path, hint: str = OTHER_VERSION) -> object:
-    """What a JSON file holds.
+    """What a JSON file holds, its text without hidden characters.
 
     Raises:
         UsageError: It cannot be read, or is no JSON.
@@ -61,7 +62,7 @@ def read_json(path: Path, hint: str = OTHER_VERSION) -> object:
         raise UsageError(
             f"{path} is not as this version of bench writes it: Invalid JSON: {error}", hint
         ) from None
-    return content
+    return visible_content(content)
 
 
 def checked(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,6 +22,7 @@ from harness.engines.selfreport import SelfReport
 from harness.engines.server_pages import ask, get
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
+from harness.plain_text import hide_values
 from harness.schema.fairness import Fact
 from harness.schema.results import LaunchRecord
 
@@ -143,6 +145,8 @@ class EngineServer:
     def _try(self, port: int) -> bool:
         """Start on that port. False if another process took it; EngineError for any other failure."""
         launch = self._launch(port)
+        assigned = dict(argument.split("=", 1) for argument in launch.argv if "=" in argument)
+        hide_values({**launch.env, **dict(pairwise(launch.argv)), **assigned})
         begin = time.monotonic()
         process = Guarded(
             self._label,

@@ -13,6 +13,7 @@ from harness.engines.base import COMPLETIONS
 from harness.errors import UsageError
 from harness.loadgen.load_plan import Target
 from harness.loadgen.tls import trusting
+from harness.plain_text import hide
 from harness.schema.running_servers import FROM_ENV, HIDDEN
 
 
@@ -52,7 +53,11 @@ class Address:
             raise UsageError(f"{self.url} is not the address of a server", hint)
         headers = {name: _value(name, value) for name, value in self.headers.items()}
         if self.api_key_env is not None:
-            headers["Authorization"] = f"Bearer {_variable('--api-key-env', self.api_key_env)}"
+            key = _variable("--api-key-env", self.api_key_env)
+            hide(key)
+            headers["Authorization"] = f"Bearer {key}"
+        for value in headers.values():
+            hide(value)
         tls = parts.scheme == "https"
         prefix = parts.path.rstrip("/").removesuffix("/v1")
         path = prefix + COMPLETIONS

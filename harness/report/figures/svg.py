@@ -14,12 +14,12 @@ import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from harness.plain_text import one_line
 from harness.report.figures.style import INK, MATPLOTLIB, MUTED, PAPER, RULE
 
 _FONTS = "system-ui, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif"
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _VARIABLES = {INK: "--ink", MUTED: "--muted", RULE: "--rule", PAPER: "--card"}
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]+")
 _DIGITS = re.compile(r"(\.\d\d)\d+")
 _LEGEND = '<g class="legend">'
 _PNG_DPI = 144
@@ -37,7 +37,7 @@ class Data:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.heads)
-        writer.writerows([f"{v:.7g}" if isinstance(v, float) else v for v in row] for row in self.rows)
+        writer.writerows([_field(value) for value in row] for row in self.rows)
         return text.getvalue()
 
 
@@ -101,8 +101,13 @@ def render(figure: Figure) -> str:
 
 def plain(text: str, limit: int = 60) -> str:
     """Text from outside as one line that XML can hold, cut to a length that a figure can hold."""
-    line = _CONTROL.sub(" ", text).strip()
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+    return one_line(text, limit)
+
+
+def _field(value: object) -> object:
+    if isinstance(value, str):
+        return one_line(value)
+    return f"{value:.7g}" if isinstance(value, float) else value
 
 
 def _quiet() -> warnings.catch_warnings[None]:

@@ -1,9 +1,10 @@
+import os
 from pathlib import Path
 
 import pytest
 
 from harness.cli.report import default_name, report
-from harness.errors import BenchError, UsageError
+from harness.errors import UsageError
 
 
 def test_the_name_says_which_runs(tmp_path):
@@ -16,9 +17,21 @@ def test_a_folder_is_no_file(tmp_path):
         report([Path("outputs")], tmp_path)
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
-    with pytest.raises(BenchError, match="cannot create /proc/no: "):
-        report([tmp_path], Path("/proc/no/report.html"))
+def test_what_is_no_file_is_never_replaced(tmp_path):
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/null")
+    for target, kind in ((pipe, "a named pipe"), (link, "a device"), (Path("/dev/full"), "a device")):
+        with pytest.raises(UsageError, match=f"{target} is {kind}, which is never replaced"):
+            report([tmp_path], target)
+    assert pipe.is_fifo() and link.is_symlink() and Path("/dev/full").is_char_device()
+
+
+@pytest.mark.parametrize("place", ["/proc/foo.html", "/proc/no/report.html", "/dev/null/report.html"])
+def test_where_nothing_can_be_made(bench, tmp_path, place):
+    done = bench("report", str(tmp_path), "--out", place)
+    assert done.code == 2 and done.err.startswith(f"bench: {place} cannot be written: "), done.err
+    assert "Traceback" not in done.err
 
 
 def test_a_missing_run_is_named(tmp_path):

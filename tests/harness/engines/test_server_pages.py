@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
 import http.server
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import ClassVar
 
 import pytest
 
 from harness.engines.profiler import Route
-from harness.engines.server_pages import get, post
+from harness.engines.server_pages import ask, get, post, request
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
 
@@ -60,3 +63,33 @@ def test_the_key_is_sent_with_every_request(target: Target) -> None:
 def test_what_a_route_answers_is_told(target: Target) -> None:
     with pytest.raises(EngineError, match=r"POST /unknown answered 404: said"):
         post(target, Route("/unknown"))
+
+
+class Slow(http.server.BaseHTTPRequestHandler):
+    """Sends a byte of a page now and then, or a page without an end."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b"x" if self.path == "/drip" else bytes(1 << 20))
+                if self.path == "/drip":
+                    time.sleep(0.02)
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize("path", ["/drip", "/flood"])
+def test_a_page_without_an_end_is_given_up(path: str) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        target = Target("127.0.0.1", server.server_port, "/v1")
+        fault = "not whole after 0.5 s" if path == "/drip" else "is over 16 MiB"
+        with pytest.raises((TimeoutError, http.client.HTTPException), match=fault):
+            request(target, "GET", path, 0.5 if path == "/drip" else 60.0)
+        assert ask(target, path, 0.5)[0] is None
+        server.shutdown()
+        thread.join()

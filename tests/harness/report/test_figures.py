@@ -96,7 +96,7 @@ def test_text_from_outside_cannot_break_a_figure(run):
     with mpl.rc_context(MATPLOTLIB):
         plot = band(pooled, looks([("vllm", hostile)]), "ttft_ms")
     texts = [node.text or "" for node in ElementTree.fromstring(plot.svg).iter() if node.tag.endswith("text")]
-    assert any(text.startswith("<b>& [31m $\\frac{") for text in texts)
+    assert any(text.startswith("<b>&\\u0000\\u001b[31m $\\frac{") for text in texts)
 
 
 def test_plain_cuts_what_is_too_long():

@@ -10,25 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
+from harness.plain_text import visible
 from harness.runs.journal import ClientSpent, JournalEntry, append_journal, read_journal
 from harness.schema.fairness import ReportedMean
 from harness.schema.load import TraceLoad
 from harness.schema.results import PrefixCount
 
 SECONDS = st.floats(0, 1e6)
+TEXT = st.text().map(visible)
 
 entries = st.builds(
     JournalEntry,
     cell=st.integers(0, 99),
     engine=st.sampled_from(["roseinfer", "vllm"]),
-    variant=st.none() | st.text(),
-    label=st.text(),
+    variant=st.none() | TEXT,
+    label=TEXT,
     load=st.builds(TraceLoad, scale=st.floats(0.1, 10)),
     repeat=st.integers(0, 3),
     finished=st.just("2030-01-01T00:00:00Z"),
     clients=st.lists(st.builds(ClientSpent, client=st.integers(0, 9), cpu_s=SECONDS, wall_s=SECONDS)),
-    prefix_cache=st.none() | st.builds(PrefixCount, hits=SECONDS, queries=SECONDS, source=st.text()),
-    reported=st.dictionaries(st.text(), st.builds(ReportedMean, mean_ms=SECONDS, n=st.integers(1, 9))),
+    prefix_cache=st.none() | st.builds(PrefixCount, hits=SECONDS, queries=SECONDS, source=TEXT),
+    reported=st.dictionaries(TEXT, st.builds(ReportedMean, mean_ms=SECONDS, n=st.integers(1, 9))),
 )
 
 

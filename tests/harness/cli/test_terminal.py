@@ -1,0 +1,90 @@
+"""What a command prints cannot steer the terminal, and everything is printed that way."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.table import Table
+
+import harness
+from harness.cli.progress import rich_table
+from harness.cli.terminal import Terminal, echo
+from harness.plain_text import has_hidden
+from harness.report.figures.svg import Data, plain
+from harness.report.markdown import table as markdown
+from harness.report.page import environment
+from harness.report.tables.table import Cell, Column
+from harness.report.tables.table import Table as ReportTable
+
+ANY = st.text(st.characters())
+#: rich's own codes: colours, and moves of the cursor by a live display.
+OWN = re.compile("\x1b\\[[0-9;]*m|\x1b\\]8;[^\x1b]*\x1b\\\\")
+
+
+def printed(what: object, *, color: bool = False) -> str:
+    out = io.StringIO()
+    Terminal(file=out, width=100, force_terminal=color).print(what)
+    return OWN.sub("", out.getvalue())
+
+
+def report_table(text: str) -> ReportTable:
+    return ReportTable(
+        "t", text, [Column(text), Column(text, text)], [[Cell(text), Cell(text, remark=text)]], [text]
+    )
+
+
+@given(ANY, st.booleans())
+def test_no_text_steers_the_terminal(text: str, color: bool) -> None:
+    table = Table(text, title=text)
+    table.add_row(text)
+    for what in (text, table, rich_table(report_table(text))):
+        assert not has_hidden(printed(what, color=color))
+
+
+@given(ANY)
+def test_no_text_hides_in_markdown_csv_and_pages(text: str) -> None:
+    shown = (
+        environment().from_string("{{ text }} <b title='{{ text }}'>{{ text | upper }}</b>").render(text=text)
+    )
+    csv = Data(["head"], [(text, 1.5)]).csv()
+    for made in (shown, csv, markdown(report_table(text)), plain(text)):
+        assert not has_hidden(made)
+        made.encode()
+    assert csv.count("\n") == 2
+
+
+def test_markup_is_text() -> None:
+    assert printed("[red]x[/nothing] :smile:") == "[red]x[/nothing] :smile:\n"
+
+
+def test_a_line_is_printed_where_it_belongs(capsys: pytest.CaptureFixture[str]) -> None:
+    echo(Path("a\x1b[2J\udcff"))
+    echo("\u202e", error=True)
+    assert capsys.readouterr() == ("a\\u001b[2J\\udcff\n", "\\u202e\n")
+
+
+def test_commands_print_through_it_alone() -> None:
+    """`app` prints before anything may be imported, through `visible`."""
+    found = []
+    for path in sorted((Path(harness.__file__).parent / "cli").glob("*.py")):
+        if path.name in ("terminal.py", "app.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
+                if name in (
+                    "print",
+                    "Console",
+                    "typer.echo",
+                    "typer.secho",
+                    "sys.stdout.write",
+                    "sys.stderr.write",
+                ):
+                    found.append(f"{path.name}:{node.lineno} {name}")
+    assert found == []
