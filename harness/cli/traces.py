@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
+from harness.cli.terminal import Terminal
 from harness.errors import UsageError
 from harness.traces import builtin, catalog, fetch, statistics
 from harness.traces.readers import project
@@ -18,7 +18,7 @@ from harness.traces.statistics import Lengths, Statistics
 from harness.traces.trace import Trace
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, download and convert traces.")
-console = Console()
+console = Terminal()
 
 NameOrPath = Annotated[str, typer.Argument(help="name from `bench traces list`, or a file")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
@@ -79,7 +79,7 @@ def convert(
     """Write a trace as this project's CSV: arrival_s,input_tokens,output_tokens[,session,prefix_blocks]."""
     if out.exists() and trace != builtin.NAME and out.samefile(catalog.file_of(trace)):
         raise UsageError(f"{out} is the trace itself", "write to another file")
-    loaded = catalog.load(trace)
+    loaded = catalog.load(trace, None if n is None else lambda head: len(head) >= n)
     kept = loaded if n is None else loaded.head(n)
     project.write(kept, out)
     console.print(f"{out}: {len(kept):,} requests of {loaded.name}", soft_wrap=True)

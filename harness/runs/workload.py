@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 
 import numpy as np
@@ -54,8 +55,9 @@ class Workload:
             UsageError: The trace is not there or unreadable, or nothing fits the context.
         """
         if isinstance(settings.loads[0], TraceLoad):
-            fitted = fit(load(settings.trace), settings.fit, max_model_len, settings.max_output_len)
-            fitted = fitted.head(max(_count(fitted.trace, load, settings) for load in settings.loads))
+            head = load(settings.trace, partial(_is_enough, settings, max_model_len))
+            fitted = fit(head, settings.fit, max_model_len, settings.max_output_len)
+            fitted = fitted.head(_most(fitted.trace, settings))
             return cls(settings, vocab_size, max_model_len, fitted.record(), trace=fitted.trace)
         empty = TraceRecord(name="", origin="", requests=0, fit="none")
         if settings.mixture is not None:
@@ -229,6 +231,21 @@ class Workload:
 
 def _lengths_text(lengths: int | Uniform) -> str:
     return str(lengths) if isinstance(lengths, int) else f"{lengths.least} to {lengths.most}"
+
+
+def _is_enough(settings: OnlineSettings, max_model_len: int, head: Trace) -> bool:
+    """Whether no load needs more of a trace than this head; one factor for all lengths needs all of them."""
+    if settings.fit == "scale":
+        return False
+    try:
+        fitted = fit(head, settings.fit, max_model_len, settings.max_output_len).trace
+    except UsageError:
+        return False
+    return _most(fitted, settings) < len(fitted)
+
+
+def _most(trace: Trace, settings: OnlineSettings) -> int:
+    return max(_count(trace, load, settings) for load in settings.loads)
 
 
 def _count(trace: Trace, load: Load, settings: OnlineSettings) -> int:

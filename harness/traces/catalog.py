@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,8 @@ from harness.traces.trace import Trace
 GITHUB = "https://github.com"
 CATALOG = paths.DATA / "traces" / "catalog.yaml"
 CACHE = paths.CACHE / "traces"
+#: Requests that are read of a trace at first, where not all are needed.
+FIRST_ROWS = 10_000
 
 
 class Place(Strict):
@@ -96,18 +98,32 @@ def entry(name: str) -> Entry:
     )
 
 
-def load(name: str | Path) -> Trace:
+def load(name: str | Path, enough: Callable[[Trace], bool] | None = None) -> Trace:
     """The trace of that name, or in that file.
+
+    Args:
+        enough: Whether a trace of the file's first requests will do; no more are read then, as long as these
+            are in order of arrival. None: all are read.
 
     Raises UsageError if there is none, if the file is malformed, or if it is not the published one.
     """
     if name == builtin.NAME:
         return builtin.builtin()
-    trace = readers.read(Source.open(file_of(name)))
+    trace = _read(file_of(name), enough)
     if str(name) in entries():
         return _attribute(trace, entries()[str(name)])
     published = next((it for it in entries().values() if it.sha256 == trace.sha256), None)
     return _attribute(trace, published) if published else trace
+
+
+def _read(path: Path, enough: Callable[[Trace], bool] | None) -> Trace:
+    rows = FIRST_ROWS if enough is not None and path.is_file() else None
+    while True:
+        source = Source.open(path, rows)
+        trace = readers.read(source)
+        if source.whole or rows is None or (enough is not None and trace.in_order and enough(trace)):
+            return trace
+        rows = rows * 8 if trace.in_order else None
 
 
 def file_of(name: str | Path) -> Path:

@@ -17,7 +17,7 @@ class Trace:
 
     `blocks` holds the hashes of the leading blocks of each input, `block_size` tokens a block and the last
     one may be incomplete; equal hashes mean equal tokens. Input after the blocks is shared with no other
-    request. An empty `session` means none."""
+    request. An empty `session` means none. `in_order`: the requests were given in order of arrival."""
 
     name: str
     arrival_s: NDArray[np.float64]
@@ -31,6 +31,7 @@ class Trace:
     citation: str | None = None
     sha256: str | None = None
     note: str | None = None
+    in_order: bool = True
 
     def __post_init__(self) -> None:
         columns = (self.input_tokens, self.output_tokens, self.session, self.blocks)
@@ -63,6 +64,7 @@ class Trace:
             output_tokens=np.asarray(output_tokens, dtype=np.int64)[order],
             session=None if session is None else np.asarray(session, dtype=np.str_)[order],
             blocks=None if blocks is None else tuple(blocks[i] for i in order),
+            in_order=bool(np.all(arrival[:-1] <= arrival[1:])),
             **fields,
         )
 

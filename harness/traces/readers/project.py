@@ -11,7 +11,6 @@ import csv
 import io
 from pathlib import Path
 
-from harness.errors import UsageError
 from harness.files import write_whole
 from harness.traces.csv_table import Table
 from harness.traces.format import Format
@@ -59,11 +58,8 @@ def dump(trace: Trace) -> bytes:
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Write the project's CSV atomically. Raises UsageError if that fails."""
-    try:
-        write_whole(path, dump(trace))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", "choose another file") from None
+    """Write the project's CSV, whole or not at all. Raises UsageError where that cannot be."""
+    write_whole(path, dump(trace))
 
 
 def _block_size(source: Source) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import hashlib
 import http.server
 import os
@@ -16,6 +17,8 @@ import pytest
 
 from harness.errors import BenchError, UsageError
 from harness.traces import catalog, fetch, readers
+from harness.traces.source import Source
+from harness.traces.trace import Trace
 
 pytestmark = pytest.mark.integration
 
@@ -196,3 +199,59 @@ def test_the_published_excerpts_are_what_cutting_gives(
         pytest.skip(error.message)
     put(tmp_path / whole.name, whole.read_bytes())
     assert catalog.digest(fetch.fetch(name, tmp_path)) == catalog.entry(name).sha256
+
+
+ROWS = "".join(f"{i},{i % 50 + 1},5\n" for i in range(40))
+
+
+def project_file(path: Path, rows: str = ROWS) -> Path:
+    path.write_text(f"# note: kept\narrival_s,input_tokens,output_tokens\n{rows}")
+    return path
+
+
+def test_no_more_of_a_file_is_read_than_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "FIRST_ROWS", 4)
+    seen: list[int] = []
+
+    def enough(head: Trace) -> bool:
+        seen.append(len(head))
+        return len(head) >= 10
+
+    path = project_file(tmp_path / "trace.csv")
+    trace = catalog.load(path, enough)
+    assert seen == [4, 32] and len(trace) == 32
+    assert trace.sha256 == catalog.digest(path) and trace.note == "kept"
+    assert trace.head(10).input_tokens.tolist() == catalog.load(path).head(10).input_tokens.tolist()
+
+
+def test_a_file_that_is_not_in_order_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "FIRST_ROWS", 4)
+    path = project_file(tmp_path / "trace.csv", "3,1,1\n2,1,1\n" + ROWS)
+    assert len(catalog.load(path, lambda head: True)) == 42
+
+
+def test_one_that_never_has_enough_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "FIRST_ROWS", 4)
+    assert len(catalog.load(project_file(tmp_path / "trace.csv"), lambda head: False)) == 40
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("rows", [1, 3, 40, 41])
+def test_so_many_rows_of_a_file(tmp_path: Path, rows: int, packed: bool) -> None:
+    path = project_file(tmp_path / "trace.csv")
+    if packed:
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    source = Source.open(path, rows)
+    assert source.body.count(b"\n") == min(rows, 40) and source.whole == (rows >= 40)
+    assert source.sha256 == catalog.digest(path)
+
+
+def test_a_pipe_is_read_once_and_a_device_is_not(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=project_file, args=(pipe,))
+    writer.start()
+    assert len(catalog.load(pipe, lambda head: True)) == 40
+    writer.join()
+    with pytest.raises(UsageError, match="/dev/zero is not a file"):
+        catalog.load("/dev/zero")
