@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.terminal import echo
 from harness.errors import BenchError
 from harness.schema.results import OfflineResults, OnlineResults
 
@@ -26,12 +27,14 @@ def conclude(
     as_json: bool,
     open_report: bool,
 ) -> None:
-    """Print the report's path or the results, alone, to stdout. Exits with 3 when something failed.
+    """Print the report's path or the results, alone, to stdout.
+
+    Exits with 3 when something failed or no cell is valid.
 
     Raises:
         BenchError: `fault`, the error of the profiling after the benchmark.
     """
-    print(results.model_dump_json(indent=2) if as_json else report)
+    echo(results.model_dump_json(indent=2) if as_json else report)
     if open_report:
         webbrowser.open(report.resolve().as_uri())
     if fault is not None:
@@ -41,8 +44,13 @@ def conclude(
 
 
 def _failed(results: OnlineResults | OfflineResults) -> bool:
-    """Whether something that was started failed. An engine that is not installed was not started."""
-    faults = any(skipped.repeat is not None for skipped in results.skipped)
-    return faults or (
-        isinstance(results, OnlineResults) and any(summary.num_error for summary in results.summaries)
-    )
+    """Whether something that was started failed, or no cell is valid.
+
+    An engine that is not installed was not started.
+    """
+    if any(skipped.repeat is not None for skipped in results.skipped):
+        return True
+    if isinstance(results, OfflineResults):
+        return False
+    failed = any(summary.num_error for summary in results.summaries)
+    return failed or not any(summary.valid for summary in results.summaries)

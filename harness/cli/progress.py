@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,6 +17,7 @@ from rich.progress import (
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from harness.cli.terminal import Terminal
 from harness.metrics.percentiles import missing
 from harness.report.tables.accuracy import accuracy_table
 from harness.report.tables.latency import latency_table, shown_latencies
@@ -55,7 +55,7 @@ PLAIN_WIDTH = 160
 class Display:
     """Prints events to stderr, so that stdout has only the report's path."""
 
-    def __init__(self, console: Console, progress: Progress | None, quiet: bool) -> None:
+    def __init__(self, console: Terminal, progress: Progress | None, quiet: bool) -> None:
         self._console, self._progress, self._quiet = console, progress, quiet
         self._task: TaskID | None = None
         self._cells = 0
@@ -122,6 +122,8 @@ class Display:
             return
         for table in tables:
             self._console.print(rich_table(table))
+            for line in (*table.legend, *table.notes):
+                self._console.print(line)
 
     def line(self, text: str, hint: str = "") -> None:
         """Print a line of text, and a hint."""
@@ -140,7 +142,7 @@ class Display:
 @contextmanager
 def make_display(quiet: bool) -> Iterator[Display]:
     """A display on stderr, live where that is a terminal."""
-    console = Console(stderr=True, soft_wrap=True, markup=False, emoji=False, highlight=False)
+    console = Terminal(stderr=True, soft_wrap=True, markup=False, emoji=False, highlight=False)
     if not console.is_terminal or quiet:
         if not console.is_terminal:
             console.width = PLAIN_WIDTH

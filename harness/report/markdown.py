@@ -7,7 +7,7 @@ from harness.report.figures.svg import plain
 from harness.report.tables.accuracy import accuracy_table
 from harness.report.tables.answers import answers_table
 from harness.report.tables.costs import costs_table
-from harness.report.tables.latency import headline_table, latency_table, shown_latencies
+from harness.report.tables.latency import headline_table, latency_split_table, shown_latencies
 from harness.report.tables.ledger import ledger_table
 from harness.report.tables.noise import noise_tables, planning_tables
 from harness.report.tables.offline import offline_table
@@ -21,8 +21,6 @@ from harness.report.text.run_notices import notices
 from harness.report.text.verdict import verdict
 from harness.runs.reader import OnlineRun, Run
 
-_STAR = "\\* better than every other valid engine, at 5 % for all comparisons of the run together.\n"
-
 
 def summary(run: Run) -> str:
     """The whole run: what was compared, warnings, the verdict, the tables."""
@@ -32,9 +30,8 @@ def summary(run: Run) -> str:
     parts.append(_text(" ".join(verdict(run)), 2000) + "\n")
     if isinstance(run, OnlineRun):
         best = best_labels(run.pooled, run.results.comparisons)
-        shown = headline_table(run.pooled, best)
-        parts += [table(shown), *([_STAR] if shown.marked else [])]
-        parts += [table(latency_table(run.pooled, metric)) for metric in shown_latencies(run.pooled)]
+        parts.append(table(headline_table(run.pooled, best)))
+        parts += [table(latency_split_table(run.pooled, metric, best)) for metric in shown_latencies(run.pooled)]
         parts.append(table(throughput_table(run.pooled)))
         if costs := costs_table(run.pooled):
             parts.append(table(costs))
@@ -58,13 +55,18 @@ def summary(run: Run) -> str:
 
 
 def table(given: Table) -> str:
-    """A pipe table under a heading, with its notes."""
+    """A pipe table under a heading, with its notes and what its marks mean."""
     heads = [_text(head) for head in given.headers]
     rule = ["---:" if column.numeric else "---" for column in given.columns]
     lines = [heads, rule, *([_text(text) for text in line] for line in given.lines)]
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return "\n".join(
-        [f"## {_text(given.title)}\n", body, "", *(f"{_text(note, 1000)}\n" for note in given.notes)]
+        [
+            f"## {_text(given.title)}\n",
+            body,
+            "",
+            *(f"{_text(note, 1000)}\n" for note in (*given.legend, *given.notes)),
+        ]
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from harness.metrics.percentiles import missing
 from harness.report.figures.svg import Data
 from harness.runs.reader import OfflineRun, Run
 from harness.schema.metrics import METRICS, STATISTICS
@@ -24,6 +25,7 @@ _COLUMNS = (
     "unit",
     "valid",
     "notices",
+    "mark",
 )
 
 _Row = tuple[object, ...]
@@ -37,7 +39,8 @@ def results_csv(run: Run) -> str:
 
     `load` is the scale of a trace, or the requests in flight of a closed loop. `lo` and `hi` are the ends of
     the 95 % interval, `notices` the kinds of the cell's notices. Without a repeat a row is of all of them.
-    What is one number, such as a rate, has the statistic `value`.
+    What is one number, such as a rate, has the statistic `value`. `mark` is `withheld` for a percentile of
+    too few samples, which has no value then, and `inferred` where the server does not say when tokens came.
     """
     found = run.results.results if isinstance(run, OfflineRun) else run.results.summaries
     return Data(_COLUMNS, [row for result in found for row in _rows(result)]).csv()
@@ -64,6 +67,9 @@ def _rows(result: OnlineSummary | OfflineResult) -> Iterator[_Row]:
             continue
         for statistic, value, (lo, hi) in numbers:
             if value is not None:
+                mark = _mark(result, name, statistic)
+                if mark == "withheld":
+                    value, lo, hi = None, None, None
                 yield (
                     result.engine,
                     result.variant,
@@ -78,4 +84,14 @@ def _rows(result: OnlineSummary | OfflineResult) -> Iterator[_Row]:
                     "" if statistic == "n" else metric.unit,
                     valid,
                     notices,
+                    mark,
                 )
+
+
+def _mark(result: OnlineSummary | OfflineResult, metric: str, statistic: str) -> str:
+    if not METRICS[metric].is_latency or isinstance(result, OfflineResult):
+        return ""
+    found = result.latency(metric)
+    if statistic in STATISTICS and statistic.startswith("p") and missing(float(statistic[1:]), found.n):
+        return "withheld"
+    return "inferred" if found.source == "inferred" and statistic != "n" else ""

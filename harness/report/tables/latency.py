@@ -8,7 +8,7 @@ from dataclasses import replace
 from harness.metrics.percentiles import missing, needed
 from harness.report.best import BestLabels
 from harness.report.tables.table import Cell, Column, Table, metric_decimals
-from harness.report.text.numbers import DASH, number
+from harness.report.text.numbers import DASH, number, several
 from harness.schema.load import Load
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS, latencies, rates
 from harness.schema.results import OnlineSummary
@@ -54,7 +54,8 @@ def latency_split_table(pooled: Sequence[OnlineSummary], metric: str, best_label
     """Engine rows; for each load a column a percentile, with intervals and the best marked."""
     term, loads = METRICS[metric], loads_of(pooled)
     keys = [(load, metric, f"p{q}") for load in loads for q in SHOWN]
-    columns = [Column(statistic, str(load)) for load, _, statistic in keys]
+    measure = f"{term.label}, {term.unit}"
+    columns = [Column(statistic, str(load), measure=measure) for load, _, statistic in keys]
     rows = _grid(pooled, keys, best_labels)
     return Table(
         metric,
@@ -77,8 +78,18 @@ def headline_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> 
     for rate in rates("headline"):
         keys += [(load, rate, rate) for load in loads]
         columns += [Column(str(load), METRICS[rate].label) for load in loads]
-    rows = [[replace(cell, interval="") for cell in row] for row in _grid(pooled, keys, best_labels)]
-    return Table("headline", "At a glance", [Column("engine", numeric=False), *columns], rows)
+    rows, heads = _grid(pooled, keys, best_labels), [Column("engine", numeric=False), *columns]
+    return Table("headline", "At a glance", heads, rows, _why_dashes(rows))
+
+
+def _why_dashes(rows: Sequence[Sequence[Cell]]) -> list[str]:
+    """What is not there, and why: one note for each reason."""
+    found: dict[str, list[str]] = {}
+    for label, *cells in rows:
+        for cell in cells:
+            if cell.text == DASH and cell.remark:
+                found.setdefault(cell.remark, []).append(label.text)
+    return [f"{DASH} of {several(dict.fromkeys(labels))}: {remark}." for remark, labels in found.items()]
 
 
 def latency_decimals(summaries: Sequence[OnlineSummary], metric: str) -> int:
@@ -89,7 +100,9 @@ def percentiles_cell(summary: OnlineSummary, metric: str, places: int) -> Cell:
     found = summary.latency(metric)
     values = [_value(summary, metric, f"p{q}") for q in SHOWN]
     text = "/".join(number(value, places) for value in values) if found.n else DASH
-    return Cell(text, found.p90, remark="; ".join(summary.invalid_reasons), invalid=not summary.valid)
+    remark = "; ".join(summary.invalid_reasons)
+    inferred = found.source == "inferred"
+    return Cell(text, found.p90, remark=remark, invalid=not summary.valid, inferred=inferred)
 
 
 def withheld_notes(summaries: Sequence[OnlineSummary], metrics: Sequence[str]) -> list[str]:
@@ -136,7 +149,10 @@ def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: in
     ci = summary.latency(metric).ci.get(statistic)
     interval = "" if ci is None else f"{number(ci[0], places)}–{number(ci[1], places)}"
     remark = "" if summary.valid else f"invalid: {'; '.join(summary.invalid_reasons)}"
-    return Cell(number(value, places), value, interval, remark, invalid=not summary.valid)
+    inferred = METRICS[metric].is_latency and summary.latency(metric).source == "inferred"
+    return Cell(
+        number(value, places), value, interval, remark, invalid=not summary.valid, inferred=inferred, ends=ci
+    )
 
 
 def _value(summary: OnlineSummary | None, metric: str, statistic: str) -> float | None:

@@ -11,6 +11,9 @@ from harness.report.text.numbers import DASH
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineSummary
 
+#: What is marked.
+REAL = "Really better than the baseline, at 5 % for all comparisons of the run together."
+
 
 def ratios(
     comparisons: Sequence[Comparison],
@@ -32,14 +35,16 @@ def ratios(
         if pair[1] == baseline
     }
     keys = [(load, f"p{q}") for load in sorted({summary.load for summary in pooled}) for q in SHOWN]
-    columns = [Column(statistic, str(load)) for load, statistic in keys]
+    measure = f"{METRICS[metric].label}, ratio to {baseline}"
+    columns = [Column(statistic, str(load), measure=measure) for load, statistic in keys]
     rows = [
         [Cell(label), *(_cell(found.get((*key, (label, baseline))), label) for key in keys)]
         for label in labels
         if label != baseline
     ]
     title = f"{METRICS[metric].label}, ratio to {baseline}"
-    return Table(f"{metric}-ratios", title, [Column("engine", numeric=False), *columns], rows)
+    heads = [Column("engine", numeric=False), *columns]
+    return Table(f"{metric}-ratios", title, heads, rows, best=REAL)
 
 
 def _cell(comparison: Comparison | None, label: str) -> Cell:
@@ -53,7 +58,12 @@ def _cell(comparison: Comparison | None, label: str) -> Cell:
     real = differs(comparison)
     remark = "a real difference" if real else "no difference, for all comparisons of the run together"
     return Cell(
-        _times(ratio), ratio, f"{low:.2f}–{high:.2f}", remark, best=real and better(comparison) == label
+        _times(ratio),
+        ratio,
+        f"{low:.2f}–{high:.2f}",
+        remark,
+        best=real and better(comparison) == label,
+        ends=(low, high),
     )
 
 

@@ -8,10 +8,18 @@ from dataclasses import dataclass, field
 from harness.report.text.numbers import decimals, number
 from harness.schema.metrics import METRICS
 
+BEST = "Better than every other valid engine, at 5 % for all comparisons of the run together."
+#: How plain text marks a cell, and what the mark means.
+MARKS = {
+    "best": ("*", BEST),
+    "invalid": ("†", "Invalid: shown, and not compared."),
+    "inferred": ("‡", "Inferred: the server does not say when each token came."),
+}
+
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell shows, what it sorts by, its 95 % interval, and a remark that explains it."""
+    """What a cell shows, what it sorts by, its 95 % interval as text and as numbers, and a remark on it."""
 
     text: str
     value: float | None = None
@@ -19,31 +27,63 @@ class Cell:
     remark: str = ""
     best: bool = False
     invalid: bool = False
+    inferred: bool = False
+    ends: tuple[float, float] | None = None
+
+    @property
+    def marks(self) -> list[str]:
+        """Which of MARKS it has."""
+        return [name for name in MARKS if getattr(self, name)]
+
+    @property
+    def line(self) -> str:
+        """The cell where there is only text: number, interval, marks."""
+        marks = "".join(MARKS[name][0] for name in self.marks)
+        return " ".join(filter(None, (self.text, f"({self.interval})" if self.interval else "", marks)))
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column's head, and the head that it shares with its neighbours."""
+    """A column's head, the head that it shares with its neighbours, and what its numbers are: `TTFT, ms`."""
 
     title: str
     group: str = ""
     numeric: bool = True
+    measure: str = ""
+
+    @property
+    def full(self) -> str:
+        """The head where the column stands alone."""
+        return " ".join(filter(None, (self.measure, self.group, self.title)))
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under columns. `name` is a short identifier."""
+    """Rows of cells under columns. `name` is a short identifier, `best` says what is marked as best."""
 
     name: str
     title: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = field(default=())
+    best: str = BEST
 
     @property
     def headers(self) -> list[str]:
         """One line of heads: the shared head before each column's own."""
         return [f"{column.group} {column.title}".strip() for column in self.columns]
+
+    @property
+    def legend(self) -> list[str]:
+        """What the marks mean that some cell has, and how intervals are written."""
+        cells = [cell for row in self.rows for cell in row]
+        used = {mark for cell in cells for mark in cell.marks}
+        lines = [
+            f"{mark} {self.best if name == 'best' else text}"
+            for name, (mark, text) in MARKS.items()
+            if name in used
+        ]
+        return [*lines, *(["In brackets: 95 % intervals."] if any(cell.interval for cell in cells) else [])]
 
     @property
     def marked(self) -> bool:
@@ -52,8 +92,8 @@ class Table:
 
     @property
     def lines(self) -> list[list[str]]:
-        """The rows as text; the best is starred."""
-        return [[f"{cell.text} *" if cell.best else cell.text for cell in row] for row in self.rows]
+        """The rows as text, with intervals and marks."""
+        return [[cell.line for cell in row] for row in self.rows]
 
 
 def number_cell(value: float | None, places: int) -> Cell:

@@ -10,7 +10,7 @@
     const key = (row) => {
       const cell = row.cells[column];
       if ("value" in cell.dataset) return Number(cell.dataset.value);
-      const text = cell.querySelector(".v").textContent;
+      const text = shown(cell);
       return text === "–" ? null : text;
     };
     const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b)));
@@ -34,16 +34,47 @@
     });
   }
 
-  const cells = (table) => [
-    all("th[data-head]", table).map((head) => head.dataset.head),
-    ...[...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.querySelector(".v").textContent)),
-  ];
-  const markdown = ([head, ...rows]) => {
-    const line = (texts) => `| ${texts.map((text) => text.replaceAll("|", "\\|")).join(" | ")} |`;
-    return [line(head), line(head.map((_, i) => (i ? "---:" : "---"))), ...rows.map(line)].join("\n");
+  const heads = (table) => all("th[data-head]", table).map((head) => head.dataset.head);
+  const rowsOf = (table) => [...table.tBodies[0].rows].map((row) => [...row.cells]);
+  const shown = (cell) => cell.querySelector(".v").textContent;
+
+  /* A copy has no colours: marks, intervals, title and notes travel as text. */
+  const MARKS = { best: "*", invalid: "†", inferred: "‡" };
+  const marked = (cell) => {
+    const small = cell.querySelector("small");
+    const marks = Object.keys(MARKS).filter((name) => cell.classList.contains(name)).map((name) => MARKS[name]).join("");
+    return [shown(cell), small && `(${small.textContent})`, marks].filter(Boolean).join(" ");
   };
+  const markdown = (figure) => {
+    const table = figure.querySelector("table");
+    const line = (texts) => `| ${texts.map((text) => text.replaceAll("|", "\\|")).join(" | ")} |`;
+    const head = heads(table);
+    const rule = line(head.map((_, i) => (i ? "---:" : "---")));
+    const body = rowsOf(table).map((row) => line(row.map(marked)));
+    const notes = figure.dataset.notes.split("\n").filter(Boolean).map((note) => `\n${note}`);
+    return [`**${figure.dataset.title}**\n`, line(head), rule, ...body, ...notes].join("\n");
+  };
+
+  /* Numbers as they were measured. What is measured with an interval, or may be invalid, is a row of its own. */
   const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-  const csv = (lines) => lines.map((texts) => texts.map(quoted).join(",")).join("\n");
+  const raw = (cell) => cell.dataset.value ?? (shown(cell) === "–" ? "" : shown(cell));
+  const csv = (figure) => {
+    const table = figure.querySelector("table");
+    const head = heads(table);
+    let lines = [head, ...rowsOf(table).map((row) => row.map(raw))];
+    if (table.querySelector("td[data-lo], td.invalid[data-value], td.inferred")) {
+      const cells = rowsOf(table).flatMap(([label, ...row]) =>
+        row.map((cell, i) => [
+          shown(label), head[i + 1], raw(cell), cell.dataset.lo ?? "", cell.dataset.hi ?? "",
+          String(!cell.classList.contains("invalid")),
+          Object.keys(MARKS).filter((name) => name !== "invalid" && cell.classList.contains(name)).join(" "),
+          cell.title,
+        ]),
+      );
+      lines = [[head[0], "metric", "value", "lo", "hi", "valid", "mark", "notices"], ...cells];
+    }
+    return lines.map((texts) => texts.map(quoted).join(",")).join("\n");
+  };
 
   const copy = async (text) => {
     try {
@@ -58,8 +89,8 @@
     }
   };
   const copied = {
-    markdown: (figure) => markdown(cells(figure.querySelector("table"))),
-    csv: (figure) => csv(cells(figure.querySelector("table"))),
+    markdown,
+    csv,
     data: (figure) => figure.querySelector(".data pre").textContent,
     command: (box) => box.querySelector("pre").textContent,
   };
@@ -115,7 +146,7 @@
       const shown = button.getAttribute("aria-pressed") !== "true";
       for (const twin of all(`.legend button${own}`, chapter)) twin.setAttribute("aria-pressed", shown);
       for (const part of all(`svg ${own}`, chapter)) part.style.display = shown ? "" : "none";
-      status.textContent = `${button.lastChild.textContent.trim()} ${shown ? "shown" : "hidden"}.`;
+      status.textContent = `${button.querySelector("bdi").textContent} ${shown ? "shown" : "hidden"}.`;
     });
   }
 

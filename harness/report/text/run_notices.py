@@ -9,7 +9,7 @@ from harness.metrics.validity import BRIEF
 from harness.report.best import differs
 from harness.report.text.heading import fitted
 from harness.report.text.load_words import where
-from harness.report.text.numbers import percent, plural
+from harness.report.text.numbers import percent, plural, several
 from harness.report.text.provenance import say
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.cell_notice import CellNotice
@@ -73,11 +73,12 @@ def _disagreements(run: OnlineRun) -> list[Notice]:
 
 
 def _unfair(run: OnlineRun) -> list[Notice]:
-    """Wrong answers, and settings that are not equal."""
+    """Wrong answers, answers that were not checked, and settings that are not equal."""
     found = []
     if run.results.answers is not None:
         for label, reason in run.results.answers.wrong.items():
             found.append(Notice("invalid", f"{label} answers wrongly.", _sentence(reason)))
+    found += _unchecked(run)
     if run.results.ledger is not None and (rows := run.results.ledger.unequal):
         parts = []
         for row in rows:
@@ -88,6 +89,20 @@ def _unfair(run: OnlineRun) -> list[Notice]:
         )
         found.append(Notice("skipped", title, _sentence("; ".join(parts))))
     return found
+
+
+def _unchecked(run: OnlineRun) -> list[Notice]:
+    """A fast engine may be a wrong one."""
+    answers = run.results.answers
+    if answers is None:
+        why = "" if run.meta.settings.check_answers else "--no-check-answers was given. "
+        detail = f"{why}Whether the engines computed the same is not known."
+        return [Notice("skipped", "The answers were not checked.", detail)]
+    unknown = [check.label for check in answers.checks if check.verdict == "unknown"]
+    if not unknown:
+        return []
+    title = f"The answers of {several(unknown)} could not be checked."
+    return [Notice("skipped", title, _sentence(answers.rule))]
 
 
 def _noise(run: OnlineRun) -> list[Notice]:
@@ -120,7 +135,7 @@ def _invalid(run: OnlineRun) -> list[Notice]:
                 f"{where(summary.load)}, {why}" for summary, why in zip(summaries, details, strict=True)
             ]
         text = " ".join(_sentence(detail[:1].upper() + detail[1:]) for detail in details)
-        detail = f"{text} It is shown, crossed out, and not compared."
+        detail = f"{text} It is shown, marked as invalid, and not compared."
         found.append(Notice("invalid", f"{label} {place} is invalid.", detail))
     return found
 

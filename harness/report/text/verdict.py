@@ -154,12 +154,16 @@ def _offline(run: OfflineRun) -> list[str]:
 
 
 def why_none_is_best(run: OnlineRun) -> str:
-    """Why no engine is marked as the best; empty where fewer than two are valid at a load."""
+    """Why no engine is marked as the best; empty where there is one engine."""
+    if len({summary.label for summary in run.pooled}) < 2:
+        return ""
     valid = [summary for summary in run.pooled if summary.valid]
+    if not valid:
+        return "Nothing here is compared: no cell is valid."
     loads = [summary.load for summary in valid]
     if all(loads.count(load) < 2 for load in loads):
-        return ""
+        return "Nothing here is compared: at no load are two engines valid."
     verdicts = {comparison.verdict for comparison in run.results.comparisons if comparison.statistic == "p99"}
-    if verdicts == {"not enough data"}:
+    if verdicts <= {"not enough data"}:
         return "Nothing here is marked best: the samples are too small for a verdict on these percentiles."
     return "Nothing here is marked best: no engine differs from every other one by more than chance."

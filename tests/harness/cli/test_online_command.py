@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .run_checks import check_files, check_summaries, strict
+from .run_checks import check_end, check_files, check_summaries, strict
 
 
 def test_a_whole_run(start_mock: Any, start_bench: Any, quick: list[str]) -> None:
@@ -20,8 +20,8 @@ def test_a_whole_run(start_mock: Any, start_bench: Any, quick: list[str]) -> Non
         "online", "--base-url", server.url, *quick, "--n", "12", "--scales", "0.02,0.01", "--repeats", "2",
         "--warmup", "auto", "--slo", "ttft_ms=100000",
     ).end()  # fmt: skip
-    assert done.code == 0, done.err
     report = Path(done.out.removesuffix("\n"))
+    check_end(done.code, report.parent)
     assert report.name == "report.html" and report.is_file()
     results = check_files(report.parent, logs=set())
     check_summaries(report.parent, results)
@@ -56,7 +56,7 @@ def test_killed_and_resumed_with_a_real_engine(
     again = start_bench("online", "--resume", folder)
     again.until("ready after")
     done = again.end()
-    assert done.code == 0, done.err
+    check_end(done.code, folder)
     assert again.left() == []
     assert done.out == f"{folder / 'report.html'}\n"
     assert "[1/2]" not in done.err and "1 already measured" in done.err
@@ -86,7 +86,7 @@ def test_ctrl_c_is_saved_and_names_how_to_go_on(
     ]
     assert first.left() == []
     done = bench("online", "--resume", str(folder))
-    assert done.code == 0, done.err
+    check_end(done.code, folder)
     results = check_files(folder, logs=set())
     assert [summary["load"]["scale"] for summary in results["summaries"] if summary["repeat"] is None] == [
         0.02,
@@ -142,7 +142,7 @@ def test_an_engine_that_is_not_installed_is_named_and_no_failure(
         "online", "--engines", "vllm,openai", "--base-url", server.url, *model, *quick, "--n", "3",
         "--scales", "0.01",
     )  # fmt: skip
-    assert done.code == 0, done.err
+    check_end(done.code, Path(done.out.strip()).parent)
     results = strict((Path(done.out.strip()).parent / "online_results.json").read_text())
     [skipped] = results["skipped"]
     assert (skipped["engine"], skipped["label"], skipped["load"]) == ("vllm", "vLLM", None)
@@ -175,7 +175,8 @@ def test_a_profile_that_fails_hides_no_result_and_is_tried_again(
     captured["runs"][0]["error"] = None  # as of an engine that has a profiler
     manifest.write_text(json.dumps(captured))
     done = bench("online", "--resume", str(report.parent))
-    assert done.code == 0 and "torch profile" not in done.err
+    check_end(done.code, report.parent)
+    assert "torch profile" not in done.err
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ def test_what_fitting_does_is_said_when_the_run_begins(
 ) -> None:
     load = ["--max-model-len", "256", "--n", "4", "--scales", "0.01", "--fit", *fit]
     done = bench("online", "--base-url", start_mock().url, *quick, *load)
-    assert done.code == 0, done.err
+    check_end(done.code, Path(done.out.strip()).parent)
     trace = strict((Path(done.out.strip()).parent / "run.json").read_text())["trace"]
     count, whole = trace[words], trace["requests"] + trace["dropped"]
     assert count

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from .run_checks import check_end
+
 pytestmark = pytest.mark.integration
 
 SERVER = Path(__file__).parents[3] / "docs" / "examples" / "toy" / "rosebench_toy" / "server.py"
@@ -54,7 +56,7 @@ def test_a_running_server_is_measured(tmp_path: Path) -> None:
              "--no-calibrate", "--warmup", "1", "--quiet", "--json", "--out", str(tmp_path)],
             capture_output=True, text=True, timeout=120,
         )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    check_end(done.returncode, next(tmp_path.glob("online_*")))
     (repeat, pooled) = json.loads(done.stdout)["summaries"]
     assert (pooled["num_success"], pooled["num_error"], repeat["repeat"]) == (12, 0, 0)
     assert pooled["ttft_ms"]["p50"] > 20 and pooled["tpot_ms"]["p50"] > 5

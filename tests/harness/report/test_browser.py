@@ -1,6 +1,8 @@
 """The report in a real browser, opened from disk."""
 
+import csv
 import json
+import re
 import shutil
 from importlib.resources import files
 from typing import get_args
@@ -158,12 +160,22 @@ def test_copying_a_table(page):
     )
     shown(page, "[data-copy=markdown]").click()
     lines = page.execute_script("return window.copied").splitlines()
-    assert lines[0].startswith("| engine | TTFT p99, ms scale 0.4 |")
-    assert lines[1].startswith("| --- | ---: |")
-    assert len(lines) == 4 and lines[2].startswith("| roseinfer | ")
-    shown(page, "[data-copy=csv]").click()
-    rows = page.execute_script("return window.copied").splitlines()
-    assert rows[0].startswith('engine,"TTFT p99, ms scale 0.4"') and rows[1].startswith("roseinfer,")
+    assert lines[:2] == ["**At a glance**", ""]
+    assert lines[2].startswith("| engine | TTFT p99, ms scale 0.4 |")
+    assert lines[3].startswith("| --- | ---: |") and lines[4].startswith("| roseinfer | ")
+    assert re.match(r"\| vLLM \| [\d.,]+ † \|", lines[5]) and "† Invalid: shown, and not compared." in lines
+
+    ttft = page.find_element("css selector", "figure[data-title='TTFT (ms)']")
+    ttft.find_element("css selector", "[data-copy=markdown]").click()
+    copied = page.execute_script("return window.copied")
+    assert "| TTFT, ms scale 0.4 p50 |" in copied and "In brackets: 95 % intervals." in copied
+    assert re.search(r"\| vLLM \| [\d.,]+ \([\d.,]+–[\d.,]+\) † \|", copied)
+    ttft.find_element("css selector", "[data-copy=csv]").click()
+    rows = list(csv.DictReader(page.execute_script("return window.copied").splitlines()))
+    first, vllm = (next(row for row in rows if row["engine"] == name) for name in ("roseinfer", "vLLM"))
+    assert first["metric"] == vllm["metric"] == "TTFT, ms scale 0.4 p50"
+    assert float(first["lo"]) < float(first["value"]) < float(first["hi"])
+    assert (first["valid"], vllm["valid"]) == ("true", "false") and "requests failed" in vllm["notices"]
 
 
 @pytest.mark.parametrize("width", [360, 390, 1024, 1440])

@@ -1,20 +1,25 @@
 """Tables, best_labels, the verdict and warnings: what is claimed, and what is not."""
 
+import csv
+import io
+import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from harness.report.best import best_labels
 from harness.report.markdown import summary, table
+from harness.report.results_csv import results_csv
 from harness.report.tables.latency import SHOWN, headline_table, latency_split_table, latency_table
 from harness.report.tables.offline import offline_table
 from harness.report.tables.ratios import ratios
-from harness.report.tables.table import Cell, Column, Table
+from harness.report.tables.table import MARKS, Cell, Column, Table
 from harness.report.tables.throughput import throughput_table
 from harness.report.text.heading import machine
 from harness.report.text.numbers import DASH, percent
 from harness.report.text.run_notices import notices
-from harness.report.text.verdict import verdict
+from harness.report.text.verdict import verdict, why_none_is_best
 from harness.runs.reader import load_run
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.results import Comparison
@@ -231,8 +236,9 @@ def test_warnings_name_every_reason(run, small):
     assert "TensorRT-LLM was skipped: needs an NVIDIA GPU. To include it" in found["skipped"]
     assert "75 of 200 (38 %) changed" in found["load"]
     assert next(notice.kind for notice in notices(run)) == "invalid"
-    fitted, short = notices(small)
-    assert (fitted.kind, short.kind) == ("load", "load")
+    unchecked, fitted, short = notices(small)
+    assert (unchecked.kind, fitted.kind, short.kind) == ("skipped", "load", "load")
+    assert unchecked.title == "The answers were not checked."
     assert "was fitted" in fitted.title and "is short" in short.title
 
 
@@ -252,9 +258,57 @@ def test_offline_means_and_verdict(offline_run, tmp_path):
 def test_summary_markdown_has_the_same_rows_as_the_tables(run):
     text = summary(run)
     assert text.startswith("# roseinfer vs roseinfer (-mp async admit) vs vLLM vs SGLang\n")
-    assert "| engine | scale 0.4 | scale 0.8 | scale 1.6 |\n| --- | ---: | ---: | ---: |" in text
-    for row in latency_table(run.pooled, "itl_ms").lines:
-        assert f"| {' | '.join(row)} |" in text
+    assert "| engine | scale 0.4 p50 | scale 0.4 p90 | scale 0.4 p99 |" in text
+    best = best_labels(run.pooled, run.results.comparisons)
+    lines = latency_split_table(run.pooled, "itl_ms", best).lines
+    for row in lines:
+        assert f"| {' | '.join(row).replace('*', chr(92) + '*')} |" in text
+    invalid = next(row for row in lines if row[0] == "vLLM")
+    assert all(cell.endswith(" †") for cell in invalid[1:4]) and not any("†" in cell for cell in invalid[4:])
+    assert re.fullmatch(r"[\d.,]+ \([\d.,]+–[\d.,]+\)( [*†‡]+)?", lines[0][1])
+    assert "\n† Invalid: shown, and not compared.\n" in text and "In brackets: 95 % intervals." in text
+
+
+@pytest.mark.parametrize("mark", ["best", "invalid", "inferred"])
+def test_marks_travel_in_text(mark):
+    marked: dict[str, Any] = {mark: True}
+    cells = [Cell("a"), Cell("1.5", 1.5, "1.4–1.6", **marked)]
+    given = Table("t", "t", [Column("engine"), Column("p50")], [cells])
+    sign, meaning = MARKS[mark]
+    assert given.lines == [["a", f"1.5 (1.4–1.6) {sign}"]]
+    assert given.legend == [f"{sign} {meaning}", "In brackets: 95 % intervals."]
+
+
+def test_inferred_numbers_are_marked_everywhere(run):
+    """SGLang's chunks carry two tokens: which came when is not known."""
+    assert {s.label for s in run.pooled if s.itl_ms.source == "inferred"} <= {"SGLang"}
+    pooled = [
+        s.model_copy(update={"itl_ms": s.itl_ms.model_copy(update={"source": "inferred"})})
+        for s in run.pooled
+    ]
+    for shown in (latency_split_table(pooled, "itl_ms", {}), latency_table(pooled, "itl_ms")):
+        assert all(cell.inferred for row in shown.rows for cell in row[1:])
+        assert any("‡" in line for line in shown.legend)
+    assert not any(cell.inferred for row in latency_table(pooled, "ttft_ms").rows for cell in row)
+
+
+def test_results_csv_marks_what_is_withheld(small):
+    rows = list(csv.DictReader(io.StringIO(results_csv(small))))
+    by = {(row["metric"], row["statistic"]): row for row in rows if row["repeat"] == ""}
+    assert by["ttft_ms", "p99"]["mark"] == "withheld" and by["ttft_ms", "p99"]["value"] == ""
+    p50 = by["ttft_ms", "p50"]
+    assert p50["mark"] == "" and float(p50["lo"]) < float(p50["value"]) < float(p50["hi"])
+    assert p50["unit"] == "ms" and p50["valid"] == "True"
+
+
+def test_why_nothing_is_marked_is_true(run):
+    """Of engines that all failed, or of which one is valid, it is not said that they do not differ."""
+    none = replace(run, results=run.results.model_copy(update={"summaries": [
+        s.model_copy(update={"valid": False}) for s in run.results.summaries]}))  # fmt: skip
+    assert why_none_is_best(none) == "Nothing here is compared: no cell is valid."
+    alone = replace(run, results=run.results.model_copy(update={"summaries": [
+        s.model_copy(update={"valid": s.label == "vLLM"}) for s in run.results.summaries]}))  # fmt: skip
+    assert why_none_is_best(alone) == "Nothing here is compared: at no load are two engines valid."
 
 
 def test_markdown_cells_hold_hostile_text():

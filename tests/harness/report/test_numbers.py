@@ -75,7 +75,7 @@ class Tables(HTMLParser):
         if tag in ("td", "th"):
             self._in, self._text = attrs.get("data-value"), ""
             self._rows and self._rows[-1].append([None, self._in])
-        if tag == "span" and attrs.get("class") == "v":
+        if tag in ("span", "bdi") and attrs.get("class") == "v":
             self._text = None
 
     def handle_data(self, data):

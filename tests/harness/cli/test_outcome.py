@@ -1,0 +1,39 @@
+"""The exit code says whether there is a result to believe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from harness.cli.outcome import conclude
+from harness.schema.results import OnlineResults, OnlineSummary
+
+
+@pytest.mark.parametrize(
+    ("cells", "code"),
+    [
+        ([(True, 0), (True, 0)], 0),
+        ([(True, 0), (False, 0)], 0),  # one engine sent late, the other is measured
+        ([(False, 0), (False, 0)], 3),  # nothing is valid, though no request failed
+        ([(True, 0), (False, 1)], 3),
+    ],
+)
+def test_a_run_without_a_valid_cell_fails(
+    cells: list[tuple[bool, int]], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known: list[dict[str, Any]] = [{"valid": valid, "num_error": failed} for valid, failed in cells]
+    fields: dict[str, Any] = {
+        "summaries": [OnlineSummary.model_construct(**cell) for cell in known],
+        "skipped": [],
+    }
+    results = OnlineResults.model_construct(**fields)
+    found = 0
+    try:
+        conclude(results, Path("report.html"), None, as_json=False, open_report=False)
+    except typer.Exit as end:
+        found = end.exit_code
+    assert found == code
+    assert capsys.readouterr().out == "report.html\n"
