@@ -64,7 +64,7 @@ def request(
     timer.start()
     headers = {**target.headers, **({} if method == "GET" else {"content-type": "application/json"})}
     try:
-        connection.request(method, path, body, headers)
+        connection.request(method, path, None if body is None else body.encode(), headers)
         response = connection.getresponse()
         content = response.read(MAX_BYTES + 1)
     except (OSError, http.client.HTTPException):

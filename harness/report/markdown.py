@@ -31,7 +31,9 @@ def summary(run: Run) -> str:
     if isinstance(run, OnlineRun):
         best = best_labels(run.pooled, run.results.comparisons)
         parts.append(table(headline_table(run.pooled, best)))
-        parts += [table(latency_split_table(run.pooled, metric, best)) for metric in shown_latencies(run.pooled)]
+        parts += [
+            table(latency_split_table(run.pooled, metric, best)) for metric in shown_latencies(run.pooled)
+        ]
         parts.append(table(throughput_table(run.pooled)))
         if costs := costs_table(run.pooled):
             parts.append(table(costs))
