@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -48,8 +49,16 @@ class Trial:
     limited_by: Limit | None
 
 
-def try_chunks(rate: float, seconds: float, processes: int, cpus: CpuSplit) -> Trial:
+def try_chunks(
+    rate: float,
+    seconds: float,
+    processes: int,
+    cpus: CpuSplit,
+    behaviour: Mapping[str, object] = MappingProxyType({}),
+) -> Trial:
     """Run `processes` clients, each reading `rate` chunks a second from its own mock server.
+
+    `behaviour` is what else is special of its answers.
 
     The starts of a client's streams are spread over the gap between two chunks, so that chunks arrive evenly.
     """
@@ -66,6 +75,7 @@ def try_chunks(rate: float, seconds: float, processes: int, cpus: CpuSplit) -> T
                     "itl_ms": CHUNK_GAP_MS,
                     "usage": "none",
                     "done": False,
+                    **behaviour,
                 },
                 None,
             )
@@ -76,7 +86,8 @@ def try_chunks(rate: float, seconds: float, processes: int, cpus: CpuSplit) -> T
     def reached(result: LoadResult, served_requests: dict[int, ServedRequest]) -> tuple[float, Limit | None]:
         first = min(served.writes[0][0] for served in served_requests.values())
         last = max(served.writes[-1][0] for served in served_requests.values())
-        merged = sum(max(0, 1 + tokens - len(response.segments)) for response in result.responses)
+        reads = tokens + (2 if behaviour.get("chat") else 1)  # the head, and a chat's role
+        merged = sum(max(0, reads - len(response.segments)) for response in result.responses)
         speed = streams * tokens / (last - first)
         if merged > MOST_MERGED * streams * tokens:
             return speed, "client"

@@ -1,0 +1,38 @@
+"""Values of headers stand neither in what is stored nor in the list of processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from harness.cli.command_line import without_secrets
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stored"),
+    [
+        (["online", "--header", "X-Key=secret"], ["online", "--header", "X-Key=(hidden)"]),
+        (["--header=X-Key=a=b", "--n", "3"], ["--header=X-Key=(hidden)", "--n", "3"]),
+        (["--header", "X-Key=env:KEY"], ["--header", "X-Key=env:KEY"]),
+        (["--header"], ["--header"]),
+    ],
+)
+def test_what_is_stored(arguments: list[str], stored: list[str]) -> None:
+    assert without_secrets(arguments) == stored
+
+
+@pytest.mark.integration
+def test_what_other_users_see() -> None:
+    program = (
+        "from harness.cli.command_line import clear_process_list, command_line\n"
+        "clear_process_list()\n"
+        "print(open('/proc/self/cmdline').read(), command_line())"
+    )
+    arguments = ["--header", "X-Key=s3cret value", "--header=X-Other=s3cret", "--header", "X=env:A"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
+    )
+    assert "s3cret" not in done.stdout
+    assert "X-Key=xxxx" in done.stdout and "X=env:A" in done.stdout
