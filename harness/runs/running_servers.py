@@ -50,7 +50,8 @@ def reported_context(settings: OnlineSettings, engines: Mapping[str, Engine]) ->
     """The shortest context in tokens that a running server reports; None where none does.
 
     Raises:
-        EngineError: A server does not answer, and nothing else says how long its context is.
+        EngineError: A server does not answer, and nothing else says how long its context is, or it was
+            waited for.
         UsageError: A server lists several models and none is chosen, or its context is shorter than
             --max-model-len.
     """
@@ -61,7 +62,8 @@ def reported_context(settings: OnlineSettings, engines: Mapping[str, Engine]) ->
         try:
             context = engine.model.max_model_len
         except EngineError:
-            if settings.max_model_len is None and settings.model == "auto":
+            unknown = settings.max_model_len is None and settings.model == "auto"
+            if unknown or settings.wait_ready:  # it was waited for once
                 raise
             continue
         if context is None:

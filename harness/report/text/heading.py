@@ -78,9 +78,15 @@ def fitted(trace: TraceRecord) -> str:
 
 def _model(run: Run) -> str:
     """As it was asked for; of servers that were running, what they call it and where they are."""
-    settings, servers = run.meta.settings, [launch.settings for launch in run.meta.launches]
-    if servers and all("base_url" in server for server in servers):
-        return several(f"{server['model']} at {server['base_url']}" for server in servers)
+    settings, launches = run.meta.settings, run.meta.launches
+    if launches and all("base_url" in launch.settings for launch in launches):
+        places = {
+            launch.label: f"{launch.settings['model']} at {launch.settings['base_url']}"
+            for launch in launches
+        }
+        if len(set(places.values())) == 1:
+            return next(iter(places.values()))
+        return several(f"{label}: {place}" for label, place in places.items())
     return f"{settings.model}, {settings.dtype}, {settings.device}"
 
 
