@@ -55,7 +55,10 @@ def _run() -> int:
     try:
         code: int | None = app(standalone_mode=False)
     except typer.TyperException as error:
-        if message := error.format_message().replace(": Value error, ", ": "):
+        message = error.format_message().replace(": Value error, ", ": ")
+        if message.startswith("Usage: "):
+            print(message, file=sys.stderr)
+        elif message:
             hint = "`bench --help` lists the commands, `bench COMMAND --help` their options"
             print(f"bench: {visible(message)}\n  hint: {hint}", file=sys.stderr)
         return error.exit_code

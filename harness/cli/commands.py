@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import harness
+from harness.cli.help import CONTEXT, GroupedCommand
 from harness.cli.terminal import echo
 
 #: What `bench --help` says of each command. Its module, `harness.cli.NAME`, with underscores for hyphens, is
@@ -18,6 +19,7 @@ COMMANDS = {
     "compare": "Compare two runs by their raw times, with intervals and verdicts.",
     "calibrate": "Measure the client against a server of known latency.",
     "report": "Render one or several runs into one self-contained HTML file.",
+    "config": "Write a settings file for `--config`.",
     "schema": "Print the JSON Schema of a settings or results file.",
     "engines": "List, check, show and install engines.",
     "profile": "Profile the engines of a run (`bench profile RUN`), or compare two profiles (`… diff A B`).",
@@ -33,22 +35,30 @@ class _OnDemand(typer.core.TyperGroup):
         name, _, rest = super().resolve_command(ctx, args)
         return name, name and load_command(name), rest
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
 
 def load_command(name: str) -> Any:
     """The command of `harness.cli.NAME`: its `app` of several commands, or its function NAME."""
     function = name.replace("-", "_")
-    module, alone = import_module(f"harness.cli.{function}"), typer.Typer()
+    module, alone = import_module(f"harness.cli.{function}"), typer.Typer(rich_markup_mode=None)
     if hasattr(module, "app"):
         alone.add_typer(module.app, name=name)
     else:
-        alone.command(name)(getattr(module, function))
-    return typer.main.get_group(alone).commands[name]
+        alone.command(name, cls=GroupedCommand)(getattr(module, function))
+    command = typer.main.get_group(alone).commands[name]
+    if isinstance(command, GroupedCommand):
+        command.examples = getattr(module, "EXAMPLES", ())
+    return command
 
 
 app = typer.Typer(
     cls=_OnDemand,
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode=None,
+    context_settings=CONTEXT,
     pretty_exceptions_enable=False,
     help="Compare LLM serving engines on real request traces.",
 )

@@ -16,6 +16,8 @@ from harness.runs.events import BatchDone, Event, Started
 from harness.runs.offline import run_offline
 from harness.schema.settings import OfflineSettings
 
+EXAMPLES = ("bench offline --engines roseinfer,vllm --num-prompts 128 --repeats 5",)
+
 
 @with_settings(OfflineSettings)
 def offline(

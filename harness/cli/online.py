@@ -22,6 +22,12 @@ from harness.runs.events import Event, Started
 from harness.runs.online import resume_online, run_online
 from harness.schema.settings import OnlineSettings
 
+EXAMPLES = (
+    "bench online --engines roseinfer,vllm --scales 0.4,0.8,1.6 --repeats 5",
+    "bench online --base-url http://127.0.0.1:8000 --concurrency 1,8,64 --rounds 10",
+    "bench online --engines vllm --concurrency 8 --slo ttft_ms=200,tpot_ms=50",
+)
+
 Resume = Annotated[Path | None, typer.Option(help="finish this run, with its own settings", metavar="RUN")]
 
 

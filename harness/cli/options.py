@@ -12,7 +12,7 @@ import typer
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from harness.engines.engine_names import check_name
+from harness.engines.engine_names import check_name, engine_points
 from harness.engines.registry import installed_engines
 from harness.errors import UsageError
 from harness.schema.loader import build
@@ -83,22 +83,41 @@ def _config() -> inspect.Parameter:
 
 def _options(kind: type[CommonSettings]) -> Iterator[inspect.Parameter]:
     for name, field in kind.model_fields.items():
-        flag, extra = field.annotation is bool, _extra(field)
+        flag = field.annotation is bool
         option = typer.Option(
             help=field.description,
-            metavar=None if flag else str(extra.get("metavar") or _metavar(field)),
-            show_default=_default(field),
+            metavar=None if flag else metavar(field),
+            show_default=default_text(field) or False,
+            autocompletion=None if flag else _completion(name, field),
         )
-        value: Any = (bool if flag else list[str] if extra.get("repeatable") else str) | None
+        value: Any = (bool if flag else list[str] if _extra(field).get("repeatable") else str) | None
         annotation = Annotated[value, option]
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _metavar(field: FieldInfo) -> str:
-    extra = field.json_schema_extra
-    if isinstance(extra, dict) and "metavar" in extra:
-        return str(extra["metavar"])
-    return "|".join(_words(field.annotation)) or "TEXT"
+def _completion(name: str, field: FieldInfo) -> Callable[[str], list[str]]:
+    """What the shell offers: the choices, or the names of engines after each comma."""
+    known = [*engine_points()] if name == "engines" else [*_choices(field.annotation)]
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, begun = incomplete.rpartition(",")
+        return [before + comma + word for word in known if word.startswith(begun)]
+
+    return complete
+
+
+def _choices(annotation: Any) -> Iterator[str]:
+    """The values of every `Literal` in it."""
+    if get_origin(annotation) is Literal:
+        yield from map(str, get_args(annotation))
+    elif get_origin(annotation) is not list:
+        for part in get_args(annotation):
+            yield from _choices(part)
+
+
+def metavar(field: FieldInfo) -> str:
+    """How a value of the setting is written."""
+    return str(_extra(field).get("metavar") or "|".join(_words(field.annotation)) or "TEXT")
 
 
 def _words(annotation: Any) -> Iterator[str]:
@@ -117,14 +136,13 @@ def _words(annotation: Any) -> Iterator[str]:
         yield _SHORTER.get(annotation.__name__, annotation.__name__.upper())
 
 
-def _default(field: FieldInfo) -> str | bool:
+def default_text(field: FieldInfo) -> str:
+    """The default as it would be given; empty where there is none."""
     if "shown" in (extra := _extra(field)):
         return str(extra["shown"])
     value = field.get_default(call_default_factory=True, validated_data={})
-    if value is None or value is PydanticUndefined:
-        return False
-    if value == {}:
-        return False
+    if value is None or value is PydanticUndefined or value == {}:
+        return ""
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

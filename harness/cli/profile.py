@@ -49,7 +49,7 @@ class _RunByDefault(typer.core.TyperGroup):
     """`bench profile RUN` means `bench profile run RUN`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in (*self.commands, "--help"):
+        if args and args[0] not in (*self.commands, "-h", "--help"):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 

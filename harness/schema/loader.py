@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,7 +37,7 @@ def build(kind: type[Settings], config: Path | None, given: dict[str, Any]) -> S
     try:
         settings = kind.model_validate(values)
     except ValidationError as error:
-        raise UsageError("; ".join(_problems(error, name)), HELP) from None
+        raise UsageError("; ".join(_problems(error, name)), _meant(error, kind) + HELP) from None
     if idle := {key: reason for key, reason in settings.idle().items() if key in from_file | given}:
         problems = [f"{name(key)} {reason}" for key, reason in idle.items()]
         raise UsageError("; ".join(problems), HELP)
@@ -59,6 +60,13 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no settings by name", "write one `key: value` a line")
     return {str(key).replace("-", "_"): value for key, value in content.items()}
+
+
+def _meant(error: ValidationError, kind: type[CommonSettings]) -> str:
+    """The settings whose names are like unknown ones, as the beginning of a hint."""
+    unknown = [str(detail["loc"][0]) for detail in error.errors() if detail["type"] == "extra_forbidden"]
+    similar = [match for name in unknown for match in get_close_matches(name, kind.model_fields, 1)]
+    return f"did you mean {' and '.join(similar)}? " if similar else ""
 
 
 def _problems(error: ValidationError, name: Callable[[str], str]) -> list[str]:

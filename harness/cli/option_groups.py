@@ -1,0 +1,35 @@
+"""The groups of settings, in the order in which help and `bench config init` list them."""
+
+from __future__ import annotations
+
+#: Names of settings, and of the commands' own parameters, by title. A test finds settings without a group.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Run": ("config", "resume", "out", "open_report", "as_json", "quiet", "help"),
+    "Engines": (
+        *("engines", "model", "device", "dtype", "max_model_len", "vocab_size", "cpu_threads"),
+        *("quantization", "prefix_cache"),
+    ),
+    "Servers that are running already": (
+        *("base_url", "server", "served_model", "tokenizer", "endpoint", "header", "api_key_env", "ca_cert"),
+        *("wait_ready", "prompt_nonce"),
+    ),
+    "Load": (
+        *("trace", "fit", "max_output_len", "scales", "concurrency", "rounds", "request_rate", "arrivals"),
+        *("ramp", "mixture", "dataset", "turns", "n", "num_prompts", "input_len", "output_len"),
+        *("ignore_eos", "text_prompts", "seed", "timeout_s"),
+    ),
+    "Confidence in the numbers": (
+        *("repeats", "interleave", "aa", "warmup", "settle", "min_duration", "window", "steady_state"),
+        *("check_answers", "accuracy", "slo", "clients", "calibrate"),
+    ),
+    "Profile": ("profile", "profile_only"),
+}
+OTHERS = "Others"
+
+
+def in_groups(names: list[str]) -> dict[str, list[str]]:
+    """The names by title, in the order of the groups; what no group has comes last."""
+    known = {title: [name for name in group if name in names] for title, group in GROUPS.items()}
+    grouped = {name for group in known.values() for name in group}
+    found = known | {OTHERS: [name for name in names if name not in grouped]}
+    return {title: group for title, group in found.items() if group}

@@ -1,0 +1,114 @@
+"""Help that fits a terminal of 80 columns, examples that work, names that are completed or corrected."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import offline, online
+from harness.cli.commands import load_command
+from harness.cli.option_groups import GROUPS, OTHERS
+from harness.errors import UsageError
+from harness.schema.loader import build
+from harness.schema.settings import CommonSettings, OfflineSettings, OnlineSettings
+
+pytestmark = pytest.mark.integration
+
+COMMANDS: list[tuple[str, type[CommonSettings]]] = [
+    ("online", OnlineSettings),
+    ("offline", OfflineSettings),
+]
+
+
+@pytest.mark.parametrize(("command", "kind"), COMMANDS)
+def test_every_setting_has_a_group(command: str, kind: type[CommonSettings], bench: Any) -> None:
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert len(grouped) == len(set(grouped))
+    assert set(kind.model_fields) <= set(grouped)
+    shown = bench(command, "--help").out
+    assert f"{OTHERS}:" not in shown and bench(command, "-h").out == shown
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize(("command", "kind"), COMMANDS)
+def test_no_name_is_cut(
+    command: str, kind: type[CommonSettings], columns: int, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = bench(command, "--help").out.splitlines()
+    assert max(map(len, lines)) <= columns
+    first = {line.split()[0].replace("--[no-]", "--") for line in lines if line.startswith("  --")}
+    assert {"--" + name.replace("_", "-") for name in kind.model_fields} <= first
+
+
+@pytest.mark.parametrize("example", [*online.EXAMPLES, *offline.EXAMPLES])
+def test_examples_are_valid(example: str) -> None:
+    program, name, *arguments = shlex.split(example)
+    command = load_command(name)
+    values = command.make_context(name, arguments).params
+    kind = dict(COMMANDS)[name]
+    given = {key: value for key, value in values.items() if key in kind.model_fields and value}
+    assert program == "bench" and given and build(kind, None, given)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("modle: x", "model"), ("scale: 1", "scales"), ("min-duratoin: 1", "min_duration")]
+)
+def test_a_misspelt_key_is_corrected(text: str, meant: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match="is not a setting of this command") as raised:
+        build(OnlineSettings, file, {})
+    assert raised.value.hint.startswith(f"did you mean {meant}? ")
+
+
+@pytest.mark.parametrize(("command", "kind"), COMMANDS)
+def test_a_settings_file_to_begin_with(
+    command: str, kind: type[CommonSettings], bench: Any, tmp_path: Path
+) -> None:
+    """As it is it changes nothing; each setting that has a default is given by removing its `#`."""
+    file = tmp_path / "run.yaml"
+    assert bench("config", "init", str(file), "--for", command).out.strip() == str(file)
+    text = file.read_text()
+    defaults = kind()
+    assert build(kind, file, {}) == defaults
+    head, schema = text.splitlines()[0].split("$schema=")
+    known = json.loads((tmp_path / schema).read_text())["properties"]
+    assert head == "# yaml-language-server: " and list(known) == list(kind.model_fields)
+    given = dict(re.findall(r"^#(\w+): (.*)$", text, re.MULTILINE))
+    assert given.keys() == kind.model_fields.keys()
+    idle = defaults.idle()
+    for name, field in kind.model_fields.items():
+        default = getattr(defaults, name)
+        if default not in (None, {}) and name not in idle:
+            file.write_text(text.replace(f"\n#{name}:", f"\n{name}:"))
+            assert getattr(build(kind, file, {}), name) == default, field
+    assert "is there already" in bench("config", "init", str(file)).err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("bench comp", ["compare"]),
+        ("bench online --engi", ["--engines"]),
+        ("bench online --device c", ["cuda", "cpu"]),
+        ("bench online --engines roseinfer,vl", ["roseinfer,vllm"]),
+    ],
+)
+def test_the_shell_completes(words: str, expected: list[str]) -> None:
+    env = os.environ | {
+        "_BENCH_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    code = "import sys; sys.argv = ['bench']; from harness.cli.app import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout.split() == expected, done.stderr
