@@ -16,7 +16,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Load": (
         *("trace", "fit", "max_output_len", "scales", "concurrency", "rounds", "request_rate", "arrivals"),
         *("ramp", "mixture", "dataset", "turns", "n", "num_prompts", "input_len", "output_len"),
-        *("ignore_eos", "text_prompts", "seed", "timeout_s"),
+        *("ignore_eos", "text_prompts", "lora", "response_format", "response_format_share", "seed"),
+        *("timeout_s", "deadline_s"),
     ),
     "Confidence in the numbers": (
         *("repeats", "interleave", "aa", "warmup", "settle", "min_duration", "window", "steady_state"),
