@@ -25,6 +25,8 @@ ALIKE: dict[str, Callable[[StoredRun], object]] = {
     ],
     "prompts": lambda run: "text" if run.settings.text_prompts else "token ids",
     "cpu-threads": lambda run: run.settings.cpu_threads,
+    "endpoint": lambda run: run.settings.endpoint,
+    "mix": lambda run: [run.settings.lora, run.settings.response_format, run.settings.response_format_share],
     "prefix-cache": lambda run: run.settings.prefix_cache,
     "warmup": lambda run: run.settings.warmup,
     "slo": lambda run: run.settings.slo and run.settings.slo.model_dump(exclude_none=True),
