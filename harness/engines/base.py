@@ -34,14 +34,14 @@ MIN_CONTEXTS, MAX_CONTEXTS = 16, 64
 COUNT_TOKENS: dict[str, object] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
 COMPLETIONS = "/v1/completions"
-CHAT = "/v1/chat/completions"
+CHAT = "/chat/completions"
 
 
 def endpoint_target(target: Target, endpoint: Endpoint) -> Target:
     """Where requests to `endpoint` go, of the server whose completions are at `target`."""
     if endpoint == "completions":
         return target
-    return msgspec.structs.replace(target, path=target.path.removesuffix(COMPLETIONS) + CHAT)
+    return msgspec.structs.replace(target, path=target.path.removesuffix("/completions") + CHAT)
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,12 @@ from harness.schema.running_servers import FROM_ENV, HIDDEN
 
 @dataclass(frozen=True)
 class Address:
-    """A running server as the user names it: `url` is `http://host:port`, with or without `/v1` or another
-    path before it; `api_key_env` the variable that holds its key; `model` the model's name in requests, None
-    for the only one that it lists. `wait_s` is how long it may take until it answers."""
+    """A running server as the user names it.
+
+    `url` is `http://host:port`, with or without `/v1` or another path before it, or the whole address of an
+    endpoint. `api_key_env` is the variable that holds its key, `model` the model's name in requests, None for
+    the only one that it lists. `wait_s` is how long it may take until it answers.
+    """
 
     url: str
     api_key_env: str | None = None
@@ -59,8 +62,11 @@ class Address:
         for value in headers.values():
             hide(value)
         tls = parts.scheme == "https"
-        prefix = parts.path.rstrip("/").removesuffix("/v1")
-        path = prefix + COMPLETIONS
+        path = parts.path.rstrip("/")
+        if path.endswith("/completions"):  # an endpoint, of an API that need not be under /v1
+            path = path.removesuffix("/completions").removesuffix("/chat") + "/completions"
+        else:
+            path = path.removesuffix("/v1") + COMPLETIONS
         return Target(
             parts.hostname, port or (443 if tls else 80), path, headers, tls, self._certificates(tls)
         )

@@ -45,10 +45,10 @@ def served_model(target: Target, wanted: str | None, wait_s: float = 0.0) -> Ser
         return ServedModel(wanted, _context(models.get(wanted, {}) if models else {}))
     other = "check the address, or name the model with --served-model"
     if status != 200:
-        raise refusal(target, f"GET {_path(target)}", status, content)
+        raise refusal(target, f"GET {models_path(target)}", status, content)
     if models is None:
         raise EngineError(
-            f"GET {_path(target)} of {target.place} is not a list of models",
+            f"GET {models_path(target)} of {target.place} is not a list of models",
             f"the server must speak OpenAI's API; {other}",
         )
     if not models:
@@ -72,18 +72,18 @@ def _ask(target: Target, wait_s: float) -> tuple[int, str]:
     until = time.monotonic() + wait_s
     while True:
         try:
-            status, content = request(target, "GET", _path(target))
+            status, content = request(target, "GET", models_path(target))
         except (OSError, http.client.HTTPException) as error:
             fault = no_answer(target, error)
         else:
             if status not in _NOT_YET:
                 break
-            fault = refusal(target, f"GET {_path(target)}", status, content)
+            fault = refusal(target, f"GET {models_path(target)}", status, content)
         if time.monotonic() >= until:
             raise fault
         time.sleep(_POLL_S)
     if status in (401, 403, 429) or (status == 400 and "HTTPS" in content):
-        raise refusal(target, f"GET {_path(target)}", status, content)
+        raise refusal(target, f"GET {models_path(target)}", status, content)
     return status, content
 
 
@@ -99,5 +99,6 @@ def _context(model: Mapping[str, Any]) -> int | None:
     return next((value for value in values if isinstance(value, int) and value > 1), None)
 
 
-def _path(target: Target) -> str:
+def models_path(target: Target) -> str:
+    """Where the list of models is, beside the completions at `target`."""
     return target.path.removesuffix("/completions") + "/models"

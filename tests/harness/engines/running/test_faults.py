@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.engines.base import endpoint_target
 from harness.engines.running.address import Address
-from harness.engines.running.model_list import served_model
+from harness.engines.running.model_list import models_path, served_model
 from harness.errors import BenchError, EngineError, UsageError
 from harness.schema.running_servers import HIDDEN
 
@@ -182,6 +183,26 @@ def test_headers_come_from_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Address("http://h", headers=headers).target().headers == {"X-Key": KEY, "X-Team": "a"}
     with pytest.raises(UsageError, match="password"):
         Address("http://me:word@h").target()
+
+
+@pytest.mark.parametrize(
+    ("url", "chat", "models"),
+    [
+        ("http://h", "/v1/chat/completions", "/v1/models"),
+        ("http://h/proxy/v1/", "/proxy/v1/chat/completions", "/proxy/v1/models"),
+        (
+            "http://h/v1beta/openai/chat/completions",
+            "/v1beta/openai/chat/completions",
+            "/v1beta/openai/models",
+        ),
+        ("http://h/api/completions", "/api/chat/completions", "/api/models"),
+    ],
+)
+def test_paths_of_an_address(url: str, chat: str, models: str) -> None:
+    target = Address(url).target()
+    assert endpoint_target(target, "chat").path == chat
+    assert endpoint_target(target, "completions").path == chat.replace("/chat", "")
+    assert models_path(target) == models
 
 
 def test_another_error_is_an_engine_error() -> None:
