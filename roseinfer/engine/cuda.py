@@ -115,24 +115,27 @@ class CudaRunner(Runner):
         parts: list[Tensor] = []
         logprobs: list[DeviceLogprobs] = []
         prompts, asked = len(batch.prefill_requests), sampling.asked
+        newest = self._newest(batch, sampling)
         if self._model.mixes and batch.segments and len(batch.decode_lengths):
-            return self._launch_mixed(batch, sampling, ended)
+            return self._launch_mixed(batch, sampling, newest, ended)
         if batch.segments:
             with named_range("roseinfer.prefill_batch.model_forward"):
                 logits, given = self._launch_prompts(batch)
             if prompts:
                 first = self._first[:prompts]
-                parts.append(self._chosen(logits, first, given, batch, sampling, 0))
+                parts.append(self._chosen(logits, first, given, batch, sampling, newest, 0))
                 logprobs += asked_logprobs(logits, first, asked)
         if count := len(batch.decode_lengths):
             with named_range("roseinfer.model.forward.cuda_graph_replay"):
                 logits, given = self._launch_decode(batch)
             decoded = self._decoded[:count]
-            parts.append(self._chosen(logits, decoded, given, batch, sampling, prompts))
+            parts.append(self._chosen(logits, decoded, given, batch, sampling, newest, prompts))
             logprobs += asked_logprobs(logits, decoded, asked, prompts)
         return Fetched(parts, asked, logprobs, ended)
 
-    def _launch_mixed(self, batch: Batch, sampling: SamplingBatch, ended: torch.cuda.Event) -> Pending:
+    def _launch_mixed(
+        self, batch: Batch, sampling: SamplingBatch, newest: Tensor | None, ended: torch.cuda.Event
+    ) -> Pending:
         """Prompts and requests that decode at once, from a graph where there is one."""
         count, prompts, decodes = batch.decode_start, len(batch.segments), len(batch.decode_lengths)
         ends, asked = len(batch.prefill_requests), sampling.asked
@@ -158,7 +161,7 @@ class CudaRunner(Runner):
         for start, first, number in ((0, 0, ends), (room, ends, decodes)):
             tokens, rows = self._mixed[start : start + number], logits[start:]
             if number:
-                parts.append(self._chosen(rows, tokens, given[start:], batch, sampling, first))
+                parts.append(self._chosen(rows, tokens, given[start:], batch, sampling, newest, first))
                 logprobs += asked_logprobs(rows, tokens, asked, first)
         return Fetched(parts, asked, logprobs, ended)
 
@@ -281,6 +284,12 @@ class CudaRunner(Runner):
         self._first_out.give(first)
         return logits
 
+    def _newest(self, batch: Batch, sampling: SamplingBatch) -> Tensor | None:
+        """The last token of each request `[R]`, which the step overwrites, where adjustments need it."""
+        if sampling.adjustments is None:
+            return None
+        return self._last[to_device(batch.requests, self._last.device)]
+
     def _chosen(
         self,
         logits: Tensor,
@@ -288,23 +297,25 @@ class CudaRunner(Runner):
         given: Tensor,
         batch: Batch,
         sampling: SamplingBatch,
+        newest: Tensor | None,
         start: int,
     ) -> Tensor:
         """Where on the host the tokens of requests `start` on will be: the likeliest, `tokens` on the device,
         are `given` already, others are drawn."""
         count = len(tokens)
         how = part(sampling, start, count)
-        if not (how.temperature > 0).any():
+        if how.likeliest:
             return given[:count]
         rows = batch.requests[start : start + count]
         with named_range("roseinfer.sampler"):
-            if takes(logits):
+            if takes(logits) and how.adjustments is None and how.min_p is None:
                 uniforms = uniform(how.seed, how.position)
                 draw(
                     logits[:count], how.temperature, how.top_k, how.top_p, uniforms, rows, self._last, tokens
                 )
             else:
-                tokens.copy_(sample(logits[:count], how))
+                before = None if newest is None else newest[start:]
+                tokens.copy_(sample(logits[:count], how, before))
                 self._last[to_device(rows, tokens.device)] = tokens
         return fetch(tokens)
 

@@ -33,13 +33,14 @@ class EagerRunner(Runner):
         name = "roseinfer.prefill_batch.model_forward" if batch.segments else "roseinfer.model.forward.eager"
         with named_range(name):
             prompts = self._tensor(batch.tokens[: batch.decode_start])
-            decoded = self._last[requests[len(batch.prefill_requests) :]]
+            newest = self._last[requests]
+            decoded = newest[len(batch.prefill_requests) :]
             hidden = self._model.forward(
                 torch.cat((prompts, decoded)), self._tensor(batch.positions), self._attention
             )
             logits = self._model.logits(hidden[self._tensor(batch.last_rows)])
         with named_range("roseinfer.sampler"):
-            sampled = sample(logits, sampling)
+            sampled = sample(logits, sampling, newest)
         self._last[requests] = sampled
         logprobs = asked_logprobs(logits, sampled, sampling.asked)
         event = torch.cuda.Event() if sampled.is_cuda else None  # type: ignore[no-untyped-call]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from roseinfer.batch import Batch, Ints
+from roseinfer.engine.adjustments import Adjustments
 from roseinfer.engine.logprobs import who_asks
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
@@ -55,4 +56,8 @@ class Loop:
                 running.temperature[rows], running.top_k[rows], running.top_p[rows], running.seed[rows]
             )  # fmt: skip
             self._asked = who_asks(running.logprobs[rows], running.ids[rows])
-        return SamplingBatch(*self._settings, position=running.length[rows], asked=self._asked)
+            min_p = running.min_p[rows]
+            self._min_p = min_p if min_p.any() else None
+            self._adjusting = np.flatnonzero(running.adjusts[rows])
+        adjustments = Adjustments.of(running, rows, self._adjusting) if len(self._adjusting) else None
+        return SamplingBatch(*self._settings, running.length[rows], self._asked, self._min_p, adjustments)

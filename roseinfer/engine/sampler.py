@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from roseinfer.engine.adjustments import Adjustments
 from roseinfer.engine.logprobs import Asked
 from roseinfer.tensors import to_device
 
@@ -17,7 +18,8 @@ from roseinfer.tensors import to_device
 class SamplingBatch:
     """How each of `R` requests samples, each array `[R]`; `position` is how many tokens it has.
 
-    `asked`: which of them ask for logprobs; None when none does.
+    `asked`: which of them ask for logprobs; `min_p` and `adjustments`: see SamplingParams. None when none
+    does.
     """
 
     temperature: NDArray[np.float32]
@@ -26,23 +28,37 @@ class SamplingBatch:
     seed: NDArray[np.uint64]
     position: NDArray[np.int64]
     asked: Asked | None = None
+    min_p: NDArray[np.float32] | None = None
+    adjustments: Adjustments | None = None
+
+    @property
+    def likeliest(self) -> bool:
+        """Whether every request takes the token that the model finds likeliest."""
+        return self.adjustments is None and not (self.temperature > 0).any()
 
 
 def part(batch: SamplingBatch, start: int, count: int) -> SamplingBatch:
     """How `count` requests from `start` on sample."""
     rows = slice(start, start + count)
     return SamplingBatch(
-        batch.temperature[rows], batch.top_k[rows], batch.top_p[rows], batch.seed[rows], batch.position[rows]
-    )
+        batch.temperature[rows], batch.top_k[rows], batch.top_p[rows], batch.seed[rows], batch.position[rows],
+        min_p=None if batch.min_p is None else batch.min_p[rows],
+        adjustments=None if batch.adjustments is None else batch.adjustments.part(start, count),
+    )  # fmt: skip
 
 
-def sample(logits: Tensor, how: SamplingBatch) -> Tensor:
-    """Next tokens `[R]` int64 for logits `[R, vocab]`.
+def sample(logits: Tensor, how: SamplingBatch, newest: Tensor | None = None) -> Tensor:
+    """Next tokens `[R]` int64 for logits `[R, vocab]`; for adjustments, `newest` `[R]`: of requests that
+    decode, the tokens before them.
 
     temperature 0 takes the largest logit (the first of equals). Otherwise the softmax of logits/temperature,
-    cut to the top_k likeliest and then to the smallest set that holds top_p of the mass, is inverted at a
-    uniform number that depends on the request's seed and position alone.
+    cut to tokens that are min_p as likely as the likeliest, to the top_k likeliest and then to the smallest
+    set that holds top_p of the mass, is inverted at a uniform number that depends on the request's seed and
+    position alone.
     """
+    if how.adjustments is not None:
+        assert newest is not None
+        logits = how.adjustments.apply(logits, newest)
     greedy = how.temperature <= 0
     if greedy.all():
         return _likeliest(logits)
@@ -50,6 +66,9 @@ def sample(logits: Tensor, how: SamplingBatch) -> Tensor:
     temperature = to_device(np.where(greedy, 1, how.temperature), device)
     below_best = logits.float() - logits.amax(-1, keepdim=True)  # 0 over any temperature stays 0
     probabilities = torch.softmax(below_best / temperature[:, None], -1)
+    if how.min_p is not None:
+        least = probabilities.amax(-1, keepdim=True) * to_device(how.min_p, device)[:, None]
+        probabilities *= probabilities >= least
     if (how.top_k > 0).any() or (how.top_p < 1).any():
         likeliest, order = probabilities.sort(dim=-1, descending=True, stable=True)
         # Back in the order of the vocabulary, where tokens of nearly equal probability keep their places.

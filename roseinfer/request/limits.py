@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from roseinfer.request.params import RequestError
+from roseinfer.request.params import CONTEXT_LENGTH_EXCEEDED, RequestError, SamplingParams
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -21,6 +21,16 @@ class Limits(msgspec.Struct, frozen=True):
         """How long the answer to a prompt may get, in tokens."""
         return min(self.max_model_len, self.kv_tokens) - prompt_tokens
 
+    def check_ids(self, params: SamplingParams) -> None:
+        """Raise RequestError where `params` name tokens that are not in the vocabulary."""
+        named = {
+            "logit_bias": [token for token, _ in params.logit_bias],
+            "stop_token_ids": params.stop_token_ids,
+        }
+        for field, tokens in named.items():
+            if any(not 0 <= token < self.vocab_size for token in tokens):
+                raise RequestError(f"{field}: token ids must be from 0 to {self.vocab_size - 1}", field)
+
     def check(self, prompt: NDArray[np.int32], max_tokens: int) -> None:
         """Raise RequestError unless the engine can serve this prompt `[n]`."""
         if len(prompt) == 0:
@@ -28,9 +38,10 @@ class Limits(msgspec.Struct, frozen=True):
         total = len(prompt) + max_tokens
         if total > self.max_model_len:
             raise RequestError(
-                f"{len(prompt)} prompt tokens and {max_tokens} of max_tokens are {total}, "
-                f"more than the context of {self.max_model_len} tokens",
+                f"This model's maximum context length is {self.max_model_len} tokens. However, you requested "
+                f"{total} tokens ({len(prompt)} in the prompt, {max_tokens} in the completion).",
                 "prompt",
+                CONTEXT_LENGTH_EXCEEDED,
             )
         if total > self.kv_tokens:
             raise RequestError(f"{total} tokens do not fit the KV cache of {self.kv_tokens} tokens", "prompt")

@@ -8,17 +8,26 @@ import msgspec
 
 #: How many of the likeliest tokens a request may ask for with each of its own.
 MAX_LOGPROBS = 20
-MAX_TEMPERATURE = 100
+MAX_TEMPERATURE = MAX_REPETITION_PENALTY = 100
+#: OpenAI's bounds of what is added to logits, and subtracted from them.
+MAX_BIAS, MAX_PENALTY = 100, 2
+#: How many tokens may have a bias, and how many may end an answer.
+MAX_BIASED, MAX_STOP_TOKENS = 1024, 64
 #: Of a request that has no limit of its own.
 MAX_TOKENS = 2**31 - 1
 
 
-class RequestError(Exception):
-    """A request that this engine can never serve. The message is for the client; `field` is what is wrong."""
+#: OpenAI's code for it; clients shorten the prompt then.
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 
-    def __init__(self, message: str, field: str | None = None) -> None:
+
+class RequestError(Exception):
+    """A request that this engine can never serve. The message is for the client; `field` is what is wrong,
+    `code` OpenAI's word for it, where there is one."""
+
+    def __init__(self, message: str, field: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.field = field
+        self.field, self.code = field, code
 
 
 class FinishReason(StrEnum):
@@ -35,6 +44,13 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     `logprobs` is how many of the likeliest tokens come with each token's own logprob; None: no logprobs.
     `stops`: the front end may end the request early, at a stop string, and needs its times so far with the
     first token. Raises RequestError for a value out of its range.
+
+    Before all of that, in this order, `logit_bias` is added to the logits of tokens; those of all tokens that
+    the request has are divided by `repetition_penalty` where they are positive, else multiplied with it
+    (Keskar et al. 2019, as in transformers); from those of generated tokens `presence_penalty` is subtracted,
+    and `frequency_penalty` for each time (OpenAI). Temperature follows, then `min_p`: what is less likely
+    than the likeliest token times it is left out; then top_k and top_p. `stop_token_ids` end an answer as
+    the end-of-text token does, also with `ignore_eos`.
     """
 
     max_tokens: int
@@ -46,6 +62,18 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     ignore_eos: bool = False
     logprobs: int | None = None
     stops: bool = False
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits are changed before anything else."""
+        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return penalties != (1, 0, 0) or bool(self.logit_bias)
 
     def __post_init__(self) -> None:
         _within("max_tokens", self.max_tokens, 1, MAX_TOKENS)
@@ -56,6 +84,18 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
         _within("logprobs", self.logprobs or 0, 0, MAX_LOGPROBS)
         if not 0 < self.top_p <= 1:
             raise RequestError("top_p must be above 0 and at most 1", "top_p")
+        _within("min_p", self.min_p, 0, 1)
+        _within("presence_penalty", self.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
+        _within("frequency_penalty", self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
+        if not 0 < self.repetition_penalty <= MAX_REPETITION_PENALTY:
+            allowed = f"above 0 and at most {MAX_REPETITION_PENALTY}"
+            raise RequestError(f"repetition_penalty must be {allowed}", "repetition_penalty")
+        if len(self.logit_bias) > MAX_BIASED:
+            raise RequestError(f"logit_bias has more than {MAX_BIASED} tokens", "logit_bias")
+        for _, bias in self.logit_bias:
+            _within("logit_bias", bias, -MAX_BIAS, MAX_BIAS)
+        if len(self.stop_token_ids) > MAX_STOP_TOKENS:
+            raise RequestError(f"more than {MAX_STOP_TOKENS} stop_token_ids", "stop_token_ids")
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):

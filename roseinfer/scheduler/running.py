@@ -40,6 +40,9 @@ class Running:
         self.top_p = np.zeros(capacity, dtype=np.float32)
         self.seed = np.zeros(capacity, dtype=np.uint64)
         self.logprobs = np.zeros(capacity, dtype=np.int64)  # -1 where none are asked for
+        self.min_p = np.zeros(capacity, dtype=np.float32)
+        self.adjusts = np.zeros(capacity, dtype=np.bool_)  # see SamplingParams
+        self.stop_tokens: dict[int, frozenset[int]] = {}  # of the rows that have any
         self._free_rows = list(range(capacity - 1, -1, -1))
         self._row_of: dict[int, int] = {}
 
@@ -86,6 +89,10 @@ class Running:
         self.top_p[row] = params.top_p
         self.seed[row] = params.seed
         self.logprobs[row] = -1 if params.logprobs is None else params.logprobs
+        self.min_p[row] = params.min_p
+        self.adjusts[row] = params.adjusts
+        if params.stop_token_ids:
+            self.stop_tokens[row] = frozenset(params.stop_token_ids)
         return row
 
     def remove(self, rows: Ints) -> None:
@@ -100,6 +107,7 @@ class Running:
     def vacate(self, row: int) -> Ints:
         """Make the row of a removed request free. Returns the blocks to release."""
         self.requests[row] = None
+        self.stop_tokens.pop(row, None)
         self._free_rows.append(row)
         return self.blocks_of(row).copy()
 

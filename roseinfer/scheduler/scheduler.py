@@ -157,6 +157,8 @@ class Scheduler:
         stopped = self._is_eos(tokens)
         if stopped.any():
             stopped &= length >= running.first_stop[rows]
+        if running.stop_tokens:
+            stopped |= self._at_stop_tokens(rows, tokens, length)
         ended = stopped | (length >= running.last_stop[rows])
         finished: tuple[Finished, ...] = ()
         if ended.any():
@@ -173,6 +175,18 @@ class Scheduler:
         for eos in self._eos:
             found |= tokens == eos
         return found
+
+    def _at_stop_tokens(self, rows: Ints, tokens: Ints, length: Ints) -> NDArray[np.bool_]:
+        """Which of `rows` have got a token that they name as their end, and as many as they must."""
+        stops, request = self._running.stop_tokens, self._running.request
+        return np.array(
+            [
+                token in stops.get(row, ())
+                and count >= len(request(row).prompt) + request(row).params.min_tokens
+                for row, token, count in zip(rows.tolist(), tokens.tolist(), length.tolist(), strict=True)
+            ],
+            dtype=np.bool_,
+        )
 
     def _finished(self, row: int, reason: FinishReason, now: float) -> Finished:
         request = self._running.request(row)

@@ -1,0 +1,179 @@
+"""Penalties, biases, min_p and stop tokens, against transformers' processors and OpenAI's formula."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+from transformers.generation import (
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from roseinfer.batch import UNKNOWN
+from roseinfer.config import EngineConfig
+from roseinfer.engine.adjustments import Adjustments
+from roseinfer.engine.sampler import SamplingBatch, part, sample
+from roseinfer.llm import LLM
+from roseinfer.request.params import SamplingParams
+
+VOCAB = 23
+
+PARAMS = st.builds(
+    SamplingParams,
+    max_tokens=st.just(9),
+    repetition_penalty=st.sampled_from([1.0, 0.5, 1.3, 10.0]),
+    presence_penalty=st.sampled_from([0.0, 1.5, -2.0]),
+    frequency_penalty=st.sampled_from([0.0, 0.7, -0.3]),
+    logit_bias=st.dictionaries(st.integers(0, VOCAB - 1), st.sampled_from([-100.0, 0.5, 100.0]), max_size=3)
+    .map(dict.items)
+    .map(tuple),
+)
+TOKENS = st.lists(st.integers(0, VOCAB - 1), max_size=12)
+REQUEST = st.tuples(PARAMS, TOKENS.filter(bool), TOKENS)
+
+
+def expected(
+    logits: torch.Tensor, prompt: list[int], made: list[int], params: SamplingParams
+) -> torch.Tensor:
+    """Of one request: logits `[vocab]`, in float32."""
+    ids, row = torch.tensor([prompt + made]), logits[None].float()
+    if params.logit_bias:
+        row = SequenceBiasLogitsProcessor([[[token], bias] for token, bias in params.logit_bias])(ids, row)
+    row = RepetitionPenaltyLogitsProcessor(params.repetition_penalty)(ids, row)[0]
+    counts = torch.bincount(torch.tensor(made, dtype=torch.int64), minlength=len(row))
+    return row - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
+
+
+@given(
+    requests=st.lists(st.none() | REQUEST, min_size=1, max_size=6),
+    seed=st.integers(0, 99),
+    seen=st.booleans(),
+    cut=st.integers(0, 6),
+)
+def test_logits_of_a_step(
+    requests: list[tuple[SamplingParams, list[int], list[int]] | None], seed: int, seen: bool, cut: int
+) -> None:
+    """Some rows are adjusted; the last tokens may be known to the device alone; a step may be sampled in two
+    parts. What the model gave is left as it is."""
+    logits = torch.randn(len(requests), VOCAB, generator=torch.Generator().manual_seed(seed)) * 3
+    asking = [(row, *request) for row, request in enumerate(requests) if request is not None]
+    newest = torch.zeros(len(requests), dtype=torch.int64)
+    tokens = np.full((len(asking), 24), 5, dtype=np.int32)
+    for at, (row, _, prompt, made) in enumerate(asking):
+        tokens[at, : len(prompt + made)] = prompt + made
+        if made and not seen:
+            newest[row], tokens[at, len(prompt + made) - 1] = made[-1], UNKNOWN
+    adjustments = Adjustments(
+        np.array([row for row, *_ in asking], dtype=np.int64),
+        tokens,
+        np.array([len(prompt) for *_, prompt, _ in asking], dtype=np.int64),
+        np.array([len(prompt + made) for *_, prompt, made in asking], dtype=np.int64),
+        [params for _, params, _, _ in asking],
+    )
+    before, got = logits.clone(), []
+    for start, count in (
+        (0, min(cut, len(requests))),
+        (min(cut, len(requests)), max(len(requests) - cut, 0)),
+    ):
+        own = adjustments.part(start, count)
+        rows = slice(start, start + count)
+        got += list(logits[rows] if own is None else own.apply(logits[rows], newest[rows]))
+    for row, request in enumerate(requests):
+        wanted = logits[row]
+        if request is not None:
+            params, prompt, made = request
+            wanted = expected(logits[row], prompt, made, params)
+        torch.testing.assert_close(got[row], wanted, rtol=1e-6, atol=1e-6)
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize(
+    ("min_p", "top_k", "top_p"),
+    [(0.05, 0, 1.0), (0.3, 0, 1.0), (1.0, 0, 1.0), (0.05, 5, 1.0), (0.02, 0, 0.8)],
+)
+def test_min_p(min_p: float, top_k: int, top_p: float) -> None:
+    """20,000 draws: chi-squared below its 1 - 1e-6 quantile, and nothing that is left out."""
+    draws, temperature = 20_000, 1.3
+    logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(3)) * 1.5
+    warped = MinPLogitsWarper(min_p)(None, TemperatureLogitsWarper(temperature)(None, logits[None]))
+    if top_k:
+        warped = TopKLogitsWarper(top_k)(None, warped)
+    wanted = torch.softmax(TopPLogitsWarper(top_p)(None, warped), -1)[0].double().numpy() * draws
+    batch = SamplingBatch(
+        np.full(draws, temperature, np.float32), np.full(draws, top_k), np.full(draws, top_p, np.float32),
+        np.arange(draws).astype(np.uint64), np.full(draws, 5), min_p=np.full(draws, min_p, np.float32),
+    )  # fmt: skip
+    drawn = sample(logits.expand(draws, -1), batch)
+    assert torch.equal(sample(logits.expand(9, -1), part(batch, 50, 9)), drawn[50:59])
+    counts = np.bincount(drawn.numpy(), minlength=VOCAB)
+    assert counts[wanted == 0].sum() == 0
+    possible = wanted > 0
+    chi_squared = ((counts - wanted)[possible] ** 2 / wanted[possible]).sum()
+    freedom = possible.sum() - 1
+    assert chi_squared <= freedom + 5 * np.sqrt(2 * freedom) + 25
+
+
+def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
+    """Greedy requests; every third asks for nothing."""
+    rng = np.random.default_rng(11)
+    prompts = [rng.integers(0, 5003, rng.integers(1, 60)).tolist() for _ in range(18)]
+    params = [
+        SamplingParams(
+            int(rng.integers(4, 24)),
+            ignore_eos=True,
+            repetition_penalty=float(rng.choice([1.0, 1.3])),
+            presence_penalty=float(rng.choice([0.0, 1.5])),
+            frequency_penalty=float(rng.choice([0.0, 1.0])),
+            logit_bias=((int(rng.integers(5003)), 7.5),),
+        )
+        if index % 3
+        else SamplingParams(12, ignore_eos=True)
+        for index in range(len(prompts))
+    ]
+    return prompts, params
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [{}, {"overlap_schedule": True, "kv_tokens": 320, "block_size": 4, "prefill_max_tokens": 300}],
+    ids=["plain", "overlapped and preempting"],
+)
+def test_answers(gpt2_folder: Path, switches: dict[str, object]) -> None:
+    """Every token is the likeliest after transformers' processors, within 1e-3 of a logit."""
+    llm = LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", warmup=False, **switches))  # type: ignore[arg-type]
+    reference = AutoModelForCausalLM.from_pretrained(gpt2_folder, dtype=torch.float32).eval()
+    prompts, params = traffic()
+    answers = llm.generate(prompts, params)
+    assert (llm.engine.preemptions > 0) == bool(switches)
+    plain = llm.generate(prompts, [SamplingParams(one.max_tokens, ignore_eos=True) for one in params])
+    assert sum(a != b for a, b in zip(answers, plain, strict=True)) > 6
+    for prompt, how, made in zip(prompts, params, answers, strict=True):
+        with torch.inference_mode():
+            logits = reference(torch.tensor([prompt + made])).logits[0, len(prompt) - 1 : -1]
+        for place, token in enumerate(made):
+            row = expected(logits[place], prompt, made[:place], how)
+            assert row[token] > row.max() - 1e-3
+
+
+def test_stop_tokens(text_model: object) -> None:
+    """They end an answer also where end-of-text does not, and not before `min_tokens`."""
+    model = text_model
+    answer, generate = model.answer, model.llm.generate  # type: ignore[attr-defined]
+    stop, least = answer[3], answer.index(answer[3]) + 1
+
+    def made(**settings: object) -> list[int]:
+        params = SamplingParams(20, ignore_eos=True, stop_token_ids=(stop, 1), **settings)  # type: ignore[arg-type]
+        return generate([model.prompt, model.prompt], [params, SamplingParams(9, ignore_eos=True)])[0]  # type: ignore[attr-defined, no-any-return]
+
+    assert made() == made(min_tokens=least) == answer[:least]
+    assert made(min_tokens=least + 1)[: least + 1] == answer[: least + 1]
