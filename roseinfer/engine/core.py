@@ -148,13 +148,20 @@ class Engine:
     def add(self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams) -> None:
         """Queue a prompt `[n]`. Raises RequestError when it can never be served."""
         self.info.limits.check(prompt, params.max_tokens)
+        self.info.limits.check_ids(params)
         self.submit(request_id, prompt, params, time.monotonic())
 
     def submit(
-        self, request_id: int, prompt: NDArray[np.int32], params: SamplingParams, submitted: float
+        self,
+        request_id: int,
+        prompt: NDArray[np.int32],
+        params: SamplingParams,
+        submitted: float,
+        client: int = 0,
     ) -> None:
-        """Queue a prompt `[n]` that is within the limits and waits since `submitted` (monotonic, s)."""
-        self._scheduler.add(Request(request_id, prompt, params, submitted, prompt))
+        """Queue a prompt `[n]` of `client` that is within the limits and waits since `submitted` (monotonic,
+        s)."""
+        self._scheduler.add(Request(request_id, prompt, params, submitted, prompt, client))
 
     def discard(self, request_id: int) -> bool:
         """Forget a request at whatever stage. False if it is not known (any more)."""

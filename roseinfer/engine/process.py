@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import select
+import signal
 import socket
 import sys
 import threading
@@ -157,8 +158,8 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
             incoming = channels.receive(wait=not engine.has_work)
         for owner, message in incoming:
             match message:
-                case Submit(id, prompt, params, submitted):
-                    engine.submit(id, np.frombuffer(prompt, dtype=np.int32), params, submitted)
+                case Submit(id, prompt, params, submitted, client):
+                    engine.submit(id, np.frombuffer(prompt, dtype=np.int32), params, submitted, client)
                 case Discard(id):
                     engine.discard(id)
                 case Query(flush):
@@ -216,6 +217,7 @@ def _load(engine: Engine) -> Load:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends with its parent, which answers clients first
     given, *descriptors = sys.argv[1:]
     ends = [socket.socket(fileno=int(descriptor)) for descriptor in descriptors]
     sys.exit(run(msgspec.json.decode(given, type=EngineConfig), ends))

@@ -19,12 +19,13 @@ MAX_PROFILE_SECONDS = 60.0
 
 class Submit(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Queue a request; `prompt` is int32 token ids as bytes, `submitted` when it was sent (monotonic, s),
-    which may be a step before it is read."""
+    which may be a step before it is read. Requests of the same `client` share its part."""
 
     id: int
     prompt: bytes
     params: SamplingParams
     submitted: float
+    client: int = 0
 
 
 class Discard(msgspec.Struct, frozen=True, tag=True, array_like=True):

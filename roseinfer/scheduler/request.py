@@ -16,7 +16,8 @@ class Request:
 
     `tokens` is the prompt with what was generated so far: more than the prompt after a preemption.
     `hashes` are those of its full blocks, for the prefix cache, which had `cached_tokens` of the prompt.
-    `passed` counts the requests that came later and were admitted while this one was the first in the queue.
+    `client` is who asks: see Waiting. `passed` counts the requests that came later and were admitted while
+    this one was the first in the queue.
     """
 
     id: int
@@ -24,6 +25,7 @@ class Request:
     params: SamplingParams
     submitted: float
     tokens: NDArray[np.int32]
+    client: int = 0
     admitted: float = 0.0
     first_token: float = 0.0
     passed: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -19,6 +19,7 @@ from roseinfer.scheduler.assemble import assemble
 from roseinfer.scheduler.policies import Chunk, ChunkedPrompts, Chunking, Policies, StepParts
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
+from roseinfer.scheduler.waiting import Waiting
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,9 @@ class Scheduler:
     `process`: the tokens that it starts from are then UNKNOWN to the host. A request that ended in the
     meantime gives its row and blocks back only when the last step launched with it has been processed.
 
-    A request needs blocks only for the tokens it has; when none is left, the request that was admitted last
-    goes back to the head of the queue and is computed again later.
+    A request needs blocks only for the tokens it has; when none is left, the request that was admitted last,
+    of the client that has most, goes back to the head of its queue and is computed again later. So it does
+    where a client that has nothing running would wait for one that has more than its part.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class Scheduler:
         eos: tuple[int, ...],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._waiting: OrderedDict[int, Request] = OrderedDict()
+        self._waiting = Waiting()
         self._running = running
         self._allocator = allocator
         self._prefixes = prefixes
@@ -82,24 +84,28 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting) or len(self._running) > 0 or self._launched > self._processed
+        return len(self._waiting) > 0 or len(self._running) > 0 or self._launched > self._processed
 
     def add(self, request: Request) -> None:
         """Queue a request, whose prompt and answer the whole cache must hold: see Limits."""
         self._prefixes.hash(request.hashes, request.tokens)
-        self._waiting[request.id] = request
+        self._waiting.add(request)
 
     def discard(self, request_id: int) -> bool:
         """Forget a request whose client went away, at whatever stage. False if it is not known."""
         row = self._running.row_of(request_id)
         if row is None:
-            return self._waiting.pop(request_id, None) is not None
+            return self._waiting.discard(request_id)
         self._leave(np.array([row]))
         return True
 
     def prepare(self) -> Batch | None:
         """The next step's batch; None when there is none before a launched step has been processed."""
         self._changed, self._copies = [], [NO_COPIES]
+        if self._waiting.num_clients > 1 and self._someone_is_kept_out():
+            if self._launched > self._processed:
+                return None
+            self._preempt(self._victim())
         running = self._running
         waiting = len(self._waiting) + len(running.prefilling)
         parts = StepParts(self._prompts, self._decode, waiting, len(running.decoding))
@@ -209,24 +215,44 @@ class Scheduler:
                 break
             if self._launched > self._processed:
                 raise _MustWaitError
-            self._preempt(int(running.order[-1]))
+            self._preempt(self._victim())
         if len(short):
             running.block_table[short, running.blocks[short]] = self._allocator.allocate(len(short))
             running.blocks[short] += 1
             self._changed.append(short)
         return rows
 
+    def _someone_is_kept_out(self) -> bool:
+        """Whether the next request waits because other clients have what its own has none of: rows, or blocks
+        up to an equal part of all."""
+        request, clients = next(iter(self._waiting), None), self._waiting.running
+        if request is None or request.client in clients or max(clients.values(), default=0) < 2:
+            return False
+        blocks = -(-len(request.tokens) // self._running.block_size) + 1
+        part = self._allocator.num_blocks // self._waiting.num_clients
+        return self._running.full or self._allocator.num_free < blocks <= part
+
+    def _victim(self) -> int:
+        """The row that was admitted last, of a client that has most of them."""
+        running, clients = self._running, self._waiting.running
+        if len(clients) == 1:
+            return int(running.order[-1])
+        most = max(clients.values())
+        rows = running.order[::-1].tolist()
+        return next(row for row in rows if clients[running.request(row).client] == most)
+
     def _preempt(self, row: int) -> None:
         request = replace(self._running.request(row), tokens=self._running.known_tokens(row))
         self._leave(np.array([row]))
         self._prefixes.hash(request.hashes, request.tokens)
-        self._waiting[request.id] = request
-        self._waiting.move_to_end(request.id, last=False)
+        self._waiting.put_back(request)
         self.preemptions += 1
 
     def _leave(self, rows: Ints) -> None:
         """`rows` run no more, and are vacated when the steps launched so far have been processed."""
         for row in rows.tolist():
+            request = self._running.request(row)
+            self._waiting.left(request.client, int(self._running.length[row]) - len(request.tokens))
             self._share_prefix(row)
         self._running.remove(rows)
         self._leaving.extend((self._launched, row) for row in rows.tolist())
@@ -273,7 +299,7 @@ class Scheduler:
     def _admit(self, chunking: Chunking, budget: int, *, first: bool) -> int | None:
         """Give the next waiting request a row and blocks; None if no request fits. Returns the row."""
         running = self._running
-        if not self._waiting or running.full:
+        if not len(self._waiting) or running.full:
             return None
         reuses: dict[int, Reuse] = {}
 
@@ -285,11 +311,11 @@ class Scheduler:
                     return True
             return False
 
-        request = self._policies.admission.pick(self._waiting.values(), fits)
+        request = self._policies.admission.pick(self._waiting, fits)
         if request is None:
             return None
-        del self._waiting[request.id]
         reuse = reuses[request.id]
+        self._waiting.admit(request, 0 if request.admitted else len(request.prompt) - reuse.tokens)
         if not request.admitted:
             request.admitted = self._clock()
             request.cached_tokens = reuse.tokens

@@ -127,6 +127,7 @@ class Job:
     ignore_eos: bool
     arrives_after: int
     leaves_after: int | None
+    client: int = 0
 
     def prompt(self, id: int) -> np.ndarray:
         rng = np.random.default_rng(self.document)
@@ -212,7 +213,10 @@ def serve(setup: Setup, jobs: list[Job]) -> Outcome:
     loop = Loop(scheduler, running, model, overlap=setup.overlap)
     outcome, requests = (
         Outcome(),
-        [Request(id, job.prompt(id), job.params(), 0.5, job.prompt(id)) for id, job in enumerate(jobs)],
+        [
+            Request(id, job.prompt(id), job.params(), 0.5, job.prompt(id), job.client)
+            for id, job in enumerate(jobs)
+        ],
     )
     pending, step = list(enumerate(jobs)), 0
     while pending or scheduler.has_work:

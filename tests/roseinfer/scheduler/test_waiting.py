@@ -1,0 +1,107 @@
+"""Several clients: each gets its part, whoever asks for how much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roseinfer.request.params import SamplingParams
+from roseinfer.scheduler.admission import Fifo, Pack
+from roseinfer.scheduler.policies import Policies, decode_first, prefill_first
+from roseinfer.scheduler.request import Request
+from roseinfer.scheduler.waiting import Waiting
+
+from .cache_model import JOBS, LOOKAHEAD, SETUPS, Job, Setup, serve
+
+
+@settings(max_examples=150)
+@given(
+    setup=SETUPS,
+    jobs=st.lists(
+        st.builds(lambda job, client: replace(job, client=client), JOBS, st.integers(0, 3)),
+        min_size=1,
+        max_size=25,
+    ),
+)
+def test_every_answer_is_right_whoever_asks(setup: Setup, jobs: list[Job]) -> None:
+    outcome = serve(setup, jobs)
+    for id, job in enumerate(jobs):
+        answer, expected = outcome.answers.get(id, []), job.answer(id)
+        assert answer == (expected[: len(answer)] if id in outcome.left else expected)
+    if isinstance(setup.policies.admission, Fifo):
+        for client in range(4):
+            own = [id for id in outcome.admitted if jobs[id].client == client]
+            assert own == sorted(own), "first come, first served"
+
+
+FLOOD = Job(0, 0, 4, 20, 0, True, 0, None, client=1)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("composition", [decode_first, prefill_first])
+@pytest.mark.parametrize("num_blocks", [400, 26])
+def test_a_stranger_does_not_wait_for_a_flood(overlap: bool, composition: object, num_blocks: int) -> None:
+    """One token for each of those who come while rows, or blocks, are full and a hundred wait."""
+    strangers = [Job(0, 0, 6, 1, 0, True, 12 * turn, None, client=1 + turn) for turn in range(1, 4)]
+    jobs = sorted([*[FLOOD] * 100, *strangers], key=lambda job: job.arrives_after)
+    policies = Policies(8, 4, 40, composition=composition)  # type: ignore[arg-type]
+    outcome = serve(Setup(num_blocks, 4, policies, prefix_cache=False, overlap=overlap), jobs)
+    for id in range(100, 103):
+        arrived = jobs[id].arrives_after
+        assert any(id in ids for ids in outcome.steps[arrived - 1 : arrived + 5])
+    assert outcome.preemptions >= 1
+    assert all(outcome.answers[id] == job.answer(id) for id, job in enumerate(jobs))
+
+
+@pytest.mark.parametrize("admission", [Fifo(), Pack(LOOKAHEAD)])
+def test_tokens_are_shared(admission: Fifo | Pack) -> None:
+    """Between one with long answers, one with short ones and one with long prompts, however many each asks
+    for: while all wait, none has got more than another by what its part of the rows may hold."""
+    long, short, prompts = (
+        FLOOD,
+        replace(FLOOD, max_tokens=5, client=2),
+        Job(0, 0, 30, 4, 0, True, 0, None, 3),
+    )
+    jobs = [*[long] * 40, *[prompts] * 40, *[short] * 160]
+    policies = Policies(6, 6, 64, admission)
+    outcome = serve(Setup(400, 6, policies, prefix_cache=False, overlap=True), jobs)
+    admitted = np.array([[jobs[id].client == client for client in (1, 2, 3)] for id in outcome.admitted])
+    tokens = np.array([24, 9, 34])
+    given = np.array(list(accumulate((row * tokens for row in admitted), np.add)))
+    contested = given[: np.argmax(admitted[:, 0].cumsum() == 40)]
+    assert len(contested) > 60
+    assert (contested.max(1) - contested.min(1)).max() <= 6 * 34
+
+
+@given(steps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 9)), max_size=40))
+def test_nothing_is_lost_or_kept(steps: list[tuple[int, int, int]]) -> None:
+    """Requests come, are admitted, put back, leave: the order holds each that waits once, and nothing is
+    remembered in the end."""
+    waiting, waits, runs = Waiting(), set[int](), list[Request]()
+    for id, (action, client, tokens) in enumerate(steps):
+        if action == 0:
+            prompt = np.zeros(1, dtype=np.int32)
+            waiting.add(Request(id, prompt, SamplingParams(1), 0.0, prompt, client))
+            waits.add(id)
+        elif action == 1 and waits:
+            request = next(iter(waiting))
+            waiting.admit(request, tokens)
+            waits.remove(request.id)
+            runs.append(request)
+        elif action >= 2 and runs:
+            request = runs.pop(tokens % len(runs))
+            waiting.left(request.client, tokens)
+            if action == 3:
+                waiting.put_back(request)
+                waits.add(request.id)
+        assert sorted(request.id for request in waiting) == sorted(waits) and len(waiting) == len(waits)
+    for request in runs:
+        waiting.left(request.client, 1)
+    for id in waits:
+        assert waiting.discard(id) and not waiting.discard(id)
+    assert waiting.num_clients == 0 and not waiting.running and not list(waiting)
