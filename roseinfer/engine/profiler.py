@@ -86,7 +86,8 @@ class StepProfiler:
         running.stop()
         self._send(Record(end=True))
         self.writing = True
-        running.export_chrome_trace(str(self._own))
+        with suppress(OSError, RuntimeError):  # where there is no room, add_ranges finds no file
+            running.export_chrome_trace(str(self._own))
 
     def add_ranges(self, ranges: Recorded) -> None:
         """The ranges of one front end; after the last, the trace is there, or a `failure`."""
@@ -98,7 +99,8 @@ class StepProfiler:
             except OSError as error:
                 self.failure = f"the profile cannot be written: {error}"
                 log.warning("%s", self.failure)
-            for rest in (self._own, self._partial):
+            torchs = self._own.with_name(f"{self._own.name}.tmp")  # while it writes
+            for rest in (self._own, self._partial, torchs):
                 with suppress(OSError):
                     rest.unlink(missing_ok=True)
             self._recorded.clear()

@@ -25,12 +25,14 @@ class Access:
         keys: any of them is accepted as a bearer token; without keys, everybody is.
         hosts: names in the Host header besides addresses and localhost. Without hosts, a server with keys
             takes every name: a page of another site that has its name point here cannot send the key.
+        salt: secret of this server, for the numbers of clients.
     """
 
-    def __init__(self, keys: Sequence[str], hosts: Sequence[str]) -> None:
+    def __init__(self, keys: Sequence[str], hosts: Sequence[str], salt: bytes = b"") -> None:
         self._digests = [_digest(key.encode()) for key in keys]
         self._hosts = {host.lower().rstrip(".") for host in hosts}
         self._any_host = bool(keys) and not hosts
+        self._salt = salt
 
     def check_key(self, request: HttpRequest) -> HttpError | None:
         """Why the request may not be answered. Takes the same time for every wrong key."""
@@ -41,6 +43,12 @@ class Access:
         if sum(hmac.compare_digest(given, digest) for digest in self._digests):  # all, also after a match
             return None
         return HttpError(401, "the API key is missing or wrong", headers={"www-authenticate": "Bearer"})
+
+    def client(self, request: HttpRequest, peer: str) -> int:
+        """A number for who asks, from 0 to 2**63 - 1: whose key it is where there are several, else the
+        address `peer`, of IPv6 its network of 64 bits, which one client has as a whole."""
+        who = request.headers.get(b"authorization", b"") if len(self._digests) > 1 else _network(peer)
+        return int.from_bytes(hashlib.blake2b(who, digest_size=8, key=self._salt).digest(), "little") >> 1
 
     def check_host(self, request: HttpRequest) -> HttpError | None:
         """Why a request to this name is not answered: pages of other sites could read the answers if their
@@ -83,6 +91,13 @@ def _lines(text: str) -> list[str]:
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
+
+
+def _network(address: str) -> bytes:
+    if ":" not in address:
+        return address.encode()
+    packed = ipaddress.IPv6Address(address.partition("%")[0])
+    return (packed.ipv4_mapped or packed).packed[:8]
 
 
 def _without_port(host: str) -> str:

@@ -33,8 +33,12 @@ from roseinfer.server.openai.requests import (
 )
 from roseinfer.server.openai.responses import ChatFormat, CompletionFormat, Format
 from roseinfer.server.openai.stream import StreamedCompletion
+from roseinfer.server.queue_limits import QueueLimits
 from roseinfer.tokenizer.tokenizer import Tokenizer
 from roseinfer.tracing.spans import span
+
+#: Routes that need no key: of liveness, then of readiness.
+OPEN = ("/health", "/live", "/livez", "/ready", "/readyz")
 
 Route = Callable[[HttpRequest, Connection], Awaitable[Response | None]]
 
@@ -49,17 +53,22 @@ class App:
         *,
         access: Access,
         max_inflight: int | None,
+        queue: QueueLimits,
         tokenize_threads: int,
         large_bodies: LargeBodies,
+        created: int,
         profile_dir: Path | None = None,
     ) -> None:
         self._backend, self._counters = backend, counters
-        self._access, self._max_inflight, self._profile_dir = access, max_inflight, profile_dir
+        self._access, self._max_inflight, self._queue = access, max_inflight, queue
+        self._profile_dir = profile_dir
         self._tokenizing = ThreadPoolExecutor(tokenize_threads, "tokenize") if tokenize_threads else None
         self._large_bodies = large_bodies
-        self._created = int(time.time())
+        self.stopping = False
+        self._created = created
         self._routes: dict[str, tuple[str, Route]] = {
-            "/health": ("GET", self._health),
+            **dict.fromkeys(OPEN[:3], ("GET", self._live)),
+            **dict.fromkeys(OPEN[3:], ("GET", self._ready)),
             "/openapi.json": ("GET", self._openapi),
             "/server_info": ("GET", self._server_info),
             "/v1/models": ("GET", self._models),
@@ -75,7 +84,7 @@ class App:
 
     def admit(self, request: HttpRequest) -> HttpError | None:
         """Why a request is refused by its head alone; strangers learn nothing but that they have no key."""
-        if request.path != "/health" and (
+        if request.path not in OPEN and (
             error := self._access.check_key(request) or self._access.check_host(request)
         ):
             return error
@@ -94,9 +103,17 @@ class App:
         """The response to an admitted request; None when it comes as tokens do. Raises HttpError."""
         return await self._routes[request.path][1](request, connection)
 
-    async def _health(self, request: HttpRequest, connection: Connection) -> Response:
-        """Whether the engine lives; asks for no key."""
-        return Response(200 if self._backend.engine.alive else 503)
+    async def _live(self, request: HttpRequest, connection: Connection) -> Response:
+        """Whether the engine lives, and does its work where it has any."""
+        return Response(200 if self._lives else 503)
+
+    async def _ready(self, request: HttpRequest, connection: Connection) -> Response:
+        """Whether it lives, has room for requests and is not stopping."""
+        return Response(200 if self._lives and not self.stopping and not self._queue.full else 503)
+
+    @property
+    def _lives(self) -> bool:
+        return self._backend.engine.alive and not self._backend.engine.silent
 
     async def _openapi(self, request: HttpRequest, connection: Connection) -> Response:
         """This document."""
@@ -138,7 +155,7 @@ class App:
 
     async def _flush_cache(self, request: HttpRequest, connection: Connection) -> Response:
         """Forget the prefix cache. Answers in flight are not affected."""
-        await self._backend.engine.load(flush=True)
+        await self._backend.engine.flush()
         return Response(200)
 
     async def _integrity(self, request: HttpRequest, connection: Connection) -> Response:
@@ -154,6 +171,8 @@ class App:
         if root is None:
             raise HttpError(403, "profiles are off; --profile-dir turns them on")
         asked = parse(request.take_body(), ProfileRequest)
+        if not asked.output_dir.isprintable():
+            raise BadRequestError("output_dir has characters that cannot be printed", "output_dir")
         try:
             folder = (root / asked.output_dir).resolve()
         except (OSError, ValueError) as error:  # ValueError: a NUL
@@ -175,12 +194,13 @@ class App:
     async def _completions(self, request: HttpRequest, connection: Connection) -> None:
         """Continue texts or token ids."""
         body, generation = await self._read(request, chat=False)
-        await self._generate(body, generation, CompletionFormat(self._backend.model), connection)
+        format = CompletionFormat(self._backend.model)
+        await self._generate(body, generation, format, request, connection)
 
     async def _chat(self, request: HttpRequest, connection: Connection) -> None:
         """The next message of a conversation."""
         body, generation = await self._read(request, chat=True)
-        await self._generate(body, generation, ChatFormat(self._backend.model), connection)
+        await self._generate(body, generation, ChatFormat(self._backend.model), request, connection)
 
     async def _read(self, request: HttpRequest, *, chat: bool) -> tuple[GenerationRequest, Generation]:
         most, name = self._backend.engine.info.limits.max_model_len, self._backend.model
@@ -190,23 +210,32 @@ class App:
         else:
             body, generation = read(data, chat, self._backend.chat_template, most)
         if body.model not in (None, name):
-            raise HttpError(404, f"the model {body.model!r:.100} does not exist; this is {name!r}")
+            message = f"the model {body.model!r:.100} does not exist; this is {name!r}"
+            raise HttpError(404, message, "model", "model_not_found")
         return body, generation
 
     async def _generate(
-        self, body: GenerationRequest, generation: Generation, format: Format, connection: Connection
+        self,
+        body: GenerationRequest,
+        generation: Generation,
+        format: Format,
+        request: HttpRequest,
+        connection: Connection,
     ) -> None:
-        engine = self._backend.engine
-        self._check_inflight(generation.num_choices)
+        engine, choices = self._backend.engine, generation.num_choices
+        client = self._access.client(request, connection.peer)
+        self._check_inflight(choices)
+        self._queue.check(client, choices)
         start = time.monotonic()
-        with engine.reserve(generation.num_choices):
+        with engine.reserve(client, choices):
             prompts = [await self._token_ids(p, generation.special_tokens) for p in generation.prompts]
         tokenize = time.monotonic() - start
         generation = generation.fit(engine.info.limits, prompts)
+        self._queue.check(client, choices, generation.n * sum(map(len, prompts)))
         if any(isinstance(prompt, str) for prompt in generation.prompts):
             self._counters.observe("tokenize", np.array([tokenize]))
         kind = StreamedCompletion if body.stream else Completion
-        kind(self._backend, connection, body, format, tokenize).start(generation, prompts)
+        kind(self._backend, connection, body, format, tokenize).start(generation, prompts, client)
 
     def _check_inflight(self, choices: int) -> None:
         limit = self._max_inflight

@@ -22,9 +22,19 @@ class ServerConfig:
         None, "another name of this server in Host headers; may be repeated"
     )
     insecure: bool = setting(False, "listen beyond this machine without a key")
+    grace_seconds: float = setting(
+        5.0, "after a signal to stop, time for answers to end by themselves; a second signal ends it"
+    )
+    stall_seconds: float = setting(
+        120.0, "with work and without a sign of life from the engine for so long, answers and /health fail"
+    )
     max_buffered_mib: int = setting(512, "MiB of requests and unread answers in a front end; 503 above")
     profile_dir: str | None = setting(None, "folder for profiles; without it, none can be started")
     max_inflight_requests: int | None = setting(None, "answer 429 above this many answers in flight")
+    max_waiting_requests: int = setting(
+        32_768, "answers that may wait for their first token; one client alone may have half of them"
+    )
+    max_waiting_tokens: int = setting(1 << 26, "tokens of their prompts together")
     frontend_processes: int | None = setting(
         None, "processes that speak HTTP; a third of the cores, 8 at most, if not given"
     )
@@ -39,11 +49,15 @@ class ServerConfig:
             raise ConfigError("port must be from 0 to 65535")
         for name in (
             "max_inflight_requests", "frontend_processes", "stream_interval", "mp_tokenize_workers",
-            "max_buffered_mib",
+            "max_buffered_mib", "max_waiting_requests", "max_waiting_tokens",
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1")
+        if not 0 <= self.grace_seconds <= 86_400:
+            raise ConfigError("grace_seconds must be from 0 to 86400")
+        if not 1 <= self.stall_seconds <= 86_400:
+            raise ConfigError("stall_seconds must be from 1 to 86400")
         if (self.frontend_processes or 0) > 64:
             raise ConfigError("frontend_processes must be at most 64")
 

@@ -47,9 +47,11 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Seconds for the engine to answer what is no request for tokens: it does so after its step; and to write a
-#: profile.
-ANSWER_TIMEOUT, WRITE_TIMEOUT = 30.0, 600.0
+#: Seconds for the engine to answer what is no request for tokens: it does so after its step; to write a
+#: profile; and to say what its load is, after which the last known load serves.
+ANSWER_TIMEOUT, WRITE_TIMEOUT, LOAD_TIMEOUT = 30.0, 600.0, 2.0
+#: Seconds without a message after which an engine that has work is asked for a sign of life.
+ASK_AFTER = 1.0
 #: Questions to the engine that may be without an answer.
 MAX_WAITING = 1000
 
@@ -73,7 +75,8 @@ class TokenReceiver(Protocol):
 class EngineClient:
     """Talks to the engine over one channel. Use `await start()` before anything else.
 
-    `on_death` is called when a started engine ends without having been asked to.
+    `on_death` is called when a started engine ends without having been asked to. Answers end with an error
+    when it has given no sign of life for `patience` seconds.
     """
 
     info: EngineInfo
@@ -84,8 +87,10 @@ class EngineClient:
         front_end: int,
         counters: Counters,
         on_death: Callable[[], None],
+        patience: float = 120.0,
     ) -> None:
-        self._socket = sock
+        self._socket, self._patience, self._heard = sock, patience, time.monotonic()
+        self._load: Load | None = None
         self._counters, self._observer, self._on_death = counters, Observer(counters), on_death
         self._receivers: dict[int, TokenReceiver] = {}
         self._queries: deque[asyncio.Future[Load]] = deque()
@@ -115,10 +120,38 @@ class EngineClient:
         """Expect the channel to close from now on."""
         self.alive = False
 
-    async def load(self, *, flush: bool = False) -> Load:
-        """The engine's load now, after forgetting its prefix cache where `flush`. Raises EngineDeadError, and
-        HttpError where it does not answer in time."""
-        return await self._ask(Query(flush), self._queries, ANSWER_TIMEOUT)
+    @property
+    def silent(self) -> bool:
+        """Whether the engine has work, and gives no sign of life."""
+        return self._counters.silent
+
+    def watch(self) -> None:
+        """See whether the engine does its work: its loop answers between two steps. Call it every second or
+        so."""
+        silence = time.monotonic() - self._heard
+        if not self.alive or not self._receivers or silence < ASK_AFTER:
+            return
+        if not self._queries:
+            self._channel.send(Query())
+            self._queries.append(asyncio.get_running_loop().create_future())
+        if silence > self._patience:
+            self._counters.set_silent(True)
+            for receiver in list(self._receivers.values()):
+                receiver.fail(SilentEngineError())
+
+    async def load(self) -> Load:
+        """The engine's load now; the last that is known where it does not answer in time. Raises
+        EngineDeadError, and SilentEngineError where none is known."""
+        try:
+            return await self._ask(Query(), self._queries, LOAD_TIMEOUT)
+        except SilentEngineError:
+            if self._load is None:
+                raise
+            return self._load
+
+    async def flush(self) -> None:
+        """Have the engine forget its prefix cache. Raises as `order`."""
+        await self._ask(Query(flush=True), self._queries, ANSWER_TIMEOUT)
 
     async def order(self, order: Order) -> Done:
         """Have the engine do something else than answer requests. Raises EngineDeadError, and HttpError where
@@ -141,31 +174,42 @@ class EngineClient:
             raise SilentEngineError from None
 
     def submit(
-        self, prompt: NDArray[np.int32], params: SamplingParams, receiver: TokenReceiver, received: float
+        self,
+        prompt: NDArray[np.int32],
+        params: SamplingParams,
+        receiver: TokenReceiver,
+        received: float,
+        client: int = 0,
     ) -> int:
-        """Queue a prompt `[n]` of a request that arrived at `received` (monotonic, s).
+        """Queue a prompt `[n]` of a request of `client` that arrived at `received` (monotonic, s).
 
-        Returns the id to discard. Raises EngineDeadError.
+        Returns the id to discard. Raises EngineDeadError, SilentEngineError.
         """
         if not self.alive:
             raise EngineDeadError
+        if self.silent:
+            raise SilentEngineError
+        if not self._receivers:
+            self._heard = time.monotonic()  # until now it had nothing to say
         id, self._next_id = self._next_id, self._next_id + 1
         self._spinner.touch()
-        self._channel.send(Submit(id, prompt.tobytes(), params, time.monotonic()))
+        self._channel.send(Submit(id, prompt.tobytes(), params, time.monotonic(), client))
         self._receivers[id] = receiver
         self._count_inflight()
-        self._observer.submitted(id, len(prompt), received)
+        self._observer.submitted(id, len(prompt), received, client)
         return id
 
     @contextmanager
-    def reserve(self, answers: int) -> Iterator[None]:
-        """Count `answers` as in flight that are not submitted yet."""
+    def reserve(self, client: int, answers: int) -> Iterator[None]:
+        """Count `answers` of `client` as in flight that are not submitted yet."""
         self._reserved += answers
+        self._counters.add_waiting(client, answers, 0)
         self._count_inflight()
         try:
             yield
         finally:
             self._reserved -= answers
+            self._counters.add_waiting(client, -answers, 0)
             self._count_inflight()
 
     def _count_inflight(self) -> None:
@@ -175,11 +219,12 @@ class EngineClient:
         """Forget a request; nothing happens if it has ended."""
         if self._receivers.pop(id, None) is not None:
             self._count_inflight()
-            self._observer.discarded()
+            self._observer.discarded(id)
             if self.alive:
                 self._channel.send(Discard(id))
 
     def _on_message(self, message: FromEngine) -> None:
+        self._heard = time.monotonic()
         match message:
             case Tokens(ids, tokens, finished, begun):
                 for times in begun:
@@ -194,6 +239,8 @@ class EngineClient:
             case PackedLogprobs():
                 self._add_logprobs(message.logprobs)
             case Load():
+                self._load = message
+                self._counters.set_silent(False)
                 answer = self._queries.popleft()
                 if not answer.done():
                     answer.set_result(message)

@@ -34,6 +34,11 @@ MAX_HELD_BYTES = 512 << 20
 #: at all, and for one that was refused to read why.
 IDLE_TIMEOUT = RECEIVE_TIMEOUT = STALL_TIMEOUT = 60.0
 LINGER_TIMEOUT = 5.0
+#: Seconds for a client to take what waits for it, however often it reads a little: about 64 KiB of a stream,
+#: or a whole answer.
+DRAIN_TIMEOUT = 300.0
+#: Seconds after which it is looked whether a client that has sent everything is still there.
+PROBE_DELAYS = (0.05, 0.25)
 
 
 class Producer(Protocol):
@@ -47,6 +52,9 @@ class Producer(Protocol):
 
     def close(self) -> None:
         """The client has gone."""
+
+    def fail(self, error: HttpError) -> None:
+        """End the response with `error`."""
 
 
 Handler = Callable[[HttpRequest, "Connection"], Awaitable[Response | None]]
@@ -79,6 +87,11 @@ class Connections:
         most = max(self.all, key=lambda connection: connection.unsent, default=None)
         if most is not None and most.unsent:
             most.abort()
+
+    def end_answers(self, error: HttpError) -> None:
+        """Answer all that are still answered with `error`."""
+        for connection in list(self.all):
+            connection.interrupt(error)
 
     def stop(self) -> None:
         """Close connections as soon as each has its response."""
@@ -113,13 +126,21 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._producer: Producer | None = None
         self._paused = self._lingering = self._continuing = self._deaf = False
+        self._ended = self._streaming = False  # the client sends no more; the response's head is written
         self.unsent = 0  # bytes that count as held while the client does not read
         self._since = self._read = time.monotonic()
         self._unread = 0
+        self._behind_since = self._since
 
     @property
     def busy(self) -> bool:
         return self._request is not None
+
+    @property
+    def peer(self) -> str:
+        """The client's address; empty where there is none."""
+        name = self._transport.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) else ""
 
     @property
     def received(self) -> float:
@@ -155,6 +176,33 @@ class Connection(asyncio.Protocol):
         else:
             self._keep(data)
 
+    def eof_received(self) -> bool:
+        """The client sends no more. It may have left, or wait for its answers: then the connection stays."""
+        self._ended = True
+        if self._request is None and not self._rest and not self._waiting:
+            return False
+        self._see_whether_it_is_there()
+        return True
+
+    def _see_whether_it_is_there(self) -> None:
+        """To a client that has left, an interim response comes back as an error; others ignore it. A stream
+        needs none."""
+        request = self._request
+        if request is not None and request.chunked and not self._streaming:
+            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        for delay in PROBE_DELAYS:
+            asyncio.get_running_loop().call_later(delay, self._abort_if_gone)
+
+    def _abort_if_gone(self) -> None:
+        if self in self._connections.all and self._poll() & (select.POLLERR | select.POLLHUP):
+            self.abort()
+
+    def _poll(self) -> int:
+        """What the kernel knows of the connection."""
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket"), select.POLLRDHUP)
+        return sum(events for _, events in poll.poll(0))
+
     def pause_writing(self) -> None:
         self._paused, self._read = True, time.monotonic()
         self._count_unsent(self._transport.get_write_buffer_size())
@@ -162,7 +210,7 @@ class Connection(asyncio.Protocol):
             self._producer.pause()
 
     def resume_writing(self) -> None:
-        self._paused = False
+        self._paused, self._behind_since = False, time.monotonic()
         self._count_unsent(0)
         if self._producer is not None:
             self._producer.resume()
@@ -211,6 +259,8 @@ class Connection(asyncio.Protocol):
         if self._deaf and len(self._rest) <= MAX_PIPELINED_BYTES and not self._transport.is_closing():
             self._deaf = False
             self._transport.resume_reading()
+        if self._ended and not self.busy and not self._waiting and not self._rest and not self._lingering:
+            self._transport.close()
 
     def _take(self, request: HttpRequest) -> None:
         self._waiting.append(request)
@@ -238,7 +288,7 @@ class Connection(asyncio.Protocol):
         except HttpError as error:
             response = self._connections.error_response(error)
         except Exception:
-            log.exception("%s %s", request.method, request.path)
+            log.exception("%s %.200r (request %s)", request.method, request.path, request.id)
             response = self._connections.error_response(InternalError())
         self._task = None
         if response is not None:
@@ -248,7 +298,7 @@ class Connection(asyncio.Protocol):
         request, self._producer = self._request, None
         assert request is not None
         self._account.hold(-request.held)
-        self._request, self._since = None, time.monotonic()
+        self._request, self._since, self._streaming = None, time.monotonic(), False
         if not request.keep_alive or self._connections.stopping:
             self._transport.close()
         else:
@@ -258,7 +308,10 @@ class Connection(asyncio.Protocol):
         """Answer what cannot be read on from; drop what still comes, so that the client can read why."""
         self._lingering, self._since = True, time.monotonic()
         self._write(writer.whole(self._connections.error_response(error), keep_alive=False, with_body=True))
-        self._transport.write_eof()
+        if self._ended:
+            self._transport.close()
+        else:
+            self._transport.write_eof()
 
     # What handlers and answers call.
 
@@ -274,15 +327,29 @@ class Connection(asyncio.Protocol):
         if request is None or self._transport.is_closing():
             return
         keep_alive = request.keep_alive and not self._connections.stopping
-        self._write(writer.whole(response, keep_alive=keep_alive, with_body=request.method != "HEAD"))
+        with_body = request.method != "HEAD"
+        self._write(writer.whole(response, keep_alive=keep_alive, with_body=with_body, request_id=request.id))
         self._done()
+
+    def interrupt(self, error: HttpError) -> None:
+        """End the response that is being made with `error`."""
+        if self._producer is not None:
+            self._producer.fail(error)
+        elif self._request is not None:
+            if self._task is not None:
+                self._task.cancel()
+                self._task = None
+            self.respond(self._connections.error_response(error))
 
     def begin_stream(self) -> Callable[[bytes], None]:
         """Start an event stream. Returns the function that writes a piece of it."""
         request = self._request
         assert request is not None
         request.keep_alive &= request.chunked  # without chunks, the stream ends with the connection
-        self._write(writer.stream_head(keep_alive=request.keep_alive, chunked=request.chunked))
+        self._streaming = True
+        self._write(
+            writer.stream_head(keep_alive=request.keep_alive, chunked=request.chunked, request_id=request.id)
+        )
         return self._write_chunk if request.chunked else self._write
 
     def _write_chunk(self, data: bytes) -> None:
@@ -300,10 +367,18 @@ class Connection(asyncio.Protocol):
         unread = self._count_unread()
         if unread < self._unread:
             self._read = now
+        if not self._unread:
+            self._behind_since = now
         self._unread = unread
         if self._paused:
             self._count_unsent(self._transport.get_write_buffer_size())
-        if self._deaf and self._client_has_left():
+        if unread and now - self._behind_since > DRAIN_TIMEOUT:
+            self.abort()
+            return
+        if self._deaf and not self._ended and self._poll() & select.POLLRDHUP:
+            self._ended = True
+            self._see_whether_it_is_there()
+        elif self._ended and (self._poll() & (select.POLLERR | select.POLLHUP) or self._cannot_be_asked):
             self.abort()
             return
         receiving = self._request is None and self._parser.receiving and not self._lingering
@@ -324,11 +399,11 @@ class Connection(asyncio.Protocol):
         else:
             self.abort()
 
-    def _client_has_left(self) -> bool:
-        """Its end of the connection is closed; asked for where nothing is read that would show it."""
-        poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket"), select.POLLRDHUP)
-        return bool(poll.poll(0))
+    @property
+    def _cannot_be_asked(self) -> bool:
+        """Whether nothing would show that the client has left before its answer is made: HTTP/1.0 has no
+        interim responses."""
+        return self._request is not None and not self._request.chunked and not self._streaming
 
     def _count_unread(self) -> int:
         """Bytes that the client has yet to take: here, and in the kernel, which takes more only now and then;

@@ -6,20 +6,26 @@ from collections.abc import Mapping
 
 
 class HttpError(Exception):
-    """A request that is answered with an error; `param` says which field is wrong."""
+    """A request that is answered with an error; `param` says which field is wrong, `code` in one of OpenAI's
+    words what with it."""
 
     def __init__(
-        self, status: int, message: str, param: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.param, self.headers = status, param, headers or {}
+        self.status, self.param, self.code, self.headers = status, param, code, headers or {}
 
 
 class BadRequestError(HttpError):
     """Refused with 400; the message says why, `param` where."""
 
-    def __init__(self, message: str, param: str | None = None) -> None:
-        super().__init__(400, message, param)
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(400, message, param, code)
 
 
 class InternalError(HttpError):

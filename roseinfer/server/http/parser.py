@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,13 +21,16 @@ MAX_HEADERS = 128
 MAX_TRAILER_BYTES = 8 << 10
 #: Bytes that are parsed at a time: limits are seen between two slices, and so is the end of a request.
 SLICE = 16 << 10
+#: What a client may name its request.
+_REQUEST_ID = re.compile(rb"[\w.:/+=@-]{1,128}", re.ASCII)
 
 
 @dataclass(slots=True)
 class HttpRequest:
     """A request as it came, at the monotonic time `received` (s); header names are in lower case.
 
-    `held`: bytes of it that count as held. With a `refusal`, its body was dropped.
+    `id`: the client's own, or a new one. `chunked`: the client knows HTTP/1.1, and so chunks. `held`: bytes
+    of it that count as held. With a `refusal`, its body was dropped.
     """
 
     method: str
@@ -37,6 +42,7 @@ class HttpRequest:
     received: float = 0.0
     held: int = 0
     refusal: HttpError | None = None
+    id: str = ""
 
     def take_body(self) -> bytearray:
         """The body, which is then the caller's alone."""
@@ -89,6 +95,8 @@ class RequestParser:
         self._head_bytes += size
         self._framing += size
         self._outside += size
+        if not self.receiving and data.count(b" ", 0, data.find(b"\n") % (size + 1)) > 2:
+            raise HttpError(400, "this is no HTTP request: its first line has more than two spaces")
         try:
             while data:
                 data = self._parse(data)
@@ -155,6 +163,7 @@ class RequestParser:
             headers=headers,
             keep_alive=self._parser.should_keep_alive(),
             chunked=version != "1.0",
+            id=_request_id(headers.get(b"x-request-id", b"")),
         )
         length = int(headers.get(b"content-length", b"0"))
         self._check_body(length)
@@ -165,7 +174,7 @@ class RequestParser:
         if request.chunked and headers.get(b"expect", b"").lower() == b"100-continue":
             if request.refusal is not None:
                 refusal = request.refusal
-                raise HttpError(refusal.status, str(refusal), refusal.param, refusal.headers)
+                raise HttpError(refusal.status, str(refusal), refusal.param, refusal.code, refusal.headers)
             self._on_expect()
 
     def on_body(self, body: bytes) -> None:
@@ -196,3 +205,7 @@ class RequestParser:
     def _check_body(self, size: int) -> None:
         if size > MAX_BODY_BYTES:
             raise HttpError(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+
+
+def _request_id(given: bytes) -> str:
+    return given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex

@@ -21,24 +21,27 @@ _STREAM_HEAD = (
 )
 
 
-def whole(response: Response, *, keep_alive: bool, with_body: bool) -> bytes:
+def whole(response: Response, *, keep_alive: bool, with_body: bool, request_id: str = "") -> bytes:
     """A whole response."""
     headers = {"content-length": str(len(response.body)), **response.headers}
     if response.body:
         headers["content-type"] = response.content_type
     if not keep_alive:
         headers["connection"] = "close"
+    if request_id:
+        headers["x-request-id"] = request_id
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     status = b"HTTP/1.1 %d %b\r\n" % (response.status, _REASONS[response.status])
     body = response.body if with_body else b""
     return b"".join((status, _date(), lines.encode("latin-1"), b"\r\n", body))
 
 
-def stream_head(*, keep_alive: bool, chunked: bool) -> bytes:
+def stream_head(*, keep_alive: bool, chunked: bool, request_id: str) -> bytes:
     """The head of a stream's response."""
     close = b"" if keep_alive else b"connection: close\r\n"
     framing = b"transfer-encoding: chunked\r\n" if chunked else b""
-    return _STREAM_HEAD + _date() + close + framing + b"\r\n"
+    id = b"x-request-id: %b\r\n" % request_id.encode()
+    return _STREAM_HEAD + _date() + id + close + framing + b"\r\n"
 
 
 def _date() -> bytes:

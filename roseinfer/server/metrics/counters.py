@@ -27,10 +27,14 @@ HISTOGRAMS = {
     "queue_wait": "From submission to the engine to admission.",
     "prefill": "From admission to the first token.",
 }
-_INFLIGHT, _CLOSED, _FIRST_COUNT = range(3)
+_INFLIGHT, _CLOSED, _SILENT, _WAITING, _WAITING_TOKENS, _FIRST_COUNT = range(6)
 _FIRST_HISTOGRAM = _FIRST_COUNT + len(COUNTS)
 _BUCKETS = len(BOUNDS) + 1
-_WIDTH = _FIRST_HISTOGRAM + len(HISTOGRAMS) * (_BUCKETS + 1)
+_FIRST_CLIENT = _FIRST_HISTOGRAM + len(HISTOGRAMS) * (_BUCKETS + 1)
+#: Clients are counted by a hash: who shares a place with another shares its part (McKenney 1990).
+_PLACES = 1024
+_WIDTH = _FIRST_CLIENT + 2 * _PLACES
+_SALT = 16
 
 
 class Counters:
@@ -38,7 +42,11 @@ class Counters:
 
     def __init__(self, fd: int, front_ends: int, own: int) -> None:
         self.fd = fd
-        self._table = np.frombuffer(mmap.mmap(fd, front_ends * _WIDTH * 8)).reshape(front_ends, _WIDTH)
+        size = front_ends * _WIDTH * 8
+        memory = mmap.mmap(fd, size + _SALT)
+        #: The same random bytes in all front ends.
+        self.salt = memory[size:]
+        self._table = np.frombuffer(memory, count=front_ends * _WIDTH).reshape(front_ends, _WIDTH)
         self._own = self._table[own]
         self._column = {name: _FIRST_COUNT + index for index, name in enumerate(COUNTS)}
         for index, name in enumerate(HISTOGRAMS):
@@ -48,13 +56,29 @@ class Counters:
     def create(cls, front_ends: int) -> Counters:
         """For the first front end; the others open its descriptor."""
         fd = os.memfd_create("roseinfer-counters")
-        os.ftruncate(fd, front_ends * _WIDTH * 8)
+        os.ftruncate(fd, front_ends * _WIDTH * 8 + _SALT)
+        os.pwrite(fd, os.urandom(_SALT), front_ends * _WIDTH * 8)
         return cls(fd, front_ends, 0)
 
     @property
     def inflight(self) -> int:
         """Answers in flight, in all front ends."""
         return int(self._table[:, _INFLIGHT].sum())
+
+    @property
+    def silent(self) -> bool:
+        """Whether a front end waits for the engine, which has given no sign of life for too long."""
+        return bool(self._table[:, _SILENT].any())
+
+    def set_silent(self, silent: bool) -> None:
+        self._own[_SILENT] = silent
+
+    def waiting(self, client: int) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Answers without a first token, and the tokens of their prompts: of `client`, and of all clients."""
+        place = _FIRST_CLIENT + 2 * (client % _PLACES)
+        answers, tokens = self._table[:, place : place + 2].sum(0).tolist()
+        all_answers, all_tokens = self._table[:, _WAITING : _WAITING_TOKENS + 1].sum(0).tolist()
+        return (answers, tokens), (all_answers, all_tokens)
 
     def closed(self) -> list[int]:
         """Connections that each front end has had and closed."""
@@ -69,6 +93,13 @@ class Counters:
         start = self._column[name]
         *buckets, total = self._table[:, start : start + _BUCKETS + 1].sum(0).tolist()
         return buckets, total
+
+    def add_waiting(self, client: int, answers: int, tokens: int) -> None:
+        """`answers` more of `client` wait, with prompts of `tokens` together; fewer where negative."""
+        place = _FIRST_CLIENT + 2 * (client % _PLACES)
+        for first in (_WAITING, place):
+            self._own[first] += answers
+            self._own[first + 1] += tokens
 
     def set_inflight(self, count: int) -> None:
         self._own[_INFLIGHT] = count

@@ -34,6 +34,7 @@ class _Metrics(Collector):
             ("waiting", "Requests that wait to be admitted.", load.waiting),
             ("kv_usage", "Share of the KV cache's blocks that are in use.", load.kv_usage),
             ("prefix_hit_rate", "Share of prompt tokens that were in the prefix cache.", load.hit_rate),
+            ("engine_silent", "1 while the engine has work and gives no sign of life.", counters.silent),
             ("inflight", "Answers in flight in the front ends.", counters.inflight),
         ):
             yield GaugeMetricFamily(f"roseinfer_{name}", about, value)

@@ -22,10 +22,13 @@ class Observer:
         self._counters = counters
         self._last = np.zeros(_SLOTS)  # monotonic (s); of a request without a token: its arrival
         self._tokens = np.zeros(_SLOTS, dtype=np.int64)
+        self._waiting: dict[int, tuple[int, int]] = {}  # client and prompt tokens of each without a token
 
-    def submitted(self, id: int, prompt_tokens: int, received: float) -> None:
-        """An answer was asked for by a request that arrived at `received`."""
+    def submitted(self, id: int, prompt_tokens: int, received: float, client: int) -> None:
+        """An answer was asked for by a request of `client` that arrived at `received`."""
         self._last[id % _SLOTS], self._tokens[id % _SLOTS] = received, 0
+        self._waiting[id] = client, prompt_tokens
+        self._counters.add_waiting(client, 1, prompt_tokens)
         self._counters.add("prompt_tokens", prompt_tokens)
 
     def step(self, ids: NDArray[np.int64], finished: Sequence[Finished]) -> None:
@@ -39,6 +42,8 @@ class Observer:
         if first.any():
             counters.observe("time_to_first_token", gaps[first])
             gaps = gaps[~first]
+            for id in ids[first].tolist():
+                self._waits_no_more(id)
         counters.observe("inter_token_latency", gaps)
         if finished:
             self._ended(finished)
@@ -52,6 +57,13 @@ class Observer:
         generation = np.array([end.generation for end in finished])
         counters.observe("time_per_output_token", generation[later > 0] / later[later > 0])
 
-    def discarded(self) -> None:
+    def discarded(self, id: int) -> None:
         """An answer was given up."""
+        self._waits_no_more(id)
         self._counters.add("discarded", 1)
+
+    def _waits_no_more(self, id: int) -> None:
+        waited = self._waiting.pop(id, None)
+        if waited is not None:
+            client, prompt_tokens = waited
+            self._counters.add_waiting(client, -1, -prompt_tokens)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from roseinfer.request.logprobs import TokenLogprobs
-from roseinfer.request.params import Finished
+from roseinfer.request.params import Finished, FinishReason
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.openai.backend import Backend
 from roseinfer.server.openai.generation import Generation
@@ -28,8 +28,8 @@ class Choice:
     """
 
     __slots__ = (
-        "_begun", "_first_token", "_ids", "_logprobs", "_min_tokens", "_on_end", "_on_error", "_stops",
-        "_text", "_texts", "_with_ids", "index", "tokens",
+        "_begun", "_first_token", "_ids", "_logprobs", "_min_tokens", "_on_end", "_on_error", "_stop_tokens",
+        "_stops", "_text", "_texts", "_with_ids", "index", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,7 @@ class Choice:
         params = generation.params
         self._text, self._stops = backend.detokenizer(), StopStrings(generation.stops)
         self._min_tokens, self._with_ids = params.min_tokens, generation.with_ids
+        self._stop_tokens = params.stop_token_ids
         count = params.logprobs
         self._logprobs = None if count is None else ChoiceLogprobs(form, count, backend.names())
         self.tokens = 0
@@ -91,7 +92,8 @@ class Choice:
         """Keep what `token` adds. Returns the finish reason when it is the last: `stop` before the engine's
         end where a stop string was found."""
         self.tokens += 1
-        text = self._text.push(token)
+        stopped = end is not None and end.reason is FinishReason.STOP and token in self._stop_tokens
+        text = "" if stopped else self._text.push(token)  # as that of end-of-text
         if self._logprobs is not None:
             self._logprobs.extend(text)
         shown = self._stops.push(text) if self.tokens > self._min_tokens else text

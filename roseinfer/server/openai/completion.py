@@ -38,20 +38,22 @@ class Completion:
         self._format, self._tokenize = format, tokenize
         self._choices: list[Choice] = []
         self._ids: list[int] = []  # the engine's, of each choice
+        self._n = 1
         self._open = 0  # choices that have not ended
         self._prompt_tokens = self._cached_tokens = 0
         self._ended_tokens = 0  # of the choices that are forgotten
         self._bodies: list[ChoiceBody] = []
 
-    def start(self, generation: Generation, prompts: list[NDArray[np.int32]]) -> None:
-        """Ask the engine for every choice; what it makes answers the connection's request."""
+    def start(self, generation: Generation, prompts: list[NDArray[np.int32]], client: int = 0) -> None:
+        """Ask the engine for every choice, for `client`; what it makes answers the connection's request."""
         self._prompt_tokens = sum(map(len, prompts))
-        self._open = len(prompts) * generation.n
+        self._n, self._open = generation.n, len(prompts) * generation.n
         for index in range(self._open):
             choice = self._choice(index, generation)
             self._choices.append(choice)
             prompt, params = prompts[index // generation.n], generation.params_of(index)
-            self._ids.append(self._backend.engine.submit(prompt, params, choice, self._connection.received))
+            received = self._connection.received
+            self._ids.append(self._backend.engine.submit(prompt, params, choice, received, client))
         self._connection.answer_with(self)
 
     def _choice(self, index: int, generation: Generation) -> Choice:
@@ -95,7 +97,7 @@ class Completion:
             end = choice.stopped()
         body = choice.take(reason)
         if end is not None:
-            if choice.index % self._request.n == 0:  # a prompt counts once
+            if choice.index % self._n == 0:  # a prompt counts once
                 self._cached_tokens += end.cached_tokens
             if self._request.return_metrics:
                 body.metrics = Metrics.of(self._tokenize, end)

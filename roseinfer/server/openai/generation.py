@@ -11,15 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roseinfer.request.limits import Limits
-from roseinfer.request.params import MAX_TOKENS, RequestError, SamplingParams
+from roseinfer.request.params import CONTEXT_LENGTH_EXCEEDED, MAX_TOKENS, RequestError, SamplingParams
 from roseinfer.server.http.errors import BadRequestError
-from roseinfer.server.openai.requests import ChatRequest, CompletionRequest, GenerationRequest, Message
+from roseinfer.server.openai.other_fields import refuse_unsupported
+from roseinfer.server.openai.requests import (
+    MAX_CHOICES,
+    MAX_STOP_CHARACTERS,
+    MAX_STOPS,
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    Message,
+)
 from roseinfer.tokenizer.chat import ChatError, ChatTemplate
 
-MAX_CHOICES = 128
-MAX_STOPS = 64
-#: Every token is compared with them, in time that grows with the square of their length.
-MAX_STOP_CHARACTERS = 256
 PROMPT_KINDS = "prompt must be text, token ids, or lists of either"
 #: OpenAI's own default for completions.
 DEFAULT_MAX_TOKENS = 16
@@ -56,29 +61,28 @@ class Generation:
             if self.fills_context:
                 params = msgspec.structs.replace(self.params, max_tokens=max(limits.left(len(prompts[0])), 1))
                 generation = replace(self, params=params, fills_context=False)
+            limits.check_ids(generation.params)
             for prompt in prompts:
                 limits.check(prompt, generation.params.max_tokens)
         except RequestError as error:
-            raise BadRequestError(str(error), error.field) from None
+            raise BadRequestError(str(error), error.field, error.code) from None
         return generation
 
 
 def from_completion(request: CompletionRequest, max_model_len: int) -> Generation:
     """What `request` asks for. Raises BadRequestError for what is wrong or not supported."""
-    _refuse(
-        echo=request.echo,
-        suffix=request.suffix,
-        best_of=request.best_of not in (None, request.n),
-    )
-    max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    _refuse(echo=request.echo)
+    limit = _limit(request)
+    max_tokens = DEFAULT_MAX_TOKENS if limit is None else limit
     prompts = _prompts(request.prompt, max_model_len)
-    return _generation(request, max_tokens, prompts, logprobs=request.logprobs)
+    special_tokens = request.add_special_tokens is not False
+    return _generation(request, max_tokens, prompts, special_tokens=special_tokens, logprobs=request.logprobs)
 
 
 def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation:
     """The same for a chat: its messages become the prompt through the model's template."""
     _refuse(
-        tools=request.tools,
+        tools=request.tools and request.tool_choice != "none",
         response_format=(request.response_format or {}).get("type", "text") != "text",
     )
     if template is None:
@@ -89,9 +93,8 @@ def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation
         prompt = template.render([_turn(message) for message in request.messages])
     except ChatError as error:
         raise BadRequestError(str(error), "messages") from None
-    limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     return _generation(
-        request, limit, (prompt,), special_tokens=False,
+        request, _limit(request), (prompt,), special_tokens=bool(request.add_special_tokens),
         logprobs=_chat_logprobs(request), logprobs_field="top_logprobs",
     )  # fmt: skip
 
@@ -103,6 +106,11 @@ def _chat_logprobs(request: ChatRequest) -> int | None:
     return (request.top_logprobs or 0) if request.logprobs else None
 
 
+def _limit(request: GenerationRequest) -> int | None:
+    """How many tokens an answer may have; OpenAI has two names for it."""
+    return request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
+
+
 def _generation(
     request: GenerationRequest,
     max_tokens: int | None,
@@ -112,17 +120,11 @@ def _generation(
     logprobs: int | None,
     logprobs_field: str = "logprobs",
 ) -> Generation:
-    _refuse(
-        presence_penalty=request.presence_penalty,
-        frequency_penalty=request.frequency_penalty,
-        logit_bias=request.logit_bias,
-        repetition_penalty=request.repetition_penalty not in (None, 1.0),
-        min_p=request.min_p,
-        stop_token_ids=request.stop_token_ids,
-    )
-    if not 1 <= request.n <= MAX_CHOICES:
+    refuse_unsupported(request)
+    n = 1 if request.n is None else request.n
+    if not 1 <= n <= MAX_CHOICES:
         raise BadRequestError(f"n must be from 1 to {MAX_CHOICES}", "n")
-    if len(prompts) * request.n > MAX_CHOICES:
+    if len(prompts) * n > MAX_CHOICES:
         raise BadRequestError(f"more than {MAX_CHOICES} answers in one request", "prompt")
     stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
     if len(stops) > MAX_STOPS:
@@ -134,28 +136,44 @@ def _generation(
     try:
         params = SamplingParams(
             max_tokens=MAX_TOKENS if max_tokens is None else max_tokens,
-            min_tokens=request.min_tokens,
-            temperature=1.0 if request.temperature is None else request.temperature,
-            top_k=max(request.top_k or 0, 0),
-            top_p=1.0 if request.top_p is None else request.top_p,
+            min_tokens=request.min_tokens or 0,
+            temperature=_or(request.temperature, 1.0),
+            top_k=0 if request.top_k in (None, -1) else request.top_k,
+            top_p=_or(request.top_p, 1.0),
             seed=secrets.randbits(64) if request.seed is None else request.seed % 2**64,
-            ignore_eos=request.ignore_eos,
+            ignore_eos=bool(request.ignore_eos),
             logprobs=logprobs,
             stops=bool(stops),
+            min_p=_or(request.min_p, 0.0),
+            repetition_penalty=_or(request.repetition_penalty, 1.0),
+            presence_penalty=_or(request.presence_penalty, 0.0),
+            frequency_penalty=_or(request.frequency_penalty, 0.0),
+            logit_bias=_biases(request.logit_bias or {}),
+            stop_token_ids=tuple(request.stop_token_ids or ()),
         )
     except RequestError as error:
         field = logprobs_field if error.field == "logprobs" else error.field
         raise BadRequestError(str(error), field) from None
-    return Generation(
-        prompts, params, request.n, stops, request.return_token_ids, special_tokens, max_tokens is None
-    )
+    with_ids = bool(request.return_token_ids)
+    return Generation(prompts, params, n, stops, with_ids, special_tokens, max_tokens is None)
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    try:
+        return tuple((int(token), bias) for token, bias in given.items())
+    except ValueError:
+        raise BadRequestError("logit_bias must have token ids as its keys", "logit_bias") from None
 
 
 def _refuse(**asked: object) -> None:
     """Raise for what was asked for and is not there."""
     for name, value in asked.items():
         if value:
-            raise BadRequestError(f"{name} is not supported", name)
+            raise BadRequestError(f"{name} is not supported", name, "unsupported_parameter")
 
 
 def _prompts(prompt: str | list[Any], most: int) -> tuple[str | NDArray[np.int32], ...]:
@@ -185,7 +203,8 @@ def _token_ids(ids: list[Any], most: int) -> NDArray[np.int32]:
 
 def too_long(most: int) -> BadRequestError:
     """A prompt that the context of `most` tokens does not hold."""
-    return BadRequestError(f"the prompt is longer than the context of {most} tokens", "prompt")
+    message = f"This model's maximum context length is {most} tokens. However, the prompt is longer."
+    return BadRequestError(message, "prompt", CONTEXT_LENGTH_EXCEEDED)
 
 
 def _turn(message: Message) -> dict[str, str]:

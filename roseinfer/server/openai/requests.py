@@ -2,57 +2,87 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from roseinfer.ipc.messages import MAX_PROFILE_STEPS
+from roseinfer.request.params import (
+    MAX_BIASED,
+    MAX_LOGPROBS,
+    MAX_PENALTY,
+    MAX_REPETITION_PENALTY,
+    MAX_STOP_TOKENS,
+    MAX_TEMPERATURE,
+    MAX_TOKENS,
+)
 from roseinfer.server.http.errors import BadRequestError
+from roseinfer.server.openai.other_fields import OtherFields
 
 T = TypeVar("T")
+
+MAX_CHOICES = 128
+MAX_STOPS = 64
+#: Every token is compared with them, in time that grows with the square of their length.
+MAX_STOP_CHARACTERS = 256
+
+
+def _stated(**schema: object) -> msgspec.Meta:
+    """Bounds for the OpenAPI document; a Generation enforces them, in words."""
+    return msgspec.Meta(extra_json_schema=schema)
+
+
+Penalty = Annotated[float, _stated(minimum=-MAX_PENALTY, maximum=MAX_PENALTY)]
+Length = Annotated[int, _stated(minimum=1, maximum=MAX_TOKENS)]
+Stop = Annotated[str, _stated(minLength=1, maxLength=MAX_STOP_CHARACTERS)]
+Stops = Annotated[list[Stop], _stated(maxItems=MAX_STOPS)]
+Likeliest = Annotated[int, _stated(minimum=0, maximum=MAX_LOGPROBS)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
     """Which usage a stream carries: at its end, or in every chunk."""
 
-    include_usage: bool = False
-    continuous_usage_stats: bool = False
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
 
 
-class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What completions and chats have in common. `return_token_ids` and `return_metrics` add fields to the
-    answer."""
+class GenerationRequest(OtherFields, frozen=True, kw_only=True):  # type: ignore[misc, valid-type]
+    """What completions and chats have in common; null is the default everywhere, and top_k -1 is 0.
+    `return_token_ids` and `return_metrics` add fields to the answer."""
 
     model: str | None = None
-    max_tokens: int | None = None
-    min_tokens: int = 0
-    temperature: float | None = 1.0
-    top_p: float | None = 1.0
-    top_k: int | None = 0
+    max_tokens: Length | None = None
+    max_completion_tokens: Length | None = None
+    min_tokens: Annotated[int, _stated(minimum=0)] | None = None
+    temperature: Annotated[float, _stated(minimum=0, maximum=MAX_TEMPERATURE)] | None = None
+    top_p: Annotated[float, _stated(exclusiveMinimum=0, maximum=1)] | None = None
+    top_k: Annotated[int, _stated(minimum=-1)] | None = None
+    min_p: Annotated[float, _stated(minimum=0, maximum=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: (
+        Annotated[float, _stated(exclusiveMinimum=0, maximum=MAX_REPETITION_PENALTY)] | None
+    ) = None
+    logit_bias: Annotated[dict[str, float], _stated(maxProperties=MAX_BIASED)] | None = None
     seed: int | None = None
-    n: int = 1
-    stop: str | list[str] | None = None
-    ignore_eos: bool = False
-    stream: bool | None = False
+    n: Annotated[int, _stated(minimum=1, maximum=MAX_CHOICES)] | None = None
+    stop: Stop | Stops | None = None
+    stop_token_ids: Annotated[list[int], _stated(maxItems=MAX_STOP_TOKENS)] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
-    return_token_ids: bool = False
-    return_metrics: bool = False
-    presence_penalty: float | None = 0.0
-    frequency_penalty: float | None = 0.0
-    logit_bias: dict[str, float] | None = None
-    repetition_penalty: float | None = 1.0
-    min_p: float | None = 0.0
-    stop_token_ids: list[int] | None = None
+    return_token_ids: bool | None = None
+    return_metrics: bool | None = None
+    add_special_tokens: bool | None = None
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     """`POST /v1/completions`."""
 
     prompt: str | list[Any]
-    echo: bool | None = False
-    suffix: str | None = None
-    logprobs: int | None = None
-    best_of: int | None = None
+    echo: bool | None = None
+    logprobs: Likeliest | None = None
 
 
 class TextPart(msgspec.Struct, frozen=True):
@@ -71,12 +101,12 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
-    """`POST /v1/chat/completions`. Without a limit, an answer may fill the context."""
+    """`POST /v1/chat/completions`. Without a limit, an answer may fill the context. Tools are not called:
+    they are taken where `tool_choice` is "none"."""
 
     messages: list[Message]
-    max_completion_tokens: int | None = None
-    logprobs: bool | None = False
-    top_logprobs: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: Likeliest | None = None
     tools: list[Any] | None = None
     response_format: dict[str, Any] | None = None
 
@@ -90,9 +120,20 @@ class ProfileRequest(msgspec.Struct, frozen=True):
     with_stack: bool = False
 
 
+#: What msgspec says of a field that is not known, and where a value is wrong.
+_UNKNOWN, _PLACE = re.compile(r"unknown field `(\w+)`$"), re.compile(r" - at `\$\.(\w+)")
+
+
 def parse(body: bytes | bytearray, kind: type[T]) -> T:
     """The request in `body`. Raises BadRequestError."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequestError(f"the body is not a valid request: {error}") from None
+        said = str(error)
+        if unknown := _UNKNOWN.search(said):
+            name = unknown[1]
+            message = f"unrecognized request argument: {name}"
+            raise BadRequestError(message, name, "unknown_parameter") from None
+        place = _PLACE.search(said)
+        message = f"the body is not a valid request: {said}"
+        raise BadRequestError(message, place and place[1]) from None

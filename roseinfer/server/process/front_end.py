@@ -28,17 +28,20 @@ from roseinfer.server.config import ServerConfig
 from roseinfer.server.engine_client import EngineClient
 from roseinfer.server.http.budget import Budget
 from roseinfer.server.http.connection import Connection, Connections
-from roseinfer.server.http.errors import EngineDeadError
+from roseinfer.server.http.errors import EngineDeadError, HttpError
 from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.openai.backend import Backend
 from roseinfer.server.openai.errors import error_response
 from roseinfer.server.openai.large_bodies import LargeBodies
+from roseinfer.server.queue_limits import QueueLimits
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 from roseinfer.tracing.spans import span
 
-#: Seconds that answers in flight get when the server stops.
-GRACE = 1.0
+log = logging.getLogger(__name__)
+
+#: Seconds for clients to read the errors of answers that a server that stops has ended.
+FLUSH = 1.0
 #: Seconds between looks for connections that take too long.
 SWEEP = 1.0
 
@@ -48,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     server: ServerConfig
     model: str
+    created: int  # when the server was started, seconds since the epoch
 
 
 class FrontEnd:
@@ -63,19 +67,23 @@ class FrontEnd:
         on_death: Callable[[], None],
     ) -> None:
         server = settings.server
-        self.engine = EngineClient(channel, index, counters, on_death)
+        self.engine = EngineClient(channel, index, counters, on_death, server.stall_seconds)
+        self._grace = server.grace_seconds
+        self.hurry = asyncio.Event()  # set: no answer gets more time
         tokenizer = load_tokenizer(settings.model)
         template = ChatTemplate.load(model_folder(settings.model))
         name = server.served_model_name or settings.model
         backend = Backend(self.engine, tokenizer, name, server.stream_interval, template)
         self._large_bodies = LargeBodies(settings.model)
-        app = App(
+        self._app = app = App(
             backend,
             counters,
-            access=Access(keys, server.allowed_host or ()),
+            access=Access(keys, server.allowed_host or (), counters.salt),
             max_inflight=server.max_inflight_requests,
+            queue=QueueLimits(counters, server.max_waiting_requests, server.max_waiting_tokens),
             tokenize_threads=server.tokenize_threads if server.mp_async_admit else 0,
             large_bodies=self._large_bodies,
+            created=settings.created,
             profile_dir=None if server.profile_dir is None else Path(server.profile_dir).resolve(),
         )
         self._detokenizer = backend.detokenizer
@@ -103,6 +111,11 @@ class FrontEnd:
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)
 
+    def lost(self) -> None:
+        """A connection could not be taken."""
+        log.error("a connection was dropped: this process has no descriptor left; raise `ulimit -n`")
+        self._connections.on_close()
+
     async def _connect(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         try:
@@ -113,13 +126,20 @@ class FrontEnd:
 
     def _sweep(self) -> None:
         self._connections.sweep()
+        self.engine.watch()
         asyncio.get_running_loop().call_later(SWEEP, self._sweep)
 
     async def stop(self) -> None:
-        """Let answers in flight end, for a moment, then close every connection."""
+        """Give answers time to end, then end them with an error, and close every connection."""
+        self._app.stopping = True
         self._connections.stop()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._connections.none_left.wait(), GRACE)
+        none_left = asyncio.ensure_future(self._connections.none_left.wait())
+        hurry = asyncio.ensure_future(self.hurry.wait())
+        await asyncio.wait((none_left, hurry), timeout=self._grace, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        self._connections.end_answers(HttpError(503, "the server is stopping"))
+        await asyncio.wait((none_left,), timeout=FLUSH)
+        none_left.cancel()
         for connection in list(self._connections.all):
             connection.abort()
         self._large_bodies.stop()
@@ -134,6 +154,9 @@ async def _serve(front_end: FrontEnd, handover: socket.socket, ended: asyncio.Ev
                 if not data:
                     ended.set()
                     return
+                if not descriptors:  # the kernel has closed it
+                    front_end.lost()
+                    continue
                 front_end.adopt(socket.socket(fileno=descriptors[0]))
 
     handover.setblocking(False)
@@ -158,7 +181,8 @@ async def _main(index: int, engine: int, handover: int, counters: int, settings:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent says when to stop
+        signal.signal(number, signal.SIG_IGN)
     index, engine, handover, counters = map(int, sys.argv[1:5])
     settings = msgspec.json.decode(sys.argv[5], type=Settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -49,14 +50,32 @@ class FrontEnds:
 
     def stop(self) -> None:
         """Ask all to end, wait until they have, and kill those that do not."""
-        self.ask_to_stop()
+        for handover in self.handovers:
+            handover.close()
         for child in self.children:
             child.wait_or_kill()
 
     def ask_to_stop(self) -> None:
-        """Have each end once its answers in flight have, or after a moment."""
+        """Have each end once its answers in flight have, or when their time is over."""
         for handover in self.handovers:
-            handover.close()
+            asyncio.get_running_loop().remove_reader(handover)
+            with contextlib.suppress(OSError):  # it has ended
+                handover.shutdown(socket.SHUT_WR)
+
+    async def ended(self, seconds: float) -> None:
+        """Wait until all have ended that were asked to, or for `seconds`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                for handover in self.handovers:
+                    handover.setblocking(False)
+                    with contextlib.suppress(OSError):
+                        while await asyncio.get_running_loop().sock_recv(handover, 1):
+                            pass
+
+    def kill(self) -> None:
+        """End all at once."""
+        for child in self.children:
+            child.kill()
 
     async def ready(self, on_death: Callable[[int], None]) -> None:
         """Wait until all take connections; `on_death` is called with the index of one that ends."""

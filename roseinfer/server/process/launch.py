@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import time
 
 import msgspec
 
@@ -30,7 +31,7 @@ def launch(engine: EngineConfig, server: ServerConfig, module: str = "roseinfer.
             from roseinfer.server.process.serve import serve
 
             counters = Counters.create(front_ends)
-            settings = Settings(server, engine.model)
+            settings = Settings(server, engine.model, int(time.time()))
             channels = process.sockets[1:]
             with FrontEnds(msgspec.json.encode(settings), keys, channels, counters) as others:
                 return serve(process, others, listener, counters, settings, keys)

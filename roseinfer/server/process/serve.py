@@ -20,6 +20,9 @@ from roseinfer.server.process.front_end import FrontEnd, Settings
 from roseinfer.server.process.front_ends import Dispatcher, FrontEnds
 from roseinfer.server.process.listen import listen
 
+#: Seconds for front ends to end, beyond the time that answers have.
+SLACK = 3.0
+
 log = logging.getLogger(__name__)
 
 
@@ -50,10 +53,14 @@ async def _serve(
 ) -> int:
     loop = asyncio.get_running_loop()
     died: asyncio.Future[tuple[str, Child] | None] = loop.create_future()
+    front_end: FrontEnd | None = None
 
     def stop(name: str = "", child: Child | None = None) -> None:
         if not died.done():
             died.set_result(None if child is None else (name, child))
+        elif child is None and front_end is not None:  # a second signal
+            front_end.hurry.set()
+            others.kill()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
@@ -75,8 +82,9 @@ async def _serve(
     if dead is not None:
         log.error("%s has ended (%s); stopping the server", dead[0], dead[1].how_it_ended())
     dispatcher.stop()
+    listener.close()  # who connects now is refused at once
     others.ask_to_stop()
-    await front_end.stop()
+    await asyncio.gather(front_end.stop(), others.ended(settings.server.grace_seconds + SLACK))
     return 0 if dead is None else 1
 
 

@@ -79,7 +79,10 @@ class Serving:
 
     def complete(self, prompt: Any, **settings: Any) -> Reply:
         """Greedy unless `settings` say otherwise."""
-        return self.request("/v1/completions", {"prompt": prompt, "temperature": 0} | settings)
+        headers = settings.pop("headers", None)
+        return self.request(
+            "/v1/completions", {"prompt": prompt, "temperature": 0} | settings, headers=headers
+        )
 
     def load(self) -> dict[str, Any]:
         load: dict[str, Any] = self.request("/server_info").json["load"]

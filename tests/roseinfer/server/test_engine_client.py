@@ -87,6 +87,7 @@ def test_an_error_in_one_answer_ends_that_answer_alone(text_model: Any) -> None:
 def test_questions_end_whatever_the_engine_does(text_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that cannot be sent or is not answered ends its call, and later ones work."""
     monkeypatch.setattr(engine_client, "ANSWER_TIMEOUT", 0.2)
+    monkeypatch.setattr(engine_client, "LOAD_TIMEOUT", 0.2)
 
     async def test() -> None:
         ours, theirs = socket.socketpair()

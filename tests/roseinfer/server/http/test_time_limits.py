@@ -112,7 +112,7 @@ def test_a_request_that_does_not_come_in_is_answered_with_408(sent: bytes) -> No
         client.send(b"late")
         head, _, body = (await rest(client)).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 408 ") and b"connection: close" in head
-        assert json.loads(body)["error"]["code"] == 408
+        assert json.loads(body)["error"]["type"] == "invalid_request_error"
         served.later(LINGER_TIMEOUT + 1)  # it never closes its side
         await until(lambda: not served.connections.all)
         assert not served.requests

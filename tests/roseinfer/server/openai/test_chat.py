@@ -65,6 +65,14 @@ def test_chat(serve: Any, text_model: Any, tmp_path: Path) -> None:
     bare = chat(TALK, max_tokens=12, logprobs=True).json["choices"][0]["logprobs"]["content"]
     assert [entry | {"top_logprobs": []} for entry in reported["content"]] == bare
 
+    harmless = {
+        "tools": [{"type": "function"}], "tool_choice": "none", "parallel_tool_calls": False, "store": False,
+        "metadata": {}, "service_tier": "auto", "modalities": ["text"], "response_format": {"type": "text"},
+        "functions": None, "function_call": "auto", "user": "me", "n": None, "logit_bias": None,
+    }  # fmt: skip
+    same = chat(TALK, max_tokens=12, **harmless).json
+    assert same["choices"][0]["token_ids"] == expected
+
     whole = chat(TALK).json
     assert whole["usage"]["total_tokens"] == 96, "without a limit, the answer fills the context"
 
@@ -78,6 +86,8 @@ def test_chat(serve: Any, text_model: Any, tmp_path: Path) -> None:
         assert refused.status == 400 and words in refused.json["error"]["message"]
     for change in (
         {"tools": [{}]},
+        {"tool_choice": "required"},
+        {"functions": [{}]},
         {"top_logprobs": 2},
         {"logprobs": True, "top_logprobs": 21},
         {"response_format": {"type": "json_object"}},

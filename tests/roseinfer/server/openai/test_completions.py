@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from roseinfer.request.params import SamplingParams
+
 NEW = 24
 
 
@@ -189,3 +191,34 @@ def test_models_and_server_info(serving: Any, text_model: Any) -> None:
         "running", "waiting", "kv_usage", "preemptions", "prompt_tokens", "cached_tokens", "inflight",
     }  # fmt: skip
     assert serving.request("/health").status == 200
+
+
+def test_penalties_and_stop_tokens(serving: Any, text_model: Any) -> None:
+    """What the engine makes of them; a stop token is listed, and adds no text."""
+    how = {"repetition_penalty": 1.4, "presence_penalty": 1.5, "frequency_penalty": -0.5, "min_p": 0.2}
+    bias = {str(text_model.answer[0]): -100, "77": 5}
+    for settings in (how | {"temperature": 0.0}, how | {"temperature": 0.8, "seed": 3, "stream": True}):
+        asked = settings | {
+            "logit_bias": bias,
+            "max_tokens": 20,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        reply = serving.complete(text_model.prompt, **asked)
+        chunks = reply.events if settings.get("stream") else [reply.json]
+        made = [token for chunk in chunks for token in chunk["choices"][0]["token_ids"]]
+        own = {name: value for name, value in settings.items() if name != "stream"}
+        biases = tuple((int(token), value) for token, value in bias.items())
+        params = SamplingParams(20, ignore_eos=True, logit_bias=biases, **own)
+        assert made == text_model.llm.generate([text_model.prompt], params)[0] != text_model.answer[:20]
+    answer = text_model.answer
+    for stream in (False, True):
+        reply = serving.complete(
+            text_model.prompt, max_tokens=20, ignore_eos=True, stop_token_ids=[answer[4]], stream=stream,
+            return_token_ids=True, logprobs=0,
+        )  # fmt: skip
+        choices = [chunk["choices"][0] for chunk in (reply.events if stream else [reply.json])]
+        end = answer.index(answer[4])
+        assert "".join(choice["text"] for choice in choices) == text_model.text(answer[:end])
+        assert [token for choice in choices for token in choice["token_ids"]] == answer[: end + 1]
+        assert choices[-1]["finish_reason"] == "stop"

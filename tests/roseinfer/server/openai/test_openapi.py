@@ -23,7 +23,8 @@ CHECKS = [
 ROUTES = [
     ("POST", "/v1/completions"), ("POST", "/v1/chat/completions"),
     ("GET", "/v1/models"), ("GET", "/v1/models/tiny"),
-    ("GET", "/health"), ("GET", "/server_info"), ("GET", "/metrics"), ("GET", "/integrity"),
+    ("GET", "/health"), ("GET", "/live"), ("GET", "/livez"), ("GET", "/ready"), ("GET", "/readyz"),
+    ("GET", "/server_info"), ("GET", "/metrics"), ("GET", "/integrity"),
     ("GET", "/openapi.json"), ("POST", "/flush_cache"), ("POST", "/stop_profile"),
 ]  # fmt: skip
 

@@ -17,6 +17,7 @@ HEAD = (
     b"content-length: %d\r\n\r\n"
 )
 OK = {"prompt": [1, 2, 3], "max_tokens": 2}
+CODES = {None, "context_length_exceeded", "unsupported_parameter", "unknown_parameter"}
 
 
 def check_error(reply: Any, status: int) -> dict[str, Any]:
@@ -24,7 +25,8 @@ def check_error(reply: Any, status: int) -> dict[str, Any]:
     assert reply.headers["content-type"] == "application/json"
     error = reply.json["error"]
     assert error.keys() == {"message", "type", "param", "code"}
-    assert error["message"] and error["code"] == status
+    codes = {401: {"invalid_api_key"}, 429: {"rate_limit_exceeded"}, 400: CODES}
+    assert error["message"] and error["code"] in codes.get(status, {None, "model_not_found"})
     return error  # type: ignore[no-any-return]
 
 
@@ -49,7 +51,7 @@ def test_malformed_bodies(serving: Any, body: bytes) -> None:
         ({"prompt": ""}, "prompt"), ({"prompt": []}, "prompt"), ({"prompt": [[]]}, "prompt"),
         ({"prompt": [1, "a"]}, "prompt"), ({"prompt": [[1], "a"]}, "prompt"), ({"prompt": [True]}, "prompt"),
         ({"prompt": [1.5]}, "prompt"), ({"prompt": [-1]}, "prompt"), ({"prompt": [50257]}, "prompt"),
-        ({"prompt": [2**70]}, "prompt"), ({"prompt": [None]}, "prompt"), ({"prompt": 3}, None),
+        ({"prompt": [2**70]}, "prompt"), ({"prompt": [None]}, "prompt"), ({"prompt": 3}, "prompt"),
         ({"prompt": [1] * 1023}, "prompt"), ({"prompt": "word " * 2000}, "prompt"),
         ({"prompt": [1] * 1025}, "prompt"), ({"prompt": "word " * 200_000}, "prompt"),
         ({"prompt": ["a", "word " * 200_000]}, "prompt"), ({"prompt": [[1], [1] * 1025]}, "prompt"),
@@ -57,19 +59,28 @@ def test_malformed_bodies(serving: Any, body: bytes) -> None:
         ({"prompt": ["a"] * 129}, "prompt"), ({"prompt": ["a", 1]}, "prompt"),
         ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": 1022}, "prompt"),
-        ({"max_tokens": 2**40}, "max_tokens"), ({"max_tokens": "2"}, None), ({"max_tokens": 2.5}, None),
+        ({"max_tokens": 2**40}, "max_tokens"), ({"max_tokens": "2"}, "max_tokens"),
+        ({"max_tokens": 2.5}, "max_tokens"),
         ({"min_tokens": 3}, "min_tokens"), ({"min_tokens": -1}, "min_tokens"),
         ({"temperature": -0.1}, "temperature"), ({"temperature": 1e300}, "temperature"),
         ({"top_p": 0}, "top_p"), ({"top_p": 1.1}, "top_p"), ({"top_k": 2**40}, "top_k"),
         ({"n": 0}, "n"), ({"n": 129}, "n"), ({"stop": ""}, "stop"), ({"stop": ["a", ""]}, "stop"),
         ({"stop": [f"s{i}" for i in range(65)]}, "stop"), ({"stop": ["a", "é" * 257]}, "stop"),
-        ({"stop": [1]}, None), ({"stream": "yes"}, None),
-        ({"stream_options": []}, None), ({"echo": True}, "echo"),
-        ({"logprobs": 21}, "logprobs"), ({"logprobs": -1}, "logprobs"), ({"logprobs": True}, None),
+        ({"stop": [1]}, "stop"), ({"stream": "yes"}, "stream"),
+        ({"stream_options": []}, "stream_options"), ({"echo": True}, "echo"),
+        ({"logprobs": 21}, "logprobs"), ({"logprobs": -1}, "logprobs"), ({"logprobs": True}, "logprobs"),
         ({"suffix": "x"}, "suffix"), ({"best_of": 2}, "best_of"),
-        ({"presence_penalty": 1}, "presence_penalty"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"), ({"repetition_penalty": 1.1}, "repetition_penalty"),
-        ({"min_p": 0.1}, "min_p"), ({"stop_token_ids": [5]}, "stop_token_ids"),
+        ({"presence_penalty": 2.1}, "presence_penalty"), ({"frequency_penalty": -3}, "frequency_penalty"),
+        ({"logit_bias": {"a": 1}}, "logit_bias"), ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"50257": 1}}, "logit_bias"), ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 101}, "repetition_penalty"),
+        ({"min_p": -0.1}, "min_p"), ({"min_p": 1.1}, "min_p"), ({"top_k": -5}, "top_k"),
+        ({"stop_token_ids": [50257]}, "stop_token_ids"), ({"stop_token_ids": [-1]}, "stop_token_ids"),
+        ({"stop_token_ids": [5] * 65}, "stop_token_ids"), ({"guided_json": {}}, "guided_json"),
+        ({"bad_words": ["a"]}, "bad_words"), ({"allowed_token_ids": [1]}, "allowed_token_ids"),
+        ({"use_beam_search": True}, "use_beam_search"), ({"repetition_penalti": 1.1}, "repetition_penalti"),
     ],
 )  # fmt: skip
 def test_bad_parameters(serving: Any, change: dict[str, Any], param: str | None) -> None:
@@ -94,9 +105,28 @@ def test_wrong_model_route_or_method(serving: Any, path: str, method: str, body:
 
 
 def test_what_changes_nothing_is_taken(serving: Any) -> None:
-    """Null where OpenAI allows it, and neutral values of what is not supported."""
-    neutral = {"stream": None, "echo": None, "repetition_penalty": 1.0, "min_p": 0, "stop_token_ids": []}
-    assert serving.request("/v1/completions", OK | neutral).status == 200
+    """Null, and neutral values of what is not supported."""
+    neutral = {
+        "repetition_penalty": 1.0, "min_p": 0, "stop_token_ids": [], "logit_bias": {}, "top_k": -1,
+        "best_of": 1, "suffix": "", "user": "me", "length_penalty": 1.0, "skip_special_tokens": True,
+        "stream_options": {"include_usage": None, "include_obfuscation": False},
+    }  # fmt: skip
+    plain = serving.request("/v1/completions", OK | {"temperature": 0}).json["choices"]
+    same = serving.request("/v1/completions", OK | {"temperature": 0} | neutral)
+    assert same.status == 200 and same.json["choices"] == plain
+    document = serving.request("/openapi.json").json
+    fields = document["components"]["schemas"]["CompletionRequest"]["properties"].keys() - {"prompt"}
+    nulls = dict.fromkeys(fields) | {"temperature": 0, "max_tokens": 2}
+    same = serving.request("/v1/completions", OK | nulls)
+    assert len(nulls) > 40 and same.status == 200 and same.json["choices"] == plain
+
+
+def test_a_prompt_that_is_too_long(serving: Any) -> None:
+    """As clients that shorten it look for."""
+    for prompt in ([1] * 1023, [1] * 1025, "word " * 2000, "word " * 200_000):
+        error = check_error(serving.request("/v1/completions", OK | {"prompt": prompt}), 400)
+        assert error["code"] == "context_length_exceeded"
+        assert error["message"].startswith("This model's maximum context length is 1024 tokens.")
 
 
 def test_one_model(serving: Any) -> None:
@@ -114,7 +144,7 @@ def test_body_too_large(serving: Any) -> None:
         response = http.client.HTTPResponse(client)
         response.begin()
         assert response.status == 413
-        assert json.loads(response.read())["error"]["code"] == 413
+        assert json.loads(response.read())["error"]["type"] == "invalid_request_error"
 
 
 def test_key_and_limit(serve: Any) -> None:
@@ -169,7 +199,8 @@ JSON = st.recursive(
 FIELDS = [
     "prompt", "model", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "seed", "n", "stop",
     "ignore_eos", "stream", "stream_options", "return_token_ids", "return_metrics", "echo", "suffix",
-    "logprobs", "best_of", "presence_penalty", "frequency_penalty", "logit_bias", "user",
+    "logprobs", "best_of", "presence_penalty", "frequency_penalty", "logit_bias", "user", "min_p",
+    "repetition_penalty", "stop_token_ids", "add_special_tokens",
 ]  # fmt: skip
 VALUES = JSON | st.sampled_from([0, 1, 2, -1, 0.5, 1e-40, 1e308, 2**31, 2**63, 2**64, True, "a", [[1], [2]]])
 BODIES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4).map(

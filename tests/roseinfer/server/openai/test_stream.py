@@ -154,5 +154,5 @@ def test_an_error_is_the_last_event() -> None:
     completion._streamed[0].push(5, None)
     completion._streamed[0].fail(InternalError())
     _, error, done = connection.written
-    assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == 500
+    assert json.loads(error.removeprefix(b"data: "))["error"]["type"] == "server_error"
     assert done == b"data: [DONE]\n\n" and connection.ended

@@ -1,0 +1,124 @@
+"""What clients see of a server that stops, and of an engine that does."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from .test_life import connect, first_chunk
+
+pytestmark = pytest.mark.integration
+
+
+def within(seconds: float, condition: Callable[[], object]) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        pass
+    return bool(condition())
+
+
+def rest(client: socket.socket) -> bytes:
+    return client.makefile("rb").read()
+
+
+def test_answers_that_end_in_time_are_whole(serve: Any) -> None:
+    """Streams and whole ones on both front ends; new clients are refused meanwhile."""
+    server = serve("--frontend-processes", "2", "--grace-seconds", "60")
+    clients = [connect(server, index, stream=index % 4 < 2) for index in range(8)]
+    first_chunk(clients[0])
+    assert within(30, lambda: server.load()["inflight"] == 8)
+    server.process.send_signal(signal.SIGTERM)
+
+    def refused() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", server.port), timeout=5).close()
+        except ConnectionError:
+            return True
+        return False
+
+    assert within(30, refused)
+    for index, client in enumerate(clients):
+        answer = rest(client)
+        if index % 4 < 2:
+            assert b'"finish_reason":"length"' in answer and b"[DONE]" in answer and b"error" not in answer
+        else:
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert json.loads(body)["usage"]["completion_tokens"] == 900
+    assert server.ended() and server.process.returncode == 0
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_answers_that_do_not_are_told(serve: Any, signals: int) -> None:
+    """At the end of their time, or at a second signal, which ends this process's at once. With a stopped
+    engine nothing ends by itself."""
+    options = ("--grace-seconds", "0.5" if signals == 1 else "600", "--frontend-processes", str(3 - signals))
+    server = serve(*options)
+    clients = [connect(server, index, stream=index % 4 < 2) for index in range(4)]
+    first_chunk(clients[0])
+    first_chunk(clients[1])
+    assert within(30, lambda: server.load()["inflight"] == 4)
+    server.engine.suspend()
+    for _ in range(signals):
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)  # two of a kind would be one
+    for index, client in enumerate(clients):
+        answer = rest(client)
+        if index % 4 < 2:
+            assert b'"message":"the server is stopping"' in answer and answer.endswith(
+                b"[DONE]\n\n\r\n0\r\n\r\n"
+            )
+        else:
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 503 ")
+            assert json.loads(body)["error"]["type"] == "server_error"
+    assert server.ended() and server.process.returncode == 0
+    server._drain.join()
+    assert not [line for line in server.log if "Traceback" in line]
+
+
+def test_a_signal_to_every_process(serve: Any) -> None:
+    """As a service manager sends it: the parent leads."""
+    server = serve("--frontend-processes", "2", "--grace-seconds", "60")
+    clients = [connect(server, index) for index in range(2)]
+    for client in clients:
+        first_chunk(client)
+    for process in (*server.below, server.process):
+        process.send_signal(signal.SIGTERM)
+    for client in clients:
+        assert b'"finish_reason":"length"' in rest(client)
+    assert server.ended() and server.process.returncode == 0
+
+
+def test_an_engine_that_stands_still(serve: Any) -> None:
+    """Everything is answered within seconds, from what was known last or with an error; health fails, in all
+    front ends, and recovers."""
+    server = serve("--frontend-processes", "2", "--stall-seconds", "2")
+    routes = ("/health", "/live", "/livez", "/ready", "/readyz")
+    assert all(server.request(path).status == 200 for path in routes)
+    assert server.load()["running"] == 0
+    assert server.request("/metrics").status == 200
+    clients = [connect(server, index, stream=index < 2) for index in range(4)]
+    first_chunk(clients[0])
+    first_chunk(clients[1])
+    server.engine.suspend()
+    for index, client in enumerate(clients):
+        answer = rest(client) if index > 1 else b""
+        while index < 2 and b"[DONE]" not in answer:
+            answer += client.recv(4096)
+        assert b"the engine does not answer" in answer
+    for _ in range(4):
+        assert [server.request(path).status for path in routes] == [503] * 5
+        assert server.complete([1, 2], max_tokens=1).status == 503
+        assert b"roseinfer_engine_silent 1.0" in server.request("/metrics").body
+        assert server.request("/server_info").status == 200
+    server.engine.resume()
+    assert within(30, lambda: [server.request("/health").status for _ in range(4)] == [200] * 4)
+    assert server.complete([1, 2], max_tokens=1).status == 200
+    assert server.becomes_idle()
