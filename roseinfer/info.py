@@ -12,13 +12,14 @@ from roseinfer.request.limits import Limits
 
 class RunnerInfo(msgspec.Struct, frozen=True):
     """What computes a step. `cuda_graph`: batch sizes that have a graph; `decode_parts`: those of them that
-    decode in parts. A switch that does nothing here is off."""
+    decode in parts. `prompt_logprobs`: it gives them. A switch that does nothing here is off."""
 
     attention: str
     prefill_backend: str
     cuda_graph: tuple[int, ...] = ()
     pinned_staging: bool = False
     decode_parts: tuple[int, ...] = ()
+    prompt_logprobs: bool = False
 
 
 class ModelInfo(msgspec.Struct, frozen=True):

@@ -60,7 +60,7 @@ def choose_runner(
             prefill_backend=config.prefill_backend,
             batch_invariant=config.batch_invariant,
         )
-        runner_info = RunnerInfo(made.decode, made.prefill)
+        runner_info = RunnerInfo(made.decode, made.prefill, prompt_logprobs=True)
         return Chosen(EagerRunner(model, made.attention, pool, capacity), runner_info)
 
     from roseinfer.attention.cuda_paged import CudaPagedAttention
@@ -70,7 +70,10 @@ def choose_runner(
     prefill = choose(config.prefill_backend, model.config.head_dim, dtype, pool.device)
     paged = CudaPagedAttention(pool, prefill.attend)
     if not config.cuda_graph:
-        return Chosen(EagerRunner(model, paged, pool, capacity), RunnerInfo("triton", prefill.name))
+        return Chosen(
+            EagerRunner(model, paged, pool, capacity),
+            RunnerInfo("triton", prefill.name, prompt_logprobs=True),
+        )
     parts = model.decode_parts if config.decode_parts else {}
     runner = CudaRunner(
         model,

@@ -8,7 +8,7 @@ from torch import Tensor
 from roseinfer.attention.base import Attention
 from roseinfer.batch import Batch, Ints
 from roseinfer.engine.fetched import Fetched
-from roseinfer.engine.logprobs import asked_logprobs
+from roseinfer.engine.logprobs import asked_logprobs, prompt_logprobs
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, sample
 from roseinfer.kvcache.pool import KVPool
@@ -44,7 +44,8 @@ class EagerRunner(Runner):
         self._last[requests] = sampled
         logprobs = asked_logprobs(logits, sampled, sampling.asked)
         event = torch.cuda.Event() if sampled.is_cuda else None  # type: ignore[no-untyped-call]
-        return Fetched([sampled], sampling.asked, logprobs, event)
+        of_prompts = prompt_logprobs(hidden, self._model.logits, sampling.prompts)
+        return Fetched([sampled], sampling.asked, logprobs, event, sampling.prompts, of_prompts)
 
     def _tensor(self, array: Ints) -> Tensor:
         return to_device(array, self._pool.device)

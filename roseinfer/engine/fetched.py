@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.batch import NO_INTS, Ints
-from roseinfer.engine.logprobs import Asked, DeviceLogprobs, collect
+from roseinfer.engine.logprobs import Asked, DeviceLogprobs, PromptAsked, collect
 from roseinfer.engine.runner import Pending
 from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.tensors import fetch
@@ -28,9 +28,12 @@ class Fetched(Pending):
         asked: Asked | None,
         logprobs: Sequence[DeviceLogprobs],
         event: torch.cuda.Event | None,
+        prompts: PromptAsked | None = None,
+        prompt_logprobs: Sequence[DeviceLogprobs] = (),
     ) -> None:
+        self._prompts, self._prompt_logprobs = prompts, _fetched(prompt_logprobs)
         self._tokens, self._asked, self._event = [fetch(part) for part in tokens], asked, event
-        self._logprobs = [DeviceLogprobs(fetch(part.tokens), fetch(part.values)) for part in logprobs]
+        self._logprobs = _fetched(logprobs)
         if event is not None:
             event.record()
 
@@ -45,6 +48,16 @@ class Fetched(Pending):
         self._wait()
         return collect(self._asked, self._logprobs)
 
+    def prompt_logprobs(self) -> StepLogprobs | None:
+        if self._prompts is None:
+            return None
+        self._wait()
+        return collect(self._prompts, self._prompt_logprobs)
+
     def _wait(self) -> None:
         if self._event is not None:
             self._event.synchronize()
+
+
+def _fetched(parts: Sequence[DeviceLogprobs]) -> list[DeviceLogprobs]:
+    return [DeviceLogprobs(fetch(part.tokens), fetch(part.values)) for part in parts]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from roseinfer.batch import Batch, Ints
 from roseinfer.request.logprobs import StepLogprobs
+from roseinfer.scheduler.running import Running
 from roseinfer.tensors import to_device
 
-Ints = NDArray[np.int64]
+#: Rows of a prompt whose logits are there at once.
+PROMPT_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,38 @@ def who_asks(wanted: Ints, ids: Ints) -> Asked | None:
     `ids` `[R]` gets, -1 where it does not ask."""
     rows = np.flatnonzero(wanted >= 0)
     return Asked(rows, ids[rows], int(wanted.max())) if len(rows) else None
+
+
+@dataclass(frozen=True)
+class PromptAsked:
+    """Tokens of prompts whose logprobs are asked for: rows `[P]` of the batch whose logits are theirs, the
+    tokens `[P]`, their requests' ids and positions `[P]`, and the most of the likeliest that any wants."""
+
+    rows: Ints
+    tokens: Ints
+    ids: Ints
+    positions: Ints
+    most: int
+
+
+def prompts_asked(batch: Batch, running: Running) -> PromptAsked | None:
+    """None when no prompt of the batch asks."""
+    parts = []
+    most = 0
+    for segment in batch.segments:
+        request = running.request(segment.request)
+        if request.params.prompt_logprobs is not None:
+            end = min(segment.context + segment.count, len(request.prompt) - 1)
+            positions = np.arange(segment.context, end) + 1
+            rows = segment.start - segment.context + positions - 1
+            parts.append((rows, request.prompt[positions], np.full(len(rows), request.id), positions))
+            most = max(most, request.params.prompt_logprobs)
+    if not parts:
+        return None
+    rows, tokens, ids, positions = (
+        np.concatenate(part).astype(np.int64) for part in zip(*parts, strict=True)
+    )
+    return PromptAsked(rows, tokens, ids, positions, most)
 
 
 @dataclass(frozen=True)
@@ -75,7 +109,23 @@ def asked_logprobs(
     return (logprobs(logits[where], taken[where], asked.most),)
 
 
-def collect(asked: Asked, parts: Sequence[DeviceLogprobs]) -> StepLogprobs:
+def prompt_logprobs(
+    hidden: Tensor, logits_of: Callable[[Tensor], Tensor], asked: PromptAsked | None
+) -> tuple[DeviceLogprobs, ...]:
+    """Those of prompts, from hidden states `[T, width]` of the batch; a part for every PROMPT_ROWS rows."""
+    if asked is None:
+        return ()
+    rows, tokens = to_device(asked.rows, hidden.device), to_device(asked.tokens, hidden.device)
+    return tuple(
+        logprobs(logits_of(hidden[some]), taken, asked.most)
+        for some, taken in zip(rows.split(PROMPT_ROWS), tokens.split(PROMPT_ROWS), strict=True)
+    )
+
+
+def collect(asked: Asked | PromptAsked, parts: Sequence[DeviceLogprobs]) -> StepLogprobs | None:
     """The logprobs in `parts` of a step, in the order of its rows; waits for the device."""
+    if not len(asked.ids):
+        return None
     tokens, values = torch.cat([p.tokens for p in parts]), torch.cat([p.values for p in parts])
-    return StepLogprobs(asked.ids, tokens.int().cpu().numpy(), values.cpu().numpy())
+    positions = asked.positions if isinstance(asked, PromptAsked) else None
+    return StepLogprobs(asked.ids, tokens.int().cpu().numpy(), values.cpu().numpy(), positions)

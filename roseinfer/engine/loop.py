@@ -8,7 +8,7 @@ import numpy as np
 
 from roseinfer.batch import Batch, Ints
 from roseinfer.engine.adjustments import Adjustments
-from roseinfer.engine.logprobs import who_asks
+from roseinfer.engine.logprobs import prompts_asked, who_asks
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.scheduler.running import Running
@@ -35,6 +35,8 @@ class Loop:
         self._in_flight = self._launch() if self._overlap else None
         batch, pending = in_flight
         result, logprobs = self._scheduler.process(batch, pending.tokens()), pending.logprobs()
+        if (prompts := pending.prompt_logprobs()) is not None:
+            result = replace(result, prompt_logprobs=prompts)
         if logprobs is None:
             return result
         return replace(result, logprobs=logprobs.where(np.isin(logprobs.ids, result.ids)))
@@ -60,4 +62,7 @@ class Loop:
             self._min_p = min_p if min_p.any() else None
             self._adjusting = np.flatnonzero(running.adjusts[rows])
         adjustments = Adjustments.of(running, rows, self._adjusting) if len(self._adjusting) else None
-        return SamplingBatch(*self._settings, running.length[rows], self._asked, self._min_p, adjustments)
+        prompts = prompts_asked(batch, running) if batch.segments else None
+        return SamplingBatch(
+            *self._settings, running.length[rows], self._asked, self._min_p, adjustments, prompts
+        )

@@ -176,8 +176,8 @@ def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
             result = engine.step()
         if result is not None:
             with named_range("roseinfer.ipc.send"):
-                if result.logprobs is not None:
-                    for owner, logprobs in split_logprobs(result.logprobs):
+                for step in (result.prompt_logprobs, result.logprobs):
+                    for owner, logprobs in split_logprobs(step) if step is not None else ():
                         channels.send(owner, logprobs)
                 for owner, tokens in split(result, len(channels)):
                     channels.send(owner, tokens)

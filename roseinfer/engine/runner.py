@@ -20,6 +20,10 @@ class Pending(ABC):
     def logprobs(self) -> StepLogprobs | None:
         """Wait for the device; the logprobs of `sampling.asked`, None where no request asked."""
 
+    def prompt_logprobs(self) -> StepLogprobs | None:
+        """Wait for the device; those of `sampling.prompts`, None where no prompt asked, or it has none."""
+        return None
+
 
 class Runner(ABC):
     """Runs batches in the order in which they are launched.

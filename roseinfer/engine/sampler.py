@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from roseinfer.engine.adjustments import Adjustments
-from roseinfer.engine.logprobs import Asked
+from roseinfer.engine.logprobs import Asked, PromptAsked
 from roseinfer.tensors import to_device
 
 
@@ -18,8 +18,8 @@ from roseinfer.tensors import to_device
 class SamplingBatch:
     """How each of `R` requests samples, each array `[R]`; `position` is how many tokens it has.
 
-    `asked`: which of them ask for logprobs; `min_p` and `adjustments`: see SamplingParams. None when none
-    does.
+    `asked`: which of them ask for logprobs; `prompts`: which prompts; `min_p` and `adjustments`: see
+    SamplingParams. None when none does.
     """
 
     temperature: NDArray[np.float32]
@@ -30,6 +30,7 @@ class SamplingBatch:
     asked: Asked | None = None
     min_p: NDArray[np.float32] | None = None
     adjustments: Adjustments | None = None
+    prompts: PromptAsked | None = None
 
     @property
     def likeliest(self) -> bool:

@@ -101,23 +101,27 @@ class Tokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class PackedLogprobs(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Logprobs of the tokens in the Tokens after it: StepLogprobs as bytes."""
+    """Logprobs of the tokens in the Tokens after it, or of prompts where there are `positions`: StepLogprobs
+    as bytes."""
 
     ids: bytes
     tokens: bytes
     values: bytes
+    positions: bytes | None = None
 
     @classmethod
     def of(cls, step: StepLogprobs) -> PackedLogprobs:
         """As bytes."""
-        return cls(step.ids.tobytes(), step.tokens.tobytes(), step.values.tobytes())
+        positions = None if step.positions is None else step.positions.tobytes()
+        return cls(step.ids.tobytes(), step.tokens.tobytes(), step.values.tobytes(), positions)
 
     @property
     def logprobs(self) -> StepLogprobs:
         """As arrays."""
         ids = np.frombuffer(self.ids, np.int64)
         tokens, values = np.frombuffer(self.tokens, np.int32), np.frombuffer(self.values, np.float32)
-        return StepLogprobs(ids, tokens.reshape(len(ids), -1), values.reshape(len(ids), -1))
+        positions = None if self.positions is None else np.frombuffer(self.positions, np.int64)
+        return StepLogprobs(ids, tokens.reshape(len(ids), -1), values.reshape(len(ids), -1), positions)
 
 
 class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -24,15 +24,25 @@ class StepLogprobs:
         ids: `[L]`, the requests that ask for them.
         tokens: `[L, 1 + k]`, the token taken, then the `k` likeliest ones in falling order.
         values: `[L, 1 + k]`, theirs; `k` is the most that any request asks for.
+        positions: `[L]`, where in its prompt each token is; None for tokens that were generated.
     """
 
     ids: NDArray[np.int64]
     tokens: NDArray[np.int32]
     values: NDArray[np.float32]
+    positions: NDArray[np.int64] | None = None
 
     def where(self, mask: NDArray[np.bool_]) -> StepLogprobs:
         """Those of the requests that `mask` `[L]` keeps."""
-        return StepLogprobs(self.ids[mask], self.tokens[mask], self.values[mask])
+        positions = None if self.positions is None else self.positions[mask]
+        return StepLogprobs(self.ids[mask], self.tokens[mask], self.values[mask], positions)
+
+    def of_prompts(self) -> list[tuple[int, int, TokenLogprobs]]:
+        """Request, position and logprobs of each token of prompts."""
+        assert self.positions is not None
+        tokens, values = self.tokens.tolist(), self.values.tolist()
+        each = zip(self.ids.tolist(), self.positions.tolist(), tokens, values, strict=True)
+        return [(id, position, TokenLogprobs(row, numbers)) for id, position, row, numbers in each]
 
     def by_request(self) -> dict[int, TokenLogprobs]:
         """Each request's own."""

@@ -42,6 +42,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
 
     `seed` makes a request's tokens depend on nothing but its own logits, whatever else is in the batch.
     `logprobs` is how many of the likeliest tokens come with each token's own logprob; None: no logprobs.
+    `prompt_logprobs`: the same for the tokens of the prompt, after its first.
     `stops`: the front end may end the request early, at a stop string, and needs its times so far with the
     first token. Raises RequestError for a value out of its range.
 
@@ -68,6 +69,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    prompt_logprobs: int | None = None
 
     @property
     def adjusts(self) -> bool:
@@ -82,6 +84,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
         _within("top_k", self.top_k, 0, 2**31 - 1)
         _within("seed", self.seed, 0, 2**64 - 1)
         _within("logprobs", self.logprobs or 0, 0, MAX_LOGPROBS)
+        _within("prompt_logprobs", self.prompt_logprobs or 0, 0, MAX_LOGPROBS)
         if not 0 < self.top_p <= 1:
             raise RequestError("top_p must be above 0 and at most 1", "top_p")
         _within("min_p", self.min_p, 0, 1)

@@ -27,13 +27,15 @@ class StepResult:
     """The tokens of a step: request ids and tokens `[R]`.
 
     `finished`: the requests that ended with it. `logprobs`: of those that asked for them. `begun`: of the
-    requests that may stop at a string, at their first token, their times so far."""
+    requests that may stop at a string, at their first token, their times so far. `prompt_logprobs`: of the
+    prompts that were computed."""
 
     ids: Ints
     tokens: Ints
     finished: tuple[Finished, ...]
     logprobs: StepLogprobs | None = None
     begun: tuple[Finished, ...] = ()
+    prompt_logprobs: StepLogprobs | None = None
 
 
 class _MustWaitError(Exception):
@@ -304,7 +306,9 @@ class Scheduler:
         reuses: dict[int, Reuse] = {}
 
         def fits(request: Request) -> bool:
-            for reuse in self._prefixes.find(request.hashes, len(request.tokens)):
+            computed_anew = request.params.prompt_logprobs is not None
+            hashes = () if computed_anew else request.hashes
+            for reuse in self._prefixes.find(hashes, len(request.tokens)):
                 part = chunking.part(len(request.tokens) - reuse.tokens, budget, first=first)
                 if part > 0 and self._has_room(request, reuse):
                     reuses[request.id] = reuse

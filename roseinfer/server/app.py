@@ -230,6 +230,8 @@ class App:
         with engine.reserve(client, choices):
             prompts = [await self._token_ids(p, generation.special_tokens) for p in generation.prompts]
         tokenize = time.monotonic() - start
+        if generation.params.prompt_logprobs is not None and not engine.info.runner.prompt_logprobs:
+            raise BadRequestError("logprobs of prompts need a server with --no-cuda-graph", "echo")
         generation = generation.fit(engine.info.limits, prompts)
         self._queue.check(client, choices, generation.n * sum(map(len, prompts)))
         if any(isinstance(prompt, str) for prompt in generation.prompts):

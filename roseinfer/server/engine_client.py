@@ -65,6 +65,9 @@ class TokenReceiver(Protocol):
     def add_logprobs(self, logprobs: TokenLogprobs) -> None:
         """Of the next token, where the request asked for logprobs."""
 
+    def add_prompt_logprobs(self, position: int, logprobs: TokenLogprobs) -> None:
+        """Of the prompt's token at `position`, where the request asked for them; they come before tokens."""
+
     def push(self, token: int, end: Finished | None) -> None:
         """The next token; `end` comes with the last."""
 
@@ -236,8 +239,12 @@ class EngineClient:
                 with span("roseinfer.detokenize"):
                     self._push(receivers.tolist(), made, {end.id: end for end in finished})
                 self._observer.step(receivers, finished)
-            case PackedLogprobs():
+            case PackedLogprobs(positions=None):
                 self._add_logprobs(message.logprobs)
+            case PackedLogprobs():
+                for id, position, logprobs in message.logprobs.of_prompts():
+                    if id in self._receivers:
+                        self._receivers[id].add_prompt_logprobs(position, logprobs)
             case Load():
                 self._load = message
                 self._counters.set_silent(False)

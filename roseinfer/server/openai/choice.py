@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from roseinfer.request.logprobs import TokenLogprobs
 from roseinfer.request.params import Finished, FinishReason
@@ -28,8 +30,9 @@ class Choice:
     """
 
     __slots__ = (
-        "_begun", "_first_token", "_ids", "_logprobs", "_min_tokens", "_on_end", "_on_error", "_stop_tokens",
-        "_stops", "_text", "_texts", "_with_ids", "index", "tokens",
+        "_begun", "_echo", "_first_token", "_ids", "_logprobs", "_min_tokens", "_on_end", "_on_error",
+        "_only_echo", "_prompt_logprobs", "_stop_tokens", "_stops", "_text", "_texts", "_with_ids", "index",
+        "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -46,7 +49,10 @@ class Choice:
         self._text, self._stops = backend.detokenizer(), StopStrings(generation.stops)
         self._min_tokens, self._with_ids = params.min_tokens, generation.with_ids
         self._stop_tokens = params.stop_token_ids
-        count = params.logprobs
+        self._only_echo = generation.only_echo
+        self._echo: list[int] | None = None  # the prompt, until the answer begins with it
+        self._prompt_logprobs: dict[int, TokenLogprobs] = {}
+        count = params.prompt_logprobs if params.logprobs is None else params.logprobs
         self._logprobs = None if count is None else ChoiceLogprobs(form, count, backend.names())
         self.tokens = 0
         self._texts: list[str] = []
@@ -58,8 +64,18 @@ class Choice:
         """What the engine knows at the first token, which is there now."""
         self._begun, self._first_token = begun, time.monotonic()
 
+    def echo(self, prompt: NDArray[np.int32]) -> None:
+        """Begin the answer with the prompt `[n]`."""
+        self._echo = prompt.tolist()
+
+    def add_prompt_logprobs(self, position: int, logprobs: TokenLogprobs) -> None:
+        """Of the prompt's token at `position`."""
+        self._prompt_logprobs[position] = logprobs
+
     def add_logprobs(self, logprobs: TokenLogprobs) -> None:
         """Of the token that the next `push` brings."""
+        if self._echo is not None:
+            self._begin(self._echo)
         if self._logprobs is not None:
             self._logprobs.add(logprobs)
 
@@ -88,9 +104,24 @@ class Choice:
             return None
         return msgspec.structs.replace(self._begun, generation=time.monotonic() - self._first_token)
 
+    def _begin(self, prompt: list[int]) -> None:
+        """With the prompt."""
+        self._echo = None
+        for position, token in enumerate(prompt):
+            text = self._text.push(token)
+            if self._logprobs is not None:
+                self._logprobs.add_prompt(token, self._prompt_logprobs.pop(position, None))
+                self._logprobs.extend(text)
+            self._texts.append(text)
+
     def _add(self, token: int, end: Finished | None) -> str | None:
         """Keep what `token` adds. Returns the finish reason when it is the last: `stop` before the engine's
         end where a stop string was found."""
+        if self._echo is not None:
+            self._begin(self._echo)
+        if self._only_echo:
+            self._texts.append(self._text.finish())
+            return "length"
         self.tokens += 1
         stopped = end is not None and end.reason is FinishReason.STOP and token in self._stop_tokens
         text = "" if stopped else self._text.push(token)  # as that of end-of-text

@@ -51,6 +51,8 @@ class Completion:
         for index in range(self._open):
             choice = self._choice(index, generation)
             self._choices.append(choice)
+            if generation.echo:
+                choice.echo(prompts[index // generation.n])
             prompt, params = prompts[index // generation.n], generation.params_of(index)
             received = self._connection.received
             self._ids.append(self._backend.engine.submit(prompt, params, choice, received, client))

@@ -26,6 +26,8 @@ from roseinfer.server.openai.requests import (
 from roseinfer.tokenizer.chat import ChatError, ChatTemplate
 
 PROMPT_KINDS = "prompt must be text, token ids, or lists of either"
+#: Of one request, the likeliest tokens counted too: an answer holds all of them.
+MAX_PROMPT_LOGPROBS = 1 << 20
 #: OpenAI's own default for completions.
 DEFAULT_MAX_TOKENS = 16
 
@@ -35,7 +37,8 @@ class Generation:
     """A valid request: what its choices are generated from, `n` for each prompt.
 
     `with_ids`: token ids are listed. `special_tokens`: texts get those that the tokenizer adds by itself.
-    `fills_context`: there is no limit but the context, and `params.max_tokens` is not final.
+    `fills_context`: there is no limit but the context, and `params.max_tokens` is not final. `echo`: answers
+    begin with their prompts; `only_echo`: and have nothing else.
     """
 
     prompts: tuple[str | NDArray[np.int32], ...]
@@ -45,6 +48,8 @@ class Generation:
     with_ids: bool
     special_tokens: bool = True
     fills_context: bool = False
+    echo: bool = False
+    only_echo: bool = False
 
     @property
     def num_choices(self) -> int:
@@ -54,6 +59,13 @@ class Generation:
         """Those of choice `index`, which has a seed of its own."""
         return msgspec.structs.replace(self.params, seed=(self.params.seed + index) % 2**64)
 
+    def with_echo(self, *, only: bool) -> Generation:
+        """The same with prompts in its answers, and their logprobs where any are asked for; `only` them."""
+        asked = self.params.logprobs
+        logprobs = None if only else asked
+        params = msgspec.structs.replace(self.params, prompt_logprobs=asked, logprobs=logprobs)
+        return replace(self, params=params, echo=True, only_echo=only)
+
     def fit(self, limits: Limits, prompts: list[NDArray[np.int32]]) -> Generation:
         """With a final `max_tokens`. Raises BadRequestError where one of `prompts` does not fit."""
         generation = self
@@ -62,26 +74,37 @@ class Generation:
                 params = msgspec.structs.replace(self.params, max_tokens=max(limits.left(len(prompts[0])), 1))
                 generation = replace(self, params=params, fills_context=False)
             limits.check_ids(generation.params)
+            generation._check_prompt_logprobs(sum(map(len, prompts)))
             for prompt in prompts:
                 limits.check(prompt, generation.params.max_tokens)
         except RequestError as error:
             raise BadRequestError(str(error), error.field, error.code) from None
         return generation
 
+    def _check_prompt_logprobs(self, prompt_tokens: int) -> None:
+        each = self.params.prompt_logprobs
+        if each is not None and prompt_tokens * self.n * (1 + each) > MAX_PROMPT_LOGPROBS:
+            message = f"more than {MAX_PROMPT_LOGPROBS} logprobs of prompts; send fewer prompts in a request"
+            raise BadRequestError(message, "logprobs")
+
 
 def from_completion(request: CompletionRequest, max_model_len: int) -> Generation:
     """What `request` asks for. Raises BadRequestError for what is wrong or not supported."""
-    _refuse(echo=request.echo)
     limit = _limit(request)
     max_tokens = DEFAULT_MAX_TOKENS if limit is None else limit
     prompts = _prompts(request.prompt, max_model_len)
     special_tokens = request.add_special_tokens is not False
-    return _generation(request, max_tokens, prompts, special_tokens=special_tokens, logprobs=request.logprobs)
+    generation = _generation(
+        request, max_tokens or int(bool(request.echo)), prompts,
+        special_tokens=special_tokens, logprobs=request.logprobs,
+    )  # fmt: skip
+    return generation.with_echo(only=not max_tokens) if request.echo else generation
 
 
 def from_chat(request: ChatRequest, template: ChatTemplate | None) -> Generation:
     """The same for a chat: its messages become the prompt through the model's template."""
     _refuse(
+        echo=request.echo,
         tools=request.tools and request.tool_choice != "none",
         response_format=(request.response_format or {}).get("type", "text") != "text",
     )

@@ -15,11 +15,11 @@ Named = Iterator[tuple[TokenName, float]]
 
 class CompletionLogprobs(msgspec.Struct):
     """Of /v1/completions. `top_logprobs` are the token taken and the likeliest; `text_offset` is where in the
-    answer's text a token begins, in characters."""
+    answer's text a token begins, in characters. The first token of a prompt has no logprob."""
 
     tokens: list[str] = []
-    token_logprobs: list[float] = []
-    top_logprobs: list[dict[str, float]] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] = []
     text_offset: list[int] = []
 
     def add(self, named: Named, offset: int) -> None:
@@ -31,6 +31,13 @@ class CompletionLogprobs(msgspec.Struct):
         self.tokens.append(taken)
         self.token_logprobs.append(top[taken])
         self.top_logprobs.append(top)
+        self.text_offset.append(offset)
+
+    def add_first(self, name: TokenName, offset: int) -> None:
+        """The first token of a prompt."""
+        self.tokens.append(_legacy(name))
+        self.token_logprobs.append(None)
+        self.top_logprobs.append(None)
         self.text_offset.append(offset)
 
 
@@ -80,6 +87,13 @@ class ChoiceLogprobs:
         tokens, values = logprobs.tokens[:end], logprobs.values[:end]
         named = ((names[token], value) for token, value in zip(tokens, values, strict=True))
         self._collected.add(named, self._offset)
+
+    def add_prompt(self, token: int, logprobs: TokenLogprobs | None) -> None:
+        """Of the next token of a prompt; None: it is the first."""
+        if logprobs is not None:
+            self.add(logprobs)
+        elif isinstance(self._collected, CompletionLogprobs):
+            self._collected.add_first(self._names[token], self._offset)
 
     def extend(self, text: str) -> None:
         """The text has grown by `text`, a stop string included."""

@@ -34,7 +34,8 @@ def _stated(**schema: object) -> msgspec.Meta:
 
 
 Penalty = Annotated[float, _stated(minimum=-MAX_PENALTY, maximum=MAX_PENALTY)]
-Length = Annotated[int, _stated(minimum=1, maximum=MAX_TOKENS)]
+#: 0 with `echo` alone.
+Length = Annotated[int, _stated(minimum=0, maximum=MAX_TOKENS)]
 Stop = Annotated[str, _stated(minLength=1, maxLength=MAX_STOP_CHARACTERS)]
 Stops = Annotated[list[Stop], _stated(maxItems=MAX_STOPS)]
 Likeliest = Annotated[int, _stated(minimum=0, maximum=MAX_LOGPROBS)]
@@ -75,13 +76,13 @@ class GenerationRequest(OtherFields, frozen=True, kw_only=True):  # type: ignore
     return_token_ids: bool | None = None
     return_metrics: bool | None = None
     add_special_tokens: bool | None = None
+    echo: bool | None = None
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     """`POST /v1/completions`."""
 
     prompt: str | list[Any]
-    echo: bool | None = None
     logprobs: Likeliest | None = None
 
 

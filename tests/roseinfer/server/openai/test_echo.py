@@ -1,0 +1,66 @@
+"""Prompts in answers, with the probabilities that transformers gives them: what evaluations ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+K = 3
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--prefix-cache", "--chunked-prefill-size", "24", "--prefill-max-tokens", "64"]]
+)
+def test_logprobs_of_prompts(serve: Any, text_model: Any, options: list[str]) -> None:
+    """With and without an answer, several prompts and answers at once, twice, whole and streamed."""
+    server = serve(*options)
+    reference = AutoModelForCausalLM.from_pretrained(text_model.folder, dtype=torch.float32).eval()
+    rng = np.random.default_rng(2)
+    prompts = [rng.integers(0, 50000, length).tolist() for length in (1, 70, 33)]
+    names = text_model.llm.tokenizer.names
+    for max_tokens, stream in ((0, False), (0, True), (3, False), (3, True)):
+        asked = {"max_tokens": max_tokens, "echo": True, "logprobs": K, "n": 2, "ignore_eos": True}
+        reply = server.complete(prompts, stream=stream, **asked)
+        parts: dict[int, list[Any]] = {index: [] for index in range(6)}
+        for chunk in reply.events if stream else [reply.json]:
+            for choice in chunk["choices"]:
+                parts[choice["index"]].append(choice)
+        answers = text_model.greedy(prompts, 3)
+        for index, pieces in parts.items():
+            prompt, answer = prompts[index // 2], answers[index // 2][:max_tokens]
+            tokens = prompt + answer
+            assert "".join(piece["text"] for piece in pieces) == text_model.text(tokens)
+            assert pieces[-1]["finish_reason"] == "length"
+            listed = {
+                name: [one for piece in pieces for one in piece["logprobs"][name]]
+                for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+            }
+            assert {len(values) for values in listed.values()} == {len(tokens)}
+            assert listed["token_logprobs"][0] is listed["top_logprobs"][0] is None
+            assert listed["text_offset"] == sorted(listed["text_offset"])
+            with torch.inference_mode():
+                expected = torch.log_softmax(reference(torch.tensor([tokens])).logits[0].double(), -1)
+            for place, token in enumerate(tokens[1:]):
+                values = expected[place]
+                name = names[token]
+                assert listed["tokens"][place + 1] == (name.text if name.whole else f"bytes:{name.text}")
+                assert abs(listed["token_logprobs"][place + 1] - values[token]) < 1e-3
+                top = sorted(listed["top_logprobs"][place + 1].values(), reverse=True)
+                assert np.allclose(top[:K], values.topk(K).values, atol=1e-3)
+        if not stream:
+            usage = reply.json["usage"]
+            assert (usage["prompt_tokens"], usage["completion_tokens"]) == (104, 6 * max_tokens)
+    assert server.becomes_idle()
+
+
+def test_echo_alone_and_its_limits(serving: Any, text_model: Any) -> None:
+    for stream in (False, True):
+        reply = serving.complete("Où es-tu ?", max_tokens=0, echo=True, stream=stream)
+        chunks = reply.events if stream else [reply.json]
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "Où es-tu ?"
+    assert serving.complete([1] * 1000, max_tokens=0, echo=True, logprobs=20, n=64).status == 400
+    assert serving.complete([1], max_tokens=0).json["error"]["param"] == "max_tokens"
