@@ -118,7 +118,7 @@ def prompt_logprobs(
     rows, tokens = to_device(asked.rows, hidden.device), to_device(asked.tokens, hidden.device)
     return tuple(
         logprobs(logits_of(hidden[some]), taken, asked.most)
-        for some, taken in zip(rows.split(PROMPT_ROWS), tokens.split(PROMPT_ROWS), strict=True)
+        for some, taken in zip(torch.split(rows, PROMPT_ROWS), torch.split(tokens, PROMPT_ROWS), strict=True)
     )
 
 

@@ -240,7 +240,7 @@ class Scheduler:
         if len(clients) == 1:
             return int(running.order[-1])
         most = max(clients.values())
-        rows = running.order[::-1].tolist()
+        rows: list[int] = running.order[::-1].tolist()
         return next(row for row in rows if clients[running.request(row).client] == most)
 
     def _preempt(self, row: int) -> None:

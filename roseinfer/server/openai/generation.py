@@ -226,7 +226,7 @@ def _token_ids(ids: list[Any], most: int) -> NDArray[np.int32]:
 
 def too_long(most: int) -> BadRequestError:
     """A prompt that the context of `most` tokens does not hold."""
-    message = f"This model's maximum context length is {most} tokens. However, the prompt is longer."
+    message = f"This model's maximum context length is {most} tokens. However, the prompt is too long."
     return BadRequestError(message, "prompt", CONTEXT_LENGTH_EXCEEDED)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -53,14 +53,21 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "web_search_options": (),
 }
 
-#: Its fields; any other name is refused.
-OtherFields = msgspec.defstruct(
-    "OtherFields",
-    [(name, Any, None) for name in (*ACCEPTED, *NEUTRAL)],
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-)
+if TYPE_CHECKING:
+
+    class OtherFields(msgspec.Struct, frozen=True, kw_only=True):
+        """Has a field for each of these names; any other is refused."""
+
+        tool_choice: Any = None
+
+else:
+    OtherFields = msgspec.defstruct(
+        "OtherFields",
+        [(name, Any, None) for name in (*ACCEPTED, *NEUTRAL)],
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
 
 
 def refuse_unsupported(request: msgspec.Struct) -> None:

@@ -48,7 +48,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
     continuous_usage_stats: bool | None = False
 
 
-class GenerationRequest(OtherFields, frozen=True, kw_only=True):  # type: ignore[misc, valid-type]
+class GenerationRequest(OtherFields, frozen=True, kw_only=True):
     """What completions and chats have in common; null is the default everywhere, and top_k -1 is 0.
     `return_token_ids` and `return_metrics` add fields to the answer."""
 

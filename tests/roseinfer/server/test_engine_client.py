@@ -45,6 +45,9 @@ class Kept:
     def add_logprobs(self, logprobs: TokenLogprobs) -> None:
         assert self._fails_in != "add_logprobs"
 
+    def add_prompt_logprobs(self, position: int, logprobs: TokenLogprobs) -> None:
+        raise AssertionError("nobody asked")
+
     def push(self, token: int, end: Finished | None) -> None:
         assert self._fails_in != "push"
         self.tokens.append(token)

@@ -20,6 +20,7 @@ from roseinfer.server.http.connection import (
     Connections,
     Producer,
 )
+from roseinfer.server.http.errors import HttpError
 from roseinfer.server.http.parser import MAX_BODY_BYTES, HttpRequest
 from roseinfer.server.http.response import Response
 from roseinfer.server.openai.errors import error_response
@@ -48,6 +49,9 @@ class Endless(Producer):
         self.paused.clear()
 
     def close(self) -> None:
+        self.closed = True
+
+    def fail(self, error: HttpError) -> None:
         self.closed = True
 
 

@@ -207,7 +207,7 @@ def test_penalties_and_stop_tokens(serving: Any, text_model: Any) -> None:
         reply = serving.complete(text_model.prompt, **asked)
         chunks = reply.events if settings.get("stream") else [reply.json]
         made = [token for chunk in chunks for token in chunk["choices"][0]["token_ids"]]
-        own = {name: value for name, value in settings.items() if name != "stream"}
+        own: dict[str, Any] = {name: value for name, value in settings.items() if name != "stream"}
         biases = tuple((int(token), value) for token, value in bias.items())
         params = SamplingParams(20, ignore_eos=True, logit_bias=biases, **own)
         assert made == text_model.llm.generate([text_model.prompt], params)[0] != text_model.answer[:20]
