@@ -39,8 +39,8 @@ class Limits(msgspec.Struct, frozen=True):
         if total > self.max_model_len:
             raise RequestError(
                 f"This model's maximum context length is {self.max_model_len} tokens. However, you requested "
-                f"{total} tokens ({len(prompt)} in the prompt, {max_tokens} in the completion): the prompt is "
-                "too long, or max_tokens too large.",
+                f"{total} tokens ({len(prompt)} in the prompt, {max_tokens} in the completion): "
+                "the prompt is too long, or max_tokens too large.",
                 "prompt",
                 CONTEXT_LENGTH_EXCEEDED,
             )

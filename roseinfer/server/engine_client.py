@@ -93,7 +93,7 @@ class EngineClient:
         patience: float = 120.0,
     ) -> None:
         self._socket, self._patience, self._heard = sock, patience, time.monotonic()
-        self._load: Load | None = None
+        self._load = Load(0, 0, 0.0, 0, 0, 0)  # the last that is known
         self._counters, self._observer, self._on_death = counters, Observer(counters), on_death
         self._receivers: dict[int, TokenReceiver] = {}
         self._queries: deque[asyncio.Future[Load]] = deque()
@@ -144,12 +144,12 @@ class EngineClient:
 
     async def load(self) -> Load:
         """The engine's load now; the last that is known where it does not answer in time. Raises
-        EngineDeadError, and SilentEngineError where none is known."""
+        EngineDeadError."""
+        if self.silent:
+            return self._load
         try:
             return await self._ask(Query(), self._queries, LOAD_TIMEOUT)
         except SilentEngineError:
-            if self._load is None:
-                raise
             return self._load
 
     async def flush(self) -> None:

@@ -100,11 +100,13 @@ def test_questions_end_whatever_the_engine_does(text_model: Any, monkeypatch: py
         await client.start()
         with pytest.raises(OverflowError):
             await client.order(StartProfile("folder", 2**64, False))
-        for question in (client.load, lambda: client.order(CheckBlocks())):
+        assert (await client.load()).running == 0  # the last that is known
+        for question in (client.flush, lambda: client.order(CheckBlocks())):
             with pytest.raises(HttpError) as silent:
                 await question()
             assert silent.value.status == 503
-        engine.send(0, Load(1, 0, 0.0, 0, 0, 0))
+        for _ in range(2):
+            engine.send(0, Load(1, 0, 0.0, 0, 0, 0))
         engine.send(0, Done("late"))
         load, done = asyncio.ensure_future(client.load()), asyncio.ensure_future(client.order(CheckBlocks()))
         await asyncio.sleep(0.05)
