@@ -14,7 +14,7 @@ class Waiting:
     prompts count when they are admitted, generated ones when their request leaves (after the virtual token
     counters of Sheng et al., OSDI 2024). A client that comes begins level with the one that was served last.
 
-    It is told what runs, too, because a client is remembered while anything of it waits or runs.
+    What runs is counted here, too, because a client is remembered while anything of it waits or runs.
     """
 
     def __init__(self) -> None:

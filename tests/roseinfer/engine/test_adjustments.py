@@ -155,7 +155,7 @@ def test_answers(gpt2_folder: Path, switches: dict[str, object]) -> None:
     prompts, params = traffic()
     answers = llm.generate(prompts, params)
     assert (llm.engine.preemptions > 0) == bool(switches)
-    plain = llm.generate(prompts, [SamplingParams(one.max_tokens, ignore_eos=True) for one in params])
+    plain = llm.generate(prompts, [SamplingParams(asked.max_tokens, ignore_eos=True) for asked in params])
     assert sum(a != b for a, b in zip(answers, plain, strict=True)) > 6
     for prompt, how, made in zip(prompts, params, answers, strict=True):
         with torch.inference_mode():

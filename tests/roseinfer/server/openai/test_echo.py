@@ -36,7 +36,7 @@ def test_logprobs_of_prompts(serve: Any, text_model: Any, options: list[str]) ->
             assert "".join(piece["text"] for piece in pieces) == text_model.text(tokens)
             assert pieces[-1]["finish_reason"] == "length"
             listed = {
-                name: [one for piece in pieces for one in piece["logprobs"][name]]
+                name: [value for piece in pieces for value in piece["logprobs"][name]]
                 for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")
             }
             assert {len(values) for values in listed.values()} == {len(tokens)}
