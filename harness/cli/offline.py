@@ -39,6 +39,8 @@ def offline(
             profile_only(settings, display)
             return
         try:
+            if settings.preset_text is not None:
+                display.line(settings.preset_text)
             folder, results = run_offline(settings, ["bench", *sys.argv[1:]], show)
         except KeyboardInterrupt:
             if folder is None:

@@ -55,6 +55,8 @@ def online(
             return
         try:
             if settings is not None:
+                if settings.preset_text is not None:
+                    display.line(settings.preset_text)
                 for load in settings.loads:
                     if short := few_rounds(load, settings.requests(load)):
                         display.line(f"{short.text}. {MORE_ROUNDS}")

@@ -14,6 +14,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("wait_ready", "prompt_nonce"),
     ),
     "Load": (
+        "preset",
         *("trace", "fit", "max_output_len", "scales", "concurrency", "rounds", "request_rate", "arrivals"),
         *("ramp", "mixture", "dataset", "turns", "n", "num_prompts", "input_len", "output_len"),
         *("ignore_eos", "text_prompts", "lora", "response_format", "response_format_share", "seed"),

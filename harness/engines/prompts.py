@@ -58,7 +58,7 @@ class TokenIds:
         return {"prompt": request.text if request.text is not None and not ids else ids}
 
     def tokens(self, request: PlannedRequest) -> int | None:
-        return len(request.prompt)
+        return len(request.prompt) or None
 
 
 class Texts:
@@ -71,7 +71,7 @@ class Texts:
         return {"prompt": request.text or self._text.of(request.prompt.tolist())}
 
     def tokens(self, request: PlannedRequest) -> int | None:
-        return len(request.prompt)
+        return len(request.prompt) or None
 
 
 class Words:

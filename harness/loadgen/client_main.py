@@ -21,6 +21,7 @@ import uvloop
 
 from harness.loadgen.client import Client
 from harness.loadgen.http import request_bytes, request_head
+from harness.loadgen.live_answers import LiveAnswers
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, RawResponse
 from harness.loadgen.pacing import ClosedLoop, OpenLoop
 from harness.loadgen.system_limits import raise_open_files
@@ -51,13 +52,15 @@ class WorkerResult(msgspec.Struct):
 class _Run:
     """One client's running load."""
 
-    def __init__(self, work: WorkerPlan, requests: dict[int, bytes]) -> None:
+    def __init__(self, work: WorkerPlan, head: bytes, requests: dict[int, bytes]) -> None:
         self._client_id = work.client
         self._plan = work.plan
         self._finished = asyncio.Event()
         self._responses: list[RawResponse] = []
         self._failed = 0
         self._ttft: deque[float] = deque(maxlen=_WATCHED)
+        self._live = LiveAnswers(work.plan.requests)
+        self._head, self._requests = head, requests
         self._client = Client(
             work.plan.target, work.addresses, requests, work.plan.timeout_s, work.plan.deadline_s, self._ended
         )
@@ -89,6 +92,8 @@ class _Run:
         if response.error is None and response.t_sent is not None:
             first = next((t for t, data in response.segments if b"data:" in data), response.t_sent)
             self._ttft.append(first - response.t_sent)
+        for index, body in self._live.take(response).items():
+            self._requests[index] = request_bytes(self._head, body)
         self._pacing.ended(response)
         if len(self._responses) == len(self._plan.requests):
             self._finished.set()
@@ -138,7 +143,7 @@ def main(plan_file: str, out_file: str) -> int:
         t0 = float(start)
 
         async def run() -> list[RawResponse]:
-            return await _Run(work, requests).measure(t0)
+            return await _Run(work, head, requests).measure(t0)
 
         cpu = time.process_time()
         responses = runner.run(run())

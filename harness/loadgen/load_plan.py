@@ -13,13 +13,17 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
     """One request: `t_sched_s` seconds after the load's start (None in a closed loop), and its HTTP body.
 
     In an open loop it is not sent before the response to request `after` has ended, well or not. That one
-    is earlier in the load, and no other request names it.
+    is earlier in the load, and no other request names it. With `think_s` it has no time of its own, in a
+    closed loop too: it is sent so long after that response. The body has a marker for the answer to each of
+    the requests `answers` (`live_answers.py`).
     """
 
     index: int
     t_sched_s: float | None
     body: bytes
     after: int | None = None
+    think_s: float | None = None
+    answers: tuple[int, ...] = ()
 
 
 class Target(msgspec.Struct, frozen=True):

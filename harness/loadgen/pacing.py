@@ -9,6 +9,7 @@ from time import monotonic
 from harness.clock import Alarm
 from harness.loadgen.client import Client
 from harness.loadgen.load_plan import RawResponse, WireRequest
+from harness.loadgen.turns import Turns
 
 #: Connections are opened this long before the requests that may need them, so that no handshake delays one.
 LOOKAHEAD_S = 0.25
@@ -23,9 +24,11 @@ class OpenLoop:
 
     def __init__(self, client: Client, requests: Sequence[WireRequest], t0: float) -> None:
         self._client = client
-        self._due = sorted((t0 + (r.t_sched_s or 0.0), r.index) for r in requests)
-        self._before = {r.index: r.after for r in requests if r.after is not None}
-        self._over: set[int] = set()
+        self._turns = Turns(client, requests)
+        timed = [r for r in requests if r.think_s is None]
+        self._due = sorted((t0 + (r.t_sched_s or 0.0), r.index) for r in timed)
+        self._before = {r.index: r.after for r in timed if r.after is not None}
+        self._over: dict[int, float] = {}
         self._waiting_for: dict[int, tuple[float, int]] = {}
         self._next = 0
         self._opened = 0
@@ -37,7 +40,8 @@ class OpenLoop:
 
     def ended(self, response: RawResponse) -> None:
         """A response ended: send the turn that waited for it."""
-        self._over.add(response.index)
+        self._over[response.index] = response.t_end or monotonic()
+        self._turns.follows(response)
         if waiting := self._waiting_for.pop(response.index, None):
             t_due, index = waiting
             t_sched = max(t_due, response.t_end or t_due)
@@ -46,6 +50,7 @@ class OpenLoop:
     def close(self) -> None:
         """Send nothing more."""
         self._alarm.close()
+        self._turns.close()
 
     def _wake(self) -> None:
         due = self._due
@@ -53,8 +58,11 @@ class OpenLoop:
             t_sched, index = due[self._next]
             self._next += 1
             before = self._before.get(index)
-            if before is None or before in self._over:
-                self._client.submit(index, t_sched, None if before is None else 0.0)
+            if before is None:
+                self._client.submit(index, t_sched)
+            elif before in self._over:
+                t_free = max(t_sched, self._over[before])
+                self._client.submit(index, t_free, t_free - t_sched)
             else:
                 self._waiting_for[before] = t_sched, index
         horizon = monotonic() + LOOKAHEAD_S
@@ -69,13 +77,17 @@ class OpenLoop:
 
 
 class ClosedLoop:
-    """Keeps `concurrency` requests in flight from t0 on: the next is sent when one ends."""
+    """Keeps `concurrency` requests in flight from t0 on: the next is sent when one ends.
+
+    A session is in flight from its first request to the end of its last answer, thinking included.
+    """
 
     def __init__(self, client: Client, requests: Sequence[WireRequest], t0: float, concurrency: int) -> None:
         self._client = client
         self._t0 = t0
         self._concurrency = concurrency
-        self._waiting = [request.index for request in reversed(requests)]
+        self._turns = Turns(client, requests)
+        self._waiting = [request.index for request in reversed(requests) if request.think_s is None]
         self._alarm = Alarm(asyncio.get_running_loop(), self._begin)
 
     def start(self) -> None:
@@ -84,12 +96,14 @@ class ClosedLoop:
         self._alarm.set(self._t0)
 
     def ended(self, response: RawResponse) -> None:
-        """A response ended: send the next request."""
-        self._release()
+        """A response ended: send the next turn of its session, else the next request."""
+        if not self._turns.follows(response):
+            self._release()
 
     def close(self) -> None:
         """Send nothing more."""
         self._alarm.close()
+        self._turns.close()
 
     def _begin(self) -> None:
         for _ in range(min(self._concurrency, len(self._waiting))):

@@ -51,6 +51,10 @@ class RequestTimes:
         return _floats(self.requests, "t_last")
 
     @property
+    def session_start(self) -> Floats:
+        return _floats(self.requests, "session_start")
+
+    @property
     def tokens(self) -> Floats:
         return _floats(self.requests, "completion_tokens")
 

@@ -16,7 +16,8 @@ from harness.schema.load import Load, load_text
 
 
 class Expected(NamedTuple):
-    """Lengths that a request asks for, in tokens; how many of its prompt's were sent at its head before.
+    """Lengths that a request asks for, in tokens; how many of its prompt's were sent at its head before; the
+    number of its session in the load, and its turn in it.
 
     `adapter` and `formatted` are what else it asks for. A request whose prompt the server counts otherwise
     failed, unless only the server can count it.
@@ -28,6 +29,8 @@ class Expected(NamedTuple):
     exact_prompt: bool = True
     adapter: str | None = None
     formatted: bool = False
+    session: int | None = None
+    turn: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,9 @@ def read_cell(
             "formatted": asked.formatted,
             "reusable_tokens": asked.reusable_tokens,
             "cached_tokens": record.cached_tokens,
+            "session": asked.session,
+            "turn": None if asked.session is None else asked.turn,
+            "session_start": None,
         }
         for name, column in requests.items():
             column.append(row[name])
@@ -119,6 +125,7 @@ def read_cell(
             chunk_request.append(raw.index)
             chunk_t.append(t - t0)
             chunk_tokens.append(tokens)
+    requests["session_start"] = _session_starts(requests)
     chunks = {
         "cell": [identity.cell] * len(chunk_t),
         "request": chunk_request,
@@ -128,3 +135,17 @@ def read_cell(
     return CellRecords(
         pa.table(requests, schema=REQUESTS).to_pandas(), pa.table(chunks, schema=CHUNKS).to_pandas()
     )
+
+
+def _session_starts(requests: dict[str, list[Any]]) -> list[float | None]:
+    """For the last turn of each session whose turns all succeeded, when its first was sent; else None."""
+    rows: dict[int, list[int]] = {}
+    for row, session in enumerate(requests["session"]):
+        if session is not None:
+            rows.setdefault(session, []).append(row)
+    starts: list[float | None] = [None] * len(requests["request"])
+    for turns in rows.values():
+        turns.sort(key=lambda row: requests["turn"][row])
+        if all(requests["error"][row] is None for row in turns):
+            starts[turns[-1]] = requests["t_sent"][turns[0]]
+    return starts

@@ -43,6 +43,9 @@ REQUESTS = pa.schema(
         ("formatted", pa.bool_()),  # whether the answer was to have the response format
         ("reusable_tokens", pa.int32()),  # leading prompt tokens in whole blocks that one sent before had too
         ("cached_tokens", pa.int32()),  # prompt tokens from the server's prefix cache by its usage, else null
+        ("session", pa.int32()),  # its number in the load, null for a request of none
+        ("turn", pa.int32()),  # from 0 within the session
+        ("session_start", pa.float64()),  # t_sent of turn 0, for the last turn of a session without failures
     ]
 )
 

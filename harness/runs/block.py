@@ -47,6 +47,7 @@ from harness.schema.settings import RUNNING_SERVER
 from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
 from harness.workload import PlannedRequest
 from harness.workload.prefix_reuse import reusable_tokens
+from harness.workload.sessions import with_answers
 
 #: From "every client is ready" to the first request: connections are opened in it.
 MEASURED_DELAY_S = 0.5
@@ -254,7 +255,14 @@ class _Measuring:
         start_delay_s: float = MEASURED_DELAY_S,
     ) -> LoadResult:
         wire = [
-            WireRequest(request.index, request.t_sched_s, self.encode(request), request.after)
+            WireRequest(
+                request.index,
+                request.t_sched_s,
+                self.encode(request),
+                request.after,
+                request.think_s,
+                request.answers,
+            )
             for request in requests
         ]
         settings, target = self.resolved.settings, endpoint_target(self.server.target, self.asked.endpoint)
@@ -268,11 +276,16 @@ class _Measuring:
         )
 
     def _read(self, result: LoadResult, requests: list[PlannedRequest], cell: Cell) -> CellRecords:
+        requests = with_answers(requests, result.responses, self.asked.tokenizer)
         sent = sorted(
             (response.t_sent, response.index) for response in result.responses if response.t_sent is not None
         )
         reusable = reusable_tokens(requests[index].prompt for _, index in sent)
-        known = {index: tokens for (_, index), tokens in zip(sent, reusable, strict=True)}
+        known = {
+            index: tokens
+            for (_, index), tokens in zip(sent, reusable, strict=True)
+            if len(requests[index].prompt)
+        }
         expected = []
         for request in requests:
             counted = self.encode.input_tokens(request)
@@ -281,9 +294,11 @@ class _Measuring:
                 planned,
                 request.output_tokens,
                 known.get(request.index),
-                exact_prompt=counted is not None,
+                exact_prompt=counted is not None and not request.answers,
                 adapter=request.adapter,
                 formatted=request.response_format is not None,
+                session=request.session,
+                turn=request.turn,
             )
             expected.append(asks)
         ref, label = cell.engine_variant.ref, cell.engine_variant.label

@@ -19,9 +19,11 @@ from harness.runs.info import offline_info
 from harness.runs.resolved import engine_settings, resolve_common
 from harness.runs.schedule import turns
 from harness.runs.workload import check_lengths
+from harness.schema.load_settings import most
 from harness.schema.results import OfflineResults
 from harness.schema.settings import OfflineSettings
-from harness.workload import closed_loop, warmup
+from harness.workload import warmup
+from harness.workload.content import SyntheticContent
 
 
 def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -> tuple[Path, OfflineResults]:
@@ -81,7 +83,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
                 measured, record = through_server(entry.engine, launch, batch, log, split.client)
             else:
                 measured, record = through_worker(entry.engine, launch, batch, log)
-            row = result(measured, entry.engine_variant, repeat, settings)
+            row = result(measured, entry.engine_variant, repeat, settings, batch.requests)
         except CleanupError:
             raise
         except BenchError as error:
@@ -100,12 +102,12 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
 def _batch(settings: OfflineSettings, repeat: int) -> Batch:
     """The prompts of a repeat: every engine gets the same, no two repeats share one."""
     assert settings.warmup != "auto"
-    lengths = settings.input_len, settings.output_len
     seed = settings.seed + repeat
+    content = SyntheticContent(settings.input_len, settings.output_len, settings.vocab_size)
+    lengths = most(settings.input_len), most(settings.output_len)
     return Batch(
-        closed_loop(settings.num_prompts, *lengths, settings.vocab_size, seed),
+        content.take(settings.num_prompts, seed, seed),
         warmup([lengths] * settings.warmup, settings.vocab_size, seed),
-        settings.output_len,
         settings.ignore_eos,
         settings.settle or 0.0,
         settings.min_duration or 0.0,

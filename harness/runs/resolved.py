@@ -121,7 +121,9 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
     if settings.prompt_nonce is None and any(v.ref.name == RUNNING_SERVER for v in engine_variants):
         settings = settings.model_copy(update={"prompt_nonce": secrets.randbits(32)})
     assert settings.max_model_len is not None
-    workload = Workload.make(settings, settings.vocab_size, settings.max_model_len)
+    workload = Workload.make(
+        settings, settings.vocab_size, settings.max_model_len, model.path if model else tokenizer
+    )
     cpus = split(physical_cores())
     resolved = Resolved(settings, model, tokenizer, workload, engine_variants, engines, found, missing, cpus)
     resolved = replace(resolved, mix=mix_of(settings))

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.datasets.catalog import load_dataset
 from harness.errors import UsageError
 from harness.loadgen.load_plan import WireRequest
 from harness.loadgen.system_limits import most_in_flight
+from harness.models.text_tokens import load_tokenizer
 from harness.runs.seeds import shape_seeds
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, heaviest
 from harness.schema.load_settings import Uniform
@@ -24,6 +27,7 @@ from harness.traces.trace import Trace
 from harness.workload import PlannedRequest, open_loop, warmup
 from harness.workload.arrivals import arrival_times
 from harness.workload.content import Content, SyntheticContent, longest
+from harness.workload.dataset_content import MAX_OUTPUT, DatasetContent
 from harness.workload.mixture import mixture_requests
 
 #: An open loop's load is taken to be as many requests as arrive in this time, at most MAX_WARMUP_BATCH.
@@ -48,8 +52,13 @@ class Workload:
     content: Content | None = None
 
     @classmethod
-    def make(cls, settings: OnlineSettings, vocab_size: int, max_model_len: int) -> Workload:
-        """Read and fit the trace or the mixture, or take the shape of synthetic requests.
+    def make(
+        cls, settings: OnlineSettings, vocab_size: int, max_model_len: int, tokenizer: Path | None = None
+    ) -> Workload:
+        """Read and fit the trace, the mixture or the dataset, or take the shape of synthetic requests.
+
+        Args:
+            tokenizer: Folder of the model's; None where it is not known.
 
         Raises:
             UsageError: The trace is not there or unreadable, or nothing fits the context.
@@ -64,10 +73,21 @@ class Workload:
             mixture = read_mixture(settings.mixture)
             workload = cls(settings, vocab_size, max_model_len, empty, mixture=mixture)
             return replace(workload, record=workload._mixture_record(mixture))
-        check_lengths(settings.input_len, settings.output_len, max_model_len)
-        content = SyntheticContent(settings.input_len, settings.output_len, vocab_size)
+        content: Content
+        if settings.dataset is not None:
+            content = DatasetContent(
+                load_dataset(settings.dataset),
+                None if tokenizer is None else load_tokenizer(tokenizer),
+                max_model_len,
+                settings.ignore_eos,
+                settings.max_output_len or MAX_OUTPUT,
+                settings.turns,
+            )
+        else:
+            check_lengths(settings.input_len, settings.output_len, max_model_len)
+            content = SyntheticContent(settings.input_len, settings.output_len, vocab_size)
         workload = cls(settings, vocab_size, max_model_len, empty, content=content)
-        return replace(workload, record=workload._synthetic_record())
+        return replace(workload, record=workload._content_record())
 
     def requests(
         self, load: Load, seed: int, shape_seed: int, first: int = 0, n: int | None = None
@@ -92,7 +112,8 @@ class Workload:
             case RequestRate() | Ramp():
                 times = self._arrivals(load, shape_seed).tolist()
                 asked = self._content.take(len(times), seed, shape_seed)
-                return [replace(r, t_sched_s=t) for r, t in zip(asked, times, strict=True)]
+                due = iter(times)
+                return [r if r.think_s is not None else replace(r, t_sched_s=next(due)) for r in asked]
 
     def warmup_waves(self, seed: int) -> list[list[PlannedRequest]]:
         """Requests to send before measuring, a wave at a time, all of a wave at once.
@@ -187,21 +208,26 @@ class Workload:
             | {"citation": CITATION, "note": "drawn from published statistics of clients, not recorded"}
         )
 
-    def _synthetic_record(self) -> TraceRecord:
+    def _content_record(self) -> TraceRecord:
         s = self.settings
         drawn = [
             self._content.lengths(self._sent(load, seed), seed)
             for load, seed in zip(s.loads, shape_seeds(s, 0), strict=True)
         ]
-        what = f"{_lengths_text(s.input_len)} tokens in, {_lengths_text(s.output_len)} out"
+        what = self._content.what
         if isinstance(s.loads[0], ClosedLoop):
             held = ", ".join(str(load.value) for load in s.loads)
             name, origin = "closed loop", f"{held} request{'' if held == '1' else 's'} in flight, {what}"
         else:
             name, origin = "synthetic", f"{'; '.join(map(str, s.loads))}, {what}"
+        about = {}
+        if isinstance(self.content, DatasetContent):
+            data = self.content.dataset
+            about = {key: getattr(data, key) for key in ("name", "licence", "citation", "sha256", "note")}
         return TraceRecord(
-            name=name,
+            **{"name": name} | about,
             origin=origin,
+            dropped=self._content.dropped,
             requests=sum(len(inputs) for inputs, _ in drawn),
             fit="none",
             input_tokens=sum(int(inputs.sum()) for inputs, _ in drawn),
@@ -227,10 +253,6 @@ class Workload:
         behind = (size - 1 - position) * min(size, MAX_STAGGERED) // size
         output = min(WARMUP_OUTPUT_TOKENS + behind, self.max_model_len - 1)
         return min(input_tokens, self.max_model_len - output), output
-
-
-def _lengths_text(lengths: int | Uniform) -> str:
-    return str(lengths) if isinstance(lengths, int) else f"{lengths.least} to {lengths.most}"
 
 
 def _is_enough(settings: OnlineSettings, max_model_len: int, head: Trace) -> bool:

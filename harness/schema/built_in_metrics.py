@@ -110,6 +110,18 @@ BUILT_IN = (
         lambda t: (t.last - t.sched) * MS,
     ),
     Metric(
+        "session_ms",
+        "Session",
+        "whole session",
+        "ms",
+        "t_last of the last turn − t_sent of the first",
+        "How long a conversation or an agent's job took as a whole, time to think included, for sessions "
+        "without a failed turn.",
+        "request",
+        lambda t: (t.last - t.session_start) * MS,
+        uses=frozenset({"gated"}),
+    ),
+    Metric(
         "queue_wait_ms",
         "Queue wait",
         "queue wait",

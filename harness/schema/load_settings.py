@@ -101,9 +101,9 @@ def _number(value: object) -> object:
 Lengths = Annotated[int | Uniform, BeforeValidator(_number)]
 
 
-def least(lengths: int | Uniform) -> int:
-    """The fewest tokens that are drawn."""
-    return lengths if isinstance(lengths, int) else lengths.least
+def lengths_text(lengths: int | Uniform) -> str:
+    """`64`, or `100 to 1024`."""
+    return str(lengths) if isinstance(lengths, int) else f"{lengths.least} to {lengths.most}"
 
 
 def most(lengths: int | Uniform) -> int:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.errors import UsageError
+from harness.schema.presets import preset_values
 from harness.schema.settings import CommonSettings, asks_auto
 
 Settings = TypeVar("Settings", bound=CommonSettings)
@@ -32,6 +33,8 @@ def build(kind: type[Settings], config: Path | None, given: dict[str, Any]) -> S
         return f"{key} in {config}" if key in from_file and key not in given else "--" + key.replace("_", "-")
 
     values = from_file | given
+    if (preset := values.get("preset")) is not None:
+        values = preset_values(str(preset), kind.command, values) | values
     if asks_auto(values.get("engines")):
         del values["engines"]
     try:

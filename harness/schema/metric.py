@@ -58,6 +58,10 @@ class Times(Protocol):
         """(U,) when the last chunk came that carries a token."""
 
     @property
+    def session_start(self) -> Floats:
+        """(U,) when the session was begun that ends with the request; NaN for every other request."""
+
+    @property
     def tokens(self) -> Floats:
         """(U,) output tokens."""
 

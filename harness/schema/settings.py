@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveFloat, field_validator, model_validator
 
@@ -14,6 +14,7 @@ from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, 
 from harness.schema.load_settings import ArrivalProcess, Lengths, RampSetting
 from harness.schema.metrics import METRICS, latencies
 from harness.schema.mix_settings import Adapters
+from harness.schema.presets import PRESETS
 from harness.schema.running_servers import Headers, Servers, for_server
 
 #: Which names there are is for the registry to say: installed packages add engines.
@@ -153,6 +154,14 @@ Rates = Annotated[
 class CommonSettings(Strict):
     """What every benchmark shares."""
 
+    #: Of `bench`, which these are settings of.
+    command: ClassVar[str]
+
+    preset: str | None = Field(
+        None,
+        description=f"settings of a published benchmark, which others override: {', '.join(PRESETS)}",
+        json_schema_extra={"metavar": "NAME"},
+    )
     model: str = Field(
         "auto", description="hub id, local folder, random:gpt2, random:gpt2-tiny or smollm2-135m"
     )
@@ -205,6 +214,20 @@ class CommonSettings(Strict):
     out: Path | None = Field(None, description="where runs are kept; default outputs/benchmarks/serving")
 
     @property
+    def preset_text(self) -> str | None:
+        """What the preset set and nothing else has overridden, and its source; None without one."""
+        if self.preset is None:
+            return None
+        preset = PRESETS[self.preset]
+        published = type(self).model_validate(preset.values)
+        kept = [
+            f"--{key.replace('_', '-')} {text}".removesuffix(" True")
+            for key, text in preset.texts.items()
+            if getattr(self, key) == getattr(published, key)
+        ]
+        return f"--preset {self.preset} sets {' '.join(kept)}, as {preset.source} has it"
+
+    @property
     def measured_s(self) -> float:
         """Seconds that a cell is measured at least, after `settle`."""
         return self.min_duration or (SHORT_CELL_S if self.settle else 0.0)
@@ -224,6 +247,8 @@ class CommonSettings(Strict):
 
 class OnlineSettings(CommonSettings):
     """`bench online`: replay a trace, keep requests in flight, or send so many a second."""
+
+    command = "online"
 
     base_url: str | None = Field(None, description="of a running server, which is drawn as openai")
     server: Servers = Field(
@@ -272,7 +297,9 @@ class OnlineSettings(CommonSettings):
     )
     trace: str = Field("builtin", description="a name from the catalog, or a file")
     fit: Fit = Field("drop", description="what happens to a request that does not fit the context")
-    max_output_len: int | None = Field(None, ge=1, description="upper limit of output tokens with --fit clip")
+    max_output_len: int | None = Field(
+        None, ge=1, description="most output tokens, with --fit clip or --dataset (256)"
+    )
     scales: Scales = Field([1.0], description="factors on the time between arrivals; smaller is heavier")
     n: int = Field(
         200,
@@ -303,6 +330,16 @@ class OnlineSettings(CommonSettings):
         description="--request-rate of the clients in a folder, as ServeGen describes them, at their busiest "
         "or FOLDER@SECONDS: each has its share, its arrivals and its lengths",
         json_schema_extra={"metavar": "FOLDER"},
+    )
+    dataset: str | None = Field(
+        None,
+        description="real prompts with --concurrency, --request-rate or --ramp: builtin, sharegpt, "
+        "sharegpt:FILE or jsonl:FILE",
+    )
+    turns: Literal["live", "recorded"] | None = Field(
+        None,
+        description="send whole conversations of the dataset, a turn after the other, with the engine's own "
+        "answers or the recorded ones; else the first prompt of each",
     )
     input_len: Lengths = Field(128, description="prompt tokens without a trace: a number, or uniform:A:B")
     output_len: Lengths = Field(64, description="output tokens without a trace: a number, or uniform:A:B")
@@ -341,12 +378,18 @@ class OnlineSettings(CommonSettings):
             idle |= dict.fromkeys(("input_len", "output_len"), needed)
         else:
             idle |= dict.fromkeys(("trace", "scales"), f"excludes {chosen}")
-            if self.mixture is None:
-                idle |= dict.fromkeys(("fit", "max_output_len"), f"excludes {chosen}")
+            if self.mixture is not None:
+                idle |= dict.fromkeys(
+                    ("arrivals", "input_len", "output_len", "dataset"), "excludes --mixture"
+                )
+            elif self.dataset is not None:
+                idle |= dict.fromkeys(("input_len", "output_len", "fit"), "excludes --dataset")
             else:
-                idle |= dict.fromkeys(("arrivals", "input_len", "output_len"), "excludes --mixture")
-        if self.fit != "clip":
-            idle.setdefault("max_output_len", "needs --fit clip")
+                idle |= dict.fromkeys(("fit", "max_output_len"), f"excludes {chosen}")
+        if self.fit != "clip" and self.dataset is None:
+            idle.setdefault("max_output_len", "needs --fit clip or --dataset")
+        if self.dataset is None:
+            idle["turns"] = "needs --dataset"
         if chosen != "--concurrency":
             idle["rounds"] = "needs --concurrency"
         if chosen not in ("--request-rate", "--ramp"):
@@ -448,6 +491,10 @@ class OnlineSettings(CommonSettings):
         given = [option for option, value in self._loads_options.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"{given[0]} and {given[1]} are two kinds of load: give one of them")
+        if self.dataset is not None and not given:
+            raise ValueError(
+                "--dataset says what is sent, not when: give --concurrency, --request-rate or --ramp"
+            )
         if len(set(self.request_rate or ())) != len(self.request_rate or ()):
             raise ValueError("a request rate is given twice")
         if self.response_format is not None and self.ignore_eos:
@@ -464,6 +511,8 @@ class OnlineSettings(CommonSettings):
 class OfflineSettings(CommonSettings):
     """`bench offline`: a fixed batch of token-id prompts through each engine's own API."""
 
+    command = "offline"
+
     num_prompts: int = Field(128, ge=1, description="prompts in the batch")
-    input_len: int = Field(256, ge=1, description="tokens of each prompt")
-    output_len: int = Field(64, ge=1, description="tokens generated for each prompt")
+    input_len: Lengths = Field(256, description="tokens of each prompt: a number, or uniform:A:B")
+    output_len: Lengths = Field(64, description="tokens generated for each prompt: a number, or uniform:A:B")

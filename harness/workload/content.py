@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.schema.load_settings import Uniform, most
+from harness.schema.load_settings import Uniform, lengths_text, most
 from harness.traces import sampling
 from harness.workload.planned_requests import PlannedRequest
 from harness.workload.prompts import PromptSource
@@ -34,6 +34,16 @@ class Content(ABC):
     def lengths(self, n: int, shape_seed: int, first: int = 0) -> tuple[Ints, Ints]:
         """(n,) input and (n,) output tokens of the same requests."""
 
+    @property
+    @abstractmethod
+    def what(self) -> str:
+        """In words, for the report."""
+
+    @property
+    def dropped(self) -> int:
+        """What could not be sent, as it does not fit the context."""
+        return 0
+
     @abstractmethod
     def input_lengths(self, size: int) -> list[int]:
         """`size` numbers of prompt tokens, at evenly spaced quantiles."""
@@ -58,6 +68,10 @@ class SyntheticContent(Content):
         inputs = draw_lengths(self._input_len, first + n, shape_seed, INPUTS)
         outputs = draw_lengths(self._output_len, first + n, shape_seed, OUTPUTS)
         return inputs[first:], outputs[first:]
+
+    @property
+    def what(self) -> str:
+        return f"{lengths_text(self._input_len)} tokens in, {lengths_text(self._output_len)} out"
 
     def input_lengths(self, size: int) -> list[int]:
         if isinstance(self._input_len, int):

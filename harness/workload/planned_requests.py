@@ -28,6 +28,10 @@ class PlannedRequest:
     sent before the answer to request `after`, the previous turn of its session, has ended. Of a dataset's
     prompt there is also its `text`, of a conversation its `messages`. `adapter` is asked for instead of the
     model, and its answer has `response_format`, where they are set.
+
+    A turn with `think_s` has no time of its own: it is sent so long after that answer. In `text` and
+    `messages` markers stand for the answers to the requests `answers`; its token ids are not known before.
+    `turn` counts from 0 within `session`.
     """
 
     index: int
@@ -39,6 +43,10 @@ class PlannedRequest:
     messages: tuple[Message, ...] | None = None
     adapter: str | None = None
     response_format: Mapping[str, Any] | None = None
+    think_s: float | None = None
+    answers: tuple[int, ...] = ()
+    session: int | None = None
+    turn: int = 0
 
 
 def open_loop(trace: Trace, scale: float, vocab_size: int, seed: int) -> list[PlannedRequest]:
@@ -55,12 +63,28 @@ def open_loop(trace: Trace, scale: float, vocab_size: int, seed: int) -> list[Pl
             source.shared(index, length, blocks, trace.block_size)
             for index, (length, blocks) in enumerate(zip(lengths, trace.blocks, strict=True))
         ]
+    sessions = _sessions(trace)
     times = ((trace.arrival_s - trace.arrival_s[:1]) * scale).tolist()
     outputs = trace.output_tokens.tolist()
     return [
-        PlannedRequest(index, *planned)
-        for index, planned in enumerate(zip(times, prompts, outputs, _turns_before(trace), strict=True))
+        PlannedRequest(index, *planned, session=session, turn=turn)
+        for index, (planned, (session, turn)) in enumerate(
+            zip(zip(times, prompts, outputs, _turns_before(trace), strict=True), sessions, strict=True)
+        )
     ]
+
+
+def _sessions(trace: Trace) -> list[tuple[int | None, int]]:
+    """For each request the number of its session and its turn in it."""
+    if trace.session is None:
+        return [(None, 0)] * len(trace)
+    numbers: dict[str, int] = {}
+    turns: dict[str, int] = {}
+    found: list[tuple[int | None, int]] = []
+    for session in trace.session.tolist():
+        turns[session] = turns.get(session, -1) + 1
+        found.append((numbers.setdefault(session, len(numbers)), turns[session]) if session else (None, 0))
+    return found
 
 
 def _turns_before(trace: Trace) -> list[int | None]:

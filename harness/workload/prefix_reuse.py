@@ -22,7 +22,7 @@ def reusable_tokens(prompts: Iterable[NDArray[np.int32]]) -> list[int]:
     for prompt in prompts:
         chains = list(_chain(prompt))
         cached = sum(chain in known for chain in chains)
-        reusable.append(min(cached, (len(prompt) - 1) // BLOCK_TOKENS) * BLOCK_TOKENS)
+        reusable.append(min(cached, max(0, len(prompt) - 1) // BLOCK_TOKENS) * BLOCK_TOKENS)
         known.update(chains)
     return reusable
 

@@ -17,7 +17,11 @@ class Offline:
         self._llm = LLM(EngineConfig(**settings))
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], max_tokens: int, ignore_eos: bool
+        self, prompts: Sequence[Sequence[int]], max_tokens: Sequence[int], ignore_eos: bool
     ) -> list[list[int]]:
         """Generated token ids of each prompt, greedy, in order."""
-        return self._llm.generate(prompts, SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos))
+        params = [
+            SamplingParams(max_tokens=most, ignore_eos=ignore_eos, seed=seed)
+            for seed, most in enumerate(max_tokens)
+        ]
+        return self._llm.generate(prompts, params)

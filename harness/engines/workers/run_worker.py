@@ -2,11 +2,11 @@
 
     python run_worker.py JOB.json RESULT.jsonl
 
-JOB.json: {"target", "arguments", "prompts", "warmup", "output_len", "ignore_eos", "settle_s",
-"min_s"}. `target` is
-`module:callable` or `/path/to/file.py:callable`. Called with `arguments` it returns an object with
+JOB.json: {"target", "arguments", "prompts", "prompt_limits", "warmup", "warmup_limits", "ignore_eos",
+"settle_s", "min_s"}. `target` is `module:callable` or `/path/to/file.py:callable`. Called with `arguments` it
+returns an object with
 
-    generate(prompts: list[list[int]], max_tokens: int, ignore_eos: bool) -> list[list[int]]
+    generate(prompts: list[list[int]], max_tokens: list[int], ignore_eos: bool) -> list[list[int]]
 
 which returns the generated token ids of each prompt, in order, when all are done. `warmup` are prompts that
 are generated first and not timed, and so is the batch for `settle_s` seconds. Then the batch is generated
@@ -37,7 +37,7 @@ def load(target: str) -> Any:
 
 def main(job_path: str, result_path: str) -> None:
     job = json.loads(Path(job_path).read_text())
-    length = {"max_tokens": job["output_len"], "ignore_eos": job["ignore_eos"]}
+    batch = (job["prompts"], job["prompt_limits"], job["ignore_eos"])
     with Path(result_path).open("w") as file:
 
         def write_event(event: str, seconds: float, **more: object) -> None:
@@ -48,15 +48,15 @@ def main(job_path: str, result_path: str) -> None:
         engine = load(job["target"])(**job["arguments"])
         write_event("ready", time.perf_counter() - begin)
         if job["warmup"]:
-            engine.generate(job["warmup"], **length)
+            engine.generate(job["warmup"], job["warmup_limits"], job["ignore_eos"])
         begin = time.perf_counter()
         while time.perf_counter() - begin < job["settle_s"]:
-            engine.generate(job["prompts"], **length)
+            engine.generate(*batch)
         counts: list[int] = []
         seconds, batches = 0.0, 0
         while not batches or seconds < job["min_s"]:
             begin = time.perf_counter()
-            outputs = engine.generate(job["prompts"], **length)
+            outputs = engine.generate(*batch)
             seconds += time.perf_counter() - begin
             batches += 1
             counts += [len(output) for output in outputs]

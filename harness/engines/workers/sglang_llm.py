@@ -11,7 +11,7 @@ class Sglang:
     def __init__(self, **arguments: Any) -> None:
         self._engine = sglang.Engine(skip_tokenizer_init=True, **arguments)
 
-    def generate(self, prompts: list[list[int]], max_tokens: int, ignore_eos: bool) -> list[list[int]]:
-        how = {"temperature": 0, "max_new_tokens": max_tokens, "ignore_eos": ignore_eos}
+    def generate(self, prompts: list[list[int]], max_tokens: list[int], ignore_eos: bool) -> list[list[int]]:
+        how = [{"temperature": 0, "max_new_tokens": most, "ignore_eos": ignore_eos} for most in max_tokens]
         outputs = self._engine.generate(input_ids=prompts, sampling_params=how)
         return [list(output["output_ids"]) for output in outputs]

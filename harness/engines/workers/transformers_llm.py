@@ -5,21 +5,24 @@ from transformers import AutoModelForCausalLM
 
 
 class Transformers:
-    """All prompts must have the same length: nothing is padded."""
+    """All prompts and all answers must have the same length: nothing is padded."""
 
     def __init__(self, model: str, device: str, dtype: str) -> None:
         loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
         self._model = loaded.to(device).eval()
 
-    def generate(self, prompts: list[list[int]], max_tokens: int, ignore_eos: bool) -> list[list[int]]:
+    def generate(self, prompts: list[list[int]], max_tokens: list[int], ignore_eos: bool) -> list[list[int]]:
+        if len({len(prompt) for prompt in prompts}) > 1 or len(set(max_tokens)) > 1:
+            raise ValueError("transformers' generate takes prompts and answers of one length alone")
+        most = max_tokens[0]
         ids = torch.tensor(prompts, device=self._model.device)
         with torch.inference_mode():
             output = self._model.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
                 do_sample=False,
-                max_new_tokens=max_tokens,
-                min_new_tokens=max_tokens if ignore_eos else 0,
+                max_new_tokens=most,
+                min_new_tokens=most if ignore_eos else 0,
                 pad_token_id=0,
             )
         tokens: list[list[int]] = output[:, ids.shape[1] :].tolist()

@@ -15,7 +15,10 @@ class Trtllm:
             from tensorrt_llm import LLM
         self._llm = LLM(**arguments)
 
-    def generate(self, prompts: list[list[int]], max_tokens: int, ignore_eos: bool) -> list[list[int]]:
-        how = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=ignore_eos, detokenize=False)
+    def generate(self, prompts: list[list[int]], max_tokens: list[int], ignore_eos: bool) -> list[list[int]]:
+        how = [
+            SamplingParams(temperature=0, max_tokens=most, ignore_eos=ignore_eos, detokenize=False)
+            for most in max_tokens
+        ]
         outputs = self._llm.generate(prompts, how, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs]

@@ -11,8 +11,11 @@ class Vllm:
     def __init__(self, **arguments: Any) -> None:
         self._llm = LLM(**arguments)
 
-    def generate(self, prompts: list[list[int]], max_tokens: int, ignore_eos: bool) -> list[list[int]]:
-        how = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=ignore_eos, detokenize=False)
+    def generate(self, prompts: list[list[int]], max_tokens: list[int], ignore_eos: bool) -> list[list[int]]:
+        how = [
+            SamplingParams(temperature=0, max_tokens=most, ignore_eos=ignore_eos, detokenize=False)
+            for most in max_tokens
+        ]
         inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
         outputs = self._llm.generate(inputs, how, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs]

@@ -10,6 +10,7 @@ from harness.report.text.load_words import load_number
 from harness.report.text.numbers import percent, plural, several
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import ClosedLoop, TraceLoad
+from harness.schema.load_settings import lengths_text
 from harness.schema.results import RunInfo, TraceRecord
 from harness.schema.settings import OfflineSettings
 
@@ -58,8 +59,8 @@ def machine(run: RunInfo) -> str:
 def batch(settings: OfflineSettings) -> str:
     """The offline batch in words."""
     return (
-        f"{settings.num_prompts} prompts of {settings.input_len} tokens, "
-        f"{settings.output_len} tokens generated for each"
+        f"{settings.num_prompts} prompts of {lengths_text(settings.input_len)} tokens, "
+        f"{lengths_text(settings.output_len)} tokens generated for each"
     )
 
 
@@ -97,10 +98,8 @@ def _load(run: OnlineRun, trace: TraceRecord | None) -> str:
         return ""
     if isinstance(loads[0], ClosedLoop):
         return f"closed loop, {trace.origin}"
-    note = f" ({trace.note})" if trace.note else ""
-    return (
-        trace.origin if trace.name == "synthetic" else f"{'; '.join(map(str, loads))}: {trace.origin}{note}"
-    )
+    origin = f"{trace.origin} ({trace.note})" if trace.note else trace.origin
+    return origin if run.meta.settings.mixture is None else f"{'; '.join(map(str, loads))}: {origin}"
 
 
 def _scales(run: OnlineRun) -> str:

@@ -9,6 +9,7 @@ from harness.engines.base import EngineVariant
 from harness.errors import EngineError
 from harness.schema.results import OfflineResult
 from harness.schema.settings import OfflineSettings
+from harness.workload import PlannedRequest
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,11 @@ class Measured:
 
 
 def result(
-    measured: Measured, engine_variant: EngineVariant, repeat: int, settings: OfflineSettings
+    measured: Measured,
+    engine_variant: EngineVariant,
+    repeat: int,
+    settings: OfflineSettings,
+    requests: Sequence[PlannedRequest],
 ) -> OfflineResult:
     """The row of the results.
 
@@ -38,16 +43,21 @@ def result(
         raise EngineError(
             f"{label} answered {len(measured.output_tokens)} of {prompts} prompts", "see its log"
         )
-    asked = settings.output_len
-    low = asked if settings.ignore_eos else 1
-    if wrong := [count for count in measured.output_tokens if not low <= count <= asked]:
+    asked = [request.output_tokens for request in requests] * measured.batches
+    wrong = [
+        (count, wanted)
+        for count, wanted in zip(measured.output_tokens, asked, strict=True)
+        if not (wanted if settings.ignore_eos else 1) <= count <= wanted
+    ]
+    if wrong:
         raise EngineError(
             f"{label} generated a wrong number of tokens for {len(wrong)} of {prompts} prompts: "
-            f"{wrong[0]} instead of {asked}",
+            f"{wrong[0][0]} instead of {wrong[0][1]}",
             "leave this engine out, or look at its log",
         )
     seconds, completion_tokens = measured.total_s, sum(measured.output_tokens)
-    total_tokens = prompts * settings.input_len + completion_tokens
+    prompt_tokens = sum(len(request.prompt) for request in requests)
+    total_tokens = prompt_tokens * measured.batches + completion_tokens
     return OfflineResult(
         engine=engine_variant.ref.name,
         variant=engine_variant.ref.variant,
@@ -55,7 +65,7 @@ def result(
         repeat=repeat,
         num_prompts=settings.num_prompts,
         batches=measured.batches,
-        prompt_tokens=settings.num_prompts * settings.input_len,
+        prompt_tokens=prompt_tokens,
         completion_tokens=round(completion_tokens / measured.batches),
         total_s=seconds / measured.batches,
         req_per_s=prompts / seconds,

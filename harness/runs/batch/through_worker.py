@@ -41,7 +41,6 @@ class Batch:
 
     requests: Sequence[PlannedRequest]
     warmup: Sequence[PlannedRequest]
-    output_len: int
     ignore_eos: bool
     settle_s: float = 0.0
     min_s: float = 0.0
@@ -66,7 +65,8 @@ def through_worker(
         "arguments": arguments,
         "prompts": [request.prompt.tolist() for request in batch.requests],
         "warmup": [request.prompt.tolist() for request in batch.warmup],
-        "output_len": batch.output_len,
+        "prompt_limits": [request.output_tokens for request in batch.requests],
+        "warmup_limits": [request.output_tokens for request in batch.warmup],
         "ignore_eos": batch.ignore_eos,
         "settle_s": batch.settle_s,
         "min_s": batch.min_s,

@@ -20,6 +20,7 @@ from harness.schema.settings import CommonSettings, EngineRef, OfflineSettings, 
 
 #: For each setting: the text of its option, what it means, and the other settings that it needs.
 COMMON: dict[str, tuple[str, Any]] = {
+    "preset": ("mlperf-server", "mlperf-server"),
     "model": ("random:gpt2", "random:gpt2"),
     "device": ("cpu", "cpu"),
     "dtype": ("fp32", "fp32"),
@@ -65,6 +66,8 @@ ONLINE = COMMON | {
     "ramp": ("1:8:60", RampSetting(from_req_per_s=1, to_req_per_s=8, seconds=60)),
     "arrivals": ("gamma:2.5", ArrivalProcess(kind="gamma", cv=2.5)),
     "mixture": ("clients", "clients"),
+    "dataset": ("jsonl:x", "jsonl:x"),
+    "turns": ("live", "live"),
     "rounds": ("12", 12),
     "input_len": ("10", 10),
     "output_len": ("uniform:2:9", Uniform(least=2, most=9)),
@@ -81,6 +84,7 @@ ONLINE = COMMON | {
     "slo": ("ttft_ms=200,tpot_ms=50", Slo(ttft_ms=200, tpot_ms=50)),
 }
 OFFLINE = COMMON | {
+    "preset": ("mini-sglang-offline", "mini-sglang-offline"),
     "num_prompts": ("2", 2),
     "input_len": ("10", 10),
     "output_len": ("11", 11),
@@ -100,6 +104,8 @@ BESIDE: dict[str, dict[str, str]] = {
     "rounds": {"concurrency": "2"},
     "arrivals": {"request_rate": "2"},
     "mixture": {"request_rate": "2"},
+    "dataset": {"concurrency": "2"},
+    "turns": {"dataset": "builtin", "concurrency": "2"},
     "input_len": {"concurrency": "2"},
     "output_len": {"concurrency": "2"},
 }
@@ -218,7 +224,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         (["--input-len", "2"], "--input-len needs --concurrency, --request-rate or --ramp"),
         (
             ["--concurrency", "2", "--input-len", "x"],
-            "--input-len: 'x' is not a number of tokens, or uniform:",
+            "'x' is not a number of tokens, or uniform:",
         ),
         (["--concurrency", "2", "--input-len", "0"], "--input-len: '0' should be 1 or more"),
         (["--concurrency", "2", "--input-len", "uniform:9:2"], "2 tokens are fewer than 9"),
@@ -235,6 +241,11 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         (["--request-rate", "1", "--arrivals", "often"], "--arrivals: 'often' should be 'poisson', 'gamma'"),
         (["--ramp", "1:2"], "--ramp: '1:2' is not FROM:TO:SECONDS"),
         (["--ramp", "1:2:9", "--n", "3"], "--n excludes --ramp"),
+        (["--dataset", "builtin"], "--dataset says what is sent, not when: give --concurrency"),
+        (["--dataset", "x", "--concurrency", "1", "--input-len", "2"], "--input-len excludes --dataset"),
+        (["--concurrency", "1", "--turns", "live"], "--turns needs --dataset"),
+        (["--preset", "x"], "--preset: there is no x"),
+        (["--preset", "mini-sglang-offline"], "is one of `bench offline`"),
         (["--mixture", "x"], "--mixture needs --request-rate"),
         (["--request-rate", "1", "--mixture", "x", "--input-len", "2"], "--input-len excludes --mixture"),
         (["--max-output-len", "2"], "--max-output-len needs --fit clip"),

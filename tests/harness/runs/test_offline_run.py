@@ -20,10 +20,12 @@ from harness.models import resolve
 from harness.runs.batch.through_worker import Batch, through_worker
 from harness.runs.events import BatchStarting
 from harness.runs.offline import run_offline
+from harness.schema.load_settings import Uniform
 from harness.schema.results import OfflineResults
 from harness.schema.settings import EngineRef, OfflineSettings
 from harness.telemetry import gpu
 from harness.workload import closed_loop
+from harness.workload.content import SyntheticContent
 
 pytestmark = pytest.mark.integration
 
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.integration
 def small(out: Path, engines: str = "roseinfer") -> OfflineSettings:
     return OfflineSettings(
         engines=engines, model="random:gpt2-tiny", device="cpu", dtype="fp32", out=out,
-        num_prompts=3, input_len=20, output_len=4, max_model_len=64,
+        num_prompts=3, input_len="uniform:2:20", output_len="uniform:1:7", seed=4, max_model_len=64,
     )  # fmt: skip
 
 
@@ -39,7 +41,9 @@ def test_both_ways_are_measured_and_saved(tmp_path: Path):
     events: list[object] = []
     folder, results = run_offline(small(tmp_path, "roseinfer,openai"), ["bench", "offline"], events.append)
     assert [row.label for row in results.results] == ["roseinfer", "roseinfer (in-process)"]
-    assert all(row.completion_tokens == 12 and row.total_s > 0 for row in results.results)
+    drawn = SyntheticContent(Uniform(least=2, most=20), Uniform(least=1, most=7), 100).take(3, 4, 4)
+    outputs = sum(request.output_tokens for request in drawn)
+    assert all(row.completion_tokens == outputs and row.total_s > 0 for row in results.results)
     assert [skip.label for skip in results.skipped] == ["openai"]
     assert [event.index for event in events if isinstance(event, BatchStarting)] == [0, 1]
     saved = OfflineResults.model_validate_json((folder / "offline_results.json").read_bytes())
@@ -55,7 +59,7 @@ def test_a_worker_that_fails_shows_its_last_lines(tmp_path: Path):
     engine_variant = EngineVariant(EngineRef.model_validate("roseinfer@x"), variant, "roseinfer (x)")
     model = resolve("random:gpt2-tiny").path
     settings = EngineSettings(engine_variant, model, "m", "cpu", "fp32", 64)
-    batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
+    batch = Batch(closed_loop(1, 4, 2, 100, 0), [], True)
     with pytest.raises(EngineError, match=r"(?s)exit code 1.*no_such_setting"):
         through_worker(LOCAL["roseinfer"], settings, batch, tmp_path / "x.log")
 
@@ -74,7 +78,7 @@ class Quitting(Roseinfer):
 def test_a_worker_that_ends_without_a_result_has_failed(tmp_path: Path):
     engine_variant = EngineVariant(EngineRef.model_validate("roseinfer"), Variant(), "roseinfer")
     settings = EngineSettings(engine_variant, resolve("random:gpt2-tiny").path, "m", "cpu", "fp32", 64)
-    batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
+    batch = Batch(closed_loop(1, 4, 2, 100, 0), [], True)
     with pytest.raises(EngineError, match="ended with exit code 0; its last lines"):
         through_worker(Quitting(tmp_path), settings, batch, tmp_path / "x.log")
 
@@ -120,7 +124,7 @@ def test_a_worker_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.Monk
         EngineRef.model_validate("roseinfer"), Variant(offline={"no_such_setting": 1}), "roseinfer"
     )
     settings = EngineSettings(engine_variant, resolve("random:gpt2-tiny").path, "m", "cuda", "fp32", 64)
-    batch = Batch(closed_loop(1, 4, 2, 100, 0), [], 2, True)
+    batch = Batch(closed_loop(1, 4, 2, 100, 0), [], True)
     with pytest.raises(CleanupError, match=r"(?s)ended with exit code 1.*GPU 0 still uses .*PIDs 42"):
         through_worker(LOCAL["roseinfer"], settings, batch, tmp_path / "x.log")
 

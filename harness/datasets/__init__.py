@@ -1,0 +1,1 @@
+"""Real prompts and conversations: the built-in dataset, and files of others."""

@@ -1,0 +1,95 @@
+"""Files of prompts and conversations: ShareGPT's JSON, and JSON lines.
+
+An entry is `{"prompt", "completion"?}`, `{"messages": [{"role", "content", "think_s"?}]}` as OpenAI's API has
+it, or `{"conversations": [{"from", "value"}]}` as ShareGPT has it. Other keys are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from harness.datasets.dataset import Conversation, Turn
+from harness.errors import UsageError
+
+_HINT = "give JSON lines of prompt, messages or conversations, or ShareGPT's JSON (docs/workloads.md)"
+_SPEAKERS = {
+    "system": "system",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+}
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    role: str = ""
+    speaker: str = msgspec.field(name="from", default="")
+    value: str | None = None
+    think_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+class _Entry(msgspec.Struct):
+    prompt: str | None = None
+    completion: str | None = None
+    messages: list[_Message] | None = None
+    conversations: list[_Message] | None = None
+
+
+def read_sharegpt(path: Path, raw: bytes) -> tuple[list[Conversation], int]:
+    """The conversations of a JSON list, and how many entries have none. Raises UsageError."""
+    try:
+        entries = msgspec.json.decode(raw, type=list[_Entry])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not ShareGPT's JSON: {error}", _HINT) from None
+    return _conversations(path, entries)
+
+
+def read_jsonl(path: Path, raw: bytes) -> tuple[list[Conversation], int]:
+    """The conversations of JSON lines, and how many lines have none. Raises UsageError for a bad line."""
+    decoder = msgspec.json.Decoder(_Entry)
+    entries = []
+    for number, line in enumerate(raw.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            entries.append(decoder.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path}, line {number}: {error}", _HINT) from None
+    return _conversations(path, entries)
+
+
+def _conversations(path: Path, entries: Sequence[_Entry]) -> tuple[list[Conversation], int]:
+    found = [conversation for entry in entries if (conversation := _conversation(entry)) is not None]
+    if not found:
+        raise UsageError(f"{path} has no prompt and no conversation", _HINT)
+    return found, len(entries) - len(found)
+
+
+def _conversation(entry: _Entry) -> Conversation | None:
+    """Questions with the answers after them; what comes before the first question is left out."""
+    if entry.prompt:
+        return Conversation((Turn(entry.prompt, entry.completion or None),))
+    system, turns = None, list[Turn]()
+    for message in entry.messages or entry.conversations or ():
+        speaker = _SPEAKERS.get((message.role or message.speaker).lower())
+        text = message.content or message.value or ""
+        if not text.strip():
+            continue
+        if speaker == "system" and not turns:
+            system = text
+        elif speaker == "user":
+            if turns and turns[-1].answer is None:  # two messages in a row are one question
+                turns[-1] = Turn(f"{turns[-1].question}\n\n{text}", None, turns[-1].think_s)
+            else:
+                turns.append(Turn(text, None, message.think_s))
+        elif speaker == "assistant" and turns and turns[-1].answer is None:
+            turns[-1] = Turn(turns[-1].question, text, turns[-1].think_s)
+    return Conversation(tuple(turns), system) if turns else None

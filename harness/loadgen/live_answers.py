@@ -1,0 +1,100 @@
+"""Answers that go back into later requests: a marker in a body is replaced by the text that was received.
+
+A response is looked at when it has ended, and only where a later request waits for it: what is read then
+delays no stamp of this response, and a turn that waits for it is due after the person's time to think.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import httptools
+import msgspec
+
+from harness.loadgen.load_plan import RawResponse, WireRequest
+
+#: A control character that no prompt has, as JSON writes it.
+_MARKER = re.compile(rb"\\u0001answer (\d+)\\u0001")
+
+
+def answer_marker(index: int) -> str:
+    """What stands in a prompt for the answer to request `index`."""
+    return f"\x01answer {index}\x01"
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] = []
+
+
+_events = msgspec.json.Decoder(_Event)
+
+
+class _Body:
+    """Collects a response's body from httptools."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def on_body(self, data: bytes) -> None:
+        self.data += data
+
+
+def answer_text(response: RawResponse) -> str:
+    """The text of a streamed answer, without reasoning; what came of it where it broke off."""
+    body = _Body()
+    parser = httptools.HttpResponseParser(body)
+    try:
+        for _, data in response.segments:
+            parser.feed_data(data)
+    except httptools.HttpParserError:
+        pass
+    parts = []
+    for line in bytes(body.data).splitlines():
+        if not line.startswith(b"data:") or b"[DONE]" in line:
+            continue
+        try:
+            event = _events.decode(line[5:])
+        except msgspec.MsgspecError:
+            continue
+        parts += [
+            choice.text or (choice.delta.content if choice.delta else None) or ""
+            for choice in event.choices[:1]
+        ]
+    return "".join(parts).replace("\x01", "")
+
+
+class LiveAnswers:
+    """The answers that later requests of a client need, as JSON text without its quotes."""
+
+    def __init__(self, requests: Sequence[WireRequest]) -> None:
+        self._followers: dict[int, list[WireRequest]] = {}
+        for request in requests:
+            for index in request.answers:
+                self._followers.setdefault(index, []).append(request)
+        self._answers: dict[int, bytes] = {}
+
+    def take(self, response: RawResponse) -> Mapping[int, bytes]:
+        """Keep an answer that is needed. Returns the bodies of the requests that now have all of theirs."""
+        followers = self._followers.get(response.index, ())
+        if followers:
+            self._answers[response.index] = msgspec.json.encode(answer_text(response))[1:-1]
+        return {
+            request.index: fill(request.body, self._answers)
+            for request in followers
+            if all(index in self._answers for index in request.answers)
+        }
+
+
+def fill(body: bytes, answers: Mapping[int, bytes]) -> bytes:
+    """A body with its markers replaced; an answer that is not there is empty."""
+    return _MARKER.sub(lambda found: answers.get(int(found[1]), b""), body)

@@ -1,0 +1,108 @@
+"""Settings of published benchmarks, by name. Whatever else is given overrides them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from harness.errors import UsageError
+
+#: What each client of InferenceX keeps in flight, in turn.
+_LADDER = (4, 8, 16, 32, 64)
+_INFERENCEX = "SemiAnalysis InferenceX (formerly InferenceMAX), github.com/SemiAnalysisAI/InferenceX"
+_MLPERF = "MLPerf Inference 6.1, llama3.1-8b, github.com/mlcommons/inference_policies"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings of one command, and where they come from."""
+
+    command: str
+    source: str
+    values: dict[str, Any]
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Each value as the command line takes it, by its key."""
+        return {key: _text(value) for key, value in self.values.items()}
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _nominal(tokens: int) -> str:
+    """Lengths from 0.8 of the nominal one to that."""
+    return f"uniform:{ceil(0.8 * tokens)}:{tokens}"
+
+
+def _inferencex(input_len: int, output_len: int) -> Preset:
+    """Ten prompts for each in flight at every level, and a warm-up of twice the highest level."""
+    values = {
+        "concurrency": list(_LADDER),
+        "rounds": 10,
+        "n": 1,
+        "warmup": 2 * max(_LADDER),
+        "input_len": _nominal(input_len),
+        "output_len": _nominal(output_len),
+        "ignore_eos": True,
+    }
+    return Preset("online", _INFERENCEX, values)
+
+
+def _mlperf(ttft_ms: int, tpot_ms: int) -> Preset:
+    """The limits hold for 99 % of the requests; a run lasts ten minutes."""
+    values = {
+        "slo": f"ttft_ms={ttft_ms},tpot_ms={tpot_ms}",
+        "request_rate": [1, 2, 4, 8],
+        "arrivals": "poisson",
+        "min_duration": 600,
+    }
+    return Preset("online", _MLPERF, values)
+
+
+PRESETS = {
+    "inferencex:8k1k": _inferencex(8192, 1024),
+    "inferencex:1k1k": _inferencex(1024, 1024),
+    "inferencex:1k8k": _inferencex(1024, 8192),
+    "mlperf-server": _mlperf(2000, 100),
+    "mlperf-interactive": _mlperf(500, 30),
+    "mini-sglang-offline": Preset(
+        "offline",
+        "mini-sglang and nano-vllm, github.com/sgl-project/mini-sglang, benchmark/offline",
+        {
+            "num_prompts": 256,
+            "input_len": "uniform:100:1024",
+            "output_len": "uniform:100:1024",
+            "ignore_eos": True,
+        },
+    ),
+}
+
+#: Settings that say when requests are sent, each with those that only make sense beside it.
+_WHEN: dict[str, set[str]] = {
+    "concurrency": {"rounds"},
+    "request_rate": {"arrivals"},
+    "ramp": {"arrivals"},
+    "scales": set(),
+    "trace": set(),
+}
+#: Settings that say what is sent, instead of lengths.
+_WHAT = {"dataset", "mixture", "trace"}
+
+
+def preset_values(name: str, command: str, given: dict[str, Any]) -> dict[str, Any]:
+    """What a preset sets beside the settings that are given. Raises UsageError for an unknown one."""
+    if name not in PRESETS:
+        raise UsageError(f"--preset: there is no {name}", f"give one of {', '.join(PRESETS)}")
+    preset = PRESETS[name]
+    if preset.command != command:
+        raise UsageError(f"--preset {name} is one of `bench {preset.command}`", "use that command")
+    left_out = set(given)
+    if chosen := given.keys() & _WHEN.keys():
+        kept = set[str]().union(*(_WHEN[when] for when in chosen))
+        left_out |= (_WHEN.keys() | {"rounds", "arrivals"}) - kept
+    if given.keys() & _WHAT:
+        left_out |= {"input_len", "output_len"}
+    return {key: value for key, value in preset.values.items() if key not in left_out}

@@ -1,0 +1,180 @@
+"""Requests of a dataset: its prompts as text and as token ids, in an order drawn from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from harness.datasets.dataset import Conversation, Dataset
+from harness.errors import UsageError
+from harness.loadgen.live_answers import answer_marker
+from harness.traces import sampling
+from harness.traces.fit import room
+from harness.workload.content import Content, Ints
+from harness.workload.planned_requests import Message, PlannedRequest
+
+#: The stream of the seed that draws the order; lower ones are for times and lengths.
+ORDER = 3
+#: Most tokens of an answer, unless it is said, and of all answers that nobody recorded.
+MAX_OUTPUT = 256
+#: Characters of a token, where no tokenizer is known: at least so many in English text.
+CHARACTERS = 3
+
+Turns = Literal["live", "recorded"]
+
+
+@dataclass(frozen=True)
+class DatasetContent(Content):
+    """Prompts of conversations: only the first of each, or with `turns` all of them as a session.
+
+    Conversations of one turn make no session, and are left out where there are longer ones.
+
+    The answers before a question are those `recorded`, or the engine's own (`live`). A conversation that
+    outgrows the context is cut before the turn that does; one whose first turn does is left out.
+
+    Attributes:
+        tokenizer: the model's; None where it is not known: prompts are then text alone.
+        context: tokens of a prompt and its answer together.
+        exact: each answer is as long as the recorded one; otherwise it ends by itself or at `max_output`.
+    """
+
+    dataset: Dataset
+    tokenizer: Tokenizer | None
+    context: int
+    exact: bool
+    max_output: int
+    turns: Turns | None = None
+
+    def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
+        """Requests of `n` conversations; the prompts are the dataset's, whatever the `seed`."""
+        requests: list[PlannedRequest] = []
+        for number, session in enumerate(islice(self._sessions(shape_seed), first, first + n)):
+            begin = len(requests)
+            for turn, asked in enumerate(session):
+                index = begin + turn
+                requests.append(
+                    replace(
+                        asked,
+                        index=index,
+                        after=index - 1 if turn else None,
+                        session=number if self.turns else None,
+                        turn=turn,
+                    )
+                )
+            if self.turns == "live":
+                requests[begin:] = [_live(request, begin) for request in requests[begin:]]
+        return requests
+
+    def lengths(self, n: int, shape_seed: int, first: int = 0) -> tuple[Ints, Ints]:
+        taken = self.take(n, 0, shape_seed, first)
+        inputs = np.array([len(request.prompt) for request in taken], dtype=np.int64)
+        return inputs, np.array([request.output_tokens for request in taken], dtype=np.int64)
+
+    def input_lengths(self, size: int) -> list[int]:
+        known = sorted(len(session[0].prompt) or 1 for session in islice(self._sessions(0), 256))
+        places = ((np.arange(size) + 0.5) / size * len(known)).astype(int)
+        return [known[place] for place in places]
+
+    @property
+    def what(self) -> str:
+        sent = "the first prompt of each conversation"
+        if self.turns is not None:
+            answers = "the engine's own" if self.turns == "live" else "the recorded"
+            sent = f"whole conversations with {answers} answers"
+        ends = "answers as long as the recorded ones" if self.exact else "answers that end by themselves"
+        return f"dataset {self.dataset.name}: {sent}, {ends}, of at most {self.max_output} tokens"
+
+    def _sessions(self, shape_seed: int) -> Iterator[list[PlannedRequest]]:
+        """The conversations that fit, in an order of the seed, again and again."""
+        conversations = self.dataset.conversations
+        if self.turns is not None:
+            longer = tuple(found for found in conversations if len(found.turns) > 1)
+            conversations = longer or conversations
+        order = np.argsort(sampling.uniforms(len(conversations), shape_seed, ORDER), kind="stable").tolist()
+        known: dict[int, list[PlannedRequest]] = {}
+        while True:
+            for place in order:
+                if place not in known:
+                    known[place] = self._session(conversations[place])
+                if known[place]:
+                    yield known[place]
+            if not any(known.values()):
+                raise UsageError(
+                    f"no prompt of {self.dataset.name} fits a context of {self.context} tokens",
+                    "lower --max-output-len, or use a model with a longer context",
+                )
+
+    def _session(self, conversation: Conversation) -> list[PlannedRequest]:
+        """Its requests, without places in a load; none where the first does not fit."""
+        messages: list[Message] = []
+        if conversation.system is not None:
+            messages.append({"role": "system", "content": conversation.system})
+        found: list[PlannedRequest] = []
+        answered = 0
+        for turn in conversation.turns if self.turns else conversation.turns[:1]:
+            messages.append({"role": "user", "content": turn.question})
+            text = as_text(messages)
+            prompt = self._ids(text)
+            output = self._output(turn.answer)
+            used = len(prompt) or len(text) // CHARACTERS
+            if self.turns == "live":
+                used += answered
+            if used + output > room(self.context):
+                break
+            think_s = turn.think_s if found else None
+            found.append(
+                PlannedRequest(0, None, prompt, output, None, text, tuple(messages), think_s=think_s)
+            )
+            answered += output
+            messages.append({"role": "assistant", "content": turn.answer or ""})
+            if self.turns == "recorded" and turn.answer is None:
+                break
+        return found
+
+    def _output(self, answer: str | None) -> int:
+        if not self.exact or answer is None:
+            return self.max_output
+        tokens = len(self._ids(answer)) or len(answer) // CHARACTERS
+        return max(1, min(tokens, self.max_output))
+
+    def _ids(self, text: str) -> NDArray[np.int32]:
+        """Token ids of a text as a server makes them; none where the tokenizer is not known."""
+        return encode(self.tokenizer, text)
+
+
+def encode(tokenizer: Tokenizer | None, text: str) -> NDArray[np.int32]:
+    """(T,) token ids of a text, with those that begin a sequence; (0,) without a tokenizer."""
+    return np.array([] if tokenizer is None else tokenizer.encode(text).ids, dtype=np.int32)
+
+
+def as_text(messages: Sequence[Message]) -> str:
+    """A conversation as one text that ends where the answer begins; a single question as it is."""
+    if len(messages) == 1:
+        return messages[0]["content"]
+    parts = [f"{message['role'].capitalize()}: {message['content']}" for message in messages]
+    return "\n\n".join([*parts, "Assistant:"])
+
+
+def _live(request: PlannedRequest, begin: int) -> PlannedRequest:
+    """With a marker for each answer before its question, and without token ids: they are not known yet."""
+    if request.turn == 0 or request.messages is None:
+        return request
+    before = range(begin, begin + request.turn)
+    places = iter(before)
+    messages = tuple(
+        Message(role="assistant", content=answer_marker(next(places))) if m["role"] == "assistant" else m
+        for m in request.messages
+    )
+    return replace(
+        request,
+        prompt=np.array([], dtype=np.int32),
+        text=as_text(messages),
+        messages=messages,
+        answers=tuple(before),
+    )

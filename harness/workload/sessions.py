@@ -1,0 +1,44 @@
+"""Sessions with live answers, once these are known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from harness.loadgen.live_answers import answer_marker, answer_text
+from harness.loadgen.load_plan import RawResponse
+from harness.models.text_tokens import load_tokenizer
+from harness.workload.dataset_content import encode
+from harness.workload.planned_requests import Message, PlannedRequest
+
+
+def with_answers(
+    requests: Sequence[PlannedRequest], responses: Sequence[RawResponse], tokenizer: Path | None
+) -> list[PlannedRequest]:
+    """The requests as they were sent: markers replaced by the answers that came, token ids by the tokenizer
+    in that folder, where it is known."""
+    needed = {index for request in requests for index in request.answers}
+    if not needed:
+        return list(requests)
+    known = {raw.index: answer_text(raw) for raw in responses if raw.index in needed}
+    encoding = None if tokenizer is None else load_tokenizer(tokenizer)
+
+    def filled(request: PlannedRequest) -> PlannedRequest:
+        if not request.answers or request.text is None or request.messages is None:
+            return request
+        text = _fill(request.text, known)
+        messages = tuple(
+            Message(role=m["role"], content=_fill(m["content"], known)) for m in request.messages
+        )
+        return replace(request, prompt=encode(encoding, text), text=text, messages=messages)
+
+    return [filled(request) for request in requests]
+
+
+_MARKER = re.compile(re.escape(answer_marker(0)).replace("0", r"(\d+)"))
+
+
+def _fill(text: str, answers: dict[int, str]) -> str:
+    return _MARKER.sub(lambda found: answers.get(int(found[1]), ""), text)

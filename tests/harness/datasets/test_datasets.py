@@ -1,0 +1,97 @@
+"""Files of prompts and conversations, whole and damaged, and those known by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.datasets.catalog import load_dataset
+from harness.datasets.dataset import Conversation, Turn
+from harness.errors import UsageError
+
+SHAREGPT = [
+    {"id": "a", "conversations": [
+        {"from": "gpt", "value": "left out: nobody asked"},
+        {"from": "human", "value": "one?"}, {"from": "gpt", "value": "1"},
+        {"from": "human", "value": "two?"}, {"from": "gpt", "value": "2"},
+    ]},
+    {"id": "b", "conversations": [{"from": "system", "value": "be brief"}, {"from": "human", "value": "x?"}]},
+    {"id": "c", "conversations": []},
+]  # fmt: skip
+LINES = [
+    {"prompt": "hello", "completion": "hi", "other": 1},
+    {"messages": [
+        {"role": "system", "content": "be kind"},
+        {"role": "user", "content": "a"}, {"role": "user", "content": "b"},
+        {"role": "assistant", "content": "c"}, {"role": "user", "content": "d", "think_s": 2.5},
+    ]},
+    {"prompt": ""},
+]  # fmt: skip
+
+
+def write(path: Path, content: str | list[Any]) -> Path:
+    lines = content if isinstance(content, str) else "\n".join(map(json.dumps, content))
+    path.write_text(lines)
+    return path
+
+
+def test_sharegpt(tmp_path: Path) -> None:
+    path = write(tmp_path / "some.json", json.dumps(SHAREGPT))
+    found = load_dataset(f"sharegpt:{path}")
+    assert found.conversations == (
+        Conversation((Turn("one?", "1"), Turn("two?", "2"))),
+        Conversation((Turn("x?"),), "be brief"),
+    )
+    assert (found.name, found.skipped, len(found.sha256)) == ("some", 1, 64)
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    found = load_dataset(f"jsonl:{write(tmp_path / 'some.jsonl', LINES)}")
+    assert found.conversations == (
+        Conversation((Turn("hello", "hi"),)),
+        Conversation((Turn("a\n\nb", "c"), Turn("d", None, 2.5)), "be kind"),
+    )
+    assert found.skipped == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"prompt": "a"}\n{"prompt": 3}', r"line 2: Expected `str \| null`, got `int`"),
+        ('{"prompt": "a"}\n\n{"prompt', "line 3: Input data was truncated"),
+        ('{"other": 1}', "has no prompt and no conversation"),
+        ("", "has no prompt and no conversation"),
+        ('{"messages": [{"role": "user", "content": "x", "think_s": -1}]}', "Expected `float` >= 0"),
+    ],
+)
+def test_what_is_damaged_is_said(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load_dataset(f"jsonl:{write(tmp_path / 'x.jsonl', content)}")
+
+
+def test_unknown_and_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BENCH_DATASETS", raising=False)
+    with pytest.raises(UsageError, match="there is no dataset 'news'"):
+        load_dataset("news")
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_dataset(f"jsonl:{tmp_path / 'gone'}")
+    load_dataset.cache_clear()
+    (tmp_path / "ShareGPT_V3_unfiltered_cleaned_split.json").write_text(json.dumps(SHAREGPT))
+    monkeypatch.setenv("BENCH_DATASETS", str(tmp_path))
+    with pytest.raises(UsageError, match="is not the published dataset sharegpt: sha256"):
+        load_dataset("sharegpt")
+
+
+def test_the_built_in_one_is_varied() -> None:
+    """Its digest is pinned in the catalog, so that nobody changes it unnoticed."""
+    found = load_dataset("builtin")
+    assert len(found.conversations) == 396 and found.licence == "Apache-2.0" and found.skipped == 0
+    sizes = sorted(len(conversation.turns[0].question) for conversation in found.conversations)
+    assert sizes[0] < 60 and sizes[-1] > 2500
+    longer = [conversation for conversation in found.conversations if len(conversation.turns) > 1]
+    assert len(longer) > 80 and max(len(conversation.turns) for conversation in longer) >= 5
+    assert all(turn.answer for conversation in found.conversations for turn in conversation.turns)
+    assert {turn.think_s for conversation in longer for turn in conversation.turns[1:]} > {0.5}

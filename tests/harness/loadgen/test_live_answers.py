@@ -1,0 +1,151 @@
+"""Sessions that carry the engine's own answers, over real sockets: bodies, thinking, places in flight."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.loadgen.live_answers import LiveAnswers, answer_marker, answer_text, fill
+from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
+from harness.loadgen.run_load import run_load
+
+ODD = 'quote " backslash \\ line\n tab\t ünï 😀 \u2028'
+
+
+def response(text: str, index: int = 0, pieces: int = 3, chat: bool = False) -> RawResponse:
+    """An answer in events, cut anywhere, chunked as HTTP has it."""
+    size = max(1, len(text) // pieces)
+    parts = [text[i : i + size] for i in range(0, len(text), size)]
+    body = b""
+    for part in parts:
+        choice: dict[str, Any] = {"delta": {"content": part, "role": "assistant"}} if chat else {"text": part}
+        data = json.dumps({"choices": [choice]}).encode()
+        event = b"data: " + data + b"\n\n"
+        body += b"%x\r\n%b\r\n" % (len(event), event)
+    raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body + b"0\r\n\r\n"
+    segments = [(0.0, raw[i : i + 7]) for i in range(0, len(raw), 7)]
+    return RawResponse(index, 0.0, 0.0, 1.0, segments)
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x01"), min_size=1)
+
+
+@given(TEXTS, st.booleans())
+def test_an_answer_comes_back_as_it_was_sent(text: str, chat: bool) -> None:
+    assert answer_text(response(text, chat=chat)) == text
+    asked = {"prompt": f"before {answer_marker(7)} after {answer_marker(9)}"}
+    body = fill(msgspec.json.encode(asked), {7: msgspec.json.encode(text)[1:-1]})
+    assert msgspec.json.decode(body) == {"prompt": f"before {text} after "}
+
+
+def test_what_is_no_answer_is_empty() -> None:
+    error = b"HTTP/1.1 500 Oops\r\nContent-Length: 5\r\n\r\noops!"
+    assert answer_text(RawResponse(0, 0, 0, 1, [(0, error)], error="disconnected")) == ""
+    assert answer_text(RawResponse(0, 0, None, 1, [], error="connect")) == ""
+    assert answer_text(RawResponse(0, 0, 0, 1, [(0, b"garbage")])) == ""
+
+
+def test_a_body_is_filled_when_all_its_answers_are_there() -> None:
+    later = WireRequest(2, None, f'"{answer_marker(0)!r}"'.encode(), 1, 0.0, (0, 1))
+    live = LiveAnswers([WireRequest(0, None, b""), WireRequest(1, None, b"", 0, 0.0, ()), later])
+    assert live.take(response("a")) == {}
+    assert list(live.take(response("b", 1))) == [2]
+    assert live.take(response("c", 2)) == {}
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Answers with its own count of the prompts so far, and an odd text."""
+
+    protocol_version = "HTTP/1.1"
+    server: Any
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with self.server.lock:
+            self.server.prompts.append(asked["prompt"])
+            number = len(self.server.prompts)
+        answer = "".join(
+            "data: " + json.dumps({"choices": [{"text": part, "finish_reason": None}]}) + "\n\n"
+            for part in (f"answer {number}", ODD)
+        )
+        body = (answer + "data: [DONE]\n\n").encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def echo(integration: None) -> Iterator[Any]:
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    server.lock, server.prompts, server.daemon_threads = threading.Lock(), [], True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def sessions(count: int, turns: int, think_s: float, timed: bool) -> list[WireRequest]:
+    planned = []
+    for session in range(count):
+        for turn in range(turns):
+            index = session * turns + turn
+            before = tuple(range(index - turn, index))
+            text = f"<{session}.{turn}> " + " ".join(f"[{answer_marker(i)}]" for i in before)
+            planned.append(
+                WireRequest(
+                    index,
+                    0.01 * session if timed and not turn else None,
+                    msgspec.json.encode({"prompt": text}),
+                    index - 1 if turn else None,
+                    think_s if turn else None,
+                    before,
+                )
+            )
+    return planned
+
+
+@pytest.mark.parametrize(("concurrency", "clients"), [(2, 1), (3, 2), (None, 1), (None, 2)])
+def test_each_turn_has_the_answers_before_it_and_waits_for_the_person(
+    echo: Any, concurrency: int | None, clients: int
+) -> None:
+    count, turns, think_s = 5, 4, 0.02
+    target = Target("127.0.0.1", echo.server_port, "/v1/completions")
+    plan = LoadPlan(target, sessions(count, turns, think_s, concurrency is None), concurrency)
+    result = run_load(plan, clients=clients, start_delay_s=0.1)
+    assert [r.error for r in result.responses] == [None] * count * turns
+    answers = {r.index: answer_text(r) for r in result.responses}
+    assert len(set(answers.values())) == count * turns and all(ODD in text for text in answers.values())
+    wanted = {
+        f"<{session}.{turn}> "
+        + " ".join(f"[{answers[session * turns + earlier]}]" for earlier in range(turn))
+        for session in range(count)
+        for turn in range(turns)
+    }
+    assert set(echo.prompts) == wanted
+    for request, raw in zip(plan.requests, result.responses, strict=True):
+        if request.after is not None:
+            before = result.responses[request.after]
+            assert raw.t_sched == pytest.approx(before.t_end + think_s, abs=1e-9)
+            assert raw.t_sent >= raw.t_sched and raw.late_s == 0.0
+    if concurrency is not None:  # a session keeps its place while its person thinks
+        spans = [
+            (result.responses[s * turns].t_sent, result.responses[(s + 1) * turns - 1].t_end)
+            for s in range(count)
+        ]
+        for begin, _ in spans:
+            assert sum(first <= begin < last for first, last in spans) <= concurrency

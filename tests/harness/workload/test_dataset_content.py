@@ -1,0 +1,107 @@
+"""Requests of a dataset: the same tokens for everybody, within the context, whole sessions in order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from harness.datasets.dataset import Conversation, Dataset, Turn
+from harness.errors import UsageError
+from harness.loadgen.live_answers import answer_marker
+from harness.models import resolve
+from harness.traces.fit import RESERVED_TOKENS
+from harness.workload.dataset_content import DatasetContent
+
+TEXTS = st.text("ab c", min_size=1, max_size=40).filter(str.strip)
+TURNS = st.lists(st.builds(Turn, TEXTS, st.none() | TEXTS, st.floats(0, 9)), min_size=1, max_size=4)
+CONVERSATIONS = st.lists(st.builds(Conversation, TURNS.map(tuple)), min_size=1, max_size=6)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(resolve("random:gpt2-tiny").path / "tokenizer.json"))
+
+
+def content(conversations: list[Conversation], tokenizer: Tokenizer | None, **fields) -> DatasetContent:
+    data = Dataset("d", tuple(conversations), "", "")
+    return DatasetContent(data, tokenizer, **{"context": 512, "exact": True, "max_output": 32} | fields)
+
+
+@given(conversations=CONVERSATIONS, n=st.integers(1, 15), seed=st.integers(0, 2**64 - 1))
+def test_prompts_are_those_of_the_dataset_in_an_order_of_the_seed(tokenizer, conversations, n, seed):
+    made = content(conversations, tokenizer)
+    requests, same = made.take(n, 1, seed), made.take(n, 2, seed)
+    assert [r.text for r in requests] == [r.text for r in same] and len(requests) == n
+    questions = [conversation.turns[0].question for conversation in conversations]
+    rounds = [requests[i : i + len(questions)] for i in range(0, n, len(questions))]
+    for whole in rounds[:-1]:
+        assert sorted(r.text for r in whole) == sorted(questions)  # each once before any comes again
+    for request in requests:
+        assert tokenizer.encode(request.text).ids == request.prompt.tolist()
+        assert (request.after, request.think_s, request.session) == (None, None, None)
+    later = made.take(n, 1, seed, first=2)
+    assert [r.text for r in later] == [r.text for r in made.take(n + 2, 1, seed)][2:]
+
+
+@given(conversations=CONVERSATIONS, n=st.integers(1, 8), live=st.booleans())
+def test_turns_follow_each_other_with_the_answers_before_them(tokenizer, conversations, n, live):
+    made = content(conversations, tokenizer, turns="live" if live else "recorded")
+    requests = made.take(n, 0, 5)
+    assert [r.index for r in requests] == list(range(len(requests)))
+    assert len({r.session for r in requests}) == n
+    for request in requests:
+        if request.turn == 0:
+            assert (request.after, request.think_s, request.answers) == (None, None, ())
+            continue
+        before = requests[request.index - 1]
+        assert (before.session, before.turn) == (request.session, request.turn - 1)
+        assert request.after == before.index and request.think_s is not None
+        given_answers = [m["content"] for m in request.messages if m["role"] == "assistant"]
+        if live:
+            first = request.index - request.turn
+            assert request.answers == tuple(range(first, request.index)) and len(request.prompt) == 0
+            assert given_answers == [answer_marker(index) for index in request.answers]
+        else:
+            assert len(given_answers) == request.turn and all(given_answers)
+            assert tokenizer.encode(request.text).ids == request.prompt.tolist()
+
+
+@given(conversations=CONVERSATIONS, context=st.integers(RESERVED_TOKENS + 2, 80), live=st.booleans())
+def test_nothing_exceeds_the_context(tokenizer, conversations, context, live):
+    made = content(conversations, tokenizer, context=context, turns="live" if live else "recorded")
+    try:
+        requests = made.take(8, 0, 0)
+    except UsageError as error:
+        assert "fits a context" in error.message
+        return
+    spent: dict[int | None, int] = {}
+    for request in requests:
+        length = len(request.prompt)
+        if request.answers:  # the rest of the text, and the longest answers that there can be
+            rest = "".join(part for part in request.text.split("\x01") if not part.startswith("answer "))
+            length = len(tokenizer.encode(rest).ids) + spent[request.session]
+        assert len(request.prompt) + request.output_tokens <= context - RESERVED_TOKENS
+        spent[request.session] = spent.get(request.session, 0) + request.output_tokens
+        assert length > 0
+
+
+def test_answers_are_as_long_as_the_recorded_ones_or_end_by_themselves(tokenizer):
+    talk = [Conversation((Turn("a question", "one two three"),)), Conversation((Turn("another"),))]
+    exact = {r.text: r.output_tokens for r in content(talk, tokenizer).take(2, 0, 0)}
+    assert exact == {"a question": len(tokenizer.encode("one two three").ids), "another": 32}
+    free = content(talk, tokenizer, exact=False, max_output=9).take(2, 0, 0)
+    assert {r.output_tokens for r in free} == {9}
+
+
+def test_without_a_tokenizer_there_is_text_alone():
+    [request] = content([Conversation((Turn("what is it?", "a long answer"),))], None).take(1, 0, 0)
+    assert (request.text, len(request.prompt), request.output_tokens) == ("what is it?", 0, 4)
+
+
+def test_warm_up_is_as_long_as_the_prompts(tokenizer):
+    talk = [Conversation((Turn("word " * count),)) for count in (10, 20, 30, 40)]
+    lengths = content(talk, tokenizer).input_lengths(4)
+    assert lengths == sorted(lengths) and np.ptp(lengths) >= 25
