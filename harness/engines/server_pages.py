@@ -8,6 +8,7 @@ import socket
 import threading
 from contextlib import suppress
 
+from harness.engines.http2_socket import Http2Socket
 from harness.engines.profiler import Route
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
@@ -55,13 +56,18 @@ def request(
     connection = http.client.HTTPConnection(target.host, target.port, timeout=timeout_s)
     if target.tls:
         connection = http.client.HTTPSConnection(
-            target.host, target.port, timeout=timeout_s, context=trusting(target.ca_cert)
+            target.host,
+            target.port,
+            timeout=timeout_s,
+            context=trusting(target.ca_cert, http2=target.http2),
         )
     connection.connect()
     expired = threading.Event()
     timer = threading.Timer(timeout_s, _cut, (connection.sock, expired))
     timer.daemon = True
     timer.start()
+    if target.http2:
+        connection.sock = Http2Socket(connection.sock, tls=target.tls)
     headers = {**target.headers, **({} if method == "GET" else {"content-type": "application/json"})}
     try:
         connection.request(method, path, None if body is None else body.encode(), headers)

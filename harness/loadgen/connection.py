@@ -9,6 +9,7 @@ from typing import Protocol
 import httptools
 
 from harness.loadgen.http import ResponseEnd
+from harness.loadgen.http2 import Http2Bytes, Http2Error
 from harness.loadgen.load_plan import ErrorKind, RawResponse
 
 #: Bytes of one answer, which are kept until the load has ended: a token takes a few hundred.
@@ -36,8 +37,9 @@ class Connection(ABC):
     is decoded.
     """
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Owner, http2: Http2Bytes | None = None) -> None:
         self._owner = owner
+        self._http2 = http2
         self._end = ResponseEnd()
         self._served = 0
         self._fresh = True
@@ -72,6 +74,8 @@ class Connection(ABC):
         self._served += 1
         # Stamped before, not after: the write wakes the server, which may take this very core at once.
         self._since = monotonic()
+        if self._http2 is not None:
+            request = self._http2.request(request)
         if self.write(request):
             response.t_sent = self._since
 
@@ -82,6 +86,10 @@ class Connection(ABC):
 
     def received(self, at: float, data: bytes) -> None:
         """`data` arrived `at` (CLOCK_MONOTONIC seconds)."""
+        if self._http2 is not None:
+            data = self._translated(self._http2, data)
+            if not data:
+                return
         response = self.response
         if response is None:  # no request is open: the next response must not begin with these bytes
             self.close()
@@ -100,9 +108,23 @@ class Connection(ABC):
         if self._end.complete:
             self.response = None
             response.t_end = at
-            if not self._end.keep_alive:
+            if not self._end.keep_alive or (self._http2 is not None and self._http2.ended):
                 self.close()
             self._owner.ended(self, response)
+
+    def _translated(self, http2: Http2Bytes, data: bytes) -> bytes:
+        """What frames say in HTTP/1.1; what they ask for is sent."""
+        try:
+            data, reply = http2.received(data)
+        except Http2Error as error:
+            self.fail("protocol", str(error))
+            return b""
+        if reply:
+            self.write(reply)
+        if http2.ended and self.response is None:
+            self.close()
+            self._owner.dropped(self)
+        return data
 
     def lost(self, error: Exception | None) -> None:
         """The peer closed the connection, properly where `error` is None."""

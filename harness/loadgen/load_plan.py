@@ -27,7 +27,8 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where requests go. `ca_cert` is a PEM file of certificates to trust beside the system's."""
+    """Where requests go. `ca_cert` is a PEM file of certificates to trust beside the system's.
+    With `http2` the server speaks nothing else."""
 
     host: str
     port: int
@@ -35,6 +36,7 @@ class Target(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
     tls: bool = False
     ca_cert: str | None = None
+    http2: bool = False
 
     @property
     def place(self) -> str:

@@ -8,6 +8,7 @@ from time import monotonic
 
 from harness.loadgen.arrival import NOTE_BYTES, ArrivalClock, ask_for_stamps
 from harness.loadgen.connection import Connection, Owner
+from harness.loadgen.http2 import Http2Bytes
 from harness.loadgen.readiness import ReadySet
 
 #: A chunk fits; a larger buffer would cost each read the time to free most of it.
@@ -22,8 +23,15 @@ class TcpConnection(Connection):
     the read.
     """
 
-    def __init__(self, owner: Owner, ready: ReadySet, clock: ArrivalClock, sock: socket.socket) -> None:
-        super().__init__(owner)
+    def __init__(
+        self,
+        owner: Owner,
+        ready: ReadySet,
+        clock: ArrivalClock,
+        sock: socket.socket,
+        http2: Http2Bytes | None = None,
+    ) -> None:
+        super().__init__(owner, http2)
         self._ready = ready
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -34,7 +42,13 @@ class TcpConnection(Connection):
 
     @classmethod
     async def open(
-        cls, owner: Owner, ready: ReadySet, clock: ArrivalClock, address: str, port: int
+        cls,
+        owner: Owner,
+        ready: ReadySet,
+        clock: ArrivalClock,
+        address: str,
+        port: int,
+        http2: Http2Bytes | None = None,
     ) -> TcpConnection:
         """Connect to a numeric address. Raises OSError."""
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -46,7 +60,7 @@ class TcpConnection(Connection):
         except BaseException:
             sock.close()
             raise
-        connection = cls(owner, ready, clock, sock)
+        connection = cls(owner, ready, clock, sock, http2)
         ready.add(connection._fd, connection._readable)
         return connection
 
@@ -62,6 +76,9 @@ class TcpConnection(Connection):
             self._sock.close()
 
     def write(self, data: bytes) -> bool:
+        if self._unsent:
+            self._unsent = memoryview(bytes(self._unsent) + data)
+            return False
         try:
             sent = self._sock.send(data)
         except BlockingIOError:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from harness.engines.base import (
     COUNT_TOKENS,
     Engine,
@@ -18,6 +20,7 @@ from harness.engines.base import (
     Server,
 )
 from harness.engines.running.address import Address
+from harness.engines.running.faults import Http2OnlyError
 from harness.engines.running.model_list import ServedModel, check_answers, served_model
 from harness.engines.running.trial import CONTINUOUS, Trial
 from harness.errors import UsageError
@@ -84,7 +87,12 @@ class OpenAI(Engine):
         """
         if self._target is None or self._address is None:
             raise UsageError("engine openai needs the address of a running server", "add --base-url URL")
-        return served_model(self._target, self._address.model, self._address.wait_s)
+        wanted, wait_s = self._address.model, self._address.wait_s
+        try:
+            return served_model(self._target, wanted, wait_s)
+        except Http2OnlyError:
+            self._target = msgspec.structs.replace(self._target, http2=True)
+            return served_model(self._target, wanted, wait_s)
 
     @contextmanager
     def open(self, settings: EngineSettings, log: Path) -> Iterator[Server]:
@@ -99,6 +107,8 @@ class OpenAI(Engine):
             settings={"base_url": self._address.url, "model": model.name},
             facts={} if context is None else {"context": Fact(value=context, source=_MODELS)},
         )
+        if self._target.http2:
+            record.facts["protocol"] = Fact(value="HTTP/2", source=_MODELS)
         yield RunningServer(self._target, model.name, record)
 
     def adapted(self, server: Server, request_settings: RequestSettings) -> RequestSettings:

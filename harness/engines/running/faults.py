@@ -16,6 +16,13 @@ _EXPIRED, _OTHER_NAME = (9, 10), (62, 64)
 _HTTP2 = "\\x04"
 
 
+_PROXY = "put a proxy before it that speaks HTTP/1.1, like nginx"
+
+
+class Http2OnlyError(EngineError):
+    """A server that answers HTTP/1.1 with frames of HTTP/2."""
+
+
 def no_answer(target: Target, error: Exception) -> EngineError:
     """A connection that did not come about, or brought no HTTP."""
     place = target.place
@@ -25,6 +32,8 @@ def no_answer(target: Target, error: Exception) -> EngineError:
         )
     if isinstance(error, ssl.SSLCertVerificationError):
         return _certificate(target, error)
+    if isinstance(error, ssl.SSLError) and error.reason == "TLSV1_ALERT_NO_APPLICATION_PROTOCOL":
+        return Http2OnlyError(f"{place} refuses HTTP/1.1", _PROXY)
     if isinstance(error, ssl.SSLError):
         reason = error.reason or str(error)
         return EngineError(f"{place} does not speak TLS as it should: {reason}", "try http:// in the address")
@@ -32,9 +41,7 @@ def no_answer(target: Target, error: Exception) -> EngineError:
         return EngineError(f"{place} does not answer in time", "check the address, or a firewall on the way")
     if isinstance(error, http.client.BadStatusLine):
         if _HTTP2 in repr(str(error)):
-            return EngineError(
-                f"{place} speaks HTTP/2 only, and bench speaks HTTP/1.1", "put a proxy before it, like nginx"
-            )
+            return Http2OnlyError(f"{place} speaks HTTP/2 alone", _PROXY)
         return EngineError(f"{place} does not answer in HTTP: {error}", "try https:// in the address")
     return EngineError(
         f"no server answers at {place}: {error}",

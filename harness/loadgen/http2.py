@@ -1,0 +1,122 @@
+"""HTTP/2 for servers that speak nothing else, as HTTP/1.1 for everyone who writes or reads bytes here.
+
+The package h2 has the protocol. A connection has one request at a time, as with HTTP/1.1. Each read costs the
+package's parsing of its frames, which HTTP/1.1 does without: stamps are taken before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import ProtocolError
+
+#: How TLS names it.
+ALPN = "h2"
+#: Bytes of answers that a server may send before they are acknowledged: no answer waits for that.
+WINDOW = (1 << 31) - 1 - 65_535
+#: Of HTTP/1.1 alone (RFC 9113, 8.2.2).
+_NOT_SENT = ("host", "connection", "content-length", "transfer-encoding")
+
+
+class Http2Error(Exception):
+    """The peer broke the protocol, or gave up a request."""
+
+
+class Http2Bytes:
+    """One connection: requests in HTTP/1.1 become frames, and frames become responses in HTTP/1.1."""
+
+    def __init__(self, *, tls: bool) -> None:
+        self._scheme = "https" if tls else "http"
+        self._connection = H2Connection(H2Configuration(client_side=True, header_encoding="latin-1"))
+        self._connection.initiate_connection()
+        self._connection.increment_flow_control_window(WINDOW)
+        self._stream: int | None = None
+        self._body = b""
+        self.ended = False  # the peer takes no further request
+
+    def request(self, data: bytes) -> bytes:
+        """What is sent for a whole request."""
+        head, _, body = data.partition(b"\r\n\r\n")
+        first, *lines = head.decode("ascii").split("\r\n")
+        method, path, _ = first.split(" ")
+        fields = [(name.lower(), value) for name, _, value in (line.partition(": ") for line in lines)]
+        authority = next(value for name, value in fields if name == "host")
+        pseudo = [
+            (":method", method),
+            (":authority", authority),
+            (":scheme", self._scheme),
+            (":path", path),
+        ]
+        self._stream = self._connection.get_next_available_stream_id()
+        kept = [field for field in fields if field[0] not in _NOT_SENT]
+        self._connection.send_headers(self._stream, pseudo + kept, end_stream=not body)
+        if body:
+            self._connection.increment_flow_control_window(WINDOW, self._stream)
+        self._body = body
+        self._send_body()
+        return self._connection.data_to_send()
+
+    def received(self, data: bytes) -> tuple[bytes, bytes]:
+        """What the bytes of a read say in HTTP/1.1, and what is sent for them.
+
+        Raises:
+            Http2Error: The protocol is broken, or the request was given up.
+        """
+        try:
+            events = self._connection.receive_data(data)
+        except ProtocolError as error:
+            raise Http2Error(f"not HTTP/2: {error}") from None
+        said = b"".join(map(self._said, events))
+        return said, self._connection.data_to_send()
+
+    def _said(self, event: Event) -> bytes:
+        if isinstance(event, ConnectionTerminated):
+            self.ended = True
+        elif isinstance(event, WindowUpdated):
+            self._send_body()
+        elif isinstance(event, StreamReset) and event.stream_id == self._stream:
+            raise Http2Error(f"the server gave the request up (code {event.error_code})")
+        elif isinstance(event, ResponseReceived) and event.stream_id == self._stream:
+            return _head(event.headers)
+        elif isinstance(event, DataReceived) and event.stream_id == self._stream:
+            self._connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            return b"%x\r\n%b\r\n" % (len(event.data), event.data) if event.data else b""
+        elif isinstance(event, StreamEnded) and event.stream_id == self._stream:
+            self._stream = None
+            return b"0\r\n\r\n"
+        return b""
+
+    def _send_body(self) -> None:
+        """As much of the body as the peer's window takes; the rest waits for the window to grow."""
+        while self._body and self._stream is not None:
+            room = min(
+                self._connection.local_flow_control_window(self._stream),
+                self._connection.max_outbound_frame_size,
+                len(self._body),
+            )
+            if room <= 0:
+                return
+            part, self._body = self._body[:room], self._body[room:]
+            self._connection.send_data(self._stream, part, end_stream=not self._body)
+
+
+def _head(given: Iterable[tuple[Any, ...]]) -> bytes:
+    """The head in HTTP/1.1 of fields by name and value."""
+    headers = [(str(field[0]), str(field[1])) for field in given]
+    status = next(value for name, value in headers if name == ":status")
+    lines = [f"HTTP/1.1 {status} -"]
+    lines += [f"{name}: {value}" for name, value in headers if not name.startswith(":")]
+    kept = [line for line in lines if line.partition(":")[0] not in _NOT_SENT]
+    return "\r\n".join([*kept, "transfer-encoding: chunked", "", ""]).encode("latin-1")

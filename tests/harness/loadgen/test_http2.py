@@ -1,0 +1,131 @@
+"""A server that speaks HTTP/2 alone: requests arrive whole, and answers are read as in HTTP/1.1."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, RequestReceived, StreamEnded
+
+from harness.engines.adapters.openai import OpenAI
+from harness.engines.running.address import Address
+from harness.engines.running.faults import Http2OnlyError
+from harness.engines.running.model_list import served_model
+from harness.engines.server_pages import request
+from harness.loadgen.http2 import Http2Bytes, Http2Error
+from harness.loadgen.load_plan import LoadPlan, Target, WireRequest
+from harness.loadgen.run_load import run_load
+from harness.records.request_record import read_request
+
+pytestmark = pytest.mark.integration
+
+MODELS = json.dumps({"data": [{"id": "m", "max_model_len": 99}]}).encode()
+EVENTS = [
+    b'data: {"choices": [{"text": " a", "token_ids": [1]}]}\n\n',
+    b'data: {"choices": [{"text": " b", "token_ids": [2], "finish_reason": "length"}]}\n\n',
+    b"data: [DONE]\n\n",
+]
+
+
+@contextmanager
+def serving(bodies: list[bytes], give_up: bool = False) -> Iterator[int]:
+    """Answers GET with the list of models and POST with a stream; keeps what was posted in `bodies`."""
+
+    def converse(sock: socket.socket) -> None:
+        connection = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+        connection.initiate_connection()
+        sock.sendall(connection.data_to_send())
+        body: dict[int, bytes] = {}
+        methods: dict[int, str] = {}
+        while data := sock.recv(1 << 16):
+            for event in connection.receive_data(data):
+                if isinstance(event, RequestReceived):
+                    fields = {str(field[0]): str(field[1]) for field in event.headers}
+                    methods[event.stream_id], body[event.stream_id] = fields[":method"], b""
+                elif isinstance(event, DataReceived):
+                    body[event.stream_id] += event.data
+                    connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                elif isinstance(event, StreamEnded):
+                    stream = event.stream_id
+                    bodies.append(body[stream])
+                    if give_up and methods[stream] == "POST":
+                        connection.reset_stream(stream, 2)
+                        continue
+                    kind = "application/json" if methods[stream] == "GET" else "text/event-stream"
+                    connection.send_headers(stream, [(":status", "200"), ("content-type", kind)])
+                    for part in [MODELS] if methods[stream] == "GET" else EVENTS:
+                        connection.send_data(stream, part)
+                    connection.end_stream(stream)
+            sock.sendall(connection.data_to_send())
+
+    def accept() -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=suppressed, args=(sock,), daemon=True).start()
+
+    def suppressed(sock: socket.socket) -> None:
+        try:
+            converse(sock)
+        except Exception:  # the client speaks HTTP/1.1, or has left
+            sock.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        acceptor = threading.Thread(target=accept)
+        acceptor.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        acceptor.join()
+
+
+def test_requests_arrive_whole_and_connections_are_reused() -> None:
+    """Also those that are longer than what the server takes at once, which is 65,535 bytes."""
+    bodies: list[bytes] = []
+    sent = [b"x" * size for size in (10, 5_000, 200_000, 0, 70_000)]
+    with serving(bodies) as port:
+        plan = LoadPlan(
+            Target("127.0.0.1", port, "/v1/completions", http2=True),
+            [WireRequest(i, None, body) for i, body in enumerate(sent)],
+            concurrency=1,
+            timeout_s=20,
+        )
+        result = run_load(plan, start_delay_s=0.05)
+    assert bodies == sent
+    assert [response.error for response in result.responses] == [None] * len(sent)
+    assert [response.reused for response in result.responses] == [False] + [True] * (len(sent) - 1)
+    for response in result.responses:
+        record = read_request(response, 2)
+        assert (record.error, record.completion_tokens) == (None, 2)
+
+
+def test_a_request_that_is_given_up_failed() -> None:
+    with serving([], give_up=True) as port:
+        target = Target("127.0.0.1", port, "/", http2=True)
+        result = run_load(LoadPlan(target, [WireRequest(0, None, b"{}")], 1, 20), start_delay_s=0.05)
+    assert result.responses[0].error == "protocol"
+    assert "gave the request up" in result.responses[0].detail
+
+
+def test_it_is_found_out_by_asking() -> None:
+    with serving([]) as port:
+        address = Address(f"http://127.0.0.1:{port}")
+        with pytest.raises(Http2OnlyError, match="HTTP/2 alone"):
+            served_model(address.target(), None)
+        engine = OpenAI(address)
+        assert (engine.model.name, engine.model.max_model_len) == ("m", 99)
+        target = Target("127.0.0.1", port, "/v1/completions", http2=True)
+        assert request(target, "POST", "/v1/completions", 20, "{}") == (200, b"".join(EVENTS).decode())
+
+
+def test_a_broken_frame_is_an_error() -> None:
+    """Data on the stream that is for the connection alone."""
+    with pytest.raises(Http2Error, match="not HTTP/2"):
+        Http2Bytes(tls=False).received(bytes([0, 0, 1, 0, 0, 0, 0, 0, 0, 1]))
