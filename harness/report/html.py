@@ -25,7 +25,7 @@ from harness.report.several import Change, overview
 from harness.report.tables.accuracy import accuracy_table
 from harness.report.tables.answers import answers_table
 from harness.report.tables.costs import costs_table
-from harness.report.tables.latency import headline_table, latency_split_table, shown_latencies
+from harness.report.tables.latency import first_table, headline_table, latency_split_table, shown_latencies
 from harness.report.tables.ledger import SideBySide, side_by_side, sources
 from harness.report.tables.noise import noise_tables, planning_tables
 from harness.report.tables.offline import offline_repeats_table, offline_table
@@ -37,11 +37,12 @@ from harness.report.tables.table import Table
 from harness.report.tables.throughput import throughput_table
 from harness.report.tables.waterfall import waterfall_table
 from harness.report.text import provenance
+from harness.report.text.badges import Badge, badges
 from harness.report.text.heading import facts, machine, title
-from harness.report.text.run_notices import Notice, notices
-from harness.report.text.verdict import verdict, why_none_is_best
+from harness.report.text.verdict import keeping_up, shown_load, verdict, why_none_is_best
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.fairness import Ledger
+from harness.schema.load import heaviest
 from harness.schema.metric import Metric
 from harness.schema.metrics import LATENCIES, METRICS, rates
 from harness.schema.results import RunInfo
@@ -81,8 +82,15 @@ class Chapter:
         return facts(self.run)
 
     @property
-    def notices(self) -> list[Notice]:
-        return notices(self.run)
+    def badges(self) -> list[Badge]:
+        return badges(self.run)
+
+    @property
+    def about(self) -> str:
+        """The facts of most weight, in one line."""
+        return " · ".join(
+            value for name, value in self.facts if name in ("Model", "Machine", "Trace", "Load", "Batch")
+        )
 
     @property
     def ledger(self) -> Ledger | None:
@@ -131,9 +139,30 @@ class Chapter:
         return why_none_is_best(self.run) if isinstance(self.run, OnlineRun) else ""
 
     @property
-    def headline(self) -> Table:
+    def keeping_up(self) -> str:
+        return keeping_up(self.run) if isinstance(self.run, OnlineRun) and self.run.pooled else ""
+
+    @property
+    def first(self) -> Table:
+        """The table of the first screen."""
         if isinstance(self.run, OfflineRun):
             return offline_table(self.run.results.results)
+        if not self.run.pooled:
+            return headline_table([], {})
+        return first_table(self.run.pooled, shown_load(self.run), self.best_labels)
+
+    @property
+    def first_figures(self) -> list[Plot]:
+        """The chart and the distribution of the first screen: of TTFT, as far as there is any."""
+        if not isinstance(self.run, OnlineRun) or not self.figures.ecdfs.get("ttft_ms"):
+            return []
+        with_requests = [summary.load for summary in self.run.pooled if summary.num_success]
+        position = sorted(set(with_requests)).index(heaviest(with_requests))
+        return [self.figures.percentiles["ttft_ms", 99], self.figures.ecdfs["ttft_ms"][position]]
+
+    @property
+    def headline(self) -> Table:
+        assert isinstance(self.run, OnlineRun)
         return headline_table(self.run.pooled, self.best_labels)
 
     @property

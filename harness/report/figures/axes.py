@@ -11,30 +11,34 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from harness.report.figures.style import MUTED, PAPER, Look
-from harness.report.text.load_words import axis_label, load_number
+from harness.report.text.load_words import axis_label, axis_number, axis_values
 from harness.schema.load import Load
+from harness.schema.results import OnlineSummary
 
 LOG_FROM = 20.0
 
 
-def places(loads: Sequence[Load]) -> dict[Load, float]:
-    """Each load's place: logarithmic, so that 0.4, 0.8, 1.6 are even; one step each if too close."""
-    ordered = sorted(set(loads))
-    logs = [math.log2(load.value) for load in ordered]
+def places(pooled: Sequence[OnlineSummary]) -> dict[Load, float]:
+    """Each load's place, heavier to the right: logarithmic, and one step each where two are too close."""
+    ordered, logs = [], []
+    for load, value in axis_values(pooled).items():
+        ordered.append(load)
+        logs.append(math.log2(value))
     span = logs[-1] - logs[0]
     if any(b - a < 0.12 * span for a, b in itertools.pairwise(logs)):
         logs = [float(position) for position in range(len(ordered))]
     return dict(zip(ordered, logs, strict=True))
 
 
-def load_axis(axes: Axes, at: Mapping[Load, float]) -> None:
+def load_axis(axes: Axes, at: Mapping[Load, float], pooled: Sequence[OnlineSummary]) -> None:
     """Tick each load, and nothing else."""
-    axes.set_xticks(list(at.values()), [load_number(load) for load in at])
+    texts = [axis_number(load, value) for load, value in axis_values(pooled).items()]
+    axes.set_xticks(list(at.values()), texts)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.grid(visible=False, axis="x")
     margin = 0.08 * (max(at.values()) - min(at.values())) or 0.6
     axes.set_xlim(min(at.values()) - margin, max(at.values()) + margin)
-    axes.set_xlabel(axis_label(next(iter(at))), loc="left")
+    axes.set_xlabel(f"{axis_label(next(iter(at)))} →", loc="left")
 
 
 def fit_values(axes: Axes, values: Sequence[float], which: str = "y") -> None:

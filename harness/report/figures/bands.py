@@ -66,7 +66,7 @@ def percentile(pooled: Summaries, styles: Styles, metric: str, q: int) -> Plot:
     """One metric at one percentile, with 95 % intervals as whiskers."""
     sketch = Sketch(styles, _heads(pooled), invalid=_any_invalid(pooled))
     axes = sketch.axes()
-    at = places([summary.load for summary in pooled])
+    at = places(pooled)
     values: list[float] = []
     for offset, (label, look) in _spread(at, styles, among_lines=0.012):
         line = _line(sketch, pooled, label, metric, q, at, offset)
@@ -77,7 +77,7 @@ def percentile(pooled: Summaries, styles: Styles, metric: str, q: int) -> Plot:
         _marks(sketch, axes, line, label, color=look.color, marker=look.marker, linestyle=look.line)
         _cross(sketch, axes, line, label)
         values += line.y
-    _frame(axes, at, values, f"{METRICS[metric].label} p{q}, ms", _size(pooled, metric))
+    _frame(axes, at, pooled, values, f"{METRICS[metric].label} p{q}, ms", _size(pooled, metric))
     key(axes, "whiskers: 95 % interval")
     return sketch.finish(
         f"{METRICS[metric].short_name}_p{q}",
@@ -91,7 +91,7 @@ def _heads(pooled: Summaries) -> tuple[str, ...]:
 
 
 def _band(sketch: Sketch, axes: Axes, pooled: Summaries, metric: str) -> None:
-    at = places([summary.load for summary in pooled])
+    at = places(pooled)
     values: list[float] = []
     for offset, (label, look) in _spread(at, sketch.styles):
         p50, p90, p99 = (_line(sketch, pooled, label, metric, q, at, offset) for q in (50, 90, 99))
@@ -108,7 +108,7 @@ def _band(sketch: Sketch, axes: Axes, pooled: Summaries, metric: str) -> None:
         _cross(sketch, axes, p90, label)
         values += [*low, *p90.y, *p99.y]
     key(axes, "band p50 to p90, line p90, hollow p99")
-    _frame(axes, at, values, f"{METRICS[metric].label}, ms", _size(pooled, metric))
+    _frame(axes, at, pooled, values, f"{METRICS[metric].label}, ms", _size(pooled, metric))
 
 
 def _marks(sketch: Sketch, axes: Axes, line: Line, label: str, **style: Any) -> None:
@@ -122,9 +122,11 @@ def _cross(sketch: Sketch, axes: Axes, line: Line, label: str) -> None:
         sketch.belongs(artist, label)
 
 
-def _frame(axes: Axes, at: Mapping[Load, float], values: list[float], title: str, note: str) -> None:
+def _frame(
+    axes: Axes, at: Mapping[Load, float], pooled: Summaries, values: list[float], title: str, note: str
+) -> None:
     axes.set_title(title)
-    load_axis(axes, at)
+    load_axis(axes, at, pooled)
     fit_values(axes, values)
     footnote(axes, note)
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from harness.metrics.percentiles import missing, needed
 from harness.report.best import BestLabels
-from harness.report.tables.table import Cell, Column, Table, metric_decimals
-from harness.report.text.numbers import DASH, number, several
+from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
+from harness.report.text.load_words import where
+from harness.report.text.numbers import DASH, decimals, number, percent, several
 from harness.schema.load import Load
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS, latencies, rates
 from harness.schema.results import OnlineSummary
@@ -56,7 +57,7 @@ def latency_split_table(pooled: Sequence[OnlineSummary], metric: str, best_label
     keys = [(load, metric, f"p{q}") for load in loads for q in SHOWN]
     measure = f"{term.label}, {term.unit}"
     columns = [Column(statistic, str(load), measure=measure) for load, _, statistic in keys]
-    rows = _grid(pooled, keys, best_labels)
+    rows = grid(pooled, keys, best_labels)
     return Table(
         metric,
         f"{term.label} ({term.unit})",
@@ -78,7 +79,7 @@ def headline_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> 
     for rate in rates("headline"):
         keys += [(load, rate, rate) for load in loads]
         columns += [Column(str(load), METRICS[rate].label) for load in loads]
-    rows, heads = _grid(pooled, keys, best_labels), [Column("engine", numeric=False), *columns]
+    rows, heads = grid(pooled, keys, best_labels), [Column("engine", numeric=False), *columns]
     return Table("headline", "At a glance", heads, rows, _why_dashes(rows))
 
 
@@ -90,6 +91,45 @@ def _why_dashes(rows: Sequence[Sequence[Cell]]) -> list[str]:
             if cell.text == DASH and cell.remark:
                 found.setdefault(cell.remark, []).append(label.text)
     return [f"{DASH} of {several(dict.fromkeys(labels))}: {remark}." for remark, labels in found.items()]
+
+
+def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLabels) -> Table:
+    """Engine rows at one load: first tokens, tokens after it, what was answered of what was offered."""
+    there = [summary for summary in pooled if summary.load == load]
+    keys, columns = [], [Column("engine", numeric=False)]
+    for metric in latencies("headline"):
+        group = f"{METRICS[metric].label}, ms"
+        keys += [(load, metric, f"p{q}") for q in (50, 99)]
+        columns += [Column(f"p{q}", group) for q in (50, 99)]
+    rows = grid(there, keys, best_labels)
+    rates = [summary.req_per_s for summary in there]
+    places = decimals(rates)
+    has_slo = any(summary.goodput_req_per_s is not None for summary in there)
+    columns += [
+        Column("achieved", "requests/s"),
+        Column("offered", "requests/s"),
+        Column("in flight", "most"),
+    ]
+    columns += [Column("SLO met", "requests")] if has_slo else []
+    for row, summary in zip(rows, there, strict=True):
+        peak = summary.peak_in_flight
+        row += [
+            replace(number_cell(summary.req_per_s, places), invalid=not summary.valid),
+            number_cell(summary.offered_req_per_s, places),
+            Cell(DASH if peak is None else f"{peak:,}", peak),
+        ]
+        if has_slo:
+            good, all_of = summary.goodput_req_per_s or 0.0, summary.req_per_s
+            row.append(
+                Cell(percent(round(1000 * good), round(1000 * all_of)), good / all_of if all_of else None)
+            )
+    return Table(
+        "first",
+        where(load).capitalize(),
+        columns,
+        rows,
+        _why_dashes(rows),
+    )
 
 
 def latency_decimals(summaries: Sequence[OnlineSummary], metric: str) -> int:
@@ -120,7 +160,7 @@ def loads_of(summaries: Sequence[OnlineSummary]) -> list[Load]:
     return sorted({summary.load for summary in summaries})
 
 
-def _grid(
+def grid(
     pooled: Sequence[OnlineSummary], keys: Sequence[tuple[Load, str, str]], best_labels: BestLabels
 ) -> list[list[Cell]]:
     """One row a label: the statistic of each (load, metric, statistic), decimals alike down a column.

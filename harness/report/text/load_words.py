@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad
+from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, from_light_to_heavy
+from harness.schema.results import OnlineSummary
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class _Words:
 
 
 _WORDS = {
-    "trace": _Words("scale", "scale", "scale (smaller is heavier)"),
+    "trace": _Words("scale", "load", "offered requests/s"),
     "closed_loop": _Words("in flight", "requests in flight", "requests in flight"),
     "rate": _Words("requests/s", "request rate", "requests/s"),
     "ramp": _Words("up to requests/s", "highest request rate", "highest requests/s"),
@@ -49,6 +50,24 @@ def head_of(loads: Iterable[Load]) -> str:
 def quantity(load: Load) -> str:
     """What the number counts: latency by … ."""
     return _WORDS[load.kind].quantity
+
+
+def axis_values(pooled: Iterable[OnlineSummary]) -> dict[Load, float]:
+    """Each load by the number that grows with it: of a trace the requests/s that it offers."""
+    found: dict[Load, list[float]] = {}
+    for summary in pooled:
+        found.setdefault(summary.load, []).append(summary.offered_req_per_s)
+    rates = {load: sum(offered) / len(offered) for load, offered in found.items()}
+    by_rate = all(rates.values())
+    return {
+        load: (rates[load] if by_rate else 1 / load.value) if isinstance(load, TraceLoad) else load.value
+        for load in from_light_to_heavy(found)
+    }
+
+
+def axis_number(load: Load, value: float) -> str:
+    """A value of `axis_values` as a tick shows it."""
+    return f"{value:.3g}" if isinstance(load, TraceLoad) else load_number(load)
 
 
 def axis_label(load: Load) -> str:

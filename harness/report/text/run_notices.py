@@ -35,6 +35,11 @@ _TITLES: dict[str, str] = {
 }
 
 
+#: What a notice is about: the badge that holds it.
+Topic = Literal["cells", "engines", "answers", "settings", "client", "keeping up", "length", "trace", "other"]
+_TOPICS: dict[str, Topic] = {"behind": "keeping up", "accuracy": "answers"}
+
+
 @dataclass(frozen=True)
 class Notice:
     """A warning: what is the matter, and the details with the hint where there is one."""
@@ -42,6 +47,7 @@ class Notice:
     kind: Literal["invalid", "skipped", "load"]
     title: str
     detail: str
+    topic: Topic = "cells"
 
 
 def notices(run: Run) -> list[Notice]:
@@ -51,9 +57,8 @@ def notices(run: Run) -> list[Notice]:
         place = "" if fault.load is None else f" {where(fault.load)}"
         place += "" if fault.repeat is None else f", repeat {fault.repeat}"
         hint = f" To include it: {_sentence(fault.hint)}" if fault.hint else ""
-        found.append(
-            Notice("skipped", f"{fault.label} was skipped{place}:", f"{_sentence(fault.reason)}{hint}")
-        )
+        detail = f"{_sentence(fault.reason)}{hint}"
+        found.append(Notice("skipped", f"{fault.label} was skipped{place}:", detail, "engines"))
     found += _fitting(run)
     if isinstance(run, OnlineRun):
         found += [*_unfair(run), *_noise(run), *_rounds(run), *_brief(run), *_cells(run), *_window(run)]
@@ -69,7 +74,7 @@ def _disagreements(run: OnlineRun) -> list[Notice]:
         f"{plural(len(found), 'value')} of online_results.json differ, first {found[0]}. "
         "Everything shown here is computed from the raw times."
     )
-    return [Notice("invalid", "The stored results are not those of the raw times.", detail)]
+    return [Notice("invalid", "The stored results are not those of the raw times.", detail, "other")]
 
 
 def _unfair(run: OnlineRun) -> list[Notice]:
@@ -77,7 +82,7 @@ def _unfair(run: OnlineRun) -> list[Notice]:
     found = []
     if run.results.answers is not None:
         for label, reason in run.results.answers.wrong.items():
-            found.append(Notice("invalid", f"{label} answers wrongly.", _sentence(reason)))
+            found.append(Notice("invalid", f"{label} answers wrongly.", _sentence(reason), "answers"))
     found += _unchecked(run)
     if run.results.ledger is not None and (rows := run.results.ledger.unequal):
         parts = []
@@ -87,7 +92,7 @@ def _unfair(run: OnlineRun) -> list[Notice]:
         title = (
             f"{plural(len(rows), 'setting')} of the engines {'is' if len(rows) == 1 else 'are'} not equal."
         )
-        found.append(Notice("skipped", title, _sentence("; ".join(parts))))
+        found.append(Notice("skipped", title, _sentence("; ".join(parts)), "settings"))
     return found
 
 
@@ -97,12 +102,12 @@ def _unchecked(run: OnlineRun) -> list[Notice]:
     if answers is None:
         why = "" if run.meta.settings.check_answers else "--no-check-answers was given. "
         detail = f"{why}Whether the engines computed the same is not known."
-        return [Notice("skipped", "The answers were not checked.", detail)]
+        return [Notice("skipped", "The answers were not checked.", detail, "answers")]
     unknown = [check.label for check in answers.checks if check.verdict == "unknown"]
     if not unknown:
         return []
     title = f"The answers of {several(unknown)} could not be checked."
-    return [Notice("skipped", title, _sentence(answers.rule))]
+    return [Notice("skipped", title, _sentence(answers.rule), "answers")]
 
 
 def _noise(run: OnlineRun) -> list[Notice]:
@@ -117,7 +122,7 @@ def _noise(run: OnlineRun) -> list[Notice]:
         and differs(comparison)
     }
     detail = "Differences of this size between engines mean nothing on this machine."
-    return [Notice("invalid", f"{label} differs from itself.", detail) for label in sorted(wrong)]
+    return [Notice("invalid", f"{label} differs from itself.", detail, "other") for label in sorted(wrong)]
 
 
 def _invalid(run: OnlineRun) -> list[Notice]:
@@ -147,7 +152,8 @@ def _why(summary: OnlineSummary) -> str:
 
 def _fitting(run: Run) -> list[Notice]:
     text = fitted(run.meta.trace) if run.meta.trace else ""
-    return [Notice("load", "The trace was fitted to the model's context.", f"With {text}.")] if text else []
+    title = "The trace was fitted to the model's context."
+    return [Notice("load", title, f"With {text}.", "trace")] if text else []
 
 
 def _rounds(run: OnlineRun) -> list[Notice]:
@@ -155,7 +161,7 @@ def _rounds(run: OnlineRun) -> list[Notice]:
     noticed = (notice for summary in run.pooled for notice in summary.notices if _few(notice))
     found = dict.fromkeys(_sentence(notice.text) for notice in noticed)
     title = f"A closed loop has fewer than {MIN_ROUNDS} requests for each in flight."
-    return [Notice("load", title, f"{' '.join(found)} {MORE_ROUNDS}")] if found else []
+    return [Notice("load", title, f"{' '.join(found)} {MORE_ROUNDS}", "length")] if found else []
 
 
 def _few(notice: CellNotice) -> bool:
@@ -175,7 +181,7 @@ def _brief(run: OnlineRun) -> list[Notice]:
     _, summary, text = min(found, key=lambda entry: entry[0])
     title = f"{plural(len(found), 'cell')} of {len(run.pooled)} {'is' if len(found) == 1 else 'are'} short."
     detail = _sentence(f"{summary.label} {where(summary.load)}: {text}")
-    return [Notice("load", title, detail)]
+    return [Notice("load", title, detail, "length")]
 
 
 def _cells(run: OnlineRun) -> list[Notice]:
@@ -186,7 +192,7 @@ def _cells(run: OnlineRun) -> list[Notice]:
             text = f"{where(summary.load)}, {noticed.text}"
             found.setdefault((noticed.kind, summary.label), []).append(_sentence(text[:1].upper() + text[1:]))
     return [
-        Notice("load", _TITLES[kind].format(label=label), " ".join(details))
+        Notice("load", _TITLES[kind].format(label=label), " ".join(details), _TOPICS.get(kind, "other"))
         for (kind, label), details in found.items()
     ]
 
@@ -200,7 +206,7 @@ def _window(run: OnlineRun) -> list[Notice]:
     sent, left_out = sum(summary.num_requests for summary in cut), sum(summary.left_out for summary in cut)
     share = f"{left_out:,} of {sent + left_out:,} requests ({percent(left_out, sent + left_out)})"
     detail = f"{share} were sent before or after it and are not in the latencies."
-    return [Notice("load", f"Only {kind} of each cell is measured.", detail)]
+    return [Notice("load", f"Only {kind} of each cell is measured.", detail, "length")]
 
 
 def _sentence(text: str) -> str:

@@ -15,6 +15,8 @@ from harness.schema.load import ClosedLoop, Load, from_light_to_heavy, heaviest
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineSummary
 
+#: So many requests in flight at most are no load; this share of what was offered is as good as all of it.
+FEW, KEPT_UP = 2, 0.9
 #: From this factor on a ratio reads better than a percentage.
 _AS_FACTOR = 1.5
 
@@ -24,18 +26,46 @@ def verdict(run: Run) -> list[str]:
     return _offline(run) if isinstance(run, OfflineRun) else _online(run)
 
 
+def shown_load(run: OnlineRun) -> Load:
+    """What the first screen is about: the heaviest load at which two engines are valid, else one, else the
+    heaviest."""
+    valid = [summary.load for summary in run.pooled if summary.valid]
+    by_weight = list(reversed(from_light_to_heavy(valid or [summary.load for summary in run.pooled])))
+    return next((load for load in by_weight if valid.count(load) > 1), by_weight[0])
+
+
+def keeping_up(run: OnlineRun) -> str:
+    """How much of the shown load was answered, and how many requests were in flight."""
+    load = shown_load(run)
+    cells = [summary for summary in run.pooled if summary.load == load and summary.num_success]
+    peaks = [summary.peak_in_flight for summary in cells if summary.peak_in_flight is not None]
+    if not cells or not peaks:
+        return ""
+    few = ""
+    if max(peaks) <= FEW:
+        few = f"At most {max(peaks)} were in flight at once, which stresses no engine."
+    if isinstance(load, ClosedLoop):
+        return few
+    offered = max(summary.offered_req_per_s for summary in cells)
+    said = f"{number(offered, decimals([offered]))} requests/s were offered there"
+    shares = {s.label: s.req_per_s / s.offered_req_per_s for s in cells if s.offered_req_per_s}
+    behind = [f"{label} answered {share:.0%} of them" for label, share in shares.items() if share < KEPT_UP]
+    if behind:
+        said += f"; {several(behind)}"
+    elif shares:
+        said += f"; every engine answered at least {min(1.0, *shares.values()):.0%} of them"
+    return f"{said}. {few}".strip().replace("%", " %")
+
+
 def _online(run: OnlineRun) -> list[str]:
-    valid = [summary for summary in run.pooled if summary.valid]
-    if not valid:
+    if not any(summary.valid for summary in run.pooled):
         return ["No engine has a valid result.", "The reasons are above."]
-    for load in reversed(from_light_to_heavy(summary.load for summary in valid)):
-        engines = [summary for summary in valid if summary.load == load]
-        if len(engines) > 1:
-            first, second = (
-                _claim(engines, run.results.comparisons, metric) for metric in ("ttft_ms", "tpot_ms")
-            )
-            return [f"{_where(run, load)}, {first}", f"There, {second}"]
-    return _alone(run, max(valid, key=lambda summary: summary.load.weight))
+    load = shown_load(run)
+    engines = [summary for summary in run.pooled if summary.valid and summary.load == load]
+    if len(engines) == 1:
+        return _alone(run, engines[0])
+    first, second = (_claim(engines, run.results.comparisons, metric) for metric in ("ttft_ms", "tpot_ms"))
+    return [f"{_where(run, load)}, {first}", f"At that load, {second}"]
 
 
 def _where(run: OnlineRun, load: Load) -> str:

@@ -160,22 +160,47 @@ def test_copying_a_table(page):
     )
     shown(page, "[data-copy=markdown]").click()
     lines = page.execute_script("return window.copied").splitlines()
-    assert lines[:2] == ["**At a glance**", ""]
-    assert lines[2].startswith("| engine | TTFT p99, ms scale 0.4 |")
-    assert lines[3].startswith("| --- | ---: |") and lines[4].startswith("| roseinfer | ")
-    assert re.match(r"\| vLLM \| [\d.,]+ † \|", lines[5]) and "† Invalid: shown, and not compared." in lines
+    assert lines[:2] == ["**At scale 0.8**", ""]
+    assert lines[2].startswith("| engine | TTFT, ms p50 | TTFT, ms p99 | TPOT, ms p50 |")
+    assert lines[3].startswith("| --- | ---: |")
+    assert re.match(r"\| roseinfer \| [\d.,]+ \([\d.,]+–[\d.,]+\)", lines[4])
+    assert "In brackets: 95 % intervals." in lines
 
+    page.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
     ttft = page.find_element("css selector", "figure[data-title='TTFT (ms)']")
     ttft.find_element("css selector", "[data-copy=markdown]").click()
     copied = page.execute_script("return window.copied")
     assert "| TTFT, ms scale 0.4 p50 |" in copied and "In brackets: 95 % intervals." in copied
     assert re.search(r"\| vLLM \| [\d.,]+ \([\d.,]+–[\d.,]+\) † \|", copied)
+    assert "† Invalid: shown, and not compared." in copied
     ttft.find_element("css selector", "[data-copy=csv]").click()
     rows = list(csv.DictReader(page.execute_script("return window.copied").splitlines()))
     first, vllm = (next(row for row in rows if row["engine"] == name) for name in ("roseinfer", "vLLM"))
     assert first["metric"] == vllm["metric"] == "TTFT, ms scale 0.4 p50"
     assert float(first["lo"]) < float(first["value"]) < float(first["hi"])
     assert (first["valid"], vllm["valid"]) == ("true", "false") and "requests failed" in vllm["notices"]
+
+
+@pytest.mark.parametrize(("width", "screens"), [(1440, 1), (1024, 1), (390, 2)])
+def test_the_first_screen_answers(page, width, screens):
+    """Answer, badges, table, chart and distribution are above the fold."""
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    ends = page.execute_script(
+        "return ['.badges', '.verdict', 'figure.table', '.first'].map(name =>"
+        " document.querySelector(name).getBoundingClientRect().bottom + scrollY)"
+    )
+    assert ends == sorted(ends) and ends[-1] <= 900 * screens, ends
+    assert page.execute_script("return document.documentElement.scrollHeight") <= 900 * 10
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_badge_opens_on_its_notices(page):
+    bad = page.find_element("css selector", "details.badge.bad")
+    text = bad.find_element("css selector", ".notices")
+    assert not text.is_displayed()
+    bad.find_element("css selector", "summary").click()
+    assert "is invalid." in shown(page, "details.badge.bad .notices").text
 
 
 @pytest.mark.parametrize("width", [360, 390, 1024, 1440])
@@ -227,7 +252,9 @@ def test_the_legend_hides_an_engine_in_every_figure(page):
 
 
 def test_a_point_tells_its_value_and_interval(page, folder):
-    point = page.find_element("css selector", ".card svg [data-tip*='TTFT p90']")
+    label = "roseinfer, scale 0.4"
+    selector = f".card svg [data-tip*='{label} · TTFT p90'][data-tip*='interval']"
+    point = page.find_element("css selector", selector)
     at = page.execute_async_script(  # after the frame whose scroll event would hide the tip
         "const [point, done] = arguments; point.scrollIntoView({block: 'center'});"
         "const tell = () => { const b = point.getBoundingClientRect(); done([b.x + 4, b.y + 4]) };"
@@ -237,10 +264,10 @@ def test_a_point_tells_its_value_and_interval(page, folder):
     tip = page.find_element("id", "tip")
     move_mouse(page, *at)
     WebDriverWait(page, 60).until(lambda page: tip.is_displayed())
-    summary = load_run(folder).pooled[0]
+    summary = next(s for s in load_run(folder).pooled if f"{s.label}, {s.load}" == label)
     low, high = summary.ttft_ms.ci["p90"]
-    label, value, interval, n = tip.text.splitlines()
-    assert label == f"roseinfer, scale {summary.load.value:g}"
+    first, value, interval, n = tip.text.splitlines()
+    assert first == label
     assert float(value.removeprefix("TTFT p90 ").removesuffix(" ms")) == pytest.approx(
         summary.ttft_ms.p90, rel=0.01
     )
@@ -275,7 +302,7 @@ def test_the_data_of_a_figure_is_copied_and_the_figure_saved(page):
         shown(page, f".card [data-save={kind}]").click()
     WebDriverWait(page, 60).until(lambda page: page.execute_script("return window.saved.length") == 2)
     (svg_name, svg), (png_name, png) = page.execute_script("return window.saved")
-    assert (svg_name, png_name) == ("ttft.svg", "ttft.png")
+    assert (svg_name, png_name) == ("ttft_p99.svg", "ttft_p99.png")
     text = unquote(svg.removeprefix("data:image/svg+xml,"))
     assert 'class="legend"' in text and "data-tip" not in text
     assert png.startswith("data:image/png;base64,iVBOR")

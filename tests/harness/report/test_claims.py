@@ -11,15 +11,22 @@ import pytest
 from harness.report.best import best_labels
 from harness.report.markdown import summary, table
 from harness.report.results_csv import results_csv
-from harness.report.tables.latency import SHOWN, headline_table, latency_split_table, latency_table
+from harness.report.tables.latency import (
+    SHOWN,
+    first_table,
+    headline_table,
+    latency_split_table,
+    latency_table,
+)
 from harness.report.tables.offline import offline_table
 from harness.report.tables.ratios import ratios
 from harness.report.tables.table import MARKS, Cell, Column, Table
 from harness.report.tables.throughput import throughput_table
+from harness.report.text.badges import badges
 from harness.report.text.heading import machine
 from harness.report.text.numbers import DASH, percent
 from harness.report.text.run_notices import notices
-from harness.report.text.verdict import verdict, why_none_is_best
+from harness.report.text.verdict import keeping_up, shown_load, verdict, why_none_is_best
 from harness.runs.reader import load_run
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.results import Comparison
@@ -127,7 +134,7 @@ def test_the_verdict_claims_real_differences_and_names_what_is_level(tmp_path):
     assert first.startswith("At scale 0.4, the heaviest load, roseinfer's TTFT p99 is")
     assert "lower than SGLang's (95 % interval" in first
     assert "vLLM" not in first + second
-    assert second.startswith("There, roseinfer's TPOT p99 is")
+    assert second.startswith("At that load, roseinfer's TPOT p99 is")
 
 
 def test_the_verdict_without_a_difference(run):
@@ -332,3 +339,27 @@ def test_what_a_window_left_out_is_said(run):
 def test_a_share_is_not_rounded_to_none_or_all():
     shares = [percent(part, 1000) for part in (0, 2, 370, 998, 1000)]
     assert shares == ["0 %", "under 1 %", "37 %", "over 99 %", "100 %"] and percent(0, 0) == "0 %"
+
+
+def test_every_notice_is_in_one_badge(run, small):
+    for measured in (run, small):
+        folded = [notice for badge in badges(measured) for notice in badge.notices]
+        assert len(folded) == len(set(folded))
+        assert set(notices(measured)) <= set(folded)
+    kinds = [badge.kind for badge in badges(run)]
+    assert kinds == sorted(kinds, key=("bad", "warn", "note", "good").index) and kinds[0] == "bad"
+    assert "1 repeat" in {badge.text for badge in badges(small)}
+
+
+def test_the_first_table_says_what_was_answered_of_what_was_offered(run):
+    load = shown_load(run)
+    best = best_labels(run.pooled, run.results.comparisons)
+    table = first_table(run.pooled, load, best)
+    there = {summary.label: summary for summary in run.pooled if summary.load == load}
+    for label, *cells in table.rows:
+        by = {column.full: cell.value for column, cell in zip(table.columns[1:], cells, strict=True)}
+        summary = there[label.text]
+        assert by["requests/s achieved"] == summary.req_per_s
+        assert by["requests/s offered"] == summary.offered_req_per_s
+        assert summary.peak_in_flight in by.values()
+    assert "% of them" in keeping_up(run) and "%" not in keeping_up(run).replace(" %", "")

@@ -16,8 +16,10 @@ from harness.report.figures.run_figures import offline_figures, online_figures
 from harness.report.figures.style import MATPLOTLIB, looks, on_dark
 from harness.report.figures.svg import plain
 from harness.report.render import write_run_outputs
+from harness.report.text.load_words import axis_number, axis_values
 from harness.runs.reader import OfflineRun, OnlineRun, load_run
-from harness.schema.load import TraceLoad
+from harness.schema.load import ClosedLoop, TraceLoad
+from harness.schema.results import OnlineSummary
 
 from .conftest import ENGINES, make_online
 
@@ -104,14 +106,29 @@ def test_plain_cuts_what_is_too_long():
     assert len(plain("x" * 200, 40)) == 40
 
 
+def offering(scale, load=None):
+    fields = {"load": load or TraceLoad(scale=scale), "offered_req_per_s": 8 / scale}
+    return OnlineSummary.model_construct(**fields)
+
+
 def test_scales_that_double_are_evenly_spaced():
-    at = places([TraceLoad(scale=scale) for scale in (1.6, 0.4, 0.8, 0.4)])
-    assert [str(load) for load in at] == ["scale 0.4", "scale 0.8", "scale 1.6"]
+    at = places([offering(scale) for scale in (1.6, 0.4, 0.8, 0.4)])
+    assert [str(load) for load in at] == ["scale 1.6", "scale 0.8", "scale 0.4"]  # heavier to the right
     assert np.diff(list(at.values())) == pytest.approx([1, 1])
 
 
 def test_scales_that_are_close_get_a_step_each():
-    assert list(places([TraceLoad(scale=scale) for scale in (1.0, 1.05, 8.0)]).values()) == [0, 1, 2]
+    assert list(places([offering(scale) for scale in (1.0, 1.05, 8.0)]).values()) == [0, 1, 2]
+
+
+def test_every_axis_grows_with_the_load(run):
+    """A trace is shown by the requests/s that it offers, which a smaller scale makes more."""
+    values = list(axis_values(run.pooled).values())
+    assert values == sorted(values) and values[0] < values[-1]
+    offered = {summary.offered_req_per_s for summary in run.pooled if summary.load == TraceLoad(scale=0.5)}
+    assert axis_values(run.pooled)[TraceLoad(scale=0.5)] == pytest.approx(np.mean(list(offered)), rel=1e-3)
+    (closed,) = axis_values([offering(1.0, ClosedLoop(concurrency=8))])
+    assert axis_number(closed, 8) == "8"
 
 
 def test_the_contract_s_looks_and_every_label_its_own():

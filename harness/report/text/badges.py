@@ -1,0 +1,93 @@
+"""What makes a run believable, in one word each; every notice is folded into the badge of its topic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.report.text.numbers import plural
+from harness.report.text.run_notices import Notice, Topic, notices
+from harness.runs.reader import OnlineRun, Run
+
+#: Repeats from which on their spread is known well enough.
+ENOUGH_REPEATS = 3
+_CLIENT = ("the client sent late", "a client process took")
+_ONE_REPEAT = (
+    "Intervals of one repeat say how well this run knows its percentiles, and nothing about the next run. "
+    "--repeats 5 measures the spread."
+)
+
+
+@dataclass(frozen=True)
+class Badge:
+    """`text` is shown, `notices` where a reader opens it."""
+
+    kind: Literal["good", "note", "warn", "bad"]
+    text: str
+    notices: Sequence[Notice] = ()
+
+    @property
+    def sign(self) -> str:
+        """The kind as a character."""
+        return {"good": "✓", "note": "•", "warn": "⚠", "bad": "✗"}[self.kind]
+
+
+def badges(run: Run) -> list[Badge]:
+    """Those that say no first; each notice of the run is in exactly one."""
+    by: dict[Topic, list[Notice]] = {}
+    for notice in notices(run):
+        by.setdefault(notice.topic, []).append(notice)
+    found = _online(run, by) if isinstance(run, OnlineRun) else []
+    if skipped := by.get("engines"):
+        found.append(Badge("warn", f"{len(skipped)} skipped", skipped))
+    if fitted := by.get("trace"):
+        found.append(Badge("note", "trace fitted", fitted))
+    if short := by.get("length"):
+        found.append(Badge("note", "short or cut cells", short))
+    if others := by.get("other"):
+        worst: Literal["bad", "warn"] = "bad" if any(n.kind == "invalid" for n in others) else "warn"
+        found.append(Badge(worst, plural(len(others), "more notice"), others))
+    order = ("bad", "warn", "note", "good")
+    return sorted(found, key=lambda badge: order.index(badge.kind))
+
+
+def _online(run: OnlineRun, by: dict[Topic, list[Notice]]) -> list[Badge]:
+    invalid = [summary for summary in run.pooled if not summary.valid]
+    late = [s for s in invalid if any(reason.startswith(_CLIENT) for reason in s.invalid_reasons)]
+    found = [
+        Badge("bad", f"{len(invalid)} of {plural(len(run.pooled), 'cell')} invalid", by.get("cells", ()))
+        if invalid
+        else Badge("good", "all cells valid", by.get("cells", ())),
+        Badge("bad", "client late") if late else Badge("good", "client on time"),
+        _answers(run, by.get("answers", ())),
+        _repeats(run),
+    ]
+    if run.results.ledger is not None and len(run.results.ledger.labels) > 1:
+        rows = run.results.ledger.unequal
+        unequal = by.get("settings", ())
+        found.append(
+            Badge("warn", f"{plural(len(rows), 'setting')} differ{'s' * (len(rows) == 1)}", unequal)
+            if rows
+            else Badge("good", "equal settings")
+        )
+    if behind := by.get("keeping up"):
+        found.append(Badge("warn", "not all kept up", behind))
+    return found
+
+
+def _answers(run: OnlineRun, about: Sequence[Notice]) -> Badge:
+    checks = run.results.answers
+    if checks is not None and checks.wrong:
+        return Badge("bad", "wrong answers", about)
+    if checks is None or any(check.verdict == "unknown" for check in checks.checks):
+        return Badge("warn", "answers unchecked", about)
+    return Badge("warn" if about else "good", "answers same", about)
+
+
+def _repeats(run: OnlineRun) -> Badge:
+    count = len({summary.repeat for summary in run.repeats})
+    if count >= ENOUGH_REPEATS:
+        return Badge("good", f"{count} repeats")
+    title = f"{plural(count, 'repeat')}, best {ENOUGH_REPEATS} or more."
+    return Badge("warn", plural(count, "repeat"), [Notice("load", title, _ONE_REPEAT if count < 2 else "")])
