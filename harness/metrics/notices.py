@@ -11,7 +11,7 @@ from harness.metrics.samples import Group
 from harness.metrics.stability import disturbed, drift, fell_behind, repeats_disagree
 from harness.metrics.validity import few_rounds, too_brief
 from harness.schema.cell_notice import CellNotice
-from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
+from harness.schema.load import ClosedLoop, Load, Ramp, from_light_to_heavy
 from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import METRICS, latencies
 from harness.schema.results import PREFIX_BLOCK_TOKENS, OnlineSummary, PrefixHits
@@ -44,7 +44,8 @@ def cell_notices(group: Group, machines: Machines, prefixes: PrefixHits | None =
     kept = group.metrics.index.isin(settled.index)
     good = group.requests.loc[group.metrics.index[kept]]
     values = {METRICS[name].label: group.metrics.loc[kept, name] for name in _drifting(group)}
-    found += drift(good, values)
+    if not isinstance(group.load, Ramp):  # what changes with it is the load
+        found += drift(good, values)
     for cell in whole.requests["cell"].unique():
         if (machine := machines.get(int(cell))) is not None:
             found += disturbed(machine, engine_is_ours=group.engine != RUNNING_SERVER)

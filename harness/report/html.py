@@ -27,6 +27,7 @@ from harness.report.tables.answers import answers_table
 from harness.report.tables.costs import costs_table
 from harness.report.tables.latency import first_table, headline_table, latency_split_table, shown_latencies
 from harness.report.tables.ledger import SideBySide, side_by_side, sources
+from harness.report.tables.lengths import lengths_table
 from harness.report.tables.noise import noise_tables, planning_tables
 from harness.report.tables.offline import offline_repeats_table, offline_table
 from harness.report.tables.prefix_hits import prefix_table
@@ -205,6 +206,11 @@ class Chapter:
     def accuracy(self) -> Table | None:
         scores = self.run.results.accuracy if isinstance(self.run, OnlineRun) else None
         return None if scores is None else accuracy_table(scores)
+
+    @property
+    def lengths(self) -> Table | None:
+        assert isinstance(self.run, OnlineRun)
+        return lengths_table(self.run.groups)
 
     @property
     def costs(self) -> Table | None:

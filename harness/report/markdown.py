@@ -9,6 +9,7 @@ from harness.report.tables.answers import answers_table
 from harness.report.tables.costs import costs_table
 from harness.report.tables.latency import headline_table, latency_split_table, shown_latencies
 from harness.report.tables.ledger import ledger_table
+from harness.report.tables.lengths import lengths_table
 from harness.report.tables.noise import noise_tables, planning_tables
 from harness.report.tables.offline import offline_table
 from harness.report.tables.prefix_hits import prefix_table
@@ -35,6 +36,8 @@ def summary(run: Run) -> str:
             table(latency_split_table(run.pooled, metric, best)) for metric in shown_latencies(run.pooled)
         ]
         parts.append(table(throughput_table(run.pooled)))
+        if lengths := lengths_table(run.groups):
+            parts.append(table(lengths))
         if costs := costs_table(run.pooled):
             parts.append(table(costs))
         tables = noise_tables if run.meta.settings.aa else planning_tables

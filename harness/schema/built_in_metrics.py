@@ -119,7 +119,7 @@ BUILT_IN = (
         "without a failed turn.",
         "request",
         lambda t: (t.last - t.session_start) * MS,
-        uses=frozenset({"gated"}),
+        uses=frozenset({"tables", "gated"}),
     ),
     Metric(
         "queue_wait_ms",

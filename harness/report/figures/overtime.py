@@ -34,7 +34,7 @@ def timeline(group: Group, look: Look, *, highest_ms: float, most: int) -> Plot:
     (dots,) = upper.plot(due, ttft, look.marker, color=look.color, markersize=2.6, alpha=0.75)
     tips = [f"due at {t:.2f} s{LINE}TTFT {ms:,.1f} ms" for t, ms in zip(due, ttft, strict=True)]
     sketch.points(dots, group.label, tips)
-    upper.set_title(f"{plain(group.label, 40)} at {group.load}: TTFT, ms")
+    upper.set_title(f"{plain(group.label, 40)} {where(group.load)}: TTFT, ms")
     fit_values(upper, [highest_ms])
     times, load = in_flight(group)
     filled = lower.fill_between(times, load, step="post", color=MUTED, alpha=0.35, linewidth=0)
@@ -73,7 +73,7 @@ def lives(group: Group, look: Look, *, seconds: float) -> Plot:
     (failed,) = axes.plot(due[~good], position[~good], "x", color=look.color, markersize=4)
     errors = rows["error"].astype(object).where(rows["error"].notna(), "")
     sketch.points(failed, group.label, [f"request {i}{LINE}{errors.iloc[i]}" for i in position[~good]])
-    axes.set_title(f"{plain(group.label, 40)} at {group.load}")
+    axes.set_title(f"{plain(group.label, 40)} {where(group.load)}")
     axes.set_xlabel("seconds since the first arrival", loc="left")
     axes.set_xlim(0, seconds)
     axes.set_ylim(max(len(rows), 2) - 0.2, -0.8)

@@ -19,7 +19,8 @@ SHOWN = COMPARED_PERCENTILES
 
 
 def shown_latencies(pooled: Sequence[OnlineSummary]) -> tuple[str, ...]:
-    """Latencies that have a table and figures: without those that only repeat another."""
+    """Latencies that have a table and figures: without those that only repeat another, and without those of
+    few runs where there are none."""
 
     def differs(name: str) -> bool:
         like = METRICS[name].like
@@ -28,7 +29,10 @@ def shown_latencies(pooled: Sequence[OnlineSummary]) -> tuple[str, ...]:
             for summary in pooled
         )
 
-    return tuple(name for name in latencies("tables") if differs(name))
+    def expected(name: str) -> bool:
+        return "overview" in METRICS[name].uses or any(summary.latency(name).n for summary in pooled)
+
+    return tuple(name for name in latencies("tables") if differs(name) and expected(name))
 
 
 def latency_table(pooled: Sequence[OnlineSummary], metric: str) -> Table:

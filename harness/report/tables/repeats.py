@@ -11,7 +11,7 @@ from harness.report.tables.throughput import identity_cells, identity_columns, v
 from harness.schema.metrics import METRICS, latencies, rates
 from harness.schema.results import OnlineSummary
 
-_LATENCIES = tuple(name for name in latencies("tables") if not METRICS[name].like)
+_LATENCIES = tuple(name for name in latencies("tables") if "overview" in METRICS[name].uses)
 _RATES = rates("headline")
 _MEASURED = (
     *(Column(f"{METRICS[name].label} {METRICS[name].unit}") for name in _LATENCIES),

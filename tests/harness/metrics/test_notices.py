@@ -10,7 +10,7 @@ import pandas as pd
 
 from harness.metrics.summary import summarize
 from harness.metrics.validity import BRIEF, too_brief
-from harness.schema.load import ClosedLoop, TraceLoad, load_text
+from harness.schema.load import ClosedLoop, Ramp, RequestRate, TraceLoad, load_text
 from harness.schema.machine_load import MachineLoad
 from harness.schema.results import OnlineSummary
 
@@ -50,6 +50,27 @@ def test_the_start_of_a_closed_loop_is_no_drift(tables: Tables) -> None:
     loop = load_text(ClosedLoop(concurrency=16))
     [_, pooled] = summarize(*tables(cell(lambda i: 0.5 if i < 16 else 0.05, load=loop)))
     assert kinds(pooled) == []
+
+
+def test_a_ramp_that_is_too_steep_is_no_drift(tables: Tables) -> None:
+    """TTFT grows because the load does; that the engine fell behind is said."""
+    ramp = load_text(Ramp(from_req_per_s=1, to_req_per_s=20, seconds=8))
+    [_, pooled] = summarize(*tables(cell(lambda i: 0.05 if i < 40 else 0.1 * (i - 38), load=ramp)))
+    assert kinds(pooled) == ["behind"]
+    rate = load_text(RequestRate(req_per_s=10))
+    [_, pooled] = summarize(*tables(cell(lambda i: 0.05 if i < 40 else 0.1 * (i - 38), load=rate)))
+    assert set(kinds(pooled)) == {"behind", "drift"}
+
+
+def test_a_session_lasts_from_its_first_request_to_its_last_token(tables: Tables) -> None:
+    rows = cell(lambda i: 0.05, n=40)
+    for row in rows:
+        row |= {"session": row["request"] // 2, "turn": row["request"] % 2}
+        if row["turn"]:
+            row["session_start"] = row["t_sent"] - 0.1
+    [_, pooled] = summarize(*tables(rows))
+    assert pooled.session_ms.n == 20
+    assert 165 < pooled.session_ms.p50 < 175  # 100 ms to the second turn, 50 to its first token, 20 more
 
 
 def test_tokens_that_were_dealt_out_mark_itl(tables: Tables) -> None:

@@ -1,0 +1,66 @@
+"""The table of lengths: what was asked and how long the answers became, engines side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.metrics.definitions import succeeded
+from harness.metrics.samples import Group, by_load
+from harness.report.tables.table import Cell, Column, Table, number_cell
+from harness.report.text.load_words import head_of, load_number
+from harness.report.text.numbers import DASH
+
+_SHOWN = (50, 90, 99)
+#: Reasons to finish of an answer that was not cut off at its limit.
+_OWN_ENDS = ("stop", "eos_token", "stop_sequence", "tool_calls", "function_call")
+
+
+def lengths_table(groups: Sequence[Group]) -> Table | None:
+    """One row an engine and load, of all repeats; None where every answer of the run has the same length."""
+    pooled = [list(repeats) for repeats in by_load(groups)]
+    answers = {int(n) for repeats in pooled for n in _column(repeats, "completion_tokens")}
+    if len(answers) < 2:
+        return None
+    columns = [Column("engine", numeric=False), Column(head_of(group.load for group in groups))]
+    columns += [Column(f"prompt p{q}") for q in _SHOWN]
+    columns += [Column("answer mean"), *(Column(f"answer p{q}") for q in _SHOWN), Column("ended by itself")]
+    notes = (
+        "Tokens of prompts and answers of successful requests. Answers of different lengths are different "
+        "work: compare engines by TPOT, ITL and tokens a second.",
+    )
+    return Table("lengths", "Lengths", columns, [_row(repeats) for repeats in pooled], notes)
+
+
+def _row(repeats: Sequence[Group]) -> list[Cell]:
+    first = repeats[0]
+    prompts, answers = _column(repeats, "prompt_tokens"), _column(repeats, "completion_tokens")
+    ends = [
+        reason for group in repeats for reason in group.requests[succeeded(group.requests)]["finish_reason"]
+    ]
+    own = sum(reason in _OWN_ENDS for reason in ends)
+    return [
+        Cell(first.label),
+        Cell(load_number(first.load), first.load.value),
+        *_percentiles(prompts),
+        number_cell(float(np.mean(answers)) if len(answers) else None, 1),
+        *_percentiles(answers),
+        Cell(f"{own / len(ends):.0%}" if ends else DASH, own / len(ends) if ends else None),
+    ]
+
+
+def _percentiles(values: Sequence[float]) -> list[Cell]:
+    if not len(values):
+        return [Cell(DASH)] * len(_SHOWN)
+    return [number_cell(float(found), 0) for found in np.percentile(values, _SHOWN)]
+
+
+def _column(repeats: Sequence[Group], name: str) -> list[float]:
+    """Of the successes; where a server does not say how long a prompt is, as it was planned."""
+    found: list[float] = []
+    for group in repeats:
+        good = group.requests[succeeded(group.requests)]
+        column = good[name] if name != "prompt_tokens" else good[name].fillna(good["input_tokens"])
+        found += [float(value) for value in column.dropna()]
+    return found
