@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.profiling.profile_files import read_manifest, read_profiles
 from harness.report.tables import profiles as profile_tables
-from harness.report.tables.gaps import gap_table, unexplained
+from harness.report.tables.gaps import gap_table, gaps_table, unexplained
 from harness.report.tables.table import Table
 from harness.schema.profile import Artifact
 
@@ -18,6 +18,7 @@ class ProfileSection:
     """Tables of the gaps and of the figures, and the files they come from (paths relative to the run)."""
 
     profiled: str
+    all_gaps: Table
     gaps: Sequence[Table]
     unexplained: Sequence[str]
     tables: Sequence[Table]
@@ -51,6 +52,7 @@ def profile_section(run: Path) -> ProfileSection | None:
         profiled=profile_tables.profiled(
             [profile_run for profile_run in manifest.runs if profile_run.error is None]
         ),
+        all_gaps=gaps_table([gap for gap in profiles.gaps if gap.parts]),
         gaps=[gap_table(gap) for gap in profiles.gaps if gap.parts],
         unexplained=unexplained([gap for gap in profiles.gaps if not gap.parts]),
         tables=shown,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.report.tables.table import Cell, Column, Table
+from harness.report.tables.table import Cell, Column, Table, number_cell
 from harness.report.text.numbers import DASH, decimals, number, signed
 from harness.schema.metrics import METRICS
 from harness.schema.profile import Gap, GapPart
@@ -41,6 +41,37 @@ def gap_table(gap: Gap) -> Table:
     if gap.artifacts:
         notes.append(f"From {' and '.join(gap.artifacts)}.")
     return Table(f"gap-{gap.metric}", title, columns, rows, notes)
+
+
+def gaps_table(gaps: Sequence[Gap]) -> Table:
+    """Every difference in a row: its size, the part that adds most, and what the parts leave over."""
+    heads = (
+        "metric",
+        "A",
+        "B",
+        "load",
+        "A, ms",
+        "B, ms",
+        "difference, ms",
+        "largest part",
+        "not explained, ms",
+    )
+    words = ("metric", "A", "B", "load", "largest part")
+    rows = []
+    for gap in gaps:
+        places = decimals([gap.value_a, gap.value_b, gap.delta])
+        rows.append(
+            [
+                *map(Cell, (METRICS[gap.metric].label, gap.a, gap.b, str(gap.load))),
+                number_cell(gap.value_a, places),
+                number_cell(gap.value_b, places),
+                Cell(signed(gap.delta, places), gap.delta),
+                Cell(_largest(gap.parts).partition(" is ")[2] or DASH, remark=conclusion(gap)),
+                Cell(signed(gap.unexplained, places), gap.unexplained),
+            ]
+        )
+    columns = [Column(head, numeric=head not in words) for head in heads]
+    return Table("gaps", "Differences, taken apart", columns, rows)
 
 
 def unexplained(gaps: Sequence[Gap]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.profiling.explain import OUTSIDE, explain
-from harness.report.tables.gaps import conclusion, gap_table, unexplained
+from harness.report.tables.gaps import conclusion, gap_table, gaps_table, unexplained
 from harness.report.tables.profiles import difference, profiled
 from harness.schema.fairness import Waterfall, WaterfallPart
 from harness.schema.load import ClosedLoop, Load, TraceLoad
@@ -147,6 +147,10 @@ def test_time_per_token_by_the_profiles() -> None:
     assert "is decode step: matmul, +3.50 ms" in conclusion(found)
     table = difference(*(profile[1] for profile in profiles))
     assert ["decode", "matmul", "6.500", "3.000", "+3.500"] in table.lines
+    (row,) = gaps_table([found]).rows
+    assert [cell.text for cell in row[:3]] == ["ITL", "A", "B"]
+    assert [cell.value for cell in row[4:7]] == [found.value_a, found.value_b, found.delta]
+    assert row[7].text == "decode step: matmul, +3.50 ms" and row[8].value == found.unexplained
 
 
 def test_what_the_parts_do_not_reach_is_not_explained() -> None:
