@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.datasets.agent_jobs import PREFIX, read_agent_jobs
 from harness.datasets.catalog import load_dataset
 from harness.errors import UsageError
 from harness.loadgen.load_plan import WireRequest
@@ -25,6 +26,7 @@ from harness.traces.fit import Fitted, fit
 from harness.traces.servegen import CITATION, Mixture, read_mixture
 from harness.traces.trace import Trace
 from harness.workload import PlannedRequest, open_loop, warmup
+from harness.workload.agent_content import AgentContent
 from harness.workload.arrivals import arrival_times
 from harness.workload.content import Content, SyntheticContent, longest
 from harness.workload.dataset_content import MAX_OUTPUT, DatasetContent
@@ -74,7 +76,10 @@ class Workload:
             workload = cls(settings, vocab_size, max_model_len, empty, mixture=mixture)
             return replace(workload, record=workload._mixture_record(mixture))
         content: Content
-        if settings.dataset is not None:
+        if settings.dataset is not None and settings.dataset.startswith(PREFIX):
+            jobs = read_agent_jobs(settings.dataset.removeprefix(PREFIX))
+            content = AgentContent(jobs, vocab_size, max_model_len, settings.max_output_len)
+        elif settings.dataset is not None:
             content = DatasetContent(
                 load_dataset(settings.dataset),
                 None if tokenizer is None else load_tokenizer(tokenizer),
@@ -220,12 +225,8 @@ class Workload:
             name, origin = "closed loop", f"{held} request{'' if held == '1' else 's'} in flight, {what}"
         else:
             name, origin = "synthetic", f"{'; '.join(map(str, s.loads))}, {what}"
-        about = {}
-        if isinstance(self.content, DatasetContent):
-            data = self.content.dataset
-            about = {key: getattr(data, key) for key in ("name", "licence", "citation", "sha256", "note")}
         return TraceRecord(
-            **{"name": name} | about,
+            **{"name": name} | self._content.about,
             origin=origin,
             dropped=self._content.dropped,
             requests=sum(len(inputs) for inputs, _ in drawn),

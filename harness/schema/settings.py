@@ -334,7 +334,7 @@ class OnlineSettings(CommonSettings):
     dataset: str | None = Field(
         None,
         description="real prompts with --concurrency, --request-rate or --ramp: builtin, sharegpt, "
-        "sharegpt:FILE or jsonl:FILE",
+        "sharegpt:FILE, jsonl:FILE or weka:PLACE",
     )
     turns: Literal["live", "recorded"] | None = Field(
         None,
@@ -491,6 +491,8 @@ class OnlineSettings(CommonSettings):
         given = [option for option, value in self._loads_options.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"{given[0]} and {given[1]} are two kinds of load: give one of them")
+        if (self.dataset or "").startswith("weka:") and self.turns != "recorded":
+            raise ValueError("--dataset weka:… has jobs of agents without text: give --turns recorded")
         if self.dataset is not None and not given:
             raise ValueError(
                 "--dataset says what is sent, not when: give --concurrency, --request-rate or --ramp"

@@ -40,6 +40,11 @@ class Content(ABC):
         """In words, for the report."""
 
     @property
+    def about(self) -> dict[str, str | None]:
+        """Fields of the run's `TraceRecord`, where it has a source."""
+        return {}
+
+    @property
     def dropped(self) -> int:
         """What could not be sent, as it does not fit the context."""
         return 0

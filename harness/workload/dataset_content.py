@@ -82,6 +82,10 @@ class DatasetContent(Content):
         return [known[place] for place in places]
 
     @property
+    def about(self) -> dict[str, str | None]:
+        return {key: getattr(self.dataset, key) for key in ("name", "licence", "citation", "sha256", "note")}
+
+    @property
     def what(self) -> str:
         sent = "the first prompt of each conversation"
         if self.turns is not None:
