@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 from tokenizers import Tokenizer
+
+#: What rosemodels fills a vocabulary with.
+_FILLER = re.compile(r"(<[1-9][0-9]*>)")
 
 
 def load_tokenizer(model: Path) -> Tokenizer | None:
@@ -15,12 +19,24 @@ def load_tokenizer(model: Path) -> Tokenizer | None:
 
 
 def token_counter(model: Path) -> Callable[[str], int] | None:
-    """Counts the tokens of a text; None where the model's folder has no tokenizer.json."""
+    """Counts the tokens of a text; None where the model's folder has no tokenizer.json.
+
+    A word `<N>` that is token N is one: a made model says it, but its tokenizer makes several tokens of it.
+    """
     tokenizer = load_tokenizer(model)
     if tokenizer is None:
         return None
 
+    vocabulary = tokenizer.get_vocab()
+
     def count(text: str) -> int:
-        return len(tokenizer.encode(text, add_special_tokens=False).ids)
+        said, rest = 0, [""]
+        for piece in _FILLER.split(text):
+            if _FILLER.fullmatch(piece) and vocabulary.get(piece) == int(piece[1:-1]):
+                said += 1
+                rest.append("")
+            else:
+                rest[-1] += piece
+        return said + sum(len(found.ids) for found in tokenizer.encode_batch(rest, add_special_tokens=False))
 
     return count
