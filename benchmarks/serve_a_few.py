@@ -1,13 +1,17 @@
 """A few dozen random requests through an engine on a GPU, small enough for a run under compute-sanitizer.
 
-    compute-sanitizer --tool memcheck --kernel-name 'regex=^(_[a-y]|attention|mlp|paged_decode)' \
-        python -m benchmarks.serve_a_few
+    compute-sanitizer --tool memcheck --kernel-name \
+        'regex=^(_[a-y]|attention|mlp|paged_decode|gqa_decode|stream|draw)' \
+        python -m benchmarks.serve_a_few [MODEL]
 
+MODEL is random:gpt2 if not given; another one runs in bf16.
 The expression names this project's kernels: others run at their own speed. They come from the graphs of all
 batch sizes, together with prompts, as in a server; some are drawn by a seed.
 """
 
 from __future__ import annotations
+
+import sys
 
 import numpy as np
 
@@ -20,9 +24,10 @@ REQUESTS, NEW, CONTEXT = 80, 12, 512
 
 def main() -> None:
     rng = np.random.default_rng(0)
+    model = next(iter(sys.argv[1:]), "random:gpt2")
     config = EngineConfig(
-        "random:gpt2", device="cuda", dtype="fp16", max_model_len=CONTEXT, prefill_max_tokens=CONTEXT,
-        max_active_requests=64, kv_tokens=16384,
+        model, device="cuda", dtype="fp16" if model == "random:gpt2" else "bf16", max_model_len=CONTEXT,
+        prefill_max_tokens=CONTEXT, max_active_requests=64, kv_tokens=16384,
     )  # fmt: skip
     llm = LLM(config)
     print("captured", flush=True)

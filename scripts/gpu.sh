@@ -14,7 +14,7 @@ phases=${PHASES:-$all}
 scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang} n=${N:-200}
 clients=${CLIENTS:-1,64,256}
 plain=$(tr , '\n' <<<"$engines" | grep -v @ | paste -sd ,)
-own_kernels='regex=^(_[a-y]|attention|mlp|paged_decode)'
+own_kernels='regex=^(_[a-y]|attention|mlp|paged_decode|gqa_decode|stream|draw)'
 export PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 bench="python3 -m harness.cli.app"
 if [ -n "$wheels" ]; then
@@ -46,6 +46,8 @@ for phase in $phases; do
     sanitize)
         logged memcheck 5 compute-sanitizer --tool memcheck --kernel-name "$own_kernels" \
             python3 -m benchmarks.serve_a_few
+        logged memcheck_llama 5 compute-sanitizer --tool memcheck --kernel-name "$own_kernels" \
+            python3 -m benchmarks.serve_a_few random:qwen3-0.6b
         ;;
     kernels) logged kernels 50 python3 -m benchmarks.gpu_kernels ;;
     online)

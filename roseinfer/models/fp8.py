@@ -41,7 +41,7 @@ class Fp8Linear(Linear):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         rows = quantize(weight)
-        self.weight, self._scales, self.bias = rows.values, rows.scales.t(), bias
+        self.weight, self.scales, self.bias = rows.values, rows.scales, bias
         self._wide = None if weight.is_cuda else self.weight.float()
 
     @staticmethod
@@ -61,8 +61,8 @@ class Fp8Linear(Linear):
         """The product of rows that are rounded already, `[T, outputs]` in `dtype`."""
         if self._wide is None:
             out: Tensor = torch._scaled_mm(
-                x.values, self.weight.t(), x.scales, self._scales, bias=self.bias, out_dtype=dtype
+                x.values, self.weight.t(), x.scales, self.scales.t(), bias=self.bias, out_dtype=dtype
             )
             return out
-        out = (x.values.float() @ self._wide.t()) * (x.scales * self._scales)
+        out = (x.values.float() @ self._wide.t()) * (x.scales * self.scales.t())
         return (out if self.bias is None else out + self.bias.float()).to(dtype)
