@@ -1,6 +1,6 @@
 """Products in 8-bit floats of up to 64 rows, at the rate at which memory gives the weights.
 
-A program makes some outputs from all inputs, a step at a time, of which some are always under way; it asks
+A program makes some outputs from all inputs, a step at a time, of which some are always in flight; it asks
 for the first of its weights before the kernel ahead has ended. Reference:
 `roseinfer.models.fp8.Fp8Linear.times`.
 """
@@ -52,7 +52,7 @@ def _fp8_linear(
 @dataclass(frozen=True)
 class Fp8Tile:
     """A program's work: all of up to `rows` rows by `outputs`, `inputs` at a time, of which `stages` are
-    under way."""
+    in flight."""
 
     rows: int
     outputs: int
