@@ -6,14 +6,16 @@ import shlex
 import sys
 from pathlib import Path
 
+from harness.cli.ending import print_ending
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
 from harness.cli.profile import profile_after, profile_only
 from harness.cli.progress import make_display
 from harness.errors import BenchError, EngineError, InterruptedRunError
-from harness.report.render import write_run_outputs
+from harness.report.render import write_outputs
 from harness.runs.events import BatchDone, Event, Started
 from harness.runs.offline import run_offline
+from harness.runs.reader import load_run
 from harness.schema.settings import OfflineSettings
 
 EXAMPLES = ("bench offline --engines roseinfer,vllm --num-prompts 128 --repeats 5",)
@@ -53,9 +55,10 @@ def offline(
             raise
         if not results.results:
             raise EngineError("nothing could be measured", f"see the logs in {folder / 'logs'}")
-        report = write_run_outputs(folder)
+        run = load_run(folder, trust=True)
+        report = write_outputs(run)
         fault = profile_after(folder, settings.profile, display) if settings.profile else None
-    display.tables(results)
+    print_ending(run, display)
     conclude(results, report, fault, as_json=as_json, open_report=open_report)
 
 

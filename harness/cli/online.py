@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.command_line import clear_process_list, command_line
+from harness.cli.ending import print_ending
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
 from harness.cli.profile import profile_after, profile_only
@@ -16,10 +17,11 @@ from harness.cli.progress import make_display
 from harness.errors import BenchError, InterruptedRunError
 from harness.metrics.validity import few_rounds
 from harness.profiling.stage import unprofiled
-from harness.report.render import write_run_outputs
+from harness.report.render import write_outputs
 from harness.report.text.run_notices import MORE_ROUNDS
 from harness.runs.events import Event, Started
 from harness.runs.online import resume_online, run_online
+from harness.runs.reader import load_run
 from harness.schema.settings import OnlineSettings
 
 EXAMPLES = (
@@ -64,7 +66,8 @@ def online(
             else:
                 assert resume is not None
                 run, results = resume_online(resume, show)
-            report = write_run_outputs(run)
+            measured = load_run(run, trust=True)
+            report = write_outputs(measured)
         except KeyboardInterrupt:
             if folder is None:
                 raise
@@ -77,7 +80,7 @@ def online(
         tools = results.meta.settings.profile
         if tools is not None and (engines := unprofiled(run, results, tools)):
             fault = profile_after(run, tools, display, engines)
-    display.tables(results)
+    print_ending(measured, display)
     conclude(results, report, fault, as_json=as_json, open_report=open_report)
 
 

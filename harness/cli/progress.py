@@ -4,29 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from harness.cli.live import LiveStatus
 from harness.cli.terminal import Terminal
 from harness.metrics.percentiles import missing
-from harness.report.tables.accuracy import accuracy_table
-from harness.report.tables.latency import latency_table, shown_latencies
-from harness.report.tables.noise import noise_tables, planning_tables
-from harness.report.tables.offline import offline_table
-from harness.report.tables.prefix_hits import prefix_table
-from harness.report.tables.speculation import speculation_table
 from harness.report.tables.table import Table
-from harness.report.tables.throughput import throughput_table
 from harness.report.text.heading import fitted
 from harness.report.text.numbers import DASH, plural
 from harness.runs.events import (
@@ -41,11 +28,10 @@ from harness.runs.events import (
     Event,
     Reporting,
     Started,
+    WarmupProgress,
 )
 from harness.schema.results import (
     Distribution,
-    OfflineResults,
-    OnlineResults,
     OnlineSummary,
 )
 
@@ -55,10 +41,9 @@ PLAIN_WIDTH = 160
 class Display:
     """Prints events to stderr, so that stdout has only the report's path."""
 
-    def __init__(self, console: Terminal, progress: Progress | None, quiet: bool) -> None:
-        self._console, self._progress, self._quiet = console, progress, quiet
-        self._task: TaskID | None = None
-        self._cells = 0
+    def __init__(self, console: Terminal, live: LiveStatus | None, quiet: bool) -> None:
+        self._console, self._live, self._quiet = console, live, quiet
+        self._cells, self._before, self._measured = 0, 0, 0
         self._current = -1
 
     def show(self, event: Event) -> None:
@@ -69,7 +54,7 @@ class Display:
             case Calibrating(what):
                 self.line(f"calibrating the client, once for this machine: {what}")
             case Started(folder, cells, done, trace):
-                self._cells = cells
+                self._cells, self._before = cells, done
                 before = f", {done} already measured" if done else ""
                 self.line(f"run {folder}: {plural(cells, 'cell')}{before}")
                 if trace is not None and (fit_note := fitted(trace)):
@@ -79,42 +64,40 @@ class Display:
                 repeat = "" if skipped.repeat is None else f", repeat {skipped.repeat}"
                 self.line(f"skipped {skipped.label}{load}{repeat}: {skipped.reason}", skipped.hint)
             case EngineStarting(label, _):
-                self._live(f"{label}: starting", None)
+                self._now(f"{label}: starting")
             case EngineWarming(label, ready_s, requests):
                 ready = "already running" if ready_s is None else f"ready after {ready_s:.1f} s"
                 self.line(f"{label}: {ready}; {plural(requests, 'request')} to warm up")
-                self._live(f"{label}: warming up", None)
+                self._now(f"{label}: warming up", 0, requests)
+            case WarmupProgress(label, requests, done):
+                self._now(f"{label}: warming up", done, requests)
             case CellProgress(cell, requests, progress):
-                if self._progress is None and self._current != cell.index:
+                if self._live is None and self._current != cell.index:
                     self.line(f"[{cell.index + 1}/{self._cells}] {cell}: {requests} requests")
                 self._current = cell.index
                 failed = f", {progress.failed} failed" if progress.failed else ""
-                counts = f"{progress.sent} sent, {progress.sent - progress.done} in flight{failed}"
+                counts = f"{progress.sent - progress.done} in flight{failed}"
                 ttft = f", TTFT p50 {progress.ttft_us / 1e3:.0f} ms" if progress.ttft_us else ""
-                self._live(
-                    f"[{cell.index + 1}/{self._cells}] {cell}: {counts}{ttft}",
-                    requests,
-                    progress.done,
-                )
+                self._now(f"[{cell.index + 1}/{self._cells}] {cell}: {counts}{ttft}", progress.done, requests)
+                self._share(self._measured + progress.done / max(requests, 1))
             case CellDone(cell, summary):
-                self.line(f"[{cell.index + 1}/{self._cells}] {cell}: {_summary(summary)}")
+                self._measured += 1
+                self._share(self._measured)
+                self.text(f"[{cell.index + 1}/{self._cells}] {cell}: {_summary(summary)}")
             case BatchStarting(label, repeat, index, total, log):
                 self.line(f"[{index + 1}/{total}] {label}, repeat {repeat}; log: {log}")
-                self._live(f"[{index + 1}/{total}] {label}, repeat {repeat}", None)
+                self._now(f"[{index + 1}/{total}] {label}, repeat {repeat}")
+                self._share(index)
             case BatchDone(result):
                 rate = f"{result.output_tok_per_s:,.0f} output tok/s in {result.total_s:.3f} s"
                 self.line(f"{result.label}, repeat {result.repeat}: {rate}")
             case Reporting():
-                self._live("writing tables, figures and report", None)
+                self._now("writing tables, figures and report")
 
-    def tables(self, results: OnlineResults | OfflineResults) -> None:
-        """Print the results' first tables."""
-        self.print_tables(_tables(results))
-        if isinstance(results, OnlineResults):
-            for summary in results.summaries:
-                if summary.repeat is None:
-                    for notice in summary.notices:
-                        self.line(f"notice: {summary.label}, {summary.load}: {notice.text}")
+    def text(self, text: str) -> None:
+        """Print sentences: in a terminal wrapped between words, elsewhere on one line."""
+        if not self._quiet:
+            self._console.print(text, soft_wrap=not self._console.is_terminal)
 
     def print_tables(self, tables: Sequence[Table]) -> None:
         """Print tables, one below the other."""
@@ -131,12 +114,15 @@ class Display:
             return
         self._console.print(text + (f"\n  hint: {hint}" if hint else ""))
 
-    def _live(self, text: str, total: int | None, done: int = 0) -> None:
-        if self._progress is None:
-            return
-        if self._task is None:
-            self._task = self._progress.add_task("")
-        self._progress.update(self._task, description=text, total=total, completed=done)
+    def _now(self, text: str, done: int = 0, requests: int | None = None) -> None:
+        if self._live is not None:
+            count = "" if requests is None else f"{done}/{requests} requests"
+            self._live.show(text, count, done, requests)
+
+    def _share(self, cells: float) -> None:
+        """Of the cells that this command measures, `cells` are done."""
+        if self._live is not None:
+            self._live.run_share(cells / max(self._cells - self._before, 1))
 
 
 @contextmanager
@@ -148,42 +134,21 @@ def make_display(quiet: bool) -> Iterator[Display]:
             console.width = PLAIN_WIDTH
         yield Display(console, None, quiet)
         return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield Display(console, progress, quiet)
+    with LiveStatus(console) as live:
+        yield Display(console, live, quiet)
 
 
 def rich_table(table: Table) -> RichTable:
-    """A table for a terminal. Text is not parsed as markup."""
-    rich = RichTable(title=Text(table.title), title_justify="left")
-    for column, head in zip(table.columns, table.headers, strict=True):
-        rich.add_column(Text(head), justify="right" if column.numeric else "left")
+    """A table for a terminal: numbers whole, other columns folded where it is narrow. No text is markup."""
+    rich = RichTable(title=Text(table.title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    grouped = any(column.group for column in table.columns)
+    for column in table.columns:
+        head = Text(f"{column.group}\n{column.title}" if grouped else column.title)
+        justify: Literal["right", "left"] = "right" if column.numeric else "left"
+        rich.add_column(head, justify=justify, no_wrap=column.numeric, overflow="fold")
     for line in table.lines:
         rich.add_row(*map(Text, line))
     return rich
-
-
-def _tables(results: OnlineResults | OfflineResults) -> list[Table]:
-    if isinstance(results, OfflineResults):
-        return [offline_table(results.results)]
-    pooled = [summary for summary in results.summaries if summary.repeat is None]
-    metrics = shown_latencies(pooled)
-    found = [*(latency_table(pooled, metric) for metric in metrics), throughput_table(pooled)]
-    if prefixes := prefix_table(results.prefixes):
-        found.append(prefixes)
-    if drafted := speculation_table(results.speculation, results.summaries):
-        found.append(drafted)
-    if results.accuracy is not None:
-        found.append(accuracy_table(results.accuracy))
-    more = noise_tables if results.meta.settings.aa else planning_tables
-    return found + more(results.comparisons)
 
 
 def _summary(summary: OnlineSummary) -> str:

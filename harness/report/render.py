@@ -11,7 +11,7 @@ from harness.report.html import render
 from harness.report.markdown import summary
 from harness.report.results_csv import results_csv
 from harness.report.several import changes
-from harness.runs.reader import load_run, load_runs
+from harness.runs.reader import Run, load_run, load_runs
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
@@ -30,22 +30,26 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     return out
 
 
-def write_run_outputs(run: Path) -> Path:
-    """Write a run's files for reading into its folder.
-
-    They are `summary.md`, `results.csv`, `report.html`, and each figure as SVG, PNG and CSV. The results
-    stored there are trusted: they have just been made. Returns the report.
+def write_run_outputs(folder: Path) -> Path:
+    """`write_outputs` of the run in a folder, whose stored results are trusted: they have just been made.
 
     Raises:
         UsageError: the run folder is missing, unfinished or broken.
     """
-    loaded = load_run(run, trust=True)
-    drawn = figures(loaded)
-    write_whole(run / "summary.md", summary(loaded).encode())
-    write_whole(run / "results.csv", results_csv(loaded).encode())
+    return write_outputs(load_run(folder, trust=True))
+
+
+def write_outputs(run: Run) -> Path:
+    """Write a run's files for reading into its folder, and return the report.
+
+    They are `summary.md`, `results.csv`, `report.html`, and each figure as SVG, PNG and CSV.
+    """
+    folder, drawn = run.path, figures(run)
+    write_whole(folder / "summary.md", summary(run).encode())
+    write_whole(folder / "results.csv", results_csv(run).encode())
     for plot in drawn.every:
-        write_whole(run / "figures" / f"{plot.name}.svg", plot.svg.encode())
-        write_whole(run / "figures" / f"{plot.name}.png", plot.png())
-        write_whole(run / "figures" / f"{plot.name}.csv", plot.data.csv().encode())
-    write_whole(run / "report.html", render([(loaded, drawn)], run).encode())
-    return run / "report.html"
+        write_whole(folder / "figures" / f"{plot.name}.svg", plot.svg.encode())
+        write_whole(folder / "figures" / f"{plot.name}.png", plot.png())
+        write_whole(folder / "figures" / f"{plot.name}.csv", plot.data.csv().encode())
+    write_whole(folder / "report.html", render([(run, drawn)], folder).encode())
+    return folder / "report.html"

@@ -34,6 +34,7 @@ from harness.runs.events import (
     EngineStarting,
     EngineWarming,
     Notify,
+    WarmupProgress,
 )
 from harness.runs.folder import log_file
 from harness.runs.journal import ClientSpent, JournalEntry
@@ -142,13 +143,15 @@ class _Measuring:
     def warm_up(self, cell: Cell) -> None:
         """Send the warm-up's waves. Raises EngineError when none of a wave's requests succeeds."""
         waves = [self._mixed(wave, cell) for wave in self.resolved.workload.warmup_waves(cell.load_seed)]
-        self.notify(
-            EngineWarming(
-                cell.engine_variant.label, self.server.record.ready_s, sum(len(wave) for wave in waves)
-            )
-        )
+        label, total, before = cell.engine_variant.label, sum(map(len, waves)), 0
+        self.notify(EngineWarming(label, self.server.record.ready_s, total))
         for wave in waves:
-            result = self._send(wave, len(wave), start_delay_s=WARMUP_DELAY_S)
+
+            def progress(progress: Progress, before: int = before) -> None:
+                self.notify(WarmupProgress(label, total, before + progress.done))
+
+            result = self._send(wave, len(wave), progress, WARMUP_DELAY_S)
+            before += len(wave)
             records = self._read(result, wave, cell)
             self.server.check()
             if records.requests["error"].notna().all():

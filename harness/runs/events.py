@@ -54,6 +54,15 @@ class EngineWarming:
 
 
 @dataclass(frozen=True)
+class WarmupProgress:
+    """So many of the `requests` of a warm-up are `done`."""
+
+    label: str
+    requests: int
+    done: int
+
+
+@dataclass(frozen=True)
 class CellProgress:
     """Counts of the cell that is being measured, of `requests`."""
 
@@ -116,6 +125,7 @@ Event = (
     | EngineSkipped
     | EngineStarting
     | EngineWarming
+    | WarmupProgress
     | CellProgress
     | CellDone
     | BatchStarting

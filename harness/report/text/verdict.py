@@ -59,7 +59,7 @@ def keeping_up(run: OnlineRun) -> str:
 
 def _online(run: OnlineRun) -> list[str]:
     if not any(summary.valid for summary in run.pooled):
-        return ["No engine has a valid result.", "The reasons are above."]
+        return ["No engine has a valid result.", "The warnings say why."]
     load = shown_load(run)
     engines = [summary for summary in run.pooled if summary.valid and summary.load == load]
     if len(engines) == 1:
@@ -164,7 +164,7 @@ def _offline(run: OfflineRun) -> list[str]:
     for result in run.results.results:
         rates.setdefault(result.label, []).append(result.output_tok_per_s)
     if not rates:
-        return ["No engine has a result.", "The reasons are above."]
+        return ["No engine has a result.", "The warnings say why."]
     means = {label: sum(values) / len(values) for label, values in rates.items()}
     engine = {result.label: result.engine for result in run.results.results}
     first, *rest = sorted(means, key=lambda label: -means[label])

@@ -116,8 +116,8 @@ def test_a_terminal_gets_a_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with make_display(quiet=False) as display:
         for event in EVENTS[:6]:
             display.show(event)
-    assert "5 sent, 2 in flight, 1 failed, TTFT p50 41 ms" in text.getvalue()
-    assert "3/10" in text.getvalue() and "left" in text.getvalue()
+    assert "2 in flight, 1 failed, TTFT p50 41 ms" in text.getvalue()
+    assert "3/10 requests" in text.getvalue() and "left" in text.getvalue()
     assert "[bold]x[/bold] :smile:" in text.getvalue()
 
 

@@ -1,0 +1,36 @@
+"""What a benchmark prints when it has ended: verdict, one table, warnings. The rest is in the report."""
+
+from __future__ import annotations
+
+from harness.cli.progress import Display
+from harness.report.best import best_labels
+from harness.report.tables.noise import noise_tables
+from harness.report.tables.offline import offline_table
+from harness.report.tables.overview import overview_table
+from harness.report.text.run_notices import notices
+from harness.report.text.verdict import verdict
+from harness.runs.reader import OfflineRun, Run
+
+#: Warnings in the terminal; a run in which everything went wrong has many.
+MOST_WARNINGS = 8
+
+
+def print_ending(run: Run, display: Display) -> None:
+    """Print it to stderr; of an A/A run also the table of the noise that it was made for."""
+    display.text("")
+    for sentence in verdict(run):
+        display.text(sentence)
+    display.text("")
+    if isinstance(run, OfflineRun):
+        display.print_tables([offline_table(run.results.results)])
+    else:
+        best = best_labels(run.pooled, run.results.comparisons)
+        display.print_tables([overview_table(run.pooled, best)])
+        if run.meta.settings.aa:
+            display.print_tables(noise_tables(run.results.comparisons))
+    display.text("")
+    found = notices(run)
+    for notice in found[:MOST_WARNINGS]:
+        display.text(f"warning: {notice.title} {notice.detail}")
+    if len(found) > MOST_WARNINGS:
+        display.text(f"{len(found) - MOST_WARNINGS} more warnings are in the report")

@@ -1,0 +1,41 @@
+"""The run in one table that fits a terminal: a row a load and engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.metrics.percentiles import missing
+from harness.report.best import BestLabels
+from harness.report.tables.latency import loads_of, statistic_cells
+from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.load_words import head_of, load_number
+from harness.schema.metrics import METRICS
+from harness.schema.results import OnlineSummary
+
+_LATENCIES = ("ttft_ms", "tpot_ms")
+
+
+def overview_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> Table:
+    """TTFT and TPOT, the achieved and the offered rate, and output tokens, in the order of the loads."""
+    shown = []
+    for metric in _LATENCIES:
+        sizes = [summary.latency(metric).n for summary in pooled if summary.num_success]
+        high = next((q for q in (99, 90) if all(not missing(q, n) for n in sizes)), None)
+        shown += [(metric, f"p{q}") for q in (50, high) if q is not None]
+    rates = [("req_per_s", "req/s"), ("offered_req_per_s", "offered"), ("output_tok_per_s", "tok/s")]
+    columns = [
+        Column(head_of(summary.load for summary in pooled)),
+        Column("engine", numeric=False),
+        *(Column(statistic, METRICS[metric].label) for metric, statistic in shown),
+        *(Column(head) for _, head in rates),
+    ]
+    keys = [*shown, *((name, name) for name, _ in rates)]
+    rows = []
+    for load in loads_of(pooled):
+        engines = [summary for summary in pooled if summary.load == load]
+        cells = [statistic_cells(engines, metric, statistic, best_labels) for metric, statistic in keys]
+        rows += [
+            [Cell(load_number(load), load.value), Cell(engine.label), *(column[row] for column in cells)]
+            for row, engine in enumerate(engines)
+        ]
+    return Table("overview", "Latencies in ms, requests and output tokens a second", columns, rows)

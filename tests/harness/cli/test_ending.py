@@ -1,0 +1,61 @@
+"""What is printed when a run has ended: verdict, one table, warnings, however narrow the terminal is."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from harness.cli.ending import MOST_WARNINGS, print_ending
+from harness.cli.progress import Display
+from harness.cli.terminal import Terminal
+from harness.report.text.run_notices import notices
+from harness.report.text.verdict import verdict
+from harness.runs.reader import OnlineRun, load_run
+from tests.harness.report.conftest import make_online
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> OnlineRun:
+    found = load_run(make_online(tmp_path_factory.mktemp("ending") / "run"), trust=True)
+    assert isinstance(found, OnlineRun)
+    return found
+
+
+def printed(run: OnlineRun, columns: int, *, terminal: bool = True) -> list[str]:
+    text = io.StringIO()
+    console = Terminal(file=text, width=columns, force_terminal=terminal, color_system=None, soft_wrap=True)
+    print_ending(run, Display(console, None, False))
+    return text.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_nothing_is_cut(run: OnlineRun, columns: int) -> None:
+    lines = printed(run, columns)
+    assert max(len(line.rstrip()) for line in lines) <= columns
+    words = " ".join(" ".join(lines).split())
+    assert "…" not in words
+    for sentence in [*verdict(run), *(f"warning: {notice.title}" for notice in notices(run))]:
+        assert " ".join(sentence.split()) in words
+
+
+def test_invalid_cells_are_marked_and_the_rate_stands_beside_the_one_offered(run: OnlineRun) -> None:
+    lines = printed(run, 200)
+    head = next(line.split() for line in lines if "offered" in line)
+    invalid = [summary for summary in run.pooled if not summary.valid]
+    marked = [line for line in lines if line.split()[1:2] == ["vLLM"] and "†" in line]
+    assert head == ["scale", "engine", "p50", "p99", "p50", "p99", "req/s", "offered", "tok/s"]
+    assert [summary.label for summary in invalid] == ["vLLM"] * len(marked) and len(marked) == 1
+
+
+def test_piped_output_has_a_line_a_sentence(run: OnlineRun) -> None:
+    lines = printed(run, 80, terminal=False)
+    assert set(verdict(run)) <= set(lines)
+
+
+def test_many_warnings_are_counted(run: OnlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = notices(run) * 5
+    monkeypatch.setattr("harness.cli.ending.notices", lambda run: many)
+    lines = printed(run, 400)
+    assert sum(line.startswith("warning: ") for line in lines) == MOST_WARNINGS
+    assert lines[-1] == f"{len(many) - MOST_WARNINGS} more warnings are in the report"
