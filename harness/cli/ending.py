@@ -8,8 +8,8 @@ from harness.report.tables.noise import noise_tables
 from harness.report.tables.offline import offline_table
 from harness.report.tables.overview import overview_table
 from harness.report.text.run_notices import notices
-from harness.report.text.verdict import verdict
-from harness.runs.reader import OfflineRun, Run
+from harness.report.text.verdict import keeping_up, verdict
+from harness.runs.reader import OfflineRun, OnlineRun, Run
 
 #: Warnings in the terminal; a run in which everything went wrong has many.
 MOST_WARNINGS = 8
@@ -18,7 +18,8 @@ MOST_WARNINGS = 8
 def print_ending(run: Run, display: Display) -> None:
     """Print it to stderr; of an A/A run also the table of the noise that it was made for."""
     display.text("")
-    for sentence in verdict(run):
+    kept_up = keeping_up(run) if isinstance(run, OnlineRun) else ""
+    for sentence in filter(None, [*verdict(run), kept_up]):
         display.text(sentence)
     display.text("")
     if isinstance(run, OfflineRun):

@@ -87,14 +87,6 @@ def headline_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> 
     return Table("headline", "At a glance", heads, rows, _why_dashes(rows))
 
 
-def statistic_cells(
-    engines: Sequence[OnlineSummary], metric: str, statistic: str, best_labels: BestLabels
-) -> list[Cell]:
-    """One statistic of engines at one load, without intervals, in their order."""
-    keys = [(engines[0].load, metric, statistic)]
-    return [replace(cell, interval="") for _, cell in _grid(engines, keys, best_labels)]
-
-
 def _why_dashes(rows: Sequence[Sequence[Cell]]) -> list[str]:
     """What is not there, and why: one note for each reason."""
     found: dict[str, list[str]] = {}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.metrics.percentiles import missing
 from harness.report.best import BestLabels
-from harness.report.tables.latency import loads_of, statistic_cells
+from harness.report.tables.latency import grid, loads_of
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
 from harness.schema.metrics import METRICS
@@ -29,13 +30,12 @@ def overview_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> 
         *(Column(statistic, METRICS[metric].label) for metric, statistic in shown),
         *(Column(head) for _, head in rates),
     ]
-    keys = [*shown, *((name, name) for name, _ in rates)]
+    statistics = [*shown, *((name, name) for name, _ in rates)]
     rows = []
     for load in loads_of(pooled):
         engines = [summary for summary in pooled if summary.load == load]
-        cells = [statistic_cells(engines, metric, statistic, best_labels) for metric, statistic in keys]
-        rows += [
-            [Cell(load_number(load), load.value), Cell(engine.label), *(column[row] for column in cells)]
-            for row, engine in enumerate(engines)
-        ]
+        keys = [(load, metric, statistic) for metric, statistic in statistics]
+        for label, *cells in grid(engines, keys, best_labels):
+            plain = (replace(cell, interval="") for cell in cells)
+            rows.append([Cell(load_number(load), load.value), label, *plain])
     return Table("overview", "Latencies in ms, requests and output tokens a second", columns, rows)
