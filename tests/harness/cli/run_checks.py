@@ -104,7 +104,7 @@ def check_summary(found: dict[str, Any], mine: pd.DataFrame, chunks: pd.DataFram
 
     gaps = chunks.merge(good[["cell", "request"]], on=["cell", "request"])
     gaps = gaps.assign(gap=gaps.groupby(["cell", "request"]).t.diff() * 1e3).dropna()
-    several = good[good.completion_tokens >= 2]
+    several = good[(good.completion_tokens >= 2) & (good.t_last > good.t_first)]
     samples = {
         "ttft_ms": (good.t_first - good.t_sent) * 1e3,
         "e2e_ms": (good.t_last - good.t_sent) * 1e3,
