@@ -59,7 +59,8 @@ def _faults(table: pa.Table) -> Iterator[str]:
 
 
 def _limits(name: str) -> tuple[float, float]:
-    return (EARLIEST_S if name.startswith("t") else 0.0, LATEST_S * (1e3 if name.endswith("_ms") else 1))
+    is_moment = name == "t" or name.startswith("t_") or name == "session_start"
+    return (EARLIEST_S if is_moment else 0.0, LATEST_S * (1e3 if name.endswith("_ms") else 1))
 
 
 def _outside(name: str, column: pa.ChunkedArray, low: float, high: float | None) -> Iterator[str]:

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow.parquet as pq
 import pytest
 
 from harness.plain_text import has_hidden
 
-KEY = "sk-rosebench-0123456789abcdef"
+KEY, TENANT = "sk-rosebench-0123456789abcdef", "tenant-0123456789"
 #: Clears the screen, sets the title, colours by C1, turns the direction, returns the carriage.
 ATTACK = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e4201\u2066\u200f\r\x00\x7f"
 NAME = f"model{ATTACK}"
@@ -41,7 +42,8 @@ class Hostile(http.server.BaseHTTPRequestHandler):
         Hostile.command_lines.update(map(_read, Path("/proc").glob("[0-9]*/cmdline")))
         Hostile.count += 1
         if Hostile.count % 3 == 0:
-            message = {"error": {"message": f"{ATTACK} {key} is known {'x' * 5000}"}}
+            known = f"{key} {self.headers['X-Tenant']}"
+            message = {"error": {"message": f"{ATTACK} {known} is known {'x' * 5000}"}}
             self._send(500, f"text/{ATTACK[:2]!r}", json.dumps(message, ensure_ascii=False))
             return
         tokens = body["max_tokens"]
@@ -85,7 +87,9 @@ def test_nothing_of_an_attack_arrives_and_the_key_stays(
     hostile_url: str, start_bench: Any, quick: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SERVER_KEY", KEY)
+    monkeypatch.setenv("TENANT", TENANT)
     server = ["--base-url", hostile_url, "--api-key-env", "SERVER_KEY"]
+    server += ["--header", "X-Tenant=env:TENANT"]
     load = ["--concurrency", "2", "--n", "9", "--input-len", "4"]
     done = start_bench("online", *server, *quick, *load, "--json").end()
     assert done.code == 3, done.err
@@ -96,14 +100,18 @@ def test_nothing_of_an_attack_arrives_and_the_key_stays(
     compared = start_bench("compare", folder, folder, "--json").end()
 
     assert Hostile.keys == {f"Bearer {KEY}"} and len(Hostile.command_lines) > 2
-    assert not [line for line in Hostile.command_lines if KEY.encode() in line]
+    assert not [line for line in Hostile.command_lines if KEY.encode() in line or TENANT.encode() in line]
     for said in (done.out, done.err, page.out, page.err, compared.out, compared.err):
-        assert not has_hidden(said) and KEY not in said
+        assert not has_hidden(said) and KEY not in said and TENANT not in said
     files = [tmp_path / "report.html", *(path for path in folder.rglob("*") if path.is_file())]
     assert {path.suffix for path in files} >= {".html", ".md", ".csv", ".json", ".jsonl", ".parquet", ".svg"}
     for path in files:
         data = path.read_bytes()
-        assert KEY.encode() not in data, path
-        if path.suffix not in (".parquet", ".png"):
+        if path.suffix == ".parquet":
+            rows = pq.read_table(path).to_pylist()
+            data = "\n".join(str(value) for row in rows for value in row.values()).encode()
+        assert KEY.encode() not in data and TENANT.encode() not in data, path
+        if path.suffix != ".png":
             assert not has_hidden(data.decode()), path
-    assert "[secret]" in (folder / "requests.parquet").read_bytes().decode("latin-1")
+    details = pq.read_table(folder / "requests.parquet")["error_detail"].to_pylist()
+    assert sum("[secret]" in (detail or "") for detail in details) >= 3
