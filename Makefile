@@ -10,6 +10,7 @@ N ?= 100
 OUT ?=
 RUN ?=
 ARGS ?=
+ATTACK_SECONDS ?= 20
 
 # Tests start hundreds of processes, and each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -21,7 +22,7 @@ READY := $(VENV)/.ready
 export BENCH_TRACES ?= $(realpath ../shared/traces)
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
 
-.PHONY: setup help bench-online bench-offline bench-profile report test test-unit coverage lint format dist clean
+.PHONY: setup help bench-online bench-offline bench-profile report test test-unit attack coverage lint format dist clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY) ## make .venv with everything in it
@@ -53,6 +54,11 @@ test: $(READY) ## run the test suite
 
 test-unit: $(READY) ## run the quick tests that start no process and open no socket
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m 'unit and not slow' $(ARGS)
+
+ATTACKS = $(addprefix tests/roseinfer/server/,attack http process test_access.py openai/test_isolation.py)
+
+attack: $(READY) ## attack roseinfer's server, ATTACK_SECONDS with each fuzzer; ARGS=--write-table keeps the table
+	OMP_NUM_THREADS=1 ATTACK_SECONDS=$(ATTACK_SECONDS) $(BIN)/python -m pytest -n 2 $(ATTACKS) $(ARGS)
 
 coverage: $(READY) ## coverage of the engine by its tests, in all its processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) tests/roseinfer --cov $(ARGS)

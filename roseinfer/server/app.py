@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -82,6 +83,10 @@ class App:
             "/v1/chat/completions": ("POST", self._chat),
         }
 
+    @cached_property
+    def _document(self) -> bytes:
+        return openapi(self._routes)
+
     def admit(self, request: HttpRequest) -> HttpError | None:
         """Why a request is refused by its head alone; strangers learn nothing but that they have no key."""
         if request.path not in OPEN and (
@@ -117,7 +122,7 @@ class App:
 
     async def _openapi(self, request: HttpRequest, connection: Connection) -> Response:
         """This document."""
-        return Response(200, openapi(self._routes))
+        return Response(200, self._document)
 
     async def _models(self, request: HttpRequest, connection: Connection) -> Response:
         """The one model that is served, in a list."""
@@ -204,11 +209,10 @@ class App:
 
     async def _read(self, request: HttpRequest, *, chat: bool) -> tuple[GenerationRequest, Generation]:
         most, name = self._backend.engine.info.limits.max_model_len, self._backend.model
-        data = request.take_body()
-        if len(data) > LARGE:
-            body, generation = await self._large_bodies.read(data, chat, most)
+        if len(request.body) > LARGE:
+            body, generation = await self._large_bodies.read(request, chat, most)
         else:
-            body, generation = read(data, chat, self._backend.chat_template, most)
+            body, generation = read(request.take_body(), chat, self._backend.chat_template, most)
         if body.model not in (None, name):
             message = f"the model {body.model!r:.100} does not exist; this is {name!r}"
             raise HttpError(404, message, "model", "model_not_found")

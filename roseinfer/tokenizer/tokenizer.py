@@ -84,6 +84,13 @@ class Tokenizer:
         return ByteDetokenizer(self.vocabulary, strip=self._strip)
 
     @cached_property
+    def longest(self) -> int:
+        """Characters that no token has more of; four times the longest token's where the tokenizer changes
+        texts before it splits them, as composing characters can make them fewer."""
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        return max(map(len, vocabulary)) * (1 if self._tokenizer.normalizer is None else 4)
+
+    @cached_property
     def names(self) -> TokenNames:
         """How single tokens are written."""
         table = _piece_bytes(self._tokenizer) if self.vocabulary is None else self.vocabulary.token_bytes

@@ -23,6 +23,7 @@ from roseinfer.server.http.budget import Account, Budget
 from roseinfer.server.http.errors import HttpError, InternalError
 from roseinfer.server.http.parser import SLICE, HttpRequest, RequestParser
 from roseinfer.server.http.response import Response
+from roseinfer.server.http.turns import BURST, Turns
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Connections:
     on_close: Callable[[], None]
     admit: Callable[[HttpRequest], HttpError | None] = lambda request: None
     budget: Budget = field(default_factory=lambda: Budget(MAX_HELD_BYTES))
+    turns: Turns = field(default_factory=Turns)
     all: set[Connection] = field(default_factory=set)
     stopping: bool = False
     none_left: asyncio.Event = field(default_factory=asyncio.Event)
@@ -125,8 +127,9 @@ class Connection(asyncio.Protocol):
         self._request: HttpRequest | None = None
         self._task: asyncio.Task[None] | None = None
         self._producer: Producer | None = None
-        self._paused = self._lingering = self._continuing = self._deaf = False
+        self._paused = self._lingering = self._continuing = self._in_turn = False
         self._ended = self._streaming = False  # the client sends no more; the response's head is written
+        self._burst = 0  # bytes since its turn
         self.unsent = 0  # bytes that count as held while the client does not read
         self._since = self._read = time.monotonic()
         self._unread = 0
@@ -169,12 +172,59 @@ class Connection(asyncio.Protocol):
         self._rest, self._error, self._request, self._write = bytearray(), None, None, _write_nothing
 
     def data_received(self, data: bytes) -> None:
+        self._burst += len(data)
         if self._lingering or self._error is not None:
-            return
-        if self._request is None and not self._rest and not self._paused:
+            if self._burst > BURST:
+                self._wait_for_turn()
+        elif self._burst <= BURST and not (self._blocked or self._in_turn or self._waiting or self._rest):
             self._parse(data)
         else:
             self._keep(data)
+            self._wait_for_turn()
+
+    def _wait_for_turn(self) -> None:
+        if not self._in_turn:
+            self._in_turn = True
+            self._see_to_reading()
+            self._connections.turns.wait(self._take_turn)
+
+    def _take_turn(self, end: float) -> None:
+        """Until `end`, or until a request has begun: the next one waits for another turn."""
+        self._in_turn = False
+        while not self._blocked and (self._waiting or self._rest):
+            if self._waiting:
+                self._next()
+            else:
+                data = bytes(self._rest[:SLICE])
+                del self._rest[:SLICE]
+                self._account.hold(-len(data))
+                self._parse(data)
+            if time.monotonic() >= end:
+                break
+        if not self._blocked and (self._waiting or self._rest):
+            self._wait_for_turn()
+        else:
+            self._burst = 0
+            self._see_to_reading()
+            self._close_if_done()
+
+    @property
+    def _blocked(self) -> bool:
+        """Whether what waits has to go on waiting: for an answer, for its client to read, or for the end."""
+        return self._request is not None or self._paused or self._lingering or self._transport.is_closing()
+
+    @property
+    def _deaf(self) -> bool:
+        """Whether so much waits that nothing more is read."""
+        return len(self._rest) > MAX_PIPELINED_BYTES
+
+    def _see_to_reading(self) -> None:
+        if self._ended or self._transport.is_closing():
+            return
+        if self._in_turn or self._deaf:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         """The client sends no more. It may have left, or wait for its answers: then the connection stays."""
@@ -223,43 +273,35 @@ class Connection(asyncio.Protocol):
     # One request after the other.
 
     def _parse(self, data: bytes) -> None:
-        """As far as the end of a request; the rest waits as it is."""
+        """A slice at most. Of the requests that it ends, the first is answered at once."""
         try:
-            for start in range(0, len(data), SLICE):
-                if self._request is not None:
-                    self._keep(data[start:])
-                    return
-                self._parser.feed(data if len(data) <= SLICE else data[start : start + SLICE])
+            self._parser.feed(data)
         except HttpError as error:
             self._error = error.with_traceback(None)
+            self._account.hold(-len(self._rest))
+            self._rest.clear()
             self._advance()
 
     def _keep(self, data: bytes) -> None:
-        """For when the answers before it are made and the client has taken enough of them."""
+        """Until it is this connection's turn."""
         self._rest += data
         self._account.hold(len(data))
-        if len(self._rest) > MAX_PIPELINED_BYTES and not self._deaf:
-            self._deaf = True
-            self._transport.pause_reading()
 
     def _advance(self) -> None:
-        """Handle what waits, where nothing prevents it."""
-        if self._request is not None or self._paused or self._lingering or self._transport.is_closing():
+        """See to what waits, where nothing prevents it."""
+        if self._blocked:
             return
-        if self._waiting:
-            self._next()
+        if self._waiting or self._rest:
+            self._wait_for_turn()
         elif self._error is not None:
             self._refuse(self._error)
-        elif self._rest:
-            rest, self._rest = bytes(self._rest), bytearray()
-            self._account.hold(-len(rest))
-            self._parse(rest)
         elif self._continuing:
             self._continue()
-        if self._deaf and len(self._rest) <= MAX_PIPELINED_BYTES and not self._transport.is_closing():
-            self._deaf = False
-            self._transport.resume_reading()
-        if self._ended and not self.busy and not self._waiting and not self._rest and not self._lingering:
+        self._close_if_done()
+
+    def _close_if_done(self) -> None:
+        """Where the client sends no more and has all its answers."""
+        if self._ended and not (self.busy or self._waiting or self._rest or self._lingering):
             self._transport.close()
 
     def _take(self, request: HttpRequest) -> None:

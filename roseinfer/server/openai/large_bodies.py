@@ -1,7 +1,7 @@
 """Large bodies become requests in a process of their own: decoding JSON keeps the interpreter from all else.
 
 The process is started with the first of them as `python -m roseinfer.server.openai.large_bodies FD MODEL`. It
-answers one body after the other and ends with its front end.
+answers one body after the other, in bounded memory, and ends with its front end.
 """
 
 from __future__ import annotations
@@ -10,32 +10,41 @@ import asyncio
 import contextlib
 import os
 import pickle
+import resource
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
+import psutil
 
 from roseinfer.model_folder import model_folder
 from roseinfer.server.child import Child
 from roseinfer.server.http.errors import BadRequestError, HttpError
-from roseinfer.server.openai.generation import Generation, from_chat, from_completion
+from roseinfer.server.http.parser import HttpRequest
+from roseinfer.server.openai.generation import Generation, from_chat, from_completion, too_long
 from roseinfer.server.openai.requests import ChatRequest, CompletionRequest, GenerationRequest, parse
 from roseinfer.tokenizer.chat import ChatTemplate
+from roseinfer.tokenizer.tokenizer import Tokenizer
 
 #: Bytes above which a body is large: the worst of this size takes about 0.2 s.
 LARGE = 512 << 10
 #: Seconds for one body.
 TIMEOUT = 30.0
-_SIZE = 8
+#: Bytes that the process may have more than at its start: a body, and what is made of it.
+ROOM = 64 << 20
+#: Before a body: its bytes, whether it is a chat's, the context's tokens, and the characters that these have
+#: at most. Before an answer: its bytes.
+_QUESTION, _ANSWER = struct.Struct("<Q?QQ"), struct.Struct("<Q")
 
 Read = tuple[GenerationRequest, Generation]
 
 
-def read(body: bytearray, chat: bool, template: ChatTemplate | None, max_model_len: int) -> Read:
+def read(body: bytes | bytearray, chat: bool, template: ChatTemplate | None, max_model_len: int) -> Read:
     """The request in `body` without its prompt, and what is generated for it. Raises BadRequestError."""
     if chat:
         conversation = parse(body, ChatRequest)
@@ -45,39 +54,43 @@ def read(body: bytearray, chat: bool, template: ChatTemplate | None, max_model_l
 
 
 class LargeBodies:
-    """A front end's view of the process."""
+    """A front end's view of the process. `tokenizer` says which texts are surely too long."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, tokenizer: Tokenizer | None) -> None:
         self._model = model
+        self._longest = tokenizer.longest if tokenizer else 0
         self._lock = asyncio.Lock()
         self._child: Child | None = None
         self._asking: set[asyncio.Task[Read]] = set()
 
-    async def read(self, body: bytearray, chat: bool, max_model_len: int) -> Read:
-        """The same as `read`. Raises also HttpError (503) when it takes too long."""
-        task = asyncio.get_running_loop().create_task(self._ask(body, chat, max_model_len))
+    async def read(self, request: HttpRequest, chat: bool, max_model_len: int) -> Read:
+        """The same as `read` of the body, which is taken. Raises also HttpError (503) when it takes too
+        long."""
+        await self._lock.acquire()  # who leaves meanwhile takes the body along
+        task = asyncio.get_running_loop().create_task(self._ask(request, chat, max_model_len))
         self._asking.add(task)
         task.add_done_callback(self._asked)
         return await asyncio.shield(task)  # who leaves must not leave half an answer in the stream
 
     def _asked(self, task: asyncio.Task[Read]) -> None:
+        self._lock.release()
         self._asking.discard(task)
         if not task.cancelled():
             task.exception()  # seen, even if who asked has left
 
-    async def _ask(self, body: bytearray, chat: bool, max_model_len: int) -> Read:
-        async with self._lock:
-            try:
-                async with asyncio.timeout(TIMEOUT):
-                    if self._child is None:
-                        await self._start()
-                    question = pickle.dumps((bytes(body), chat, max_model_len))
-                    self._writer.write(len(question).to_bytes(_SIZE, "little") + question)
-                    size = int.from_bytes(await self._reader.readexactly(_SIZE), "little")
-                    answer: Read | BadRequestError = pickle.loads(await self._reader.readexactly(size))
-            except (TimeoutError, OSError, asyncio.IncompleteReadError):
-                self.stop()
-                raise HttpError(503, f"the body was not read within {TIMEOUT:.0f} s") from None
+    async def _ask(self, request: HttpRequest, chat: bool, max_model_len: int) -> Read:
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                if self._child is None:
+                    await self._start()
+                numbers = (len(request.body), chat, max_model_len, self._longest * max_model_len)
+                self._writer.write(_QUESTION.pack(*numbers))
+                self._writer.write(request.take_body())
+                (size,) = _ANSWER.unpack(await self._reader.readexactly(_ANSWER.size))
+                answer: Read | BadRequestError = pickle.loads(await self._reader.readexactly(size))
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            self.stop()
+            raise HttpError(503, f"the body was not read within {TIMEOUT:.0f} s") from None
         if isinstance(answer, BadRequestError):
             raise answer
         return answer
@@ -99,16 +112,36 @@ class LargeBodies:
 
 def serve(questions: BinaryIO, answers: BinaryIO, template: ChatTemplate | None) -> None:
     """Answer until the other side closes."""
-    while size := questions.read(_SIZE):
-        body, chat, max_model_len = pickle.loads(questions.read(int.from_bytes(size, "little")))
-        answer: Any
+    while numbers := questions.read(_QUESTION.size):
+        size, chat, max_model_len, characters = _QUESTION.unpack(numbers)
         try:
-            answer = read(body, chat, template, max_model_len)
-        except BadRequestError as error:
-            answer = error
-        data = pickle.dumps(answer)
-        answers.write(len(data).to_bytes(_SIZE, "little") + data)
+            answer = _answer(questions.read(size), chat, template, max_model_len, characters)
+        except MemoryError:
+            message = "the body takes more memory than one request may; send fewer or shorter values"
+            answer = pickle.dumps(BadRequestError(message))
+        answers.write(_ANSWER.pack(len(answer)))
+        answers.write(answer)
         answers.flush()
+        del answer
+
+
+def _answer(
+    body: bytes, chat: bool, template: ChatTemplate | None, max_model_len: int, characters: int
+) -> bytes:
+    try:
+        asked, generation = read(body, chat, template, max_model_len)
+        if any(isinstance(prompt, str) and len(prompt) > characters for prompt in generation.prompts):
+            raise too_long(max_model_len)
+    except BadRequestError as error:
+        return pickle.dumps(error)
+    del body
+    return pickle.dumps((asked, generation))
+
+
+def _bound_memory() -> None:
+    """Let the process take no more than ROOM from now on: MemoryError is raised beyond."""
+    limit = psutil.Process().memory_info().data + ROOM
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def _end_with(sock: socket.socket) -> None:
@@ -122,5 +155,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end = socket.socket(fileno=int(sys.argv[1]))
     threading.Thread(target=_end_with, args=(end,), daemon=True).start()
+    template = ChatTemplate.load(model_folder(sys.argv[2]))
+    _bound_memory()
     with contextlib.suppress(OSError):
-        serve(end.makefile("rb"), end.makefile("wb"), ChatTemplate.load(model_folder(sys.argv[2])))
+        serve(end.makefile("rb"), end.makefile("wb"), template)

@@ -74,7 +74,7 @@ class FrontEnd:
         template = ChatTemplate.load(model_folder(settings.model))
         name = server.served_model_name or settings.model
         backend = Backend(self.engine, tokenizer, name, server.stream_interval, template)
-        self._large_bodies = LargeBodies(settings.model)
+        self._large_bodies = LargeBodies(settings.model, tokenizer)
         self._app = app = App(
             backend,
             counters,

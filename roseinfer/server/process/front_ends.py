@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds until accepting is tried again when this process has no descriptor left.
 RETRY = 0.5
+#: Connections that are accepted before others are served.
+MAX_ACCEPTED = 32
 
 
 class FrontEnds:
@@ -116,7 +118,7 @@ class Dispatcher:
         asyncio.get_running_loop().remove_reader(self._listener)
 
     def _accept(self) -> None:
-        while True:
+        for _ in range(MAX_ACCEPTED):
             try:
                 sock, _ = self._listener.accept()
             except BlockingIOError:

@@ -18,6 +18,7 @@ from roseinfer.server.http.connection import MAX_PIPELINED_BYTES, Connection, Co
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.http.parser import HttpRequest
 from roseinfer.server.http.response import Response
+from roseinfer.server.http.turns import BURST, TURNS
 from roseinfer.server.openai.errors import error_response
 
 MIB = 1 << 20
@@ -167,6 +168,44 @@ def test_who_leaves_most_unread_is_ended_when_there_is_no_room() -> None:
         await until(lambda: not handler.connections.all)
         assert handler.budget.held == 0
         client.close()
+
+    run(test)
+
+
+def test_who_sends_much_reads_in_turns() -> None:
+    """Others are served in between, however many send."""
+
+    async def test(handler: Handler) -> None:
+        reads: list[int] = [0]  # bytes, of each round of the event loop
+        begun: set[Connection] = set()
+
+        class Counting(Connection):
+            def data_received(self, data: bytes) -> None:
+                if self in begun and len(data) > BURST:  # the first is free
+                    reads[-1] += len(data)
+                begun.add(self)
+                super().data_received(data)
+
+        def tick() -> None:
+            reads.append(0)
+            asyncio.get_running_loop().call_soon(tick)
+
+        tick()
+        clients = []
+        for _ in range(40):
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            clients.append(ours)
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(lambda: Counting(handler.connections), theirs)
+        head = b"POST /1 HTTP/1.1\r\nhost: a\r\ncontent-length: 999999\r\n\r\n"
+        async with asyncio.TaskGroup() as group:
+            for client in clients:
+                group.create_task(loop.sock_sendall(client, head + b" " * 999_999))
+        await until(lambda: len(handler.requests) == len(clients))
+        assert max(reads) <= 2 * TURNS * 256 * 1024 < sum(reads)  # two rounds may come before a poll
+        for client in clients:
+            client.close()
 
     run(test)
 

@@ -1,0 +1,199 @@
+"""What speaks HTTP, compared: roseinfer's own against kept servers, in front of the same engine.
+
+    python -m benchmarks.http_layers [--rounds 3] [NAME…]
+
+The engine computes nothing and gives each stream a token every so often, as a GPU would. Printed for each
+server and number of streams: time to first token, tokens/s, CPU time; then how many of the forms of
+`benchmarks.http_cases` are answered as the RFCs say, and how far memory rises under connections that send
+and do not read. The servers of others are in the extra `http-servers`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import msgspec
+import numpy as np
+import psutil
+import uvloop
+
+from benchmarks.flood import WAYS, flood
+from benchmarks.http_cases import CASES
+from benchmarks.http_conformance import violation
+from benchmarks.running_server import ROOT
+from benchmarks.synthetic_engine import STEP_MS
+from roseinfer.server.config import ServerConfig
+
+OWN = "roseinfer"
+NAMES = (OWN, "uvicorn", "hypercorn", "granian", "aiohttp")
+#: Streams at once: ms between two tokens of one, rounds, as on an H200 (docs/notes/h200.md).
+LOADS = {1: (0.18, 40), 64: (0.55, 6), 256: (1.4, 3)}
+TOKENS = 128
+#: What is done to them with how many connections, and for how long (s).
+ATTACKS, CONNECTIONS, SECONDS = (
+    ("half a body", "trailers", "pipelined requests", "pipelined bodies"),
+    100,
+    3.0,
+)
+
+
+@dataclass
+class Measured:
+    """Of one load: seconds to first tokens, tokens/s, CPU µs a token of what speaks HTTP."""
+
+    ttft: list[float]
+    tok_s: float
+    cpu_us: float
+
+
+@contextlib.contextmanager
+def serving(name: str, step_ms: float) -> Iterator[tuple[int, psutil.Process]]:
+    """A server that answers: its port, its first process."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    own = "import sys; from benchmarks.frontend import serve; serve(sys.argv[1])"
+    config = msgspec.json.encode(ServerConfig(port=port, frontend_processes=1)).decode()
+    module = ["-m", "benchmarks.http_layer_servers", name, str(port)]
+    command = [sys.executable, *(["-c", own, config] if name == OWN else module)]
+    environment = os.environ | {STEP_MS: str(step_ms), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL) as process:
+        first = psutil.Process(process.pid)
+        try:
+            end = time.monotonic() + 60
+            while not _answers(port):
+                if process.poll() is not None or time.monotonic() > end:
+                    raise SystemExit(f"{name} did not start")
+                time.sleep(0.1)
+            yield port, first
+        finally:
+            for each in [*first.children(recursive=True), first]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+
+
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        return b" 200 " in client.recv(100)
+    return False
+
+
+class Stream(asyncio.Protocol):
+    """One client, that asks again when a stream has ended."""
+
+    def __init__(self, request: bytes, rounds: int) -> None:
+        self._request, self._rounds = request, rounds
+        self.ttft: list[float] = []
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+        self._ask()
+
+    def _ask(self) -> None:
+        self._waiting, self._tail = True, b""
+        self._transport.write(self._request)
+        self._sent = time.perf_counter()
+
+    def data_received(self, data: bytes) -> None:
+        if self._waiting and b"data: " in data:
+            self._waiting = False
+            self.ttft.append(time.perf_counter() - self._sent)
+        self._tail = (self._tail + data)[-40:]
+        if self._tail.endswith(b"0\r\n\r\n") and b"[DONE]" in self._tail:
+            self._rounds -= 1
+            if self._rounds:
+                self._ask()
+            else:
+                self.done.set_result(None)
+                self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(ConnectionError("the server closed a stream"))
+
+
+async def load(port: int, streams: int, rounds: int) -> tuple[list[float], float]:
+    """Seconds to first tokens, and of the whole load."""
+    body = {"prompt": list(range(100, 228)), "max_tokens": TOKENS, "stream": True, "ignore_eos": True}
+    data = json.dumps(body | {"return_token_ids": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    request = head + b"content-length: %d\r\n\r\n" % len(data) + data
+    clients = [Stream(request, rounds) for _ in range(streams)]
+    start = time.perf_counter()
+    for client in clients:
+        await asyncio.get_running_loop().create_connection(lambda c=client: c, "127.0.0.1", port)  # type: ignore[misc]
+    await asyncio.gather(*(client.done for client in clients))
+    return [each for client in clients for each in client.ttft], time.perf_counter() - start
+
+
+def cpu(server: psutil.Process) -> float:
+    """CPU seconds of what speaks HTTP: all but the engine."""
+    every = [server, *server.children(recursive=True)]
+    own = [each for each in every if "benchmarks.synthetic_engine" not in each.cmdline()]
+    return sum(sum(each.cpu_times()[:2]) for each in own)
+
+
+def measure(name: str, streams: int) -> Measured:
+    step_ms, rounds = LOADS[streams]
+    with serving(name, step_ms) as (port, server):
+        uvloop.run(load(port, streams, 1))
+        before = cpu(server)
+        ttft, seconds = uvloop.run(load(port, streams, rounds))
+        made = streams * rounds * TOKENS
+        return Measured(ttft, made / seconds, (cpu(server) - before) / made * 1e6)
+
+
+def attack(name: str) -> tuple[int, dict[str, float]]:
+    """Forms that are answered as they must be, and MiB that a process rises in each attack."""
+    with serving(name, 1.4) as (port, _):
+        held = sum(not violation(port, case) for case in CASES)
+    risen = {}
+    for way in ATTACKS:
+        with serving(name, 1.4) as (port, server):
+            try:
+                risen[way] = max(flood(port, server, WAYS[way], CONNECTIONS, SECONDS).peak)
+            except OSError:
+                risen[way] = float("nan")  # /health was not answered
+    return held, risen
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=3, help="of all servers in turn")
+    parser.add_argument("--no-attacks", action="store_true")
+    parser.add_argument("names", nargs="*", default=NAMES)
+    settings = parser.parse_args()
+    for name in settings.names:
+        print(name, "" if name == OWN else version(name))
+    found: dict[tuple[str, int], list[Measured]] = {}
+    for _ in range(settings.rounds):
+        for streams in LOADS:
+            for name in settings.names:
+                found.setdefault((name, streams), []).append(measure(name, streams))
+    print("| server | streams | TTFT p50 / p99, ms | tokens/s | CPU µs a token |\n|---|---|---|---|---|")
+    for (name, streams), rounds in found.items():
+        ttft = np.percentile([1e3 * each for measured in rounds for each in measured.ttft], (50, 99))
+        rate, spent = (np.median([getattr(each, what) for each in rounds]) for what in ("tok_s", "cpu_us"))
+        print(f"| {name} | {streams} | {ttft[0]:.2f} / {ttft[1]:.2f} | {rate:,.0f} | {spent:.1f} |")
+    if not settings.no_attacks:
+        print(f"| server | forms, of {len(CASES)} | MiB above: {', '.join(ATTACKS)} |\n|---|---|---|")
+        for name in settings.names:
+            held, risen = attack(name)
+            print(f"| {name} | {held} | {', '.join(f'{mib:.0f}' for mib in risen.values())} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The attack suite: `make attack`. Each test says how many inputs it has tried; a table says what survived.
+
+Its tests are collected only where ATTACK_SECONDS, the seconds of each fuzzer, is set.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import os
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from roseinfer import __version__
+
+SECONDS = "ATTACK_SECONDS"
+#: Where `--write-table` puts the table: between these lines.
+DOCUMENT = Path(__file__).parents[4] / "docs/security.md"
+BEGIN, END = "<!-- the table of make attack -->", "<!-- end -->"
+
+collect_ignore_glob = [] if SECONDS in os.environ else ["test_*.py"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-table", action="store_true", help="put the table of attacks into docs/security.md"
+    )
+
+
+@pytest.fixture
+def tried(request: pytest.FixtureRequest) -> Callable[[int], None]:
+    """Say how many inputs have been tried."""
+    name = (request.function.__doc__ or "").partition("\n")[0].rstrip(".")
+
+    def say(inputs: int) -> None:
+        request.node.user_properties.append(("attack", (name, inputs)))
+
+    return say
+
+
+def _first_line(file: str) -> str:
+    docstring = ast.get_docstring(ast.parse(Path(file).read_text())) or file
+    return docstring.partition("\n")[0].rstrip(".")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print the table, and write it where all has passed."""
+    if SECONDS not in os.environ:
+        return
+    rows: dict[str, list[float]] = {}
+    for outcome in ("passed", "failed", "error"):
+        for report in terminalreporter.stats.get(outcome, []):
+            found = dict(report.user_properties).get("attack")
+            file = str(config.rootpath / report.nodeid.partition("::")[0])
+            name, inputs = found or (_first_line(file), 1)
+            row = rows.setdefault(name, [0, 0, 0.0])
+            row[0] += inputs
+            row[1] += inputs if outcome == "passed" else 0
+            row[2] += report.duration
+    lines = ["| attack | inputs tried | survived | seconds |", "|---|---|---|---|"]
+    lines += [
+        f"| {name} | {tried:,.0f} | {'all' if survived == tried else f'{survived:,.0f}'} | {took:.0f} |"
+        for name, (tried, survived, took) in rows.items()
+    ]
+    terminalreporter.write_line("")
+    terminalreporter.write_line("\n".join(lines))
+    failed = terminalreporter.stats.get("failed") or terminalreporter.stats.get("error")
+    if config.getoption("--write-table", False) and rows and not failed:
+        today = datetime.now(UTC).date()
+        machine = f"{os.cpu_count()} cores, {os.environ[SECONDS]} s for each fuzzer"
+        said = f"roseinfer {__version__}, {today}, {machine}."
+        text = DOCUMENT.read_text()
+        table = "\n".join([BEGIN, said, "", *lines, END])
+        DOCUMENT.write_text(re.sub(f"{BEGIN}.*?{END}", lambda _: table, text, flags=re.DOTALL))
+
+
+@pytest.fixture
+def fuzz(tried: Callable[[int], None]) -> Callable[[Callable[[st.DataObject], None]], None]:
+    """Try a check with ever new examples until its time is over."""
+
+    def run(check: Callable[[st.DataObject], None]) -> None:
+        end, examples = time.monotonic() + float(os.environ[SECONDS]), 0
+
+        def counted(data: st.DataObject) -> None:
+            nonlocal examples
+            examples += 1
+            check(data)
+
+        for number in itertools.count():
+            batch = settings(
+                max_examples=20, database=None, phases=[Phase.generate, Phase.shrink],
+                suppress_health_check=list(HealthCheck),
+            )  # fmt: skip
+            seed(number)(batch(given(data=st.data())(counted)))()
+            if time.monotonic() > end:
+                break
+        tried(examples)
+
+    return run

@@ -1,0 +1,65 @@
+"""Bytes that are almost HTTP."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from benchmarks.http_cases import CASES
+from benchmarks.http_conformance import LAST, exchange, read, violation
+from tests.roseinfer.server.attack.conftest import SECONDS
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
+
+#: What mutations put in: ends of lines, framing, controls, other requests.
+PIECES = (
+    b"\r\n", b"\n", b"\r", b"\r\n\r\n", b" ", b"\t", b"\0", b":", b";", b",", b'"', b"0", b"f" * 17, b"-",
+    b"\xff",
+    b"content-length: 5\r\n", b"transfer-encoding: chunked\r\n", b"connection: close\r\n",
+    b"expect: 100-continue\r\n",
+    b"0\r\n\r\n", b"GET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n", b"HTTP/1.1", b"a" * 70_000,
+    b"x: y\r\n" * 200,
+    b"upgrade: h2c\r\nconnection: upgrade\r\n",
+)  # fmt: skip
+
+
+def test_forms(serving: Any, tried: Callable[[int], None]) -> None:
+    """HTTP/1.1 in unusual and broken forms, whole and byte by byte."""
+    small = [case for case in CASES if len(case.sent) < 1000]
+    wrong = {case.name: found for case in CASES if (found := violation(serving.port, case))}
+    wrong |= {
+        case.name: found for case in small if (found := violation(serving.port, case, byte_by_byte=True))
+    }
+    tried(len(CASES) + len(small))
+    assert not wrong
+
+
+def mutated(data: bytes, chance: random.Random) -> bytes:
+    """With a few pieces put in, taken out, doubled or exchanged."""
+    for _ in range(chance.randint(1, 4)):
+        start = chance.randrange(len(data) + 1)
+        end = min(len(data), start + chance.choice((0, 0, 1, 2, 8, 40)))
+        middle = chance.choice((chance.choice(PIECES), b"", data[start:end] * 2, chance.randbytes(2)))
+        data = data[:start] + middle + data[end:]
+    return data
+
+
+def test_mutations(serving: Any, tried: Callable[[int], None]) -> None:
+    """HTTP/1.1 with random changes: answered, refused or awaited, and others are answered."""
+    chance, end, count = random.Random(0), time.monotonic() + float(os.environ[SECONDS]), 0
+    while time.monotonic() < end:
+        data = mutated(chance.choice(CASES).sent, chance) + LAST
+        answer, _ = exchange(serving.port, [data], patience=0.05)
+        statuses = read(answer, hangs=False).statuses
+        assert not {500, 502, 503} & {*statuses}, data
+        count += 1
+        if count % 50 == 0:
+            assert serving.request("/health").status == 200
+    tried(count)
+    assert serving.becomes_idle()
+    assert not [line for line in serving.log if "Traceback" in line]
