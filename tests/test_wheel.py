@@ -96,6 +96,8 @@ def installed(wheels: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
 def test_the_wheel_is_the_same_by_way_of_the_sdist(wheels: tuple[Path, Path]) -> None:
     by_sdist, direct = map(contents, wheels)
     assert by_sdist == direct
+    prompts = (CHECKOUT / "datasets/builtin.jsonl").read_bytes()
+    assert by_sdist["harness/data/datasets/builtin.jsonl"] == prompts
     assert by_sdist["harness/data/traces/catalog.yaml"] == (CHECKOUT / "traces/catalog.yaml").read_bytes()
 
 

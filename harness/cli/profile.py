@@ -23,13 +23,16 @@ from harness.report.tables.gaps import gap_table
 from harness.report.tables.table import Table
 from harness.runs.events import CaptureDone, CaptureStarting, Event
 from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS
-from harness.schema.load import ClosedLoop, Load, TraceLoad
+from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
 from harness.schema.profile import ProfileFigures, Profiles, Tools
 from harness.schema.settings import OfflineSettings, OnlineSettings, split
 
 Scale = Annotated[float | None, typer.Option(help="scale of the run; default: the heaviest", metavar="S")]
 Concurrency = Annotated[
     int | None, typer.Option(help="level of a closed loop; default: the highest", metavar="K")
+]
+Rate = Annotated[
+    float | None, typer.Option(help="rate of the run, in requests/s; default: the highest", metavar="R")
 ]
 Engines = Annotated[
     str | None, typer.Option(help="engines of the run; default: all", metavar="NAME[@VARIANT],…")
@@ -67,6 +70,7 @@ def run(
     tool: Tool = "torch",
     scale: Scale = None,
     concurrency: Concurrency = None,
+    request_rate: Rate = None,
     engines: Engines = None,
     steps: Steps = ProfileOptions.steps,
     stacks: Stacks = False,
@@ -75,10 +79,19 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Profile the engines of a run under a sample of its load. The figures of the benchmark do not change."""
-    if scale is not None and concurrency is not None:
-        raise UsageError("--scale is for a trace, --concurrency for a closed loop", "use one of them")
-    load: Load | None = None if scale is None else TraceLoad(scale=scale)
-    load = load if concurrency is None else ClosedLoop(concurrency=concurrency)
+    given: list[Load] = []
+    if scale is not None:
+        given.append(TraceLoad(scale=scale))
+    if concurrency is not None:
+        given.append(ClosedLoop(concurrency=concurrency))
+    if request_rate is not None:
+        given.append(RequestRate(req_per_s=request_rate))
+    if len(given) > 1:
+        raise UsageError(
+            "--scale is for a trace, --concurrency for a closed loop, --request-rate for a rate",
+            "use one of them",
+        )
+    load = given[0] if given else None
     options = ProfileOptions(tool, steps, stacks, nsys, max_mb << 20)
     with make_display(quiet) as display:
         chosen = None if engines is None else split(engines)

@@ -21,7 +21,7 @@ from harness.runs.info import offline_info, online_info
 from harness.runs.reader import read_raw
 from harness.runs.resolved import Resolved, find_engines, make_engine_variants, resolve_online
 from harness.runs.workload import Workload
-from harness.schema.load import ClosedLoop, Load
+from harness.schema.load import ClosedLoop, Load, heaviest
 from harness.schema.profile import Level
 from harness.schema.results import OnlineRunInfo, RunInfo
 from harness.schema.settings import CommonSettings, OfflineSettings, OnlineSettings
@@ -74,7 +74,9 @@ def _cycle(workload: Workload, load: Load, wanted: int, seed: int) -> Iterator[P
         for request in workload.requests(load, drawn, drawn):
             if index == wanted:
                 return
-            yield replace(request, index=index, t_sched_s=None, after=None)
+            if request.answers:  # its prompt is not known before these are
+                continue
+            yield replace(request, index=index, t_sched_s=None, after=None, think_s=None)
             index += 1
 
 
@@ -105,7 +107,7 @@ def open_subject(
     """The subject of a run's folder, measured before or not.
 
     Args:
-        load: one of the run's; None: its heaviest.
+        load: of the kind and value of one of the run's; None: its heaviest.
         engines: some of the run's, NAME or NAME@VARIANT; None: all.
 
     Raises:
@@ -120,10 +122,13 @@ def open_subject(
                 f"the run has no {', '.join(others) or 'such engine'}", f"it has {', '.join(run_has)}"
             )
         settings = settings.model_copy(update={"engines": [run_has[name] for name in dict.fromkeys(engines)]})
-    if load is not None and load not in settings.loads:
-        known = ", ".join(map(str, settings.loads))
-        raise UsageError(f"{load} is not one of the run's loads", f"it has {known}")
-    chosen = load or settings.loads[-1]
+    chosen = heaviest(settings.loads)
+    if load is not None:
+        same = [known for known in settings.loads if (known.kind, known.value) == (load.kind, load.value)]
+        if not same:
+            known = ", ".join(map(str, settings.loads))
+            raise UsageError(f"{load} is not one of the run's loads", f"it has {known}")
+        [chosen] = same
     resolved = resolve_online(settings.model_copy(update={"calibrate": False}), notify)
     levels: dict[str, Level] = {}
     if info.kind == "online" and ((folder / "requests.parquet").is_file() or (folder / "raw").is_dir()):

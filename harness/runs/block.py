@@ -193,7 +193,8 @@ class _Measuring:
             failed = any(response.error is not None for response in result.responses)
             if lasted_s >= wanted_s or failed or not isinstance(cell.load, ClosedLoop):
                 break
-            first, n = first + len(requests), ceil(len(requests) * MARGIN * wanted_s / max(lasted_s, 0.01))
+            sent = sum(request.after is None for request in requests)  # a session counts once
+            first, n = first + sent, ceil(sent * MARGIN * wanted_s / max(lasted_s, 0.01))
         records = self._read(result, requests, cell)
         write_cell(self.run.folder, cell.index, records)
         after, ref, wanted = self._samples(), cell.engine_variant.ref, self.engine.histograms

@@ -20,6 +20,7 @@ from harness.runs.journal import read_journal
 from harness.runs.recompute import recompute
 from harness.runs.resolved import Resolved, make_engine_variants, resolve_online
 from harness.runs.run_state import Run
+from harness.schema.load import ClosedLoop
 from harness.schema.results import OnlineResults
 from harness.schema.settings import OnlineSettings
 from harness.schema.speculation import Speculation
@@ -80,8 +81,10 @@ def _unchanged(run: Run, resolved: Resolved) -> None:
         version = installed.get(launch.engine)
         if version != launch.version:
             raise UsageError(f"{launch.label} was {launch.version} in the run and is {version} now", hint)
-    if run.settings.concurrency is None and resolved.workload.record != run.info.trace:
-        raise UsageError("the trace is not the one that the run began with", hint)
+    if not isinstance(run.settings.loads[0], ClosedLoop) or run.settings.dataset is not None:
+        what = "trace" if run.settings.dataset is None else "dataset"
+        if resolved.workload.record != run.info.trace:
+            raise UsageError(f"the {what} is not the one that the run began with", hint)
 
 
 def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:

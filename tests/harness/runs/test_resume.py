@@ -9,6 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from harness.compare.compare_runs import compare_runs
+from harness.datasets.catalog import load_dataset
 from harness.errors import UsageError
 from harness.report.render import write_run_outputs
 from harness.runs.events import CellDone, EngineStarting, Started
@@ -65,6 +67,63 @@ def test_a_sweep_interrupted_in_its_middle_is_finished(start_mock: Any, settings
     page = write_run_outputs(folder).read_text()
     assert all(f"{held} in flight" in page for held in (1, 2, 4)) and "scale 1" not in page
     assert "Load grows to the right." in page and "<summary>4 in flight</summary>" in page
+
+
+KINDS: list[dict[str, Any]] = [
+    {"request_rate": "60,90", "arrivals": "gamma:2", "n": 12, "input_len": "uniform:4:20", "output_len": 5},
+    {
+        "request_rate": "60,90",
+        "n": 12,
+        "dataset": "DATASET",
+        "max_output_len": 6,
+        "model": "random:gpt2-tiny",
+    },
+    {
+        **{"concurrency": "2,3", "n": 4, "dataset": "DATASET", "max_output_len": 6},
+        **{"model": "random:gpt2-tiny", "turns": "recorded"},
+    },
+]
+
+
+@pytest.mark.parametrize("given", KINDS)
+def test_other_loads_continue_with_the_same_requests(
+    start_mock: Any, settings_for: Make, tmp_path: Path, given: dict[str, Any]
+) -> None:
+    """What is sent after an interruption is what would have been sent without."""
+    talk: list[dict[str, Any]] = [
+        {"role": "user", "content": "one two three"}, {"role": "assistant", "content": "four five six"},
+        {"role": "user", "content": "seven eight", "think_s": 0.01}, {"role": "assistant", "content": "nine"},
+    ]  # fmt: skip
+    lines = [{"messages": [{**part, "content": f"{part['content']} {i}"} for part in talk]} for i in range(5)]
+    file = tmp_path / "talk.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    given = {key: f"jsonl:{file}" if value == "DATASET" else value for key, value in given.items()}
+    settings = settings_for(start_mock().url, prompt_nonce=1, **given)
+    columns = ["cell", "request", "input_tokens", "output_tokens", "session", "turn"]
+    whole, results = run_online(settings, ["bench"], Watcher())
+    folder = interrupted(settings)
+    watch = Watcher()
+    _, again = resume_online(folder, watch)
+    assert watch.measured == [1]
+    a, b = (pd.read_parquet(path / "requests.parquet") for path in (whole, folder))
+    pd.testing.assert_frame_equal(a[columns], b[columns])
+    assert a["error"].isna().all() and b["error"].isna().all()
+    if "request_rate" in given:
+        assert abs(a["t_sched"] - b["t_sched"]).max() < 1e-6
+        assert {summary.load.kind for summary in again.summaries} == {"rate"}
+    assert [summary.session_ms.n > 0 for summary in again.summaries] == ["turns" in given] * 4
+    assert again.meta.trace == results.meta.trace
+    same = compare_runs(whole, folder)
+    assert [obstacle.reason for obstacle in same.obstacles if obstacle.name != "invalid"] == []
+    assert "requests/s" in write_run_outputs(folder).read_text()
+    if "dataset" in given:
+        file.write_text(json.dumps({"prompt": "another"}))
+        load_dataset.cache_clear()
+        (folder / "online_results.json").unlink()
+        kept = (folder / "journal.jsonl").read_text().splitlines()
+        (folder / "journal.jsonl").write_text(kept[0] + "\n")
+        with pytest.raises(UsageError, match="not the one that the run began with"):
+            resume_online(folder, Watcher())
 
 
 def test_a_complete_run_is_only_written_again(start_mock: Any, settings_for: Make) -> None:
