@@ -1,8 +1,9 @@
-"""What a decode step costs on the host: loop, prepare, launched, process, without a device.
+"""What a decode step costs on the host, and what the prefix cache adds to a request, without a device.
 
     python -m benchmarks.scheduler_host_cost
 
-CPU time in microseconds a step, the least of several rounds, by the number of running requests.
+CPU time in microseconds, the least of several rounds: a step by the number of running requests, and its
+parts; a request from its arrival to its end, of two tokens, all prompts different.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from roseinfer.engine.loop import Loop
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.kvcache.blocks import BlockAllocator
-from roseinfer.kvcache.prefix import NoPrefixCache
+from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
 from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.request.params import SamplingParams
 from roseinfer.scheduler.policies import Policies
@@ -65,7 +66,29 @@ def one_step(scheduler: Scheduler, tokens: Ints) -> tuple[float, float, float]:
     return ready - start, launched - ready, time.perf_counter() - launched
 
 
+def request_cost(kind: type[PrefixCache], length: int, requests: int = 64) -> float:
+    """Seconds of CPU time a request."""
+    blocks = requests * (length // BLOCK + 2)
+    taken = []
+    for seed in range(ROUNDS):
+        running, allocator = Running(requests, length + BLOCK, BLOCK), BlockAllocator(blocks)
+        policies = Policies(requests, requests, requests * length)
+        scheduler = Scheduler(running, allocator, kind(allocator, BLOCK), policies, (50256,))
+        prompts = np.random.default_rng(seed).integers(0, 50_000, (requests, length), dtype=np.int32)
+        start = time.process_time()
+        for id, prompt in enumerate(prompts):
+            scheduler.add(Request(id, prompt, SamplingParams(2), 0.0, prompt))
+        loop = Loop(scheduler, running, Nothing(), overlap=True)
+        while loop.step() is not None:
+            pass
+        taken.append((time.process_time() - start) / requests)
+    return min(taken)
+
+
 def main() -> None:
+    for length in (256, 1024, 4096):
+        off, on = (request_cost(kind, length) * 1e6 for kind in (NoPrefixCache, PrefixCache))
+        print(f"a request of {length} tokens: {off:.0f} us, with the prefix cache {on:.0f} us")
     for requests in (1, 64, 256):
         loops: list[float] = []
         parts: list[tuple[float, float, float]] = []
