@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 PROMPT = [5, 6, 7]
 #: Every named range, by the process in which it is.
 IN_ENGINE = {
@@ -63,7 +65,7 @@ def test_every_range_in_whichever_process(serving: Any, profiles: Path) -> None:
 def test_profiles_that_cannot_be(serving: Any, profiles: Path) -> None:
     assert serving.request("/start_profile", {"output_dir": 5}).status == 400
     assert serving.request("/start_profile", {"output_dir": str(profiles), "num_steps": 0}).status == 400
-    for folder in ("/proc", "a\0b", "/dev/null", "a" * 300):
+    for folder in ("/proc", "a\0b", "a\nb", "\x1b[2J", "/dev/null", "a" * 300):
         assert serving.request("/start_profile", {"output_dir": folder}).status == 400
     (profiles / "file").touch()
     nowhere = serving.request("/start_profile", {"output_dir": str(profiles / "file" / "nowhere")})
@@ -87,6 +89,14 @@ def test_a_profile_that_cannot_be_written(serve: Any, profiles: Path) -> None:
         refused = server.request("/stop_profile", method="POST")
         assert refused.status == 400 and "cannot be written" in refused.json["error"]["message"]
         assert folder is gone or not list(folder.iterdir())
+    engine, small = psutil.Process(server.engine.pid), profiles / "small"
+    soft, hard = engine.rlimit(psutil.RLIMIT_FSIZE)
+    engine.rlimit(psutil.RLIMIT_FSIZE, (2048, hard))  # no file has room for a trace
+    assert server.request("/start_profile", {"output_dir": str(small)}).status == 200
+    assert server.complete(PROMPT, max_tokens=2).status == 200
+    assert server.request("/stop_profile", method="POST").status == 400
+    assert not list(small.iterdir())
+    engine.rlimit(psutil.RLIMIT_FSIZE, (soft, hard))
     assert server.request("/start_profile", {"output_dir": str(gone)}).status == 200
     assert server.request("/stop_profile", method="POST").status == 200
     assert len(list(gone.iterdir())) == 1

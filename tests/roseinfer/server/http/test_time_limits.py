@@ -12,6 +12,7 @@ from contextlib import suppress
 import pytest
 
 from roseinfer.server.http.connection import (
+    DRAIN_TIMEOUT,
     IDLE_TIMEOUT,
     LINGER_TIMEOUT,
     RECEIVE_TIMEOUT,
@@ -197,6 +198,27 @@ def test_who_reads_slowly_is_not_dropped() -> None:
 
     run(stream)
     run(whole)
+
+
+def test_who_reads_a_little_now_and_then_is_dropped_in_the_end() -> None:
+    """Each read moves something, but what waits has a time limit as a whole."""
+
+    async def test(served: Served) -> None:
+        served.body = b"a" * (8 << 20)
+        client = await served.connect()
+        client.send(ASK)
+        await until(lambda: served.requests and not served.connection.busy)
+        served.later(0)
+        turns = 0
+        while not served.connection._transport.is_closing():
+            turns += 1
+            assert await asyncio.get_running_loop().sock_recv(client, 1 << 17)
+            await asyncio.sleep(0)
+            served.later(turns * (STALL_TIMEOUT - SOON))
+        assert 0 < turns * (STALL_TIMEOUT - SOON) - DRAIN_TIMEOUT < STALL_TIMEOUT
+        client.close()
+
+    run(test)
 
 
 def test_trailers_have_an_end() -> None:
