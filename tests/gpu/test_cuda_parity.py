@@ -55,6 +55,39 @@ def test_greedy_tokens(folder: Path, dtype: Dtype, backend: PrefillBackend | Non
         check_greedy(tokens, *greedy(folder, prompt, 16), MARGINS[dtype])
 
 
+@pytest.mark.parametrize("cuda_graph", [True, False])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_penalties(folder: Path, cuda_graph: bool, overlap: bool) -> None:
+    """Two of three requests have some: each of their tokens is the likeliest after the penalties, up to the
+    margin above, also where the host has not seen the token before; the others' tokens are as without."""
+    llm = LLM(
+        EngineConfig(
+            str(folder), device="cuda", dtype="fp32", cuda_graph=cuda_graph, overlap_schedule=overlap
+        )
+    )
+    cases = prompts()
+    plain = [SamplingParams(16, ignore_eos=True) for _ in cases]
+    penalties = {"repetition_penalty": 1.3, "presence_penalty": 1.5, "frequency_penalty": 0.7}
+    asked = [
+        msgspec.structs.replace(params, **penalties, logit_bias=((7, 5.0),)) if i % 3 else params
+        for i, params in enumerate(plain)
+    ]
+    outputs, without = llm.generate(cases, asked), llm.generate(cases, plain)
+    llm.engine.check_idle()
+    assert outputs[::3] == without[::3] and outputs != without
+    model = reference(folder)
+    for case, params, made in zip(cases, asked, outputs, strict=True):
+        with torch.inference_mode():
+            logits = model(torch.tensor([case + made])).logits[0, len(case) - 1 : -1].float()
+        for place, token in enumerate(made if params.adjusts else ()):
+            row, seen = logits[place].clone(), torch.tensor(sorted({*case, *made[:place]}))
+            row[7] += 5
+            row[seen] = torch.where(row[seen] > 0, row[seen] / 1.3, row[seen] * 1.3)
+            counts = torch.bincount(torch.tensor(made[:place], dtype=torch.int64), minlength=len(row))
+            row -= 0.7 * counts + 1.5 * (counts > 0)
+            assert row.max() - row[token] <= 4 * MARGINS["fp32"] * (row.max() - row.min())
+
+
 @pytest.mark.parametrize(("dtype", "cuda_graph"), [("fp32", True), ("fp32", False), ("fp16", True)])
 def test_logprobs(folder: Path, dtype: Dtype, cuda_graph: bool) -> None:
     """The log-softmax of the reference's logits, each of which may be off by the margin above; two of three
