@@ -38,8 +38,9 @@ class Distribution(Strict):
     source: Source = "measured"
 
 
-#: What every summary has; a metric that may be like another came later than schema 2.
-_ALWAYS = [metric for metric in BUILT_IN if metric.is_latency and not metric.like]
+#: What came later than schema 2: summaries of older runs lack it, and so it has no sample there.
+_LATER = frozenset({"ttfo_ms", "session_ms"})
+_ALWAYS = [metric for metric in BUILT_IN if metric.is_latency and metric.name not in _LATER]
 
 
 def _list_latencies(schema: dict[str, Any]) -> None:
