@@ -2,8 +2,9 @@
 # Tests and benchmarks on a machine with an NVIDIA GPU and PyTorch.
 # Usage: [PHASES="tests sanitize kernels online clients offline profile"] scripts/gpu.sh OUT [WHEELS [BUNDLES]]
 # WHEELS is a folder of wheels to install from, for a machine without a network; BUNDLES holds what `bench engines
-# bundle` made, a folder an engine. SCALES, ENGINES and N as in the Makefile, CLIENTS the requests in flight of the
-# closed loops ("1,64,256"). Full output and the runs go to OUT; `profile` profiles the run that `online` left there,
+# bundle` made, a folder an engine. SCALES, ENGINES and N as in the Makefile, MODEL and DTYPE (random:gpt2, fp16)
+# what is served, CLIENTS the requests in flight of the closed loops ("1,64,256"), INPUT_LEN and OUTPUT_LEN (256, 64)
+# their tokens, REPEATS how often all is measured. Full output and the runs go to OUT; `profile` profiles the run that `online` left there,
 # at its first scale and without variants of engines; `sanitize` needs compute-sanitizer, from the CUDA toolkit or
 # nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part).
 set -uo pipefail
@@ -12,7 +13,7 @@ out=$1 wheels=${2:-} bundles=${3:-}
 all="tests sanitize kernels online clients offline profile"
 phases=${PHASES:-$all}
 scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang} n=${N:-200}
-clients=${CLIENTS:-1,64,256}
+clients=${CLIENTS:-1,64,256} repeats=${REPEATS:-1}
 plain=$(tr , '\n' <<<"$engines" | grep -v @ | paste -sd ,)
 own_kernels='regex=^(_[a-y]|attention|mlp|paged_decode|gqa_decode|stream|draw)'
 export PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
@@ -30,7 +31,7 @@ if [ -n "$bundles" ]; then
 fi
 trace=azure-2023-conv-busy
 $bench traces info "$trace" >/dev/null 2>&1 || trace=builtin
-common=(--model random:gpt2 --device cuda --dtype fp16 --out "$out/runs")
+common=(--model "${MODEL:-random:gpt2}" --device cuda --dtype "${DTYPE:-fp16}" --repeats "$repeats" --out "$out/runs")
 logged() { # NAME LINES COMMAND…: all output to OUT/NAME.log, the last LINES shown
     "${@:3}" 2>&1 | tee "$out/$1.log" | tail -n "$2"
 }
@@ -56,7 +57,7 @@ for phase in $phases; do
         ;;
     clients)
         logged clients 40 $bench online --engines "$engines" "${common[@]}" --clients 6 \
-            --concurrency "$clients" --input-len 256 --output-len 64 --n 100 --rounds 30
+            --concurrency "$clients" --input-len "${INPUT_LEN:-256}" --output-len "${OUTPUT_LEN:-64}" --n 100 --rounds 30
         ;;
     offline) logged offline 14 $bench offline --ignore-eos --engines "$plain" "${common[@]}" ;;
     profile)
