@@ -12,6 +12,7 @@ from harness.report.figures.sketch import LINE, Sketch
 from harness.report.figures.style import MUTED, Look
 from harness.report.figures.svg import Plot, plain
 from harness.report.text.load_words import load_file_name, where
+from harness.schema.load import Ramp
 
 _POINTS = 120
 _LIVES = 100
@@ -20,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def timeline(group: Group, look: Look, *, highest_ms: float, most: int) -> Plot:
-    """TTFT of each request by when it was due, and the requests in flight, for one cell.
+    """TTFT of each request by when it was due, and the requests in flight, for one cell; the rate of a ramp.
 
     Args:
         group: One repeat of one engine at one load.
@@ -44,6 +45,14 @@ def timeline(group: Group, look: Look, *, highest_ms: float, most: int) -> Plot:
     lower.set_title("requests in flight", fontsize=8, fontweight="normal", color=MUTED, pad=3)
     lower.set_xlabel("seconds since the first arrival", loc="left")
     footnote(lower, f"n = {len(group.metrics):,} requests")
+    if isinstance(group.load, Ramp):
+        ends = [(0.0, group.load.from_req_per_s), (group.load.seconds, group.load.to_req_per_s)]
+        rate = lower.twinx()
+        rate.plot(*zip(*ends, strict=True), color=look.color, linewidth=1.2)
+        rate.set_ylim(0, max(value for _, value in ends) * 1.1)
+        rate.yaxis.set_visible(False)
+        key(rate, f"line: {ends[0][1]:g} to {ends[1][1]:g} requests/s due")
+        sketch.rows += [("due_req_per_s", t, value) for t, value in ends]
     sketch.rows += [("ttft_ms", float(t), float(ms)) for t, ms in zip(due, ttft, strict=True)]
     sketch.rows += [("in_flight", float(t), int(count)) for t, count in zip(times, load, strict=True)]
     title = f"{plain(group.label)} {where(group.load)}: time to first token and load over time"

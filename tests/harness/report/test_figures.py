@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -11,14 +12,14 @@ import pytest
 from harness.metrics.samples import split
 from harness.report.figures.axes import places
 from harness.report.figures.bands import band
-from harness.report.figures.overtime import in_flight
+from harness.report.figures.overtime import in_flight, timeline
 from harness.report.figures.run_figures import offline_figures, online_figures
 from harness.report.figures.style import MATPLOTLIB, looks, on_dark
 from harness.report.figures.svg import plain
 from harness.report.render import write_run_outputs
 from harness.report.text.load_words import axis_number, axis_values
 from harness.runs.reader import OfflineRun, OnlineRun, load_run
-from harness.schema.load import ClosedLoop, TraceLoad
+from harness.schema.load import ClosedLoop, Ramp, TraceLoad
 from harness.schema.results import OnlineSummary
 
 from .conftest import ENGINES, make_online
@@ -41,6 +42,18 @@ def test_every_figure_of_the_contract_is_drawn(drawn):
     for metric in ("ttft", "tpot", "itl", "e2e"):
         assert {metric, f"{metric}_p90", f"{metric}_p99", f"ecdf_{metric}_scale_0.5"} <= set(names)
     assert {"overview", "timeline_roseinfer_scale_0.5", "timeline_vLLM_scale_1"} <= set(names)
+
+
+def test_a_ramp_is_drawn_over_time_with_its_rate(run):
+    [group, *_] = run.groups
+    ramp = Ramp(from_req_per_s=1, to_req_per_s=9, seconds=30)
+    with mpl.rc_context(MATPLOTLIB):
+        [look] = looks([(group.engine, group.label)]).values()
+        plot = timeline(replace(group, load=ramp), look, highest_ms=100, most=9)
+    assert [row[1:] for row in plot.data.rows if row[0] == "due_req_per_s"] == [(0, 1), (30, 9)]
+    assert "from 1 to 9 requests/s in 30 s" in plot.title
+    assert plot.name.endswith("up_to_requests_per_s_9")
+    ElementTree.fromstring(plot.svg)
 
 
 def test_figures_are_well_formed_and_hold_no_date(drawn):
