@@ -4,9 +4,9 @@
 # WHEELS is a folder of wheels to install from, for a machine without a network; BUNDLES holds what `bench engines
 # bundle` made, a folder an engine. SCALES, ENGINES and N as in the Makefile, MODEL and DTYPE (random:gpt2, fp16)
 # what is served, CLIENTS the requests in flight of the closed loops ("1,64,256"), INPUT_LEN and OUTPUT_LEN (256, 64)
-# their tokens, REPEATS how often all is measured. Full output and the runs go to OUT; `profile` profiles the run that `online` left there,
-# at its first scale and without variants of engines; `sanitize` needs compute-sanitizer, from the CUDA toolkit or
-# nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part).
+# their tokens, REPEATS how often all is measured. Full output and the runs go to OUT; `profile` profiles the run that
+# `online` left there, at its first scale and without variants of engines; `sanitize` needs compute-sanitizer, from the
+# CUDA toolkit or nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1 wheels=${2:-} bundles=${3:-}
