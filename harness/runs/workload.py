@@ -228,9 +228,9 @@ class Workload:
         return TraceRecord(
             **{"name": name} | self._content.about,
             origin=origin,
-            dropped=self._content.dropped,
+            dropped=(dropped := self._content.dropped),
             requests=sum(len(inputs) for inputs, _ in drawn),
-            fit="none",
+            fit="drop" if dropped else "none",
             input_tokens=sum(int(inputs.sum()) for inputs, _ in drawn),
             output_tokens=sum(int(outputs.sum()) for _, outputs in drawn),
         )

@@ -46,7 +46,7 @@ class Content(ABC):
 
     @property
     def dropped(self) -> int:
-        """What could not be sent, as it does not fit the context."""
+        """What could not be sent so far, as it does not fit the context."""
         return 0
 
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Literal
 
@@ -50,6 +50,7 @@ class DatasetContent(Content):
     exact: bool
     max_output: int
     turns: Turns | None = None
+    _known: dict[int, list[PlannedRequest]] = field(default_factory=dict, repr=False, compare=False)
 
     def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
         """Requests of `n` conversations; the prompts are the dataset's, whatever the `seed`."""
@@ -82,6 +83,11 @@ class DatasetContent(Content):
         return [known[place] for place in places]
 
     @property
+    def dropped(self) -> int:
+        """Conversations that were come to and do not fit the context."""
+        return sum(not session for session in self._known.values())
+
+    @property
     def about(self) -> dict[str, str | None]:
         return {key: getattr(self.dataset, key) for key in ("name", "licence", "citation", "sha256", "note")}
 
@@ -101,7 +107,7 @@ class DatasetContent(Content):
             longer = tuple(found for found in conversations if len(found.turns) > 1)
             conversations = longer or conversations
         order = np.argsort(sampling.uniforms(len(conversations), shape_seed, ORDER), kind="stable").tolist()
-        known: dict[int, list[PlannedRequest]] = {}
+        known = self._known
         while True:
             for place in order:
                 if place not in known:

@@ -88,6 +88,13 @@ def test_nothing_exceeds_the_context(tokenizer, conversations, context, live):
         assert length > 0
 
 
+def test_what_does_not_fit_is_counted(tokenizer):
+    talk = [Conversation((Turn("word " * count, "yes"),)) for count in (10, 20, 300, 400)]
+    made = content(talk, tokenizer, context=128)
+    assert len(made.take(6, 0, 0)) == 6
+    assert made.dropped == 2
+
+
 def test_answers_are_as_long_as_the_recorded_ones_or_end_by_themselves(tokenizer):
     talk = [Conversation((Turn("a question", "one two three"),)), Conversation((Turn("another"),))]
     exact = {r.text: r.output_tokens for r in content(talk, tokenizer).take(2, 0, 0)}
