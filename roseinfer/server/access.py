@@ -38,8 +38,7 @@ class Access:
         """Why the request may not be answered. Takes the same time for every wrong key."""
         if not self._digests:
             return None
-        scheme, _, key = request.headers.get(b"authorization", b"").partition(b" ")
-        given = _digest(key.strip() if scheme.lower() == b"bearer" else b"")
+        given = _digest(_key(request))
         if sum(hmac.compare_digest(given, digest) for digest in self._digests):  # all, also after a match
             return None
         return HttpError(401, "the API key is missing or wrong", headers={"www-authenticate": "Bearer"})
@@ -47,7 +46,7 @@ class Access:
     def client(self, request: HttpRequest, peer: str) -> int:
         """A number for who asks, from 0 to 2**63 - 1: whose key it is where there are several, else the
         address `peer`, of IPv6 its network of 64 bits, which one client has as a whole."""
-        who = request.headers.get(b"authorization", b"") if len(self._digests) > 1 else _network(peer)
+        who = _key(request) if len(self._digests) > 1 else _network(peer)
         return int.from_bytes(hashlib.blake2b(who, digest_size=8, key=self._salt).digest(), "little") >> 1
 
     def check_host(self, request: HttpRequest) -> HttpError | None:
@@ -91,6 +90,12 @@ def _lines(text: str) -> list[str]:
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
+
+
+def _key(request: HttpRequest) -> bytes:
+    """The bearer token; empty without one."""
+    scheme, _, key = request.headers.get(b"authorization", b"").partition(b" ")
+    return key.strip() if scheme.lower() == b"bearer" else b""
 
 
 def _network(address: str) -> bytes:

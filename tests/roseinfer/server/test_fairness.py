@@ -108,10 +108,11 @@ def test_who_is_a_client() -> None:
     """Keys where there are several, else addresses; of IPv6, networks."""
 
     def number(keys: list[str], peer: str, key: str = "a", salt: bytes = b"x") -> int:
-        headers = {b"authorization": f"Bearer {key}".encode()}
+        headers = {b"authorization": key.encode() if " " in key else f"Bearer {key}".encode()}
         return Access(keys, (), salt).client(HttpRequest("GET", "/", headers, True, True), peer)
 
     assert number(["a", "b"], "10.0.0.1") == number(["a", "b"], "10.0.0.2") != number(["a", "b"], "", "b")
+    assert len({number(["a", "b"], "", key) for key in ("a", "bearer a", "BEARER  a ")}) == 1
     for keys in ([], ["a"]):
         assert number(keys, "10.0.0.1") == number(keys, "10.0.0.1", "b") != number(keys, "10.0.0.2")
         assert number(keys, "fe80::1%eth0") == number(keys, "fe80::2") != number(keys, "fe80:0:0:1::1")
