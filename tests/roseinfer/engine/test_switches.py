@@ -21,8 +21,8 @@ def load(folder: Path, **settings: object) -> LLM:
 
 
 def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
-    """Prompts that begin alike, some of them whole blocks, answered greedily or by a seed."""
-    rng = np.random.default_rng(11)
+    """Prompts that begin alike, some of them whole blocks, answered greedily or by a seed, some penalised."""
+    rng, penalties = np.random.default_rng(11), np.random.default_rng(12)
     documents = rng.integers(0, VOCAB - 1, (3, 256))
     prompts, params = [], []
     for _ in range(28):
@@ -34,6 +34,9 @@ def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
                 int(rng.integers(1, 24)),
                 temperature=float(rng.choice([0.0, 0.9])),
                 seed=int(rng.integers(99)),
+                repetition_penalty=float(penalties.choice([1.0, 1.3])),
+                presence_penalty=float(penalties.choice([0.0, 1.0])),
+                min_p=float(penalties.choice([0.0, 0.1])),
                 ignore_eos=bool(rng.integers(2)),
             )
         )
