@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from harness.schema.load_settings import Uniform, lengths_text, most
 from harness.traces import sampling
-from harness.workload.planned_requests import PlannedRequest
-from harness.workload.prompts import PromptSource
+from harness.workload.planned_requests import UNTIMED, PlannedRequest, distinct_requests
 
 Ints = NDArray[np.int64]
 
@@ -62,12 +61,9 @@ class SyntheticContent(Content):
         self._vocab_size = vocab_size
 
     def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
-        source = PromptSource(self._vocab_size, seed, "closed loop")
         inputs, outputs = self.lengths(n, shape_seed, first)
-        return [
-            PlannedRequest(index, None, source.distinct(first + index, length), output)
-            for index, (length, output) in enumerate(zip(inputs.tolist(), outputs.tolist(), strict=True))
-        ]
+        pairs = list(zip(inputs.tolist(), outputs.tolist(), strict=True))
+        return distinct_requests(UNTIMED, pairs, self._vocab_size, seed, first)
 
     def lengths(self, n: int, shape_seed: int, first: int = 0) -> tuple[Ints, Ints]:
         inputs = draw_lengths(self._input_len, first + n, shape_seed, INPUTS)

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from harness.traces.trace import Trace
 from harness.workload.prompts import PromptSource
 
+#: The stream of prompts that belong to no trace.
+UNTIMED = "closed loop"
+
 
 class Message(TypedDict):
     """One message of a chat."""
@@ -106,17 +109,19 @@ def closed_loop(
     """`n` requests of equal lengths with distinct prompts, each sent when another one ends.
 
     The first `first` prompts of the seed are left out."""
-    return _batch("closed loop", [(input_len, output_len)] * n, vocab_size, seed, first)
+    return distinct_requests(UNTIMED, [(input_len, output_len)] * n, vocab_size, seed, first)
 
 
 def warmup(lengths: Sequence[tuple[int, int]], vocab_size: int, seed: int) -> list[PlannedRequest]:
     """One request for each pair of input and output tokens. No prompt shares a prefix with a measured one."""
-    return _batch("warm-up", lengths, vocab_size, seed)
+    return distinct_requests("warm-up", lengths, vocab_size, seed)
 
 
-def _batch(
+def distinct_requests(
     stream: str, lengths: Sequence[tuple[int, int]], vocab_size: int, seed: int, first: int = 0
 ) -> list[PlannedRequest]:
+    """One request for each pair of input and output tokens; no two prompts share a prefix. The first `first`
+    prompts of the stream are left out."""
     source = PromptSource(vocab_size, seed, stream)
     return [
         PlannedRequest(index, None, source.distinct(first + index, input_len), output_len)
