@@ -79,6 +79,7 @@ ONLINE = COMMON | {
     "check_answers": ("no", False),
     "text_prompts": ("yes", True),
     "timeout_s": ("2.5", 2.5),
+    "deadline_s": ("60", 60.0),
     "served_model": ("gpt2", "gpt2"),
     "prompt_nonce": ("7", 7),
     "slo": ("ttft_ms=200,tpot_ms=50", Slo(ttft_ms=200, tpot_ms=50)),

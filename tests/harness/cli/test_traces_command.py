@@ -51,7 +51,7 @@ def test_a_mistake_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a folder, which is never replaced"):
         run("convert", "builtin", str(tmp_path / "folder.csv"))
     (tmp_path / "folder.csv" / "file").write_text("")
-    with pytest.raises(UsageError, match="is a folder, which is never replaced"):
+    with pytest.raises(UsageError, match="cannot be written"):
         run("convert", "builtin", str(tmp_path / "folder.csv" / "file" / "trace.csv"))
     assert [path.name for path in tmp_path.iterdir()] == ["folder.csv"]
     (tmp_path / "own.csv").write_text("arrival_s,input_tokens,output_tokens\n0,1,1\n")
