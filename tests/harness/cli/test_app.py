@@ -29,7 +29,6 @@ pytestmark = pytest.mark.integration
         (["online", "--model", "/no/such", "--engines", "roseinfer"], "there is no folder /no/such"),
         (["online", "--engines", ","], "--engines: Value should have at least 1 item"),
         (["online", "--engines", "roseinfer@x"], "roseinfer has no variant 'x'"),
-        (["online", "--base-url", "http://h", "--model", "auto"], "the running server's context is unknown"),
         (["online", "--resume", "no-such-run"], "no-such-run holds no run: No such file or directory"),
         (
             ["online", "--resume", "x", "--n", "3"],
