@@ -1,4 +1,4 @@
-"""roseinfer's routes behind HTTP servers of others: `python -m benchmarks.http_layer_servers NAME PORT`.
+"""roseinfer's routes in HTTP servers of others: `python -m benchmarks.http_layer_servers NAME PORT`.
 
 Routes, bodies, engine client and the engine that computes nothing are those of `benchmarks.frontend`; only
 what speaks HTTP is exchanged. Tokens that come while a piece is being sent leave together in the next one.

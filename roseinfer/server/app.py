@@ -229,11 +229,7 @@ class App:
         engine, choices = self._backend.engine, generation.num_choices
         client = self._access.client(request, connection.peer)
         self._check_inflight(choices)
-        self._queue.check(client, choices)
-        start = time.monotonic()
-        with engine.reserve(client, choices):
-            prompts = [await self._token_ids(p, generation.special_tokens) for p in generation.prompts]
-        tokenize = time.monotonic() - start
+        prompts, tokenize = await self._tokenize(generation, client)
         if generation.params.prompt_logprobs is not None and not engine.info.runner.prompt_logprobs:
             raise BadRequestError("logprobs of prompts need a server with --no-cuda-graph", "echo")
         generation = generation.fit(engine.info.limits, prompts)
@@ -242,6 +238,17 @@ class App:
             self._counters.observe("tokenize", np.array([tokenize]))
         kind = StreamedCompletion if body.stream else Completion
         kind(self._backend, connection, body, format, tokenize).start(generation, prompts, client)
+
+    async def _tokenize(self, generation: Generation, client: int) -> tuple[list[NDArray[np.int32]], float]:
+        """The prompts as token ids, and the seconds that it took; they count as in flight meanwhile."""
+        ids = [prompt for prompt in generation.prompts if not isinstance(prompt, str)]
+        if len(ids) == len(generation.prompts):
+            return ids, 0.0
+        choices, start = generation.num_choices, time.monotonic()
+        self._queue.check(client, choices)
+        with self._backend.engine.reserve(client, choices):
+            prompts = [await self._token_ids(p, generation.special_tokens) for p in generation.prompts]
+        return prompts, time.monotonic() - start
 
     def _check_inflight(self, choices: int) -> None:
         limit = self._max_inflight

@@ -27,13 +27,14 @@ def path_of(url: bytes, headers: dict[bytes, bytes]) -> str:
     return url.partition(b"?")[0].decode("latin-1")
 
 
-def check(method: bytes, version: str, url: bytes, headers: Mapping[bytes, bytes]) -> None:
-    """Raise HttpError for a head that is too large, or that others could read in another way."""
+def check(method: bytes, version: str, size: int, headers: Mapping[bytes, bytes]) -> None:
+    """Raise HttpError for a head of `size` bytes that is too large, or that others could read in another
+    way."""
     if version not in VERSIONS:
         raise HttpError(505, f"HTTP/{version:.5} is not spoken here; use HTTP/1.1")
     if method == b"CONNECT":
         raise HttpError(400, "this server is no proxy")
-    if len(url) + sum(len(name) + len(value) + 4 for name, value in headers.items()) > MAX_HEAD_BYTES:
+    if size > MAX_HEAD_BYTES:
         raise HttpError(431, f"the head is larger than {MAX_HEAD_BYTES} bytes")
     host = headers.get(b"host")
     if host is None and version != "1.0":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -152,7 +152,8 @@ class RequestParser:
     def on_headers_complete(self) -> None:
         method, version, headers = self._parser.get_method(), self._parser.get_http_version(), self._headers
         path = head.path_of(self._url, headers)
-        head.check(method, version, self._url, headers)
+        size = len(self._url) + sum(map(len, headers)) + sum(map(len, headers.values()))
+        head.check(method, version, size, headers)
         self._upgrading = self._parser.should_upgrade()
         if self._upgrading:
             return
@@ -169,7 +170,7 @@ class RequestParser:
         self._check_body(length)
         request.refusal = self._admit(request)
         if request.refusal is None:
-            self._hold(request, len(self._url) + sum(len(name) + len(headers[name]) for name in headers))
+            self._hold(request, size)
             self._account.check(length)
         if request.chunked and headers.get(b"expect", b"").lower() == b"100-continue":
             if request.refusal is not None:
@@ -208,4 +209,6 @@ class RequestParser:
 
 
 def _request_id(given: bytes) -> str:
-    return given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+    if given and _REQUEST_ID.fullmatch(given):
+        return given.decode()
+    return f"{random.getrandbits(128):032x}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -70,8 +71,14 @@ else:
     )
 
 
+_neutral = attrgetter(*NEUTRAL)
+
+
 def refuse_unsupported(request: msgspec.Struct) -> None:
     """Raise BadRequestError where one of these fields would change the answer of `request`."""
+    given = _neutral(request)
+    if given.count(None) == len(given):
+        return
     for name, values in NEUTRAL.items():
         value = getattr(request, name)
         if value is not None and value not in values:

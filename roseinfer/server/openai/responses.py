@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import random
 import time
-import uuid
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -124,7 +124,7 @@ class CompletionFormat:
     logprobs: type[Logprobs] = CompletionLogprobs
 
     def __init__(self, model: str) -> None:
-        self._id, self._created, self._model = f"cmpl-{uuid.uuid4().hex}", int(time.time()), model
+        self._id, self._created, self._model = f"cmpl-{random.getrandbits(128):032x}", int(time.time()), model
 
     def whole(self, choices: list[ChoiceBody], usage: UsageField) -> bytes:
         return _encode(ResponseBody(self._id, self._created, self._model, choices, usage, "text_completion"))
@@ -139,7 +139,11 @@ class ChatFormat:
     logprobs: type[Logprobs] = ChatLogprobs
 
     def __init__(self, model: str) -> None:
-        self._id, self._created, self._model = f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), model
+        self._id, self._created, self._model = (
+            f"chatcmpl-{random.getrandbits(128):032x}",
+            int(time.time()),
+            model,
+        )
 
     def whole(self, choices: list[ChoiceBody], usage: UsageField) -> bytes:
         messages = [
