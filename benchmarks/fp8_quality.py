@@ -10,6 +10,8 @@ both find the same token the likeliest.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -53,28 +55,51 @@ def logits_of(model: Model, tokens: np.ndarray[tuple[int], np.dtype[np.int64]]) 
     return model.logits(hidden)
 
 
+@dataclass(frozen=True)
+class Quality:
+    """Perplexity of a text in float32 and in 8-bit floats, the share of places where both find the same token
+    the likeliest, and the Kullback-Leibler divergence between them, nats a token."""
+
+    tokens: int
+    exact: float
+    rounded: float
+    agree: float
+    divergence: float
+
+
+def quality(name: str, texts: Sequence[str], most: int) -> list[Quality]:
+    """Of the first `most` tokens of each text, by the model `name`."""
+    folder = model_folder(name)
+    models = [
+        load(str(folder), torch.device("cpu"), torch.float32, quantization=how) for how in (None, "fp8")
+    ]
+    tokenizer = Tokenizer.load(folder)
+    assert tokenizer is not None
+    found = []
+    for text in texts:
+        tokens = np.array(tokenizer.encode(text)[:most], dtype=np.int64)
+        wanted = torch.from_numpy(tokens[1:])
+        exact, rounded = (torch.log_softmax(logits_of(model, tokens)[:-1], -1) for model in models)
+        perplexity = [float(F.nll_loss(logprobs, wanted).exp()) for logprobs in (exact, rounded)]
+        agree = float((exact.argmax(-1) == rounded.argmax(-1)).float().mean())
+        divergence = float((exact.exp() * (exact - rounded)).sum(-1).mean())
+        found.append(Quality(len(tokens), perplexity[0], perplexity[1], agree, divergence))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("texts", type=Path, nargs="+")
     parser.add_argument("--tokens", type=int, default=1024)
     given = parser.parse_args()
-    cpu = torch.device("cpu")
-    models = [load(given.model, cpu, torch.float32, quantization=how) for how in (None, "fp8")]
-    tokenizer = Tokenizer.load(model_folder(given.model))
-    assert tokenizer is not None
     print("| text | tokens | perplexity in float32 | fp8 | agree | nats a token between them |")
     print("|---|---:|---:|---:|---:|---:|")
-    for text in given.texts:
-        tokens = np.array(tokenizer.encode(text.read_text())[: given.tokens], dtype=np.int64)
-        wanted = torch.from_numpy(tokens[1:])
-        exact, rounded = (torch.log_softmax(logits_of(model, tokens)[:-1], -1) for model in models)
-        perplexity = [float(F.nll_loss(logprobs, wanted).exp()) for logprobs in (exact, rounded)]
-        agree = float((exact.argmax(-1) == rounded.argmax(-1)).float().mean())
-        divergence = float((exact.exp() * (exact - rounded)).sum(-1).mean())
+    found = quality(given.model, [text.read_text() for text in given.texts], given.tokens)
+    for text, row in zip(given.texts, found, strict=True):
         print(
-            f"| {text.name} | {len(tokens)} | {perplexity[0]:.3f} | {perplexity[1]:.3f} | {agree:.1%} | "
-            f"{divergence:.4f} |"
+            f"| {text.name} | {row.tokens} | {row.exact:.3f} | {row.rounded:.3f} | {row.agree:.1%} | "
+            f"{row.divergence:.4f} |"
         )
 
 
