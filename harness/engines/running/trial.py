@@ -104,8 +104,7 @@ class Trial:
         if status in _REFUSED:
             return without_secrets(self.target, read_error(body.encode()))
         if status != 200:
-            path = endpoint_target(self.target, asked.endpoint).path
-            raise refusal(self.target, f"POST {path}", status, body)
+            raise refusal(self.target, f"POST {self._path(asked)}", status, body)
         stream = _read(body)
         if stream.error is not None:
             return without_secrets(self.target, stream.error)
@@ -125,7 +124,9 @@ class Trial:
         for words in (_SHORT, _LONG):
             planned = asking(of_words(words, first=words), _OUTPUT_TOKENS)
             status, body = self._ask(asked, planned)
-            counted = _read(body).prompt_tokens if status == 200 else None
+            if status != 200:
+                raise refusal(self.target, f"POST {self._path(asked)}", status, body)
+            counted = _read(body).prompt_tokens
             if counted is None:
                 return replace(asked, lengths=Lengths(exact=False))
             ours.append(encoder.input_tokens(planned) or words if asked.tokenizer else words)
@@ -135,6 +136,9 @@ class Trial:
             return replace(asked, lengths=Lengths(exact=False))
         offset = theirs[0] - each * ours[0]
         return replace(asked, lengths=Lengths(round(offset), each, exact=each == 1.0))
+
+    def _path(self, asked: RequestSettings) -> str:
+        return endpoint_target(self.target, asked.endpoint).path
 
     def _ask(self, asked: RequestSettings, planned: PlannedRequest) -> tuple[int, str]:
         target = endpoint_target(self.target, asked.endpoint)

@@ -1,0 +1,199 @@
+"""Measures one running server with four harnesses, one after the other, at the same load.
+
+    BENCH_PEERS=FOLDER python -m benchmarks.cross_check --base-url URL --model NAME --tokenizer FOLDER \\
+        [--endpoint chat] [--concurrency 1,4] [--n 24] [--rounds 3] [--tools rosebench,vllm,guidellm,aiperf]
+
+FOLDER holds a virtual environment for each of the other harnesses: vllm/, guidellm/, aiperf/. Prints TTFT and
+TPOT p50 of each as a Markdown table, medians over rounds, with the means of vLLM's own histograms meanwhile
+where the server has them. What each was sent and what it printed stays in --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from harness.engines.prometheus import histograms, mean_between, read_samples
+from harness.engines.running.address import Address
+
+INPUT, OUTPUT = 128, 48
+ENGINE = {
+    "ttft": "vllm:time_to_first_token_seconds",
+    "tpot": "vllm:request_time_per_output_token_seconds",
+}
+OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+LIMIT_S = 300
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The server and the load. `template` is how many tokens a chat adds, which the others do not count."""
+
+    url: str
+    model: str
+    tokenizer: Path
+    chat: bool
+    template: int
+    concurrency: int
+    n: int
+    peers: Path
+
+
+@dataclass(frozen=True)
+class Found:
+    """Medians in ms; the tokens of a prompt that the harness counts."""
+
+    ttft: float
+    tpot: float
+    prompt: float
+
+
+def rosebench(asked: Asked, out: Path) -> Found:
+    arguments = [
+        *("--base-url", asked.url, "--served-model", asked.model, "--tokenizer", str(asked.tokenizer)),
+        *("--endpoint", "chat" if asked.chat else "completions", "--concurrency", str(asked.concurrency)),
+        *("--n", str(asked.n), "--input-len", str(INPUT), "--output-len", str(OUTPUT)),
+        *("--no-calibrate", "--no-check-answers", "--warmup", str(asked.concurrency), "--quiet", "--json"),
+    ]
+    done = _run([sys.executable, "-m", "harness.cli.app", "online", *arguments, "--out", str(out)], out, {})
+    [pooled] = [summary for summary in json.loads(done)["summaries"] if summary["repeat"] is None]
+    prompt = pooled["prompt_tokens"] / pooled["num_success"]
+    return Found(pooled["ttft_ms"]["p50"], pooled["tpot_ms"]["p50"], prompt)
+
+
+def vllm(asked: Asked, out: Path) -> Found:
+    python = asked.peers / "vllm" / "bin"
+    program = python / "vllm_cpu_cli.py"
+    command = [str(python / "python"), str(program)] if program.exists() else [str(python / "vllm")]
+    command += [
+        *("bench", "serve", "--backend", "openai-chat" if asked.chat else "openai"),
+        *("--base-url", asked.url, "--endpoint", _path(asked), "--model", asked.model),
+        *("--tokenizer", str(asked.tokenizer), "--dataset-name", "random"),
+        *("--random-input-len", str(_prompt(asked)), "--random-output-len", str(OUTPUT)),
+        *("--num-prompts", str(asked.n), "--num-warmups", str(asked.concurrency)),
+        *("--max-concurrency", str(asked.concurrency), "--ignore-eos", "--temperature", "0"),
+        *("--save-result", "--result-filename", str(out / "result.json")),
+    ]
+    _run(command, out, OFFLINE)
+    result = _json(out / "result.json")
+    prompt = result["total_input_tokens"] / asked.n
+    return Found(result["median_ttft_ms"], result["median_tpot_ms"], prompt)
+
+
+def guidellm(asked: Asked, out: Path) -> Found:
+    backend = f"kind=openai_http,target={asked.url},model={asked.model},request_format={_path(asked)}"
+    command = [
+        *(str(asked.peers / "guidellm" / "bin" / "guidellm"), "run", "--backend", backend),
+        *("--tokenizer", f"kind=hf_auto,model={asked.tokenizer}"),
+        *("--profile", f"kind=concurrent,streams={asked.concurrency}"),
+        *("--constraint", f"kind=max_requests,count={asked.n}"),
+        *("--data", f"kind=synthetic_text,prompt_tokens={_prompt(asked)},output_tokens={OUTPUT}"),
+        *("--disable-progress", "--output", f"kind=json,path={out / 'result.json'}"),
+    ]
+    _run(command, out, OFFLINE)
+    metrics = _json(out / "result.json")["benchmarks"][0]["metrics"]
+
+    def p50(name: str) -> float:
+        return float(metrics[name]["successful"]["percentiles"]["p50"])
+
+    return Found(p50("time_to_first_token_ms"), p50("inter_token_latency_ms"), p50("prompt_token_count"))
+
+
+def aiperf(asked: Asked, out: Path) -> Found:
+    command = [
+        *(str(asked.peers / "aiperf" / "bin" / "aiperf"), "profile", "--model", asked.model),
+        *("--url", asked.url, "--endpoint-type", "chat" if asked.chat else "completions", "--streaming"),
+        *("--tokenizer", str(asked.tokenizer), "--use-server-token-count"),
+        *("--synthetic-input-tokens-mean", str(_prompt(asked)), "--synthetic-input-tokens-stddev", "0"),
+        *("--output-tokens-mean", str(OUTPUT), "--output-tokens-stddev", "0"),
+        *("--extra-inputs", "ignore_eos:true", "--extra-inputs", f"min_tokens:{OUTPUT}"),
+        *("--concurrency", str(asked.concurrency), "--request-count", str(asked.n)),
+        *("--warmup-request-count", str(asked.concurrency), "--random-seed", "1", "--ui", "none"),
+        *("--artifact-dir", str(out)),
+    ]
+    _run(command, out, {"DO_NOT_TRACK": "1"})
+    result = _json(next(out.rglob("profile_export_aiperf.json")))
+    ttft, itl = result["time_to_first_token"]["p50"], result["inter_token_latency"]["p50"]
+    return Found(ttft, itl, result["input_sequence_length"]["avg"])
+
+
+TOOLS = {"rosebench": rosebench, "vllm": vllm, "guidellm": guidellm, "aiperf": aiperf}
+
+
+def main() -> int:
+    """Measure, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--base-url", required=True)
+    parser.add_argument("--model", required=True, help="as requests name it")
+    parser.add_argument("--tokenizer", type=Path, required=True, help="the model's folder")
+    parser.add_argument("--endpoint", choices=["completions", "chat"], default="completions")
+    parser.add_argument("--template", type=int, default=30, help="tokens that a chat adds: SmolLM2's 30")
+    parser.add_argument("--concurrency", default="1,4")
+    parser.add_argument("--n", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tools", default=",".join(TOOLS))
+    parser.add_argument("--out", type=Path, default=Path("outputs/cross_check"))
+    options = parser.parse_args()
+    peers, target = Path(os.environ["BENCH_PEERS"]), Address(options.base_url).target()
+    heads = ("in flight", "harness", "TTFT p50", "TPOT p50", "engine's mean TTFT, TPOT", "prompt")
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    for concurrency in map(int, options.concurrency.split(",")):
+        asked = Asked(
+            options.base_url, options.model, options.tokenizer.resolve(), options.endpoint == "chat",
+            options.template, concurrency, options.n, peers,
+        )  # fmt: skip
+        found: dict[str, list[tuple[Found, Mapping[str, float]]]] = {}
+        for round_number in range(options.rounds):
+            for tool in options.tools.split(","):
+                out = (options.out / f"{options.endpoint}-{concurrency}-{round_number}-{tool}").resolve()
+                out.mkdir(parents=True, exist_ok=True)
+                before = histograms(read_samples(target), ENGINE)
+                measured = TOOLS[tool](asked, out)
+                after = histograms(read_samples(target), ENGINE)
+                means = {name: mean.mean_ms for name, mean in mean_between(before, after).items()}
+                found.setdefault(tool, []).append((measured, means))
+        for tool, rounds in found.items():
+            ttft, tpot, prompt = (
+                median(getattr(measured, name) for measured, _ in rounds)
+                for name in ("ttft", "tpot", "prompt")
+            )
+            engine = [median(means[name] for _, means in rounds if name in means) for name in rounds[0][1]]
+            said = ", ".join(f"{mean:.1f}" for mean in engine) or "unknown"
+            print(f"| {concurrency} | {tool} | {ttft:.1f} | {tpot:.2f} | {said} | {prompt:.0f} |", flush=True)
+    return 0
+
+
+def _prompt(asked: Asked) -> int:
+    """Tokens of the prompt for a harness that does not count the template."""
+    return INPUT - asked.template if asked.chat else INPUT
+
+
+def _path(asked: Asked) -> str:
+    return "/v1/chat/completions" if asked.chat else "/v1/completions"
+
+
+def _run(command: list[str], out: Path, env: Mapping[str, str]) -> str:
+    """Its standard output. Raises SystemExit where it fails."""
+    done = subprocess.run(
+        command, env={**os.environ, **env}, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    (out / "output.txt").write_text(done.stdout + done.stderr)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed: see {out / 'output.txt'}")
+    return done.stdout
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
