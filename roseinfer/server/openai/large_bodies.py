@@ -41,6 +41,11 @@ ROOM = 64 << 20
 #: at most. Before an answer: its bytes.
 _QUESTION, _ANSWER = struct.Struct("<Q?QQ"), struct.Struct("<Q")
 
+#: The answer where there was not enough of it; made while there is.
+TOO_MUCH = pickle.dumps(
+    BadRequestError("the body takes more memory than one request may; send fewer or shorter values")
+)
+
 Read = tuple[GenerationRequest, Generation]
 
 
@@ -114,11 +119,9 @@ def serve(questions: BinaryIO, answers: BinaryIO, template: ChatTemplate | None)
     """Answer until the other side closes."""
     while numbers := questions.read(_QUESTION.size):
         size, chat, max_model_len, characters = _QUESTION.unpack(numbers)
-        try:
+        answer = TOO_MUCH
+        with contextlib.suppress(MemoryError):
             answer = _answer(questions.read(size), chat, template, max_model_len, characters)
-        except MemoryError:
-            message = "the body takes more memory than one request may; send fewer or shorter values"
-            answer = pickle.dumps(BadRequestError(message))
         answers.write(_ANSWER.pack(len(answer)))
         answers.write(answer)
         answers.flush()
