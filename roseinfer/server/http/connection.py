@@ -163,6 +163,7 @@ class Connection(asyncio.Protocol):
         self._connections.closed(self)
         if self._task is not None:
             self._task.cancel()
+            self._task = None  # its exception refers to this object, and to the request
         if self._producer is not None:
             self._producer.close()
             self._producer = None

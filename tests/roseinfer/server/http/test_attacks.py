@@ -188,6 +188,21 @@ def test_what_is_made_of_a_body_has_a_bound(single: Any) -> None:
     assert single.complete([1], max_tokens=1, user="a" * MIB).status == 200
 
 
+def test_bodies_that_wait_to_be_read_leave_with_their_clients(single: Any) -> None:
+    body = b'{"prompt": [' + b"[]," * (10 * MIB) + b"[]]}"
+    request = POST + b"content-length: %d\r\n\r\n" % len(body) + body
+    before = rss(single)
+    clients = [connect(single) for _ in range(6)]
+    for client in clients:
+        client.sendall(request)
+    for client in clients:
+        client.close()
+    end = time.monotonic() + 20
+    while rss(single) - before > 64 * MIB and time.monotonic() < end:
+        time.sleep(0.05)
+    assert rss(single) - before < 64 * MIB
+
+
 def test_a_large_body_is_answered_like_a_small_one(single: Any) -> None:
     """Also when the process that reads them has been killed before."""
     small = single.complete([1, 2, 3], max_tokens=4, ignore_eos=True).json
