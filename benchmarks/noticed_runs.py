@@ -10,6 +10,7 @@ report, summary.md, results.csv (its kind) and JSON. Ends with code 1 where one 
 from __future__ import annotations
 
 import argparse
+import csv
 import html
 import os
 import re
@@ -80,13 +81,13 @@ def measure(options: list[str], out: Path, *, disturb: bool) -> tuple[Path, str]
 def places(run: Path, terminal: str, kind: str, text: str) -> dict[str, bool]:
     """Where a notice is."""
     page = html.unescape(re.sub(r"<[^>]+>", "", (run / "report.html").read_text()))
-    rows = (run / "results.csv").read_text().splitlines()[1:]
+    rows = csv.DictReader((run / "results.csv").read_text().splitlines())
     return {
         "terminal": text in terminal,
         "report": text in page or _begun(text) in page,
         "summary.md": text in (markdown := (run / "summary.md").read_text().replace("\\", ""))
         or _begun(text) in markdown,
-        "CSV": any(kind in row.rpartition(",")[2].split() for row in rows),
+        "CSV": any(kind in row["notices"].split() for row in rows),
         "JSON": text in (run / "online_results.json").read_text(),
     }
 
