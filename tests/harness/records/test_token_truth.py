@@ -96,3 +96,11 @@ def test_a_token_that_begins_the_sequence_may_be_counted() -> None:
 def test_a_claim_of_more_tokens_than_text_needs_a_tokenizer_to_be_found() -> None:
     record = answer(tokens=17, usage_off_by=16, token_ids=False)
     assert (record.error, record.token_source) == (None, "inferred")
+
+
+def test_text_that_a_tokenizer_splits_more_finely_as_a_whole_is_believed() -> None:
+    def tokens_of(text: str) -> int:
+        return len(text.split()) ** 2
+
+    assert answer(token_ids=False, tokens_of=tokens_of).error is None
+    assert answer(token_ids=False, tokens_per_chunk=4, usage_off_by=-16, tokens_of=tokens_of).error
