@@ -1,11 +1,12 @@
 """Measures one running server with four harnesses, one after the other, at the same load.
 
     BENCH_PEERS=FOLDER python -m benchmarks.cross_check --base-url URL --model NAME --tokenizer FOLDER \\
-        [--endpoint chat] [--concurrency 1,4] [--n 24] [--rounds 3] [--tools rosebench,vllm,guidellm,aiperf]
+        [--endpoint chat] [--concurrency 1,4] [--rate 2] [--n 24] [--rounds 3] [--tools rosebench,vllm,…]
 
-FOLDER holds a virtual environment for each of the other harnesses: vllm/, guidellm/, aiperf/. Prints TTFT and
-TPOT p50 of each as a Markdown table, medians over rounds, with the means of vLLM's own histograms meanwhile
-where the server has them. What each was sent and what it printed stays in --out.
+FOLDER holds a virtual environment for each of the other harnesses: vllm/, guidellm/, aiperf/. --rate is
+requests a second at Poisson times, which each harness draws for itself. Prints TTFT and TPOT p50 of each as a
+Markdown table, medians over rounds, with the means of vLLM's own histograms meanwhile where the server has
+them. What each printed stays in --out.
 """
 
 from __future__ import annotations
@@ -24,13 +25,32 @@ from typing import Any
 from harness.engines.prometheus import histograms, mean_between, read_samples
 from harness.engines.running.address import Address
 
-INPUT, OUTPUT = 128, 48
+INPUT, OUTPUT = 128, 32
 ENGINE = {
     "ttft": "vllm:time_to_first_token_seconds",
     "tpot": "vllm:request_time_per_output_token_seconds",
 }
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 LIMIT_S = 300
+
+
+@dataclass(frozen=True)
+class Load:
+    """A closed loop with so many requests in flight, or so many a second at Poisson times."""
+
+    value: float
+    open_loop: bool
+
+    @property
+    def warmup(self) -> int:
+        return 1 if self.open_loop else int(self.value)
+
+    def __str__(self) -> str:
+        return f"{self.value:g} a second" if self.open_loop else f"{self.value:g} in flight"
+
+    def options(self, closed: str, rate: str) -> tuple[str, str]:
+        """Of a harness that has an option for each."""
+        return (rate if self.open_loop else closed, f"{self.value:g}")
 
 
 @dataclass(frozen=True)
@@ -42,7 +62,7 @@ class Asked:
     tokenizer: Path
     chat: bool
     template: int
-    concurrency: int
+    load: Load
     n: int
     peers: Path
 
@@ -59,9 +79,10 @@ class Found:
 def rosebench(asked: Asked, out: Path) -> Found:
     arguments = [
         *("--base-url", asked.url, "--served-model", asked.model, "--tokenizer", str(asked.tokenizer)),
-        *("--endpoint", "chat" if asked.chat else "completions", "--concurrency", str(asked.concurrency)),
+        *("--endpoint", "chat" if asked.chat else "completions"),
+        *asked.load.options("--concurrency", "--request-rate"),
         *("--n", str(asked.n), "--input-len", str(INPUT), "--output-len", str(OUTPUT)),
-        *("--no-calibrate", "--no-check-answers", "--warmup", str(asked.concurrency), "--quiet", "--json"),
+        *("--no-calibrate", "--no-check-answers", "--warmup", str(asked.load.warmup), "--quiet", "--json"),
     ]
     done = _run([sys.executable, "-m", "harness.cli.app", "online", *arguments, "--out", str(out)], out, {})
     [pooled] = [summary for summary in json.loads(done)["summaries"] if summary["repeat"] is None]
@@ -78,8 +99,9 @@ def vllm(asked: Asked, out: Path) -> Found:
         *("--base-url", asked.url, "--endpoint", _path(asked), "--model", asked.model),
         *("--tokenizer", str(asked.tokenizer), "--dataset-name", "random"),
         *("--random-input-len", str(_prompt(asked)), "--random-output-len", str(OUTPUT)),
-        *("--num-prompts", str(asked.n), "--num-warmups", str(asked.concurrency)),
-        *("--max-concurrency", str(asked.concurrency), "--ignore-eos", "--temperature", "0"),
+        *("--num-prompts", str(asked.n), "--num-warmups", str(asked.load.warmup)),
+        *asked.load.options("--max-concurrency", "--request-rate"),
+        *("--ignore-eos", "--temperature", "0"),
         *("--save-result", "--result-filename", str(out / "result.json")),
     ]
     _run(command, out, OFFLINE)
@@ -90,10 +112,11 @@ def vllm(asked: Asked, out: Path) -> Found:
 
 def guidellm(asked: Asked, out: Path) -> Found:
     backend = f"kind=openai_http,target={asked.url},model={asked.model},request_format={_path(asked)}"
+    profile = "kind=poisson,rate" if asked.load.open_loop else "kind=concurrent,streams"
     command = [
         *(str(asked.peers / "guidellm" / "bin" / "guidellm"), "run", "--backend", backend),
         *("--tokenizer", f"kind=hf_auto,model={asked.tokenizer}"),
-        *("--profile", f"kind=concurrent,streams={asked.concurrency}"),
+        *("--profile", f"{profile}={asked.load.value:g}"),
         *("--constraint", f"kind=max_requests,count={asked.n}"),
         *("--data", f"kind=synthetic_text,prompt_tokens={_prompt(asked)},output_tokens={OUTPUT}"),
         *("--disable-progress", "--output", f"kind=json,path={out / 'result.json'}"),
@@ -115,8 +138,9 @@ def aiperf(asked: Asked, out: Path) -> Found:
         *("--synthetic-input-tokens-mean", str(_prompt(asked)), "--synthetic-input-tokens-stddev", "0"),
         *("--output-tokens-mean", str(OUTPUT), "--output-tokens-stddev", "0"),
         *("--extra-inputs", "ignore_eos:true", "--extra-inputs", f"min_tokens:{OUTPUT}"),
-        *("--concurrency", str(asked.concurrency), "--request-count", str(asked.n)),
-        *("--warmup-request-count", str(asked.concurrency), "--random-seed", "1", "--ui", "none"),
+        *asked.load.options("--concurrency", "--request-rate"),
+        *("--request-count", str(asked.n)),
+        *("--warmup-request-count", str(asked.load.warmup), "--random-seed", "1", "--ui", "none"),
         *("--artifact-dir", str(out)),
     ]
     _run(command, out, {"DO_NOT_TRACK": "1"})
@@ -136,24 +160,29 @@ def main() -> int:
     parser.add_argument("--tokenizer", type=Path, required=True, help="the model's folder")
     parser.add_argument("--endpoint", choices=["completions", "chat"], default="completions")
     parser.add_argument("--template", type=int, default=30, help="tokens that a chat adds: SmolLM2's 30")
-    parser.add_argument("--concurrency", default="1,4")
+    parser.add_argument("--concurrency", default="1,4", help="requests in flight; empty: none")
+    parser.add_argument("--rate", type=float, help="requests a second at Poisson times, after the others")
     parser.add_argument("--n", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--out", type=Path, default=Path("outputs/cross_check"))
     options = parser.parse_args()
     peers, target = Path(os.environ["BENCH_PEERS"]), Address(options.base_url).target()
-    heads = ("in flight", "harness", "TTFT p50", "TPOT p50", "engine's mean TTFT, TPOT", "prompt")
+    loads = [Load(int(value), False) for value in options.concurrency.split(",") if value]
+    if options.rate is not None:
+        loads.append(Load(options.rate, True))
+    heads = ("load", "harness", "TTFT p50", "TPOT p50", "engine's mean TTFT, TPOT", "prompt")
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
-    for concurrency in map(int, options.concurrency.split(",")):
+    for load in loads:
         asked = Asked(
             options.base_url, options.model, options.tokenizer.resolve(), options.endpoint == "chat",
-            options.template, concurrency, options.n, peers,
+            options.template, load, options.n, peers,
         )  # fmt: skip
         found: dict[str, list[tuple[Found, Mapping[str, float]]]] = {}
         for round_number in range(options.rounds):
             for tool in options.tools.split(","):
-                out = (options.out / f"{options.endpoint}-{concurrency}-{round_number}-{tool}").resolve()
+                name = f"{options.endpoint} {load} {round_number} {tool}".replace(" ", "-")
+                out = (options.out / name).resolve()
                 out.mkdir(parents=True, exist_ok=True)
                 before = histograms(read_samples(target), ENGINE)
                 measured = TOOLS[tool](asked, out)
@@ -167,7 +196,7 @@ def main() -> int:
             )
             engine = [median(means[name] for _, means in rounds if name in means) for name in rounds[0][1]]
             said = ", ".join(f"{mean:.1f}" for mean in engine) or "unknown"
-            print(f"| {concurrency} | {tool} | {ttft:.1f} | {tpot:.2f} | {said} | {prompt:.0f} |", flush=True)
+            print(f"| {load} | {tool} | {ttft:.1f} | {tpot:.2f} | {said} | {prompt:.0f} |", flush=True)
     return 0
 
 
