@@ -10,7 +10,7 @@ import asyncio
 import gc
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
@@ -49,14 +49,16 @@ class Exchange:
     def answer_with(self, producer: Producer) -> None:
         self._producer = producer
 
-    def begin_stream(self) -> Callable[[bytes], None]:
+    def begin_stream(self, event: bytes) -> Callable[[bytes], None]:
+        self._write(event)
         return self._write
 
     def _write(self, data: bytes) -> None:
         self._pieces.append(data)
         self._ready.set()
 
-    def end_stream(self) -> None:
+    def end_stream(self, *events: bytes) -> None:
+        self._pieces += events
         self._ended = True
         self._ready.set()
 
@@ -110,7 +112,8 @@ class Routes:
         try:
             if error := self._app.admit(request):
                 raise error
-            response = await self._app.handle(request, exchange)  # type: ignore[arg-type]
+            answer = self._app.handle(request, exchange)  # type: ignore[arg-type]
+            response = await answer if isinstance(answer, Coroutine) else answer
         except HttpError as error:
             response = error_response(error)
         return exchange if response is None else response

@@ -15,15 +15,15 @@ T = TypeVar("T")
 
 
 class FrontEndChannel(asyncio.Protocol, Generic[T]):
-    """`on_message` is called for each message, `on_close` once."""
+    """`on_messages` is called with the messages that have come together, `on_close` once."""
 
     def __init__(
-        self, incoming: type[T], on_message: Callable[[T], None], on_close: Callable[[], None]
+        self, incoming: type[T], on_messages: Callable[[list[T]], None], on_close: Callable[[], None]
     ) -> None:
         self._reader = FrameReader()
         self._decode = msgspec.msgpack.Decoder(incoming).decode
         self._encode = msgspec.msgpack.Encoder().encode
-        self._on_message, self._on_close = on_message, on_close
+        self._on_messages, self._on_close = on_messages, on_close
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not registered as subclasses of asyncio's.
@@ -32,8 +32,7 @@ class FrontEndChannel(asyncio.Protocol, Generic[T]):
     def data_received(self, data: bytes) -> None:
         with span("roseinfer.ipc.recv"):
             messages = [self._decode(payload) for payload in self._reader.feed(data)]
-        for message in messages:
-            self._on_message(message)
+        self._on_messages(messages)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._on_close()

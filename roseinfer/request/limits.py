@@ -23,6 +23,8 @@ class Limits(msgspec.Struct, frozen=True):
 
     def check_ids(self, params: SamplingParams) -> None:
         """Raise RequestError where `params` name tokens that are not in the vocabulary."""
+        if not (params.logit_bias or params.stop_token_ids):
+            return
         named = {
             "logit_bias": [token for token, _ in params.logit_bias],
             "stop_token_ids": params.stop_token_ids,
@@ -46,5 +48,5 @@ class Limits(msgspec.Struct, frozen=True):
             )
         if total > self.kv_tokens:
             raise RequestError(f"{total} tokens do not fit the KV cache of {self.kv_tokens} tokens", "prompt")
-        if int(prompt.min()) < 0 or int(prompt.max()) >= self.vocab_size:
+        if prompt.view(np.uint32).max() >= self.vocab_size:  # a negative one is large
             raise RequestError(f"token ids must be from 0 to {self.vocab_size - 1}", "prompt")

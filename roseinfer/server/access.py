@@ -8,6 +8,7 @@ import ipaddress
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from roseinfer.config import ConfigError
@@ -33,6 +34,7 @@ class Access:
         self._hosts = {host.lower().rstrip(".") for host in hosts}
         self._any_host = bool(keys) and not hosts
         self._salt = salt
+        self._number_at = lru_cache(1024)(lambda peer: _number(_network(peer), salt))
 
     def check_key(self, request: HttpRequest) -> HttpError | None:
         """Why the request may not be answered. Takes the same time for every wrong key."""
@@ -46,8 +48,7 @@ class Access:
     def client(self, request: HttpRequest, peer: str) -> int:
         """A number for who asks, from 0 to 2**63 - 1: whose key it is where there are several, else the
         address `peer`, of IPv6 its network of 64 bits, which one client has as a whole."""
-        who = _key(request) if len(self._digests) > 1 else _network(peer)
-        return int.from_bytes(hashlib.blake2b(who, digest_size=8, key=self._salt).digest(), "little") >> 1
+        return _number(_key(request), self._salt) if len(self._digests) > 1 else self._number_at(peer)
 
     def check_host(self, request: HttpRequest) -> HttpError | None:
         """Why a request to this name is not answered: pages of other sites could read the answers if their
@@ -96,6 +97,10 @@ def _key(request: HttpRequest) -> bytes:
     """The bearer token; empty without one."""
     scheme, _, key = request.headers.get(b"authorization", b"").partition(b" ")
     return key.strip() if scheme.lower() == b"bearer" else b""
+
+
+def _number(who: bytes, salt: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(who, digest_size=8, key=salt).digest(), "little") >> 1
 
 
 def _network(address: str) -> bytes:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from roseinfer import __version__
 from roseinfer.ipc.messages import CheckBlocks, StartProfile, StopProfile
 from roseinfer.server.access import Access
-from roseinfer.server.http.connection import Connection
+from roseinfer.server.http.connection import Answer, Connection
 from roseinfer.server.http.errors import BadRequestError, HttpError
 from roseinfer.server.http.parser import HttpRequest
 from roseinfer.server.http.response import Response
@@ -32,7 +33,7 @@ from roseinfer.server.openai.requests import (
     ProfileRequest,
     parse,
 )
-from roseinfer.server.openai.responses import ChatFormat, CompletionFormat, Format
+from roseinfer.server.openai.responses import ChatFormat, CompletionFormat
 from roseinfer.server.openai.stream import StreamedCompletion
 from roseinfer.server.queue_limits import QueueLimits
 from roseinfer.tokenizer.tokenizer import Tokenizer
@@ -41,7 +42,7 @@ from roseinfer.tracing.spans import span
 #: Routes that need no key: of liveness, then of readiness.
 OPEN = ("/health", "/live", "/livez", "/ready", "/readyz")
 
-Route = Callable[[HttpRequest, Connection], Awaitable[Response | None]]
+Route = Callable[[HttpRequest, Connection], Answer]
 
 
 class App:
@@ -104,9 +105,9 @@ class App:
             return HttpError(415, "the content-type must be application/json")
         return None
 
-    async def handle(self, request: HttpRequest, connection: Connection) -> Response | None:
+    def handle(self, request: HttpRequest, connection: Connection) -> Answer:
         """The response to an admitted request; None when it comes as tokens do. Raises HttpError."""
-        return await self._routes[request.path][1](request, connection)
+        return self._routes[request.path][1](request, connection)
 
     async def _live(self, request: HttpRequest, connection: Connection) -> Response:
         """Whether the engine lives, and does its work where it has any."""
@@ -196,59 +197,86 @@ class App:
             raise BadRequestError(done.error)
         return Response(200)
 
-    async def _completions(self, request: HttpRequest, connection: Connection) -> None:
+    def _completions(self, request: HttpRequest, connection: Connection) -> Answer:
         """Continue texts or token ids."""
-        body, generation = await self._read(request, chat=False)
-        format = CompletionFormat(self._backend.model)
-        await self._generate(body, generation, format, request, connection)
+        return self._answer(request, connection, chat=False)
 
-    async def _chat(self, request: HttpRequest, connection: Connection) -> None:
+    def _chat(self, request: HttpRequest, connection: Connection) -> Answer:
         """The next message of a conversation."""
-        body, generation = await self._read(request, chat=True)
-        await self._generate(body, generation, ChatFormat(self._backend.model), request, connection)
+        return self._answer(request, connection, chat=True)
 
-    async def _read(self, request: HttpRequest, *, chat: bool) -> tuple[GenerationRequest, Generation]:
-        most, name = self._backend.engine.info.limits.max_model_len, self._backend.model
+    def _answer(self, request: HttpRequest, connection: Connection, *, chat: bool) -> Answer:
+        """Token ids in a body that is not large reach the engine at once."""
         if len(request.body) > LARGE:
-            body, generation = await self._large_bodies.read(request, chat, most)
-        else:
-            body, generation = read(request.take_body(), chat, self._backend.chat_template, most)
-        if body.model not in (None, name):
-            message = f"the model {body.model!r:.100} does not exist; this is {name!r}"
-            raise HttpError(404, message, "model", "model_not_found")
-        return body, generation
+            return self._answer_large(request, connection, chat)
+        most = self._backend.engine.info.limits.max_model_len
+        asked = read(request.take_body(), chat, self._backend.chat_template, most)
+        return self._generate(*asked, request, connection, chat)
 
-    async def _generate(
+    async def _answer_large(self, request: HttpRequest, connection: Connection, chat: bool) -> None:
+        most = self._backend.engine.info.limits.max_model_len
+        asked = await self._large_bodies.read(request, chat, most)
+        tokenizing = self._generate(*asked, request, connection, chat)
+        if tokenizing is not None:
+            await tokenizing
+
+    def _generate(
         self,
         body: GenerationRequest,
         generation: Generation,
-        format: Format,
         request: HttpRequest,
         connection: Connection,
-    ) -> None:
-        engine, choices = self._backend.engine, generation.num_choices
+        chat: bool,
+    ) -> Coroutine[Any, Any, None] | None:
+        """Have it generated; texts are tokenized first, in what is returned."""
+        if body.model is not None and body.model != self._backend.model:
+            message = f"the model {body.model!r:.100} does not exist; this is {self._backend.model!r}"
+            raise HttpError(404, message, "model", "model_not_found")
         client = self._access.client(request, connection.peer)
-        self._check_inflight(choices)
-        prompts, tokenize = await self._tokenize(generation, client)
-        if generation.params.prompt_logprobs is not None and not engine.info.runner.prompt_logprobs:
-            raise BadRequestError("logprobs of prompts need a server with --no-cuda-graph", "echo")
-        generation = generation.fit(engine.info.limits, prompts)
-        self._queue.check(client, choices, generation.n * sum(map(len, prompts)))
-        if any(isinstance(prompt, str) for prompt in generation.prompts):
-            self._counters.observe("tokenize", np.array([tokenize]))
-        kind = StreamedCompletion if body.stream else Completion
-        kind(self._backend, connection, body, format, tokenize).start(generation, prompts, client)
-
-    async def _tokenize(self, generation: Generation, client: int) -> tuple[list[NDArray[np.int32]], float]:
-        """The prompts as token ids, and the seconds that it took; they count as in flight meanwhile."""
+        self._check_inflight(generation.num_choices)
         ids = [prompt for prompt in generation.prompts if not isinstance(prompt, str)]
-        if len(ids) == len(generation.prompts):
-            return ids, 0.0
+        if len(ids) < len(generation.prompts):
+            return self._tokenize(body, generation, connection, client, chat)
+        self._submit(body, generation, ids, 0.0, connection, client, chat)
+        return None
+
+    async def _tokenize(
+        self,
+        body: GenerationRequest,
+        generation: Generation,
+        connection: Connection,
+        client: int,
+        chat: bool,
+    ) -> None:
+        """The prompts to token ids; they count as in flight meanwhile."""
         choices, start = generation.num_choices, time.monotonic()
         self._queue.check(client, choices)
         with self._backend.engine.reserve(client, choices):
             prompts = [await self._token_ids(p, generation.special_tokens) for p in generation.prompts]
-        return prompts, time.monotonic() - start
+        tokenize = time.monotonic() - start
+        self._submit(body, generation, prompts, tokenize, connection, client, chat)
+        self._counters.observe("tokenize", np.array([tokenize]))
+
+    def _submit(
+        self,
+        body: GenerationRequest,
+        generation: Generation,
+        prompts: list[NDArray[np.int32]],
+        tokenize: float,
+        connection: Connection,
+        client: int,
+        chat: bool,
+    ) -> None:
+        """Ask the engine for every answer. `tokenize`: seconds until the prompts were token ids."""
+        engine = self._backend.engine
+        if generation.params.prompt_logprobs is not None and not engine.info.runner.prompt_logprobs:
+            raise BadRequestError("logprobs of prompts need a server with --no-cuda-graph", "echo")
+        generation = generation.fit(engine.info.limits, prompts)
+        self._queue.check(client, generation.num_choices, generation.n * sum(map(len, prompts)))
+        kind = StreamedCompletion if body.stream else Completion
+        form = ChatFormat if chat else CompletionFormat
+        completion = kind(self._backend, connection, body, form(self._backend.model), tokenize)
+        completion.start(generation, prompts, client)
 
     def _check_inflight(self, choices: int) -> None:
         limit = self._max_inflight

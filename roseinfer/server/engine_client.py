@@ -9,7 +9,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -79,7 +79,8 @@ class EngineClient:
     """Talks to the engine over one channel. Use `await start()` before anything else.
 
     `on_death` is called when a started engine ends without having been asked to. Answers end with an error
-    when it has given no sign of life for `patience` seconds.
+    when it has given no sign of life for `patience` seconds. Messages that have come together are worked off
+    within `joined`.
     """
 
     info: EngineInfo
@@ -91,7 +92,9 @@ class EngineClient:
         counters: Counters,
         on_death: Callable[[], None],
         patience: float = 120.0,
+        joined: AbstractContextManager[None] | None = None,
     ) -> None:
+        self._joined = joined or nullcontext()
         self._socket, self._patience, self._heard = sock, patience, time.monotonic()
         self._load = Load(0, 0, 0.0, 0, 0, 0)  # the last that is known
         self._counters, self._observer, self._on_death = counters, Observer(counters), on_death
@@ -107,7 +110,7 @@ class EngineClient:
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[Ready | Failed | None] = loop.create_future()
         _, self._channel = await loop.create_unix_connection(
-            lambda: FrontEndChannel[FromEngine](FromEngine, self._on_message, self._on_close),  # type: ignore[arg-type]
+            lambda: FrontEndChannel[FromEngine](FromEngine, self._on_messages, self._on_close),  # type: ignore[arg-type]
             sock=self._socket,
         )
         answer = await self._ready
@@ -225,6 +228,14 @@ class EngineClient:
             self._observer.discarded(id)
             if self.alive:
                 self._channel.send(Discard(id))
+
+    def _on_messages(self, messages: list[FromEngine]) -> None:
+        if len(messages) == 1:
+            self._on_message(messages[0])
+            return
+        with self._joined:
+            for message in messages:
+                self._on_message(message)
 
     def _on_message(self, message: FromEngine) -> None:
         self._heard = time.monotonic()

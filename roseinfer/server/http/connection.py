@@ -14,13 +14,15 @@ import sys
 import termios
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from types import CoroutineType
+from typing import Any, Protocol, cast
 
 from roseinfer.server.http import writer
 from roseinfer.server.http.budget import Account, Budget
 from roseinfer.server.http.errors import HttpError, InternalError
+from roseinfer.server.http.joined_writes import JoinedWrites
 from roseinfer.server.http.parser import SLICE, HttpRequest, RequestParser
 from roseinfer.server.http.response import Response
 from roseinfer.server.http.turns import BURST, Turns
@@ -58,13 +60,16 @@ class Producer(Protocol):
         """End the response with `error`."""
 
 
-Handler = Callable[[HttpRequest, "Connection"], Awaitable[Response | None]]
+#: The response; None where a Producer makes it; or what has yet to find out, in a task.
+Answer = Response | None | Coroutine[Any, Any, Response | None]
+Handler = Callable[[HttpRequest, "Connection"], Answer]
 
 
 @dataclass(eq=False)
 class Connections:
-    """All connections of one front end, and what they share. A handler gives a Response, or None when it has
-    left an `Producer` with the connection. `admit` says why a request is refused whose head has come."""
+    """All connections of one front end, and what they share. A handler gives a Response, None when it has
+    left a `Producer` with the connection, or a coroutine that gives either. `admit` says why a request is
+    refused whose head has come."""
 
     handler: Handler
     error_response: Callable[[HttpError], Response]
@@ -72,6 +77,7 @@ class Connections:
     admit: Callable[[HttpRequest], HttpError | None] = lambda request: None
     budget: Budget = field(default_factory=lambda: Budget(MAX_HELD_BYTES))
     turns: Turns = field(default_factory=Turns)
+    joined: JoinedWrites = field(default_factory=JoinedWrites)
     all: set[Connection] = field(default_factory=set)
     stopping: bool = False
     none_left: asyncio.Event = field(default_factory=asyncio.Event)
@@ -118,11 +124,12 @@ class Connection(asyncio.Protocol):
     """One client's connection. Requests on it are answered one after the other."""
 
     def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+        self._connections, self._joined = connections, connections.joined
         self._account = Account(connections.budget)
         self._parser = RequestParser(self._take, self._continue, connections.admit, self._account)
         self._waiting: deque[HttpRequest] = deque()  # of the slice that was parsed last
         self._rest = bytearray()  # what came after it
+        self._pieces: list[bytes] = []  # of a stream, until they are written together
         self._error: HttpError | None = None  # why nothing can be read on, once all before it is answered
         self._request: HttpRequest | None = None
         self._task: asyncio.Task[None] | None = None
@@ -142,8 +149,7 @@ class Connection(asyncio.Protocol):
     @property
     def peer(self) -> str:
         """The client's address; empty where there is none."""
-        name = self._transport.get_extra_info("peername")
-        return str(name[0]) if isinstance(name, tuple) else ""
+        return self._peer
 
     @property
     def received(self) -> float:
@@ -157,6 +163,8 @@ class Connection(asyncio.Protocol):
         # uvloop's transports are not registered as subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._write: Callable[[bytes], None] = self._transport.write
+        name = transport.get_extra_info("peername")
+        self._peer = str(name[0]) if isinstance(name, tuple) else ""
         self._connections.all.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -170,6 +178,7 @@ class Connection(asyncio.Protocol):
         self._parser.close()
         self._account.close()
         self._waiting.clear()
+        self._pieces.clear()
         self._rest, self._error, self._request, self._write = bytearray(), None, None, _write_nothing
 
     def data_received(self, data: bytes) -> None:
@@ -200,7 +209,7 @@ class Connection(asyncio.Protocol):
                 del self._rest[:SLICE]
                 self._account.hold(-len(data))
                 self._parse(data)
-            if time.monotonic() >= end:
+            if self._in_turn or time.monotonic() >= end:
                 break
         if not self._blocked and (self._waiting or self._rest):
             self._wait_for_turn()
@@ -281,6 +290,9 @@ class Connection(asyncio.Protocol):
             self._error = error.with_traceback(None)
             self._account.hold(-len(self._rest))
             self._rest.clear()
+        if self._waiting and self._request is None:
+            self._next()
+        elif self._error is not None:
             self._advance()
 
     def _keep(self, data: bytes) -> None:
@@ -308,34 +320,44 @@ class Connection(asyncio.Protocol):
     def _take(self, request: HttpRequest) -> None:
         self._waiting.append(request)
         self._continuing = False  # the body came without
-        if self._request is None:
-            self._next()
 
     def _continue(self) -> None:
         """The client asks whether to send a body (`expect: 100-continue`): it may when the answers before are
         written."""
-        self._continuing = self._request is not None
+        self._continuing = self._request is not None or bool(self._waiting)
         if not self._continuing:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _next(self) -> None:
-        self._request = self._waiting.popleft()
-        self._task = asyncio.get_running_loop().create_task(self._handle(self._request))
-
-    async def _handle(self, request: HttpRequest) -> None:
+        """Answer the next request: at once where that is possible, else in a task."""
+        self._request = request = self._waiting.popleft()
+        if request.refusal is not None:
+            self.respond(self._connections.error_response(request.refusal))
+            return
         try:
-            if request.refusal is not None:
-                response: Response | None = self._connections.error_response(request.refusal)
-            else:
-                response = await self._connections.handler(request, self)
-        except HttpError as error:
-            response = self._connections.error_response(error)
-        except Exception:
-            log.exception("%s %.200r (request %s)", request.method, request.path, request.id)
-            response = self._connections.error_response(InternalError())
+            answer = self._connections.handler(request, self)
+        except Exception as error:
+            answer = self._failed(request, error)
+        if isinstance(answer, CoroutineType):
+            self._task = asyncio.get_running_loop().create_task(self._finish(request, answer))
+        elif answer is not None:
+            self.respond(cast(Response, answer))
+
+    async def _finish(self, request: HttpRequest, answer: Coroutine[Any, Any, Response | None]) -> None:
+        try:
+            response = await answer
+        except Exception as error:
+            response = self._failed(request, error)
         self._task = None
         if response is not None:
             self.respond(response)
+
+    def _failed(self, request: HttpRequest, error: Exception) -> Response:
+        """The response to a request whose handler has raised."""
+        if isinstance(error, HttpError):
+            return self._connections.error_response(error)
+        log.error("%s %.200r (request %s)", request.method, request.path, request.id, exc_info=error)
+        return self._connections.error_response(InternalError())
 
     def _done(self) -> None:
         request, self._producer = self._request, None
@@ -384,25 +406,40 @@ class Connection(asyncio.Protocol):
                 self._task = None
             self.respond(self._connections.error_response(error))
 
-    def begin_stream(self) -> Callable[[bytes], None]:
-        """Start an event stream. Returns the function that writes a piece of it."""
+    def begin_stream(self, event: bytes) -> Callable[[bytes], None]:
+        """Start an event stream with its first event. Returns the function that writes the next."""
         request = self._request
         assert request is not None
         request.keep_alive &= request.chunked  # without chunks, the stream ends with the connection
         self._streaming = True
-        self._write(
-            writer.stream_head(keep_alive=request.keep_alive, chunked=request.chunked, request_id=request.id)
+        head = writer.stream_head(
+            keep_alive=request.keep_alive, chunked=request.chunked, request_id=request.id
         )
+        self._write(head + (writer.chunk(event) if request.chunked else event))  # one call of the kernel
         return self._write_chunk if request.chunked else self._write
 
     def _write_chunk(self, data: bytes) -> None:
-        self._write(b"%x\r\n%b\r\n" % (len(data), data))
+        piece = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._joined.active:
+            if not self._pieces:
+                self._joined.at_end(self._write_pieces)
+            self._pieces.append(piece)
+        else:
+            self._write(piece)
 
-    def end_stream(self) -> None:
-        """End the event stream; the connection can carry the next request."""
+    def _write_pieces(self) -> None:
+        if self._pieces:
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+            self._write(data)
+
+    def end_stream(self, *events: bytes) -> None:
+        """End the event stream with these events; the connection can carry the next request."""
         assert self._request is not None
         if self._request.chunked:
-            self._write(b"0\r\n\r\n")
+            events = (*self._pieces, *map(writer.chunk, events), writer.LAST_CHUNK)
+            self._pieces.clear()
+        self._write(b"".join(events))
         self._done()
 
     def check(self, now: float) -> None:

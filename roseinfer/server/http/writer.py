@@ -19,6 +19,8 @@ _REASONS = {
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 )
+#: What ends a chunked body.
+LAST_CHUNK = b"0\r\n\r\n"
 
 
 def whole(response: Response, *, keep_alive: bool, with_body: bool, request_id: str = "") -> bytes:
@@ -42,6 +44,11 @@ def stream_head(*, keep_alive: bool, chunked: bool, request_id: str) -> bytes:
     framing = b"transfer-encoding: chunked\r\n" if chunked else b""
     id = b"x-request-id: %b\r\n" % request_id.encode()
     return _STREAM_HEAD + _date() + id + close + framing + b"\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    """A piece of a chunked body (RFC 9112, 7.1)."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _date() -> bytes:

@@ -48,6 +48,9 @@ class Counters:
         self.salt = memory[size:]
         self._table = np.frombuffer(memory, count=front_ends * _WIDTH).reshape(front_ends, _WIDTH)
         self._own = self._table[own]
+        # The same for single numbers, which it reads and writes faster.
+        self._all = memoryview(memory)[:size].cast("d")
+        self._first = own * _WIDTH
         self._column = {name: _FIRST_COUNT + index for index, name in enumerate(COUNTS)}
         for index, name in enumerate(HISTOGRAMS):
             self._column[name] = _FIRST_HISTOGRAM + index * (_BUCKETS + 1)
@@ -63,12 +66,12 @@ class Counters:
     @property
     def inflight(self) -> int:
         """Answers in flight, in all front ends."""
-        return int(self._table[:, _INFLIGHT].sum())
+        return int(self._sum(_INFLIGHT))
 
     @property
     def silent(self) -> bool:
         """Whether a front end waits for the engine, which has given no sign of life for too long."""
-        return bool(self._table[:, _SILENT].any())
+        return self._sum(_SILENT) > 0
 
     def set_silent(self, silent: bool) -> None:
         self._own[_SILENT] = silent
@@ -76,9 +79,12 @@ class Counters:
     def waiting(self, client: int) -> tuple[tuple[float, float], tuple[float, float]]:
         """Answers without a first token, and the tokens of their prompts: of `client`, and of all clients."""
         place = _FIRST_CLIENT + 2 * (client % _PLACES)
-        answers, tokens = self._table[:, place : place + 2].sum(0).tolist()
-        all_answers, all_tokens = self._table[:, _WAITING : _WAITING_TOKENS + 1].sum(0).tolist()
-        return (answers, tokens), (all_answers, all_tokens)
+        own = self._sum(place), self._sum(place + 1)
+        return own, (self._sum(_WAITING), self._sum(_WAITING_TOKENS))
+
+    def _sum(self, column: int) -> float:
+        """Over all front ends."""
+        return sum(self._all[column::_WIDTH])
 
     def closed(self) -> list[int]:
         """Connections that each front end has had and closed."""
@@ -97,19 +103,19 @@ class Counters:
     def add_waiting(self, client: int, answers: int, tokens: int) -> None:
         """`answers` more of `client` wait, with prompts of `tokens` together; fewer where negative."""
         place = _FIRST_CLIENT + 2 * (client % _PLACES)
-        for first in (_WAITING, place):
-            self._own[first] += answers
-            self._own[first + 1] += tokens
+        for first in (self._first + _WAITING, self._first + place):
+            self._all[first] += answers
+            self._all[first + 1] += tokens
 
     def set_inflight(self, count: int) -> None:
-        self._own[_INFLIGHT] = count
+        self._all[self._first + _INFLIGHT] = count
 
     def count_closed(self) -> None:
         self._own[_CLOSED] += 1
 
     def add(self, name: str, amount: int) -> None:
         """Count `amount` more."""
-        self._own[self._column[name]] += amount
+        self._all[self._first + self._column[name]] += amount
 
     def observe(self, name: str, samples: NDArray[np.float64]) -> None:
         """Add samples (s) to a histogram."""

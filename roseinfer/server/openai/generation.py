@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import dataclass, replace
+import random
+from array import array
 from typing import Any
 
 import msgspec
@@ -32,8 +32,7 @@ MAX_PROMPT_LOGPROBS = 1 << 20
 DEFAULT_MAX_TOKENS = 16
 
 
-@dataclass(frozen=True)
-class Generation:
+class Generation(msgspec.Struct, frozen=True):
     """A valid request: what its choices are generated from, `n` for each prompt.
 
     `with_ids`: token ids are listed. `special_tokens`: texts get those that the tokenizer adds by itself.
@@ -57,6 +56,8 @@ class Generation:
 
     def params_of(self, index: int) -> SamplingParams:
         """Those of choice `index`, which has a seed of its own."""
+        if index == 0:
+            return self.params
         return msgspec.structs.replace(self.params, seed=(self.params.seed + index) % 2**64)
 
     def with_echo(self, *, only: bool) -> Generation:
@@ -64,7 +65,7 @@ class Generation:
         asked = self.params.logprobs
         logprobs = None if only else asked
         params = msgspec.structs.replace(self.params, prompt_logprobs=asked, logprobs=logprobs)
-        return replace(self, params=params, echo=True, only_echo=only)
+        return msgspec.structs.replace(self, params=params, echo=True, only_echo=only)
 
     def fit(self, limits: Limits, prompts: list[NDArray[np.int32]]) -> Generation:
         """With a final `max_tokens`. Raises BadRequestError where one of `prompts` does not fit."""
@@ -72,7 +73,7 @@ class Generation:
         try:
             if self.fills_context:
                 params = msgspec.structs.replace(self.params, max_tokens=max(limits.left(len(prompts[0])), 1))
-                generation = replace(self, params=params, fills_context=False)
+                generation = msgspec.structs.replace(self, params=params, fills_context=False)
             limits.check_ids(generation.params)
             generation._check_prompt_logprobs(sum(map(len, prompts)))
             for prompt in prompts:
@@ -163,7 +164,7 @@ def _generation(
             temperature=_or(request.temperature, 1.0),
             top_k=0 if request.top_k in (None, -1) else request.top_k,
             top_p=_or(request.top_p, 1.0),
-            seed=secrets.randbits(64) if request.seed is None else request.seed % 2**64,
+            seed=random.getrandbits(64) if request.seed is None else request.seed % 2**64,
             ignore_eos=bool(request.ignore_eos),
             logprobs=logprobs,
             stops=bool(stops),
@@ -219,9 +220,12 @@ def _prompts(prompt: str | list[Any], most: int) -> tuple[str | NDArray[np.int32
 def _token_ids(ids: list[Any], most: int) -> NDArray[np.int32]:
     if len(ids) > most:
         raise too_long(most)
-    if {*map(type, ids)} - {int} or (ids and not 0 <= min(ids) <= max(ids) < 2**31):
+    if {*map(type, ids)} - {int}:
         raise BadRequestError(PROMPT_KINDS, "prompt")
-    return np.array(ids, dtype=np.int32)
+    try:
+        return np.asarray(array("i", ids))  # faster than from the list
+    except OverflowError:
+        raise BadRequestError("token ids must be from 0 to 2147483647", "prompt") from None
 
 
 def too_long(most: int) -> BadRequestError:

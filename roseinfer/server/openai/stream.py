@@ -51,10 +51,12 @@ class StreamedCompletion(Completion):
         self._streamed.append(choice)
         return choice
 
-    def begin(self) -> Callable[[bytes], None]:
-        """What writes events; the first call sends the response's head."""
+    def send(self, event: bytes) -> Callable[[bytes], None]:
+        """Write `event`; the response's head leaves with the first. Returns what writes the next."""
         if self._write is None:
-            self._write = self._connection.begin_stream()
+            self._write = self._connection.begin_stream(event)
+        else:
+            self._write(event)
         return self._write
 
     def event(self, body: ChoiceBody, *, first: bool) -> bytes:
@@ -80,28 +82,31 @@ class StreamedCompletion(Completion):
             choice.flush()
 
     def _send_choice(self, choice: Choice, body: ChoiceBody, *, last: bool) -> None:
-        write = self.begin()
-        write(self.event(body, first=not self._streamed[choice.index].begun))
-        if last:
-            if self._options.include_usage:
-                write(_event(self._format.chunk([], self.usage())))
-            self._end()
+        event = self.event(body, first=not self._streamed[choice.index].begun)
+        if not last:
+            self.send(event)
+        elif self._options.include_usage:
+            self._end(event, _event(self._format.chunk([], self.usage())))
+        else:
+            self._end(event)
 
     def _send_error(self, error: HttpError) -> None:
         if self._write is None:
             self._connection.respond(error_response(error))
         else:
-            self._write(_event(error_body(error)))
-            self._end()
+            self._end(_event(error_body(error)))
 
     def _forget(self) -> None:
         super()._forget()
         self._streamed.clear()
 
-    def _end(self) -> None:
+    def _end(self, *events: bytes) -> None:
         self._forget()
-        self.begin()(_event(b"[DONE]"))
-        self._connection.end_stream()
+        if self._write is None:
+            first, *rest = events
+            self.send(first)
+            events = tuple(rest)
+        self._connection.end_stream(*events, _DONE)
 
 
 class StreamedChoice(Choice):
@@ -149,8 +154,7 @@ class StreamedChoice(Choice):
         """Send what is kept, and see whether tokens can be sent directly from now on."""
         if not self._texts:
             return
-        self._write = self._completion.begin()
-        self._write(self._completion.event(self.take(None), first=not self.begun))
+        self._write = self._completion.send(self._completion.event(self.take(None), first=not self.begun))
         self.begun = True
         self.direct = self._uniform and self._text.clean
         if self.direct and not self._template:
@@ -168,3 +172,6 @@ class StreamedChoice(Choice):
 
 def _event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
+
+
+_DONE = _event(b"[DONE]")

@@ -29,6 +29,7 @@ from roseinfer.server.engine_client import EngineClient
 from roseinfer.server.http.budget import Budget
 from roseinfer.server.http.connection import Connection, Connections
 from roseinfer.server.http.errors import EngineDeadError, HttpError
+from roseinfer.server.http.joined_writes import JoinedWrites
 from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.openai.backend import Backend
 from roseinfer.server.openai.errors import error_response
@@ -67,7 +68,8 @@ class FrontEnd:
         on_death: Callable[[], None],
     ) -> None:
         server = settings.server
-        self.engine = EngineClient(channel, index, counters, on_death, server.stall_seconds)
+        joined = JoinedWrites()
+        self.engine = EngineClient(channel, index, counters, on_death, server.stall_seconds, joined)
         self._grace = server.grace_seconds
         self.hurry = asyncio.Event()  # set: no answer gets more time
         tokenizer = load_tokenizer(settings.model)
@@ -93,6 +95,7 @@ class FrontEnd:
             counters.count_closed,
             app.admit,
             Budget(server.max_buffered_mib << 20),
+            joined=joined,
         )
         self._adopting: set[asyncio.Task[None]] = set()
 

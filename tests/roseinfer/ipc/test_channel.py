@@ -72,14 +72,14 @@ def test_both_ways_between_two_front_ends_and_the_engine() -> None:
 
         kinds: Any = FromEngine
 
-        def on_message(message: FromEngine) -> None:
-            received.append(message)
-            got[index] += 1
+        def on_messages(messages: list[FromEngine]) -> None:
+            received.extend(messages)
+            got[index] += len(messages)
             if got == [len(FROM_ENGINE)] * 2:
                 both_complete.set()
 
         _, channel = await asyncio.get_running_loop().create_unix_connection(
-            lambda: FrontEndChannel[Any](kinds, on_message, closed.set), sock=pairs[index][0]
+            lambda: FrontEndChannel[Any](kinds, on_messages, closed.set), sock=pairs[index][0]
         )
         for message in TO_ENGINE:
             channel.send(message)

@@ -39,7 +39,7 @@ class Endless(Producer):
         self.closed = False
         self.paused = asyncio.Event()
         connection.answer_with(self)
-        write = connection.begin_stream()
+        write = connection.begin_stream(b"a")
         while not self.paused.is_set():
             write(b"a" * 65536)
 

@@ -35,10 +35,12 @@ class Recorder:
         self.written: list[bytes] = []
         self.ended = False
 
-    def begin_stream(self) -> Callable[[bytes], None]:
+    def begin_stream(self, event: bytes) -> Callable[[bytes], None]:
+        self.written.append(event)
         return self.written.append
 
-    def end_stream(self) -> None:
+    def end_stream(self, *events: bytes) -> None:
+        self.written += events
         self.ended = True
 
     def answer_with(self, producer: object) -> None:
