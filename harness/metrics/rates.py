@@ -113,12 +113,14 @@ def meets(group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
 
 
 def _arrivals(group: Group, good: pd.DataFrame) -> tuple[pd.Series[float], npt.NDArray[np.int64]]:
-    """When each chunk of the successes came, in s, and the tokens it carried."""
+    """When each chunk of the successes came, in s, and the tokens it carried. Rounding in the sum of the gaps
+    puts no chunk after the last one."""
     gaps, first = group.gaps, good["t_first"].to_numpy(np.float64)
+    last = good["t_last"].to_numpy(np.float64)
     elapsed = np.cumsum(gaps.gap_ms)
     starts = np.flatnonzero(np.diff(gaps.request, prepend=-1))
     before = np.repeat(elapsed[starts] - gaps.gap_ms[starts], np.diff(starts, append=gaps.request.size))
-    later = first[gaps.request] + (elapsed - before) / MS
+    later = np.minimum(first[gaps.request] + (elapsed - before) / MS, last[gaps.request])
     in_first = good["completion_tokens"].to_numpy(np.int64) - np.bincount(
         gaps.request, gaps.tokens, len(good)
     ).astype(np.int64)

@@ -126,7 +126,7 @@ def test_nothing_listens(start_mock: Any, bench: Any, quick: list[str]) -> None:
     message, hint = done.err.splitlines()[-2:]
     assert message.startswith(f"bench: nothing could be measured: openai: no server answers at {where}")
     assert hint.startswith(
-        "  hint: start it, or check --base-url; then finish the run with `bench online --r"
+        "  hint: start it, check the address, or wait for it with --wait-ready 60; then finish the run with "
     )
     assert "Traceback" not in done.err
 

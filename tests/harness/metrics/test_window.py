@@ -97,6 +97,7 @@ def rows_of(drawn):
 
 
 @settings(max_examples=60)
+@example([(0.0, 1.0, 2.0, 2, False), (0.0, 1.0, 2.5, 2, False), (0.0, 1.0, 2.599579248610616, 2, False)])
 @given(streams)
 def test_a_window_around_everything_changes_nothing(drawn):
     tables = build(rows_of(drawn))

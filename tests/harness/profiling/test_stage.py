@@ -60,7 +60,8 @@ def run_for(tmp_path: Path) -> Callable[..., tuple[Path, OnlineResults]]:
             {
                 "engines": list(engines), "model": "random:gpt2-tiny", "device": "cpu", "dtype": "fp32",
                 "concurrency": 4, "n": 32, "input_len": 16, "output_len": 12, "max_model_len": 64,
-                "warmup": 4, "calibrate": False, "check_answers": False, "out": tmp_path / "runs",
+                "warmup": 4, "calibrate": False, "check_answers": False, "text_prompts": True,
+                "out": tmp_path / "runs",
             }
         )  # fmt: skip
         return run_online(settings, ["bench"], lambda event: None)
