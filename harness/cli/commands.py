@@ -16,6 +16,7 @@ from harness.cli.terminal import echo
 COMMANDS = {
     "online": "Measure each engine's server under load: a trace, or a fixed number of requests in flight.",
     "offline": "Measure the throughput of a fixed batch of prompts through each engine's in-process API.",
+    "search": "Find the highest load that each engine carries within limits.",
     "compare": "Compare two runs by their raw times, with intervals and verdicts.",
     "calibrate": "Measure the client against a server of known latency.",
     "report": "Render one or several runs into one self-contained HTML file.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.cli.progress import Display
 from harness.report.best import best_labels
+from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.noise import noise_tables
 from harness.report.tables.offline import offline_table
 from harness.report.tables.overview import overview_table
@@ -18,12 +19,15 @@ MOST_WARNINGS = 8
 def print_ending(run: Run, display: Display) -> None:
     """Print it to stderr; of an A/A run also the table of the noise that it was made for."""
     display.text("")
-    kept_up = keeping_up(run) if isinstance(run, OnlineRun) else ""
+    search = run.results.search if isinstance(run, OnlineRun) else None
+    kept_up = keeping_up(run) if isinstance(run, OnlineRun) and search is None else ""
     for sentence in filter(None, [*verdict(run), kept_up]):
         display.text(sentence)
     display.text("")
     if isinstance(run, OfflineRun):
         display.print_tables([offline_table(run.results.results)])
+    elif search is not None:
+        display.print_tables(capacity_tables(search))
     else:
         best = best_labels(run.pooled, run.results.comparisons)
         display.print_tables([overview_table(run.pooled, best)])

@@ -22,6 +22,7 @@ from harness.report.text.run_notices import MORE_ROUNDS
 from harness.runs.events import Event, Started
 from harness.runs.online import resume_online, run_online
 from harness.runs.reader import load_run
+from harness.schema.search import SearchPlan
 from harness.schema.settings import OnlineSettings
 
 EXAMPLES = (
@@ -42,6 +43,19 @@ def online(
     quiet: Quiet = False,
 ) -> None:
     """Measure each engine's server under load: a trace, or a fixed number of requests in flight."""
+    measure(settings, resume, open_report=open_report, as_json=as_json, quiet=quiet)
+
+
+def measure(
+    settings: OnlineSettings | None,
+    resume: Path | None,
+    search: SearchPlan | None = None,
+    *,
+    open_report: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run, or finish the run `resume`, show its progress, print where the report is."""
     folder: Path | None = None
     clear_process_list()
     with make_display(quiet) as display:
@@ -59,10 +73,10 @@ def online(
             if settings is not None:
                 if settings.preset_text is not None:
                     display.line(settings.preset_text)
-                for load in settings.loads:
+                for load in settings.loads if search is None else ():
                     if short := few_rounds(load, settings.requests(load)):
                         display.line(f"{short.text}. {MORE_ROUNDS}")
-                run, results = run_online(settings, command_line(), show)
+                run, results = run_online(settings, command_line(), show, search)
             else:
                 assert resume is not None
                 run, results = resume_online(resume, show)

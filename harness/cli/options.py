@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -32,7 +32,10 @@ _SHORTER = {
 
 
 def with_settings(
-    kind: type[CommonSettings], instead: str | None = None
+    kind: type[CommonSettings],
+    instead: str | None = None,
+    without: Collection[str] = (),
+    derive: Callable[[dict[str, Any]], dict[str, Any]] = lambda own: {},
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command `--config` and an option for each field of `kind`; its first argument is the settings.
 
@@ -41,17 +44,20 @@ def with_settings(
     Args:
         instead: An option of the command that replaces all settings. If it is given, the first argument is
             None, and any other setting is a UsageError.
+        without: Settings that are no options of the command.
+        derive: What the command's own options mean as settings.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-        options = [_config(), *_options(kind)]
+        options = [_config(), *(option for option in _options(kind) if option.name not in without)]
+        offered = {option.name for option in options}
 
         def run(config: Path | None, **values: Any) -> None:
-            texts = {name: values.pop(name) for name in list(values) if name in kind.model_fields}
+            texts = {name: values.pop(name) for name in list(values) if name in offered}
             given = {name: text for name, text in texts.items() if text is not None and text != []}
             if instead is None or values[instead] is None:
-                settings = build(kind, config, given)
+                settings = build(kind, config, given | derive(values))
                 for engine in settings.engines:
                     check_name(engine.name)
                 if "engines" not in settings.model_fields_set:

@@ -24,6 +24,7 @@ from harness.report.profile_section import ProfileSection, profile_section
 from harness.report.several import Change, overview
 from harness.report.tables.accuracy import accuracy_table
 from harness.report.tables.answers import answers_table
+from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.costs import costs_table
 from harness.report.tables.latency import first_table, headline_table, latency_split_table, shown_latencies
 from harness.report.tables.ledger import SideBySide, side_by_side, sources
@@ -141,20 +142,26 @@ class Chapter:
 
     @property
     def keeping_up(self) -> str:
-        return keeping_up(self.run) if isinstance(self.run, OnlineRun) and self.run.pooled else ""
+        if not isinstance(self.run, OnlineRun) or not self.run.pooled or self.searched:
+            return ""
+        return keeping_up(self.run)
 
     @property
     def first(self) -> Table:
         """The table of the first screen."""
         if isinstance(self.run, OfflineRun):
             return offline_table(self.run.results.results)
+        if self.searched:
+            return self.searched[0]
         if not self.run.pooled:
             return headline_table([], {})
         return first_table(self.run.pooled, shown_load(self.run), self.best_labels)
 
     @property
     def first_figures(self) -> list[Plot]:
-        """The chart and the distribution of the first screen: of TTFT, as far as there is any."""
+        """The chart and the distribution of TTFT on the first screen, or the cells of a search."""
+        if self.figures.capacity is not None:
+            return [self.figures.capacity]
         if not isinstance(self.run, OnlineRun) or not self.figures.ecdfs.get("ttft_ms"):
             return []
         with_requests = [summary.load for summary in self.run.pooled if summary.num_success]
@@ -233,6 +240,12 @@ class Chapter:
         """Of a run with several engines and repeats; that of an A/A run is in its noise."""
         assert isinstance(self.run, OnlineRun)
         return [] if self.run.meta.settings.aa else planning_tables(self.run.results.comparisons)
+
+    @property
+    def searched(self) -> list[Table]:
+        """Of a run of `bench search`."""
+        found = self.run.results.search if isinstance(self.run, OnlineRun) else None
+        return [] if found is None else capacity_tables(found)
 
     @property
     def throughput(self) -> Table:

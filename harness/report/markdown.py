@@ -6,6 +6,7 @@ from harness.report.best import best_labels
 from harness.report.figures.svg import plain
 from harness.report.tables.accuracy import accuracy_table
 from harness.report.tables.answers import answers_table
+from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.costs import costs_table
 from harness.report.tables.latency import headline_table, latency_split_table, shown_latencies
 from harness.report.tables.ledger import ledger_table
@@ -30,6 +31,8 @@ def summary(run: Run) -> str:
     parts += [f"> **{_text(notice.title)}** {_text(notice.detail)}\n" for notice in notices(run)]
     parts.append(_text(" ".join(verdict(run)), 2000) + "\n")
     if isinstance(run, OnlineRun):
+        if run.results.search is not None:
+            parts += [table(found) for found in capacity_tables(run.results.search)]
         best = best_labels(run.pooled, run.results.comparisons)
         parts.append(table(headline_table(run.pooled, best)))
         parts += [

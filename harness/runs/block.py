@@ -44,6 +44,7 @@ from harness.runs.schedule import Block, Cell
 from harness.schema.fairness import Fact
 from harness.schema.load import ClosedLoop
 from harness.schema.machine_load import MachineLoad
+from harness.schema.results import OnlineSummary
 from harness.schema.settings import RUNNING_SERVER
 from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
 from harness.workload import PlannedRequest
@@ -70,10 +71,19 @@ _HINTS = {
 }
 
 
-def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) -> None:
+def measure_block(
+    run: Run,
+    resolved: Resolved,
+    block: Block,
+    notify: Notify,
+    following: Callable[[Cell, OnlineSummary], Cell | None] = lambda cell, summary: None,
+) -> None:
     """Measure the cells of `block` that are not in the journal.
 
     What goes wrong is noted as a fault of every cell that is left, and the run can continue.
+
+    Args:
+        following: The cell that the same server measures after the block's last one; None: no more.
 
     Raises:
         CleanupError: The engine could not be ended. Nothing can be measured while it runs.
@@ -101,8 +111,10 @@ def measure_block(run: Run, resolved: Resolved, block: Block, notify: Notify) ->
                 checking = engine.encoder(replace(checked, token_ids=True))
                 ask_engine(run, resolved, engine_variant, server, checking, asked.ignore_eos)
             while left:
-                measuring.measure(left[0])
-                left.pop(0)
+                summary = measuring.measure(left[0])
+                cell = left.pop(0)
+                if not left and (more := following(cell, summary)):
+                    left.append(more)
             if checked is not None:
                 ask_engine(run, resolved, engine_variant, server, checking, asked.ignore_eos)
                 score_engine(run, resolved, engine_variant, server, engine.encoder(checked))
@@ -180,7 +192,7 @@ class _Measuring:
         mix = self.resolved.mix
         return requests if mix is None else mix.of(requests, cell.shape_seed)
 
-    def measure(self, cell: Cell) -> None:
+    def measure(self, cell: Cell) -> OnlineSummary:
         """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""
         settings = self.resolved.settings
         wanted_s = (settings.settle or 0.0) + settings.measured_s
@@ -209,6 +221,7 @@ class _Measuring:
             speculation=speculation(before, after),
             reported=mean_between(histograms(before, wanted), histograms(after, wanted)),
             machine=machine,
+            start=cell.start,
         )  # fmt: skip
         self.run.finish(entry)
         [summary, *_] = summarize(
@@ -218,6 +231,7 @@ class _Measuring:
             prefixes=prefix_hits(records.requests, {cell.index: prefix_cache} if prefix_cache else {}),
         )  # fmt: skip
         self.notify(CellDone(cell, summary))
+        return summary
 
     def _load(self, cell: Cell, requests: list[PlannedRequest]) -> tuple[Samples, LoadResult, MachineLoad]:
         """Send a cell's requests: what the server counted before, what came back, what the machine did."""

@@ -50,6 +50,9 @@ class JournalEntry(Strict):
         default_factory=dict, description="means by the engine's own histograms, by metric"
     )
     machine: MachineLoad | None = Field(None, description="what the machine did meanwhile")
+    start: int | None = Field(
+        None, description="of a search: which start of the engine's server measured it, from 0"
+    )
 
 
 def read_journal(path: Path) -> list[JournalEntry]:

@@ -20,13 +20,18 @@ from harness.runs.journal import read_journal
 from harness.runs.recompute import recompute
 from harness.runs.resolved import Resolved, make_engine_variants, resolve_online
 from harness.runs.run_state import Run
+from harness.runs.search import search_loads
+from harness.runs.search_state import search_results
 from harness.schema.load import ClosedLoop
 from harness.schema.results import OnlineResults
+from harness.schema.search import SearchPlan
 from harness.schema.settings import OnlineSettings
 from harness.schema.speculation import Speculation
 
 
-def run_online(settings: OnlineSettings, command: list[str], notify: Notify) -> tuple[Path, OnlineResults]:
+def run_online(
+    settings: OnlineSettings, command: list[str], notify: Notify, search: SearchPlan | None = None
+) -> tuple[Path, OnlineResults]:
     """Measure every cell that `settings` ask for. Returns the run's folder and its results.
 
     A server is started for each engine and repeat and answers its loads one after the other, with prompts of
@@ -35,6 +40,7 @@ def run_online(settings: OnlineSettings, command: list[str], notify: Notify) -> 
     Args:
         command: The command line, to be repeated.
         notify: Called with each event.
+        search: How the loads are chosen; None: they are those of the settings.
 
     Raises:
         UsageError: A setting cannot work; nothing was started.
@@ -45,6 +51,7 @@ def run_online(settings: OnlineSettings, command: list[str], notify: Notify) -> 
     info = online_info(
         resolved.settings, command, resolved.found, resolved.workload.record, resolved.calibration
     )
+    info.search = search
     with alone(folder):
         return folder, _go(Run.create(folder, info, resolved.missing), resolved, notify)
 
@@ -62,7 +69,7 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
     with alone(folder):
         run = Run.open(folder)
         cells = {cell.index for block in run.blocks() for cell in block.cells}
-        finished = cells == run.done and not unjudged(run)
+        finished = run.info.search is None and cells == run.done and not unjudged(run)
         resolved = None if finished else resolve_online(run.settings, notify)
         if resolved is not None:
             _unchanged(run, resolved)
@@ -89,13 +96,17 @@ def _unchanged(run: Run, resolved: Resolved) -> None:
 
 def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
     """Measure and judge what is left, write the results. `resolved` is None where nothing is left."""
-    blocks = run.blocks()
+    blocks, search = run.blocks(), run.info.search
     cells = sum(len(block.cells) for block in blocks)
+    if search is not None and resolved is not None:
+        cells = search.cells * len(resolved.engine_variants)
     notify(Started(run.folder, cells, len(run.done), run.info.trace))
     for skipped in run.skipped:
         if skipped.load is None:
             notify(EngineSkipped(skipped))
-    if resolved is not None:
+    if resolved is not None and search is not None:
+        search_loads(run, resolved, _results(run).summaries if run.done else [], notify)
+    elif resolved is not None:
         for block in blocks:
             measure_block(run, resolved, block, notify)
     if not run.done:
@@ -110,6 +121,13 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
 
 
 def _write_results(run: Run) -> OnlineResults:
+    results = _results(run)
+    assemble(run.folder, run.done)
+    write_json(run.folder / ONLINE_RESULTS, results)
+    return results
+
+
+def _results(run: Run) -> OnlineResults:
     """Everything in the results comes from the stored tables; engines are in the order of the settings."""
     records = read_records(run.folder, run.done)
     labels = [engine_variant.label for engine_variant in make_engine_variants(run.settings)]
@@ -145,6 +163,6 @@ def _write_results(run: Run) -> OnlineResults:
         machines=machines,
     )
     results = recompute(measured, groups)
-    assemble(run.folder, run.done)
-    write_json(run.folder / ONLINE_RESULTS, results)
+    if run.info.search is not None:
+        results.search = search_results(run.info.search, entries, results.summaries)
     return results

@@ -14,7 +14,7 @@ from harness.plain_text import visible
 from harness.runs.folder import JOURNAL, RUN, SKIPPED, read_info
 from harness.runs.journal import JournalEntry, append_journal, read_journal
 from harness.runs.resolved import make_engine_variants
-from harness.runs.schedule import Block, plan
+from harness.runs.schedule import Block, measured_blocks, plan
 from harness.schema.calibration import ClientCeiling, client_ceiling
 from harness.schema.fairness import Fact
 from harness.schema.load import Load
@@ -74,13 +74,18 @@ class Run:
         return client_ceiling(self.info)
 
     def blocks(self) -> list[Block]:
-        """Every block of the run, measured or not: the same whenever it is asked."""
+        """Every block of the run, measured or not: the same whenever it is asked.
+
+        A search has those that are measured: what comes next depends on them.
+        """
         missing = {fault.label for fault in self.skipped if fault.load is None}
         there = [
             engine_variant
             for engine_variant in make_engine_variants(self.settings)
             if engine_variant.label not in missing
         ]
+        if self.info.search is not None:
+            return measured_blocks(there, read_journal(self.folder / JOURNAL))
         return plan(self.settings, there)
 
     def launched(self, record: LaunchRecord) -> None:

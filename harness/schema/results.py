@@ -13,6 +13,7 @@ from harness.schema.fairness import AnswerChecks, Fact, Ledger, ReportedMean, So
 from harness.schema.load import Load
 from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import LATENCIES, METRICS
+from harness.schema.search import SearchPlan, SearchResults
 from harness.schema.settings import OfflineSettings, OnlineSettings
 from harness.schema.speculation import Speculation
 
@@ -243,6 +244,7 @@ class OnlineRunInfo(_RunInfo):
 
     kind: Literal["online"] = "online"
     settings: OnlineSettings
+    search: SearchPlan | None = Field(None, description="of `bench search`: how loads are chosen")
 
 
 class OfflineRunInfo(_RunInfo):
@@ -294,6 +296,7 @@ class OnlineResults(Strict):
         default_factory=list, description="one a cell whose engine reports it"
     )
     ledger: Ledger | None = None
+    search: SearchResults | None = Field(None, description="of `bench search`")
     answers: AnswerChecks | None = None
     accuracy: TaskScores | None = Field(None, description="null where the model has no trained weights")
     reported: dict[int, dict[str, ReportedMean]] = Field(

@@ -10,6 +10,7 @@ import matplotlib as mpl
 from harness.metrics.samples import Group, by_load, pool
 from harness.report.figures.bands import band, overview, percentile
 from harness.report.figures.bars import bars
+from harness.report.figures.capacity import capacity
 from harness.report.figures.distributions import ecdf
 from harness.report.figures.overtime import in_flight, lives, lives_end, timeline
 from harness.report.figures.style import MATPLOTLIB, Look, looks
@@ -32,6 +33,7 @@ class Figures:
     bands: dict[str, Plot] = field(default_factory=dict)
     percentiles: dict[tuple[str, int], Plot] = field(default_factory=dict)
     ecdfs: dict[str, list[Plot]] = field(default_factory=dict)
+    capacity: Plot | None = None
     tradeoffs: list[Plot] = field(default_factory=list)
     waterfalls: list[Plot] = field(default_factory=list)
     timelines: dict[Load, list[Plot]] = field(default_factory=dict)
@@ -40,7 +42,7 @@ class Figures:
 
     @property
     def every(self) -> list[Plot]:
-        first = [] if self.overview is None else [self.overview]
+        first = [plot for plot in (self.capacity, self.overview) if plot is not None]
         details = chain(
             *self.ecdfs.values(), self.tradeoffs, self.waterfalls, *self.timelines.values(), self.lives
         )
@@ -60,14 +62,16 @@ def online_figures(run: OnlineRun) -> Figures:
     styles = looks((summary.engine, summary.label) for summary in run.pooled)
     shown = {label: look for label, look in styles.items() if any(s.label == label for s in pooled)}
     groups = [group for group in run.groups if len(group.metrics)]
+    search = run.results.search
     with mpl.rc_context(MATPLOTLIB):
         return Figures(
+            capacity=None if search is None else capacity(search, styles),
             overview=overview(pooled, shown),
             bands={metric: band(pooled, shown, metric) for metric in shown_latencies(pooled)},
             percentiles={
                 (m, q): percentile(pooled, shown, m, q) for m in shown_latencies(pooled) for q in (90, 99)
             },
-            ecdfs=_ecdfs(groups, styles, pooled),
+            ecdfs={} if search else _ecdfs(groups, styles, pooled),
             tradeoffs=[
                 tradeoff(pooled, shown, metric)
                 for metric in latencies("headline")
@@ -77,8 +81,8 @@ def online_figures(run: OnlineRun) -> Figures:
                 waterfall(pooled, load)
                 for load in sorted({summary.load for summary, _ in with_waterfall(pooled)})
             ],
-            timelines=_timelines(groups, styles),
-            lives=_lives(groups, styles),
+            timelines={} if search else _timelines(groups, styles),
+            lives=[] if search else _lives(groups, styles),
         )
 
 

@@ -7,6 +7,7 @@ from itertools import takewhile
 
 from harness.metrics.percentiles import missing
 from harness.report.best import differs
+from harness.report.text.capacity import capacity_verdict
 from harness.report.text.load_words import where
 from harness.report.text.numbers import decimals, number, several
 from harness.report.text.provenance import assumed
@@ -58,6 +59,8 @@ def keeping_up(run: OnlineRun) -> str:
 
 
 def _online(run: OnlineRun) -> list[str]:
+    if run.results.search is not None:
+        return capacity_verdict(run.results.search)
     if not any(summary.valid for summary in run.pooled):
         return ["No engine has a valid result.", "The warnings say why."]
     load = shown_load(run)
@@ -185,7 +188,7 @@ def _offline(run: OfflineRun) -> list[str]:
 
 def why_none_is_best(run: OnlineRun) -> str:
     """Why no engine is marked as the best; empty where there is one engine."""
-    if len({summary.label for summary in run.pooled}) < 2:
+    if len({summary.label for summary in run.pooled}) < 2 or run.results.search is not None:
         return ""
     valid = [summary for summary in run.pooled if summary.valid]
     if not valid:

@@ -1,0 +1,99 @@
+"""`bench search`: the highest load within limits, for each engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from harness.cli.online import measure
+from harness.cli.options import with_settings
+from harness.cli.outcome import Json, Open, Quiet
+from harness.errors import UsageError
+from harness.metrics.percentiles import needed
+from harness.runs.search_state import parse_limits
+from harness.schema.search import SearchAxis, SearchPlan
+from harness.schema.settings import OnlineSettings
+
+#: What a search decides itself, or cannot do.
+_DECIDED = (
+    *("scales", "concurrency", "rounds", "request_rate", "ramp", "preset", "repeats", "slo", "aa"),
+    *("profile", "profile_only"),
+)
+
+EXAMPLES = (
+    "bench search --engines roseinfer,vllm --slo 'ttft_p99<=200ms,tpot_p99<=30ms' --by concurrency",
+    "bench search --base-url http://127.0.0.1:8000 --slo 'ttft_p99<=500ms' --first 4 --min-duration 30",
+)
+
+Slo = Annotated[
+    str | None, typer.Option(help="limits, all of which must hold", metavar="ttft_p99<=200ms,tpot_p99<=30ms")
+]
+By = Annotated[
+    SearchAxis, typer.Option(help="requests/s, requests in flight, or a trace's own rate times so much")
+]
+Lowest = Annotated[float | None, typer.Option(help="lightest load that may be tried", metavar="LOAD")]
+Highest = Annotated[float | None, typer.Option(help="heaviest load that may be tried", metavar="LOAD")]
+First = Annotated[float | None, typer.Option(help="load that is tried first", metavar="LOAD")]
+Cells = Annotated[int, typer.Option(min=3, help="cells of each engine at most")]
+PerStart = Annotated[
+    int, typer.Option("--cells-per-start", min=1, help="cells before an engine's server is started again")
+]
+Tolerance = Annotated[
+    float, typer.Option(min=0.01, help="an engine is done when its interval is narrower than this share")
+]
+Resume = Annotated[Path | None, typer.Option(help="finish this search, with its own settings", metavar="RUN")]
+
+
+def _plan(own: dict[str, Any]) -> SearchPlan:
+    """What the command's own options ask for.
+
+    Raises:
+        UsageError: There are no limits, or the bounds contradict each other.
+    """
+    if own["slo"] is None:
+        raise UsageError("a search needs limits", "give --slo 'ttft_p99<=200ms,tpot_p99<=30ms'")
+    parse_limits(own["slo"])
+    bounds = {name: own[name] for name in ("lowest", "highest", "first")}
+    rest = {"cells": own["cells"], "cells_per_start": own["per_start"], "tolerance": own["tolerance"]}
+    try:
+        return SearchPlan.make(own["by"], own["slo"], **bounds, **rest)
+    except ValidationError as error:
+        raise UsageError(
+            error.errors()[0]["msg"].removeprefix("Value error, "), "see bench search --help"
+        ) from None
+
+
+@with_settings(OnlineSettings, instead="resume", without=_DECIDED, derive=lambda own: _plan(own).settings())
+def search(
+    settings: OnlineSettings | None,
+    slo: Slo = None,
+    by: By = "rate",
+    lowest: Lowest = None,
+    highest: Highest = None,
+    first: First = None,
+    cells: Cells = 16,
+    per_start: PerStart = 4,
+    tolerance: Tolerance = 0.1,
+    resume: Resume = None,
+    open_report: Open = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find the highest load that each engine carries within limits."""
+    plan = None
+    if settings is not None:
+        plan = _plan(locals())
+        for term in parse_limits(plan.limits):
+            _supported(term.text, term.statistic, settings.n)
+    measure(settings, resume, plan, open_report=open_report, as_json=as_json, quiet=quiet)
+
+
+def _supported(limit: str, statistic: str, n: int) -> None:
+    """Raises UsageError where a cell has too few requests for a percentile."""
+    if statistic.startswith("p") and statistic[1:].isdigit() and n < (least := needed(int(statistic[1:]))):
+        raise UsageError(
+            f"{limit} needs at least {least} requests in each cell, and --n is {n}", f"give --n {least}"
+        )

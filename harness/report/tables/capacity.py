@@ -1,0 +1,59 @@
+"""What a search found, as tables."""
+
+from __future__ import annotations
+
+from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.capacity import interval, load_value
+from harness.report.text.numbers import plural
+from harness.schema.search import SearchResults
+
+
+def capacity_tables(search: SearchResults) -> list[Table]:
+    """What each engine carries and, of several engines, how much more."""
+    return [_found(search), *([_ratios(search)] if search.ratios else [])]
+
+
+def _found(search: SearchResults) -> Table:
+    """One row an engine: the highest load within the limits, and what it cost to find."""
+    columns = [
+        Column("engine", numeric=False),
+        *map(Column, (search.plan.unit, "95 % interval", "cells", "invalid", "starts")),
+        Column("why no more was measured", numeric=False),
+    ]
+    rows = [
+        [
+            Cell(found.label),
+            Cell(load_value(found.value), found.value),
+            Cell(interval(found), found.low),
+            Cell(str(len(found.trials)), len(found.trials)),
+            Cell(str(invalid := sum(trial.met is None for trial in found.trials)), invalid),
+            Cell(str(starts := len({trial.start for trial in found.trials})), starts),
+            Cell(found.ended),
+        ]
+        for found in search.engines
+    ]
+    plan = search.plan
+    notes = [
+        f"Limits: {plan.limits}. At the highest load a cell meets all of them every second time.",
+        f"Searched from {load_value(plan.lowest)} to {load_value(plan.highest)} {plan.unit}, "
+        f"at most {plural(plan.cells, 'cell')} an engine.",
+    ]
+    return Table("capacity", "Highest load within the limits", columns, rows, notes)
+
+
+def _ratios(search: SearchResults) -> Table:
+    """One row a pair of engines."""
+    columns = [Column("engine", numeric=False), Column("against", numeric=False)]
+    columns += [Column("times as much"), Column("95 % interval"), Column("", numeric=False)]
+    rows = [
+        [
+            Cell(ratio.a),
+            Cell(ratio.b),
+            Cell(f"{ratio.value:.2f}", ratio.value),
+            Cell(interval(ratio, 2), ratio.low),
+            Cell(ratio.verdict),
+        ]
+        for ratio in search.ratios
+    ]
+    notes = ["More or less: at 5 % for all pairs of the search together."]
+    return Table("capacity_ratios", "Highest loads against each other", columns, rows, notes)

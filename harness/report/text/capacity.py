@@ -1,0 +1,67 @@
+"""What a search found, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.report.text.numbers import DASH, decimals, number
+from harness.schema.search import CapacityFound, CapacityRatio, SearchResults, Verdict
+
+_OPPOSITE: dict[Verdict, Verdict] = {
+    "more": "less",
+    "less": "more",
+    "no difference shown": "no difference shown",
+}
+
+
+def load_value(value: float | None) -> str:
+    """A load with three digits; a dash where it is not known."""
+    return DASH if value is None else number(value, decimals([value]))
+
+
+def interval(found: CapacityFound | CapacityRatio, places: int | None = None) -> str:
+    """`3.1 to 4.2`; an end outside the loads that were allowed is left open."""
+    low, high = (
+        None if end is None else load_value(end) if places is None else f"{end:.{places}f}"
+        for end in (found.low, found.high)
+    )
+    if low is None and high is None:
+        return "not known"
+    if low is None or high is None:
+        return f"at most {high}" if low is None else f"at least {low}"
+    return f"{low} to {high}"
+
+
+def capacity_verdict(search: SearchResults) -> list[str]:
+    """How much the best engine carries, and how much more than each of the others."""
+    known = [found for found in search.engines if found.value is not None]
+    if not known:
+        return ["No engine has a cell that counts.", "The table says why."]
+    best, *others = sorted(known, key=lambda found: -(found.value or 0.0))
+    unit = search.plan.unit
+    first = f"Within {search.plan.limits}, {best.label} carries {load_value(best.value)} {unit}"
+    return [f"{first} (95 % interval {interval(best)}).", *_against(search, best, others)]
+
+
+def _against(search: SearchResults, best: CapacityFound, others: list[CapacityFound]) -> Iterator[str]:
+    ratios = {(ratio.a, ratio.b): ratio for ratio in search.ratios}
+    for other in others:
+        forward = ratios.get((best.label, other.label))
+        ratio = forward or _turned(ratios[other.label, best.label])
+        carries = f"{other.label} carries {load_value(other.value)}"
+        if ratio.verdict == "more":
+            yield f"{carries}: {best.label} carries {interval(ratio, 2)} times as much."
+        else:
+            yield f"{carries}: no difference is shown."
+
+
+def _turned(ratio: CapacityRatio) -> CapacityRatio:
+    """The same pair the other way round."""
+    return CapacityRatio(
+        a=ratio.b,
+        b=ratio.a,
+        value=1 / ratio.value,
+        low=None if ratio.high is None else 1 / ratio.high,
+        high=None if ratio.low is None else 1 / ratio.low,
+        verdict=_OPPOSITE[ratio.verdict],
+    )

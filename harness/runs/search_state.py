@@ -1,0 +1,164 @@
+"""One engine's search: its cells, what they say of its capacity, and what is measured next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+from harness.errors import UsageError
+from harness.metrics.capacity import CONFIDENCE, Bounds, Knowledge, Trial
+from harness.runs.journal import JournalEntry
+from harness.schema.gate_terms import ERROR_RATE, GateTerm, parse_gate
+from harness.schema.results import OnlineSummary
+from harness.schema.search import CapacityFound, CapacityRatio, SearchPlan, SearchResults, SearchTrial
+
+#: Cells that may be invalid before an engine's search ends: what makes them so is not the engine's load.
+MAX_INVALID = 3
+#: A cell in which more requests than this share fail does not meet the limits, whatever these are.
+MAX_FAILED = 0.01
+
+
+def parse_limits(text: str) -> list[GateTerm]:
+    """The limits of `--slo`, such as `ttft_p99<=200ms,tpot_p99<=30ms`.
+
+    Raises:
+        UsageError: One is no limit on a latency or a rate by itself.
+    """
+    terms = parse_gate(text)
+    for term in terms:
+        if term.relative:
+            hint = "write it like ttft_p99<=200ms"
+            raise UsageError(f"the limit {term.text!r} is relative to another run", hint)
+    return terms
+
+
+class EngineSearch:
+    """The search of the engine with that label."""
+
+    def __init__(self, plan: SearchPlan, label: str) -> None:
+        self.plan, self.label = plan, label
+        self.trials: list[SearchTrial] = []
+        self._terms = parse_limits(plan.limits)
+        self._known = Knowledge(Bounds(plan.lowest, plan.highest, whole=plan.by == "concurrency"), plan.first)
+
+    def take(self, summary: OnlineSummary, start: int) -> None:
+        """A cell was measured by that start of the engine's server."""
+        trial = self._judge(summary, start)
+        if not self.trials or self.trials[-1].start != start:
+            self._known.start()
+        self.trials.append(trial)
+        if trial.met is not None:
+            self._known.add(Trial(trial.value, trial.met))
+
+    @property
+    def counted(self) -> bool:
+        """Whether a cell says anything of the capacity."""
+        return bool(self._known.trials)
+
+    @property
+    def next_value(self) -> float:
+        """The load that is measured next."""
+        return self._known.next_load()
+
+    @property
+    def ended(self) -> str:
+        """Why no more is to be measured; empty while there is."""
+        plan, known = self.plan, self._known
+        if known.trials and known.known_within(plan.tolerance):
+            return f"known within {plan.tolerance:.0%}"
+        if known.exhausted and known.trials[-1].met:
+            return f"the limits are met at the heaviest load, {plan.highest:g} {plan.unit}"
+        if known.exhausted:
+            return f"the limits are not met at the lightest load, {plan.lowest:g} {plan.unit}"
+        if (invalid := sum(trial.met is None for trial in self.trials)) >= MAX_INVALID:
+            return f"{invalid} cells were invalid"
+        if len(self.trials) >= plan.cells:
+            return f"{plan.cells} cells were measured"
+        return ""
+
+    def found(self, engine: str, variant: str | None) -> CapacityFound:
+        """What is known now."""
+        ends = self._known.capacity() if self.counted else None
+        return CapacityFound(
+            engine=engine,
+            variant=variant,
+            label=self.label,
+            value=ends and ends.value,
+            low=ends and ends.low,
+            high=ends and ends.high,
+            trials=self.trials,
+            ended=self.ended or "its server could not be measured any further",
+        )
+
+    def against(self, other: EngineSearch, pairs: int) -> CapacityRatio:
+        """Its capacity as a multiple of the other's, judged as one of so many pairs."""
+        shown = self._known.times(other._known)
+        strict = self._known.times(other._known, 1 - (1 - CONFIDENCE) / pairs)
+        more = strict.low is not None and strict.low > 1
+        less = strict.high is not None and strict.high < 1
+        return CapacityRatio(
+            a=self.label,
+            b=other.label,
+            value=shown.value,
+            low=shown.low,
+            high=shown.high,
+            verdict="more" if more else "less" if less else "no difference shown",
+        )
+
+    def _judge(self, summary: OnlineSummary, start: int) -> SearchTrial:
+        """Whether a cell met every limit. One in which requests failed counts: it was too heavy."""
+        failed = summary.num_error / max(1, summary.num_requests)
+        measured = {term.text: _value(summary, term, failed) for term in self._terms}
+        held = all(_holds(term, measured[term.text]) for term in self._terms)
+        counts = summary.valid or summary.num_error > 0
+        return SearchTrial(
+            load=summary.load,
+            value=self.plan.value(summary.load),
+            repeat=summary.repeat or 0,
+            start=start,
+            met=(held and failed <= MAX_FAILED) if counts else None,
+            measured=measured,
+        )
+
+
+def _value(summary: OnlineSummary, term: GateTerm, failed: float) -> float | None:
+    if term.metric == ERROR_RATE:
+        return failed
+    return summary.value(term.metric, term.statistic) if summary.num_success else None
+
+
+def _holds(term: GateTerm, value: float | None) -> bool:
+    return value is not None and (value <= term.limit if term.at_most else value >= term.limit)
+
+
+def searches_of(
+    plan: SearchPlan,
+    labels: Sequence[str],
+    entries: Iterable[JournalEntry],
+    summaries: Iterable[OnlineSummary],
+) -> dict[str, EngineSearch]:
+    """The searches of these engines with all cells of the journal, by label.
+
+    Args:
+        summaries: Of each cell, by itself.
+    """
+    by_cell = {(s.label, s.load, s.repeat): s for s in summaries if s.repeat is not None}
+    searches = {label: EngineSearch(plan, label) for label in labels}
+    for entry in entries:
+        if entry.label in searches:
+            searches[entry.label].take(by_cell[entry.label, entry.load, entry.repeat], entry.start or 0)
+    return searches
+
+
+def search_results(
+    plan: SearchPlan, entries: Sequence[JournalEntry], summaries: Sequence[OnlineSummary]
+) -> SearchResults:
+    """What the cells of a search say, engines in the order of the summaries."""
+    refs = {summary.label: (summary.engine, summary.variant) for summary in summaries}
+    searches = searches_of(plan, list(refs), entries, summaries)
+    pairs = list(combinations((search for search in searches.values() if search.counted), 2))
+    return SearchResults(
+        plan=plan,
+        engines=[search.found(*refs[label]) for label, search in searches.items()],
+        ratios=[a.against(b, len(pairs)) for a, b in pairs],
+    )

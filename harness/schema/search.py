@@ -1,0 +1,148 @@
+"""What `bench search` is asked and finds: the highest load that each engine carries within limits."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from harness.schema.base import Strict
+from harness.schema.load import ClosedLoop, Load, TraceLoad
+
+Verdict = Literal["more", "less", "no difference shown"]
+SearchAxis = Literal["rate", "concurrency", "scale"]
+
+#: What a load's value is counted in, by the axis of the search.
+UNITS: dict[SearchAxis, str] = {
+    "rate": "requests/s",
+    "concurrency": "requests in flight",
+    "scale": "times the trace's own rate",
+}
+#: Requests for each one in flight.
+ROUNDS = 5
+#: Bounds and the first load where none are given.
+_USUAL: dict[SearchAxis, tuple[float, float, float]] = {
+    "rate": (0.1, 10_000.0, 1.0),
+    "concurrency": (1, 512, 4),
+    "scale": (0.05, 100.0, 1.0),
+}
+
+
+class SearchPlan(Strict):
+    """How loads are searched. A load's value grows from light to heavy; of a trace it is 1 / scale."""
+
+    by: SearchAxis
+    limits: str = Field(description="as given with --slo; all must hold")
+    lowest: float = Field(gt=0)
+    highest: float = Field(gt=0)
+    first: float = Field(gt=0, description="the load that is tried first")
+    cells: int = Field(16, ge=3, description="measured for each engine at most")
+    cells_per_start: int = Field(4, ge=1, description="measured before an engine's server is started again")
+    tolerance: float = Field(
+        0.1, gt=0, description="an engine's search ends when its interval is narrower than this share"
+    )
+
+    @classmethod
+    def make(
+        cls,
+        by: SearchAxis,
+        limits: str,
+        lowest: float | None = None,
+        highest: float | None = None,
+        first: float | None = None,
+        **more: float,
+    ) -> Self:
+        """With the usual bounds where none are given."""
+        usual = _USUAL[by]
+        lowest, highest = lowest or usual[0], highest or usual[1]
+        first = first or min(max(usual[2], lowest), highest)
+        given = {"by": by, "limits": limits, "lowest": lowest, "highest": highest, "first": first}
+        return cls.model_validate(given | more)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.lowest < self.highest:
+            raise ValueError(f"--lowest {self.lowest:g} is not below --highest {self.highest:g}")
+        if not self.lowest <= self.first <= self.highest:
+            raise ValueError(f"--first {self.first:g} is not between {self.lowest:g} and {self.highest:g}")
+        return self
+
+    @property
+    def unit(self) -> str:
+        return UNITS[self.by]
+
+    @property
+    def ends(self) -> list[float]:
+        """The lightest load, the first that is tried, the heaviest; each once."""
+        return sorted({self.lowest, self.first, self.highest})
+
+    def settings(self) -> dict[str, object]:
+        """The settings of a run's loads that the search stands for."""
+        match self.by:
+            case "scale":
+                return {"scales": [1 / value for value in self.ends]}
+            case "concurrency":
+                return {"concurrency": [round(value) for value in self.ends], "rounds": ROUNDS}
+            case "rate":
+                return {"request_rate": self.ends}
+
+    def load(self, value: float, like: Load) -> Load:
+        """The load with that value; in all else it is as `like`."""
+        match like:
+            case TraceLoad():
+                return TraceLoad(scale=1 / value)
+            case ClosedLoop():
+                return ClosedLoop(concurrency=round(value))
+            case _:
+                return like.model_copy(update={"req_per_s": value})
+
+    def value(self, load: Load) -> float:
+        """What a load is in the unit of the search."""
+        return 1 / load.scale if isinstance(load, TraceLoad) else load.value
+
+
+class SearchTrial(Strict):
+    """One cell of a search."""
+
+    load: Load
+    value: float = Field(description="of the load, in the unit of the search")
+    repeat: int
+    start: int = Field(description="which start of the engine's server it was, from 0")
+    met: bool | None = Field(
+        description="whether every limit held; null: the cell is invalid, and not counted"
+    )
+    measured: dict[str, float | None] = Field(description="by limit; null: no request succeeded")
+
+
+class CapacityFound(Strict):
+    """The load at which one engine's cells meet the limits every second time."""
+
+    engine: str
+    variant: str | None = None
+    label: str
+    value: float | None = Field(description="in the unit of the search; null: no cell counted")
+    low: float | None = Field(None, description="of the 95 % interval; null: below the lowest load")
+    high: float | None = Field(None, description="of the 95 % interval; null: above the highest load")
+    trials: list[SearchTrial]
+    ended: str = Field(description="why no more was measured")
+
+
+class CapacityRatio(Strict):
+    """What `a` carries as a multiple of what `b` does."""
+
+    a: str
+    b: str
+    value: float
+    low: float | None
+    high: float | None
+    verdict: Verdict = Field(
+        description="of `a` against `b`, at 5 % for all pairs of the search together (Bonferroni)"
+    )
+
+
+class SearchResults(Strict):
+    """What a search found."""
+
+    plan: SearchPlan
+    engines: list[CapacityFound]
+    ratios: list[CapacityRatio] = Field(default_factory=list)

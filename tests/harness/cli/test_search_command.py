@@ -1,0 +1,93 @@
+"""`bench search` against servers of known capacity."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LIMITS = "ttft_p90<=250ms"
+SHORT = (
+    *("--by", "concurrency", "--lowest", "1", "--highest", "32", "--first", "2", "--cells", "8"),
+    *("--n", "24", "--input-len", "8", "--output-len", "5", "--tokenizer", "none", "--max-model-len", "512"),
+    *("--no-calibrate", "--warmup", "0", "--quiet"),
+)
+
+
+@pytest.fixture
+def servers(start_mock: Any) -> list[str]:
+    """Three and nine requests at once, the others wait: an answer takes 0.2 s."""
+    started = [start_mock("--slots", slots, "--ttft-ms", "180", "--itl-ms", "5") for slots in ("3", "9")]
+    return [
+        option
+        for name, server in zip(("three", "nine"), started, strict=True)
+        for option in ("--server", f"{name}={server.url}")
+    ]
+
+
+def test_servers_of_known_capacity_are_told_apart(
+    servers: list[str], start_bench: Callable[..., Any], tmp_path: Path
+) -> None:
+    done = start_bench("search", *servers, "--slo", LIMITS, *SHORT, "--out", tmp_path / "runs").end()
+    assert done.code == 0, done.err
+    run = Path(done.out.strip()).parent
+    found = json.loads((run / "online_results.json").read_text())["search"]
+    engines = {engine["label"]: engine for engine in found["engines"]}
+    for label, slots in (("three", 3), ("nine", 9)):
+        for trial in engines[label]["trials"]:
+            # One more than the slots keeps fewer than every tenth request waiting.
+            if not slots < trial["value"] < 1.5 * slots:
+                assert trial["met"] == (trial["value"] <= slots), trial
+        assert engines[label]["low"] < 1.5 * slots and engines[label]["high"] >= slots
+    [ratio] = found["ratios"]
+    verdict = ratio["verdict"] if ratio["a"] == "nine" else {"less": "more"}.get(ratio["verdict"])
+    assert verdict == "more"
+    for place in ("summary.md", "report.html"):
+        text = (run / place).read_text()
+        assert "nine carries" in text and "times as much" in text
+
+    journal = run / "journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(lines[:-2]))
+    done = start_bench("search", "--resume", run, "--quiet").end()
+    assert done.code == 0, done.err
+    again = journal.read_text().splitlines(keepends=True)
+    assert again[: len(lines) - 2] == lines[:-2], "what was measured is not measured again"
+    cells = [json.loads(line)["cell"] for line in again]
+    assert len(cells) == len(set(cells)) > len(lines) - 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "a search needs limits"),
+        (("--slo", "ttft_p99<=+10%"), "relative to another run"),
+        (("--slo", "latency_p99<=10ms"), "there is no 'latency_p99'"),
+        (("--slo", "ttft_p99<=200ms", "--n", "50"), "needs at least 100 requests"),
+        (("--slo", "ttft_p50<=200ms", "--lowest", "9", "--highest", "3"), "--lowest 9 is not below"),
+        (("--slo", "ttft_p50<=200ms", "--first", "1e6"), "is not between"),
+    ],
+)
+def test_what_cannot_be_searched(
+    options: tuple[str, ...], said: str, start_bench: Callable[..., Any]
+) -> None:
+    done = start_bench("search", "--base-url", "http://127.0.0.1:9", *options).end()
+    assert done.code == 2
+    assert said in done.err and "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(("limit", "said"), [("ttft_p50<=1ms", "at most"), ("ttft_p50<=60s", "at least")])
+def test_limits_that_no_load_or_every_load_meets(
+    limit: str, said: str, start_mock: Any, start_bench: Callable[..., Any], tmp_path: Path
+) -> None:
+    server = start_mock("--ttft-ms", "20")
+    bounds = ("--highest", "4")
+    done = start_bench(
+        "search", "--server", f"only={server.url}", "--slo", limit, *SHORT, *bounds, "--out", tmp_path
+    ).end()
+    assert done.code == 0, done.err
+    run = Path(done.out.strip()).parent
+    assert said in (run / "summary.md").read_text()
