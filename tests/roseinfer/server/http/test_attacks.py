@@ -92,7 +92,9 @@ def test_bodies_of_clients_that_have_left(single: Any) -> None:
     before = rss(single)
     once()
     once()
-    assert rss(single) - before < 80 * MIB
+    end = time.monotonic() + 10  # the server reads of each departure when the connection's turn comes
+    while rss(single) - before >= 80 * MIB:
+        assert time.monotonic() < end
 
 
 @pytest.mark.parametrize("line", [b"a%07d: b\r\n", b"b" * 4096])
