@@ -61,9 +61,12 @@ def _measure_start(
 ) -> bool:
     """Measure the cells of one start of an engine's server. Returns whether none failed."""
     start = 1 + max((trial.start for trial in search.trials), default=-1)
+    asked, measured_before = 0, len(search.trials)
     seed = engine_seed(run.settings, engine_variant, resolved.engine_variants)
 
     def cell() -> Cell:
+        nonlocal asked
+        asked += 1
         load = search.plan.load(search.next_value, run.settings.loads[0])
         number = len(search.trials)
         shape = np.random.SeedSequence([run.settings.seed, number], spawn_key=(_SEARCH,))
@@ -82,6 +85,5 @@ def _measure_start(
         here = sum(trial.start == start for trial in search.trials)
         return None if search.ended or here >= search.plan.cells_per_start else cell()
 
-    faults = len(run.skipped)
     measure_block(run, resolved, Block(engine_variant, (cell(),)), notify, following)
-    return len(run.skipped) == faults
+    return len(search.trials) - measured_before == asked
