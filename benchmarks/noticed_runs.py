@@ -93,7 +93,7 @@ def places(run: Path, terminal: str, kind: str, text: str) -> dict[str, bool]:
 
 
 def _begun(text: str) -> str:
-    """As it stands at the beginning of a sentence."""
+    """As it is written at the beginning of a sentence."""
     return text[:1].upper() + text[1:]
 
 

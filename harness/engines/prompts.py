@@ -1,4 +1,4 @@
-"""How a planned prompt stands in a request: as token ids, as text, or as messages of a chat."""
+"""How a planned prompt is written in a request: as token ids, as text, or as messages of a chat."""
 
 from __future__ import annotations
 

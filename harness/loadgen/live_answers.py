@@ -19,7 +19,7 @@ _MARKER = re.compile(rb"\\u0001answer (\d+)\\u0001")
 
 
 def answer_marker(index: int) -> str:
-    """What stands in a prompt for the answer to request `index`."""
+    """What takes the place in a prompt of the answer to request `index`."""
     return f"\x01answer {index}\x01"
 
 

@@ -77,7 +77,7 @@ class SearchPlan(Strict):
         return sorted({self.lowest, self.first, self.highest})
 
     def settings(self) -> dict[str, object]:
-        """The settings of a run's loads that the search stands for."""
+        """The settings of a run's loads that the search means."""
         match self.by:
             case "scale":
                 return {"scales": [1 / value for value in self.ends]}
