@@ -4,15 +4,16 @@
 # WHEELS is a folder of wheels to install from, for a machine without a network; BUNDLES holds what `bench engines
 # bundle` made, a folder an engine. SCALES, ENGINES and N as in the Makefile, MODEL and DTYPE (random:gpt2, fp16)
 # what is served, CLIENTS the requests in flight of the closed loops ("1,64,256"), INPUT_LEN and OUTPUT_LEN (256, 64)
-# their tokens, REPEATS how often all is measured. Full output and the runs go to OUT; `profile` profiles the run that
-# `online` left there, at its first scale and without variants of engines; `sanitize` needs compute-sanitizer, from the
-# CUDA toolkit or nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part).
+# their tokens, N and ROUNDS (100, 30) how many requests at least, in all and for each in flight; REPEATS how often all
+# is measured. Full output and the runs go to OUT; `profile` profiles the run that `online` left there, at its first
+# scale and without variants of engines; `sanitize` needs compute-sanitizer, from the CUDA toolkit or
+# nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1 wheels=${2:-} bundles=${3:-}
 all="tests sanitize kernels online clients offline profile"
 phases=${PHASES:-$all}
-scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang} n=${N:-200}
+scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang}
 clients=${CLIENTS:-1,64,256} repeats=${REPEATS:-1}
 plain=$(tr , '\n' <<<"$engines" | grep -v @ | paste -sd ,)
 own_kernels='regex=^(_[a-y]|attention|mlp|paged_decode|gqa_decode|stream|draw)'
@@ -53,11 +54,12 @@ for phase in $phases; do
     kernels) logged kernels 50 python3 -m benchmarks.gpu_kernels ;;
     online)
         logged online 70 $bench online --engines "$engines" "${common[@]}" --trace "$trace" --fit clip \
-            --max-output-len 128 --n "$n" --scales "$scales"
+            --max-output-len 128 --n "${N:-200}" --scales "$scales"
         ;;
     clients)
         logged clients 40 $bench online --engines "$engines" "${common[@]}" --clients 6 \
-            --concurrency "$clients" --input-len "${INPUT_LEN:-256}" --output-len "${OUTPUT_LEN:-64}" --n 100 --rounds 30
+            --concurrency "$clients" --input-len "${INPUT_LEN:-256}" --output-len "${OUTPUT_LEN:-64}" \
+            --n "${N:-100}" --rounds "${ROUNDS:-30}"
         ;;
     offline) logged offline 14 $bench offline --ignore-eos --engines "$plain" "${common[@]}" ;;
     profile)
