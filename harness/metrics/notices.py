@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from harness.metrics.chunk_sizes import large_chunks
 from harness.metrics.samples import Group
 from harness.metrics.stability import disturbed, drift, fell_behind, repeats_disagree
 from harness.metrics.validity import few_rounds, too_brief
@@ -16,6 +17,7 @@ from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import METRICS, latencies
 from harness.schema.results import PREFIX_BLOCK_TOKENS, OnlineSummary, PrefixHits
 from harness.schema.settings import RUNNING_SERVER
+from harness.schema.speculation import SpeculationCount
 
 #: What the machine did during each cell, by cell.
 Machines = Mapping[int, MachineLoad]
@@ -27,13 +29,20 @@ SLOWER_FACTOR = 1.5
 BEGIN_TOKENS, PART_OF_A_BLOCK = 1, PREFIX_BLOCK_TOKENS
 
 
-def cell_notices(group: Group, machines: Machines, prefixes: PrefixHits | None = None) -> list[CellNotice]:
+def cell_notices(
+    group: Group,
+    machines: Machines,
+    prefixes: PrefixHits | None = None,
+    drafted: SpeculationCount | None = None,
+) -> list[CellNotice]:
     """What was noticed of one cell. Its load is judged as a whole, whatever part of it is measured.
 
     Args:
         prefixes: what a prefix cache had of its prompts; None: not known.
+        drafted: what the engine reports of speculative decoding; None: nothing.
     """
     found: list[CellNotice | None] = [*_inferred(group)]
+    found.append(large_chunks(group, drafted.tokens_per_step if drafted is not None else 1.0))
     whole = group.whole or group
     if isinstance(group.load, ClosedLoop):
         sent = group.requests["t_sent"].rank(method="first")

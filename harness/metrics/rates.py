@@ -121,7 +121,4 @@ def _arrivals(group: Group, good: pd.DataFrame) -> tuple[pd.Series[float], npt.N
     starts = np.flatnonzero(np.diff(gaps.request, prepend=-1))
     before = np.repeat(elapsed[starts] - gaps.gap_ms[starts], np.diff(starts, append=gaps.request.size))
     later = np.minimum(first[gaps.request] + (elapsed - before) / MS, last[gaps.request])
-    in_first = good["completion_tokens"].to_numpy(np.int64) - np.bincount(
-        gaps.request, gaps.tokens, len(good)
-    ).astype(np.int64)
-    return pd.Series(np.concatenate([first, later])), np.concatenate([in_first, gaps.tokens])
+    return pd.Series(np.concatenate([first, later])), np.concatenate([group.first_chunks, gaps.tokens])

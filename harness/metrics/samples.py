@@ -85,6 +85,14 @@ class Group:
     whole: Group | None = None
     _samples: dict[str, Sample] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def first_chunks(self) -> npt.NDArray[np.int64]:
+        """(U,) tokens in the first chunk of each success."""
+        tokens: npt.NDArray[np.int64] = self.requests.loc[self.metrics.index, "completion_tokens"].to_numpy(
+            np.int64
+        )
+        return tokens - np.bincount(self.gaps.request, self.gaps.tokens, len(tokens)).astype(np.int64)
+
     def sample(self, metric: str) -> Sample:
         """The samples of a latency: one a request, one a gap (`icl_ms`), or one a token (`itl_ms`)."""
         if metric not in self._samples:

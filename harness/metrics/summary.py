@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -28,6 +29,9 @@ from harness.schema.load import Load
 from harness.schema.metrics import LATENCIES, METRICS
 from harness.schema.results import Distribution, OnlineSummary, PrefixHits
 from harness.schema.settings import Slo
+from harness.schema.speculation import Speculation
+
+Seen = TypeVar("Seen", PrefixHits, Speculation)
 
 
 def summarize(
@@ -42,6 +46,7 @@ def summarize(
     prefixes: Sequence[PrefixHits] = (),
     wanted_s: float = 0.0,
     scores: TaskScores | None = None,
+    drafted: Sequence[Speculation] = (),
 ) -> list[OnlineSummary]:
     """Summarize the two tables of records/columns.py.
 
@@ -57,13 +62,16 @@ def summarize(
         prefixes: What a prefix cache had of each cell's prompts.
         wanted_s: Seconds that a cell was to be measured.
         scores: What the engines score in the accuracy task.
+        drafted: What the engines report of speculative decoding in each cell.
 
     Returns:
         For each engine as it first appears and each load ascending: its repeats, then all of them pooled
         (`repeat` None).
     """
     points = [measure(repeats, slo) for repeats in by_load(split(requests, chunks, cut))]
-    return summarize_points(points, slo, ceiling, reported, wrong, machines, prefixes, wanted_s, scores)
+    return summarize_points(
+        points, slo, ceiling, reported, wrong, machines, prefixes, wanted_s, scores, drafted
+    )
 
 
 def summarize_points(
@@ -76,27 +84,21 @@ def summarize_points(
     prefixes: Sequence[PrefixHits] = (),
     wanted_s: float = 0.0,
     scores: TaskScores | None = None,
+    drafted: Sequence[Speculation] = (),
 ) -> list[OnlineSummary]:
     """`summarize` of what is estimated already."""
     summaries = []
     reported, machines = reported or {}, machines or {}
-    hits: dict[tuple[str, Load, int | None], PrefixHits] = {
-        (hits_of_cell.label, hits_of_cell.load, hits_of_cell.repeat): hits_of_cell
-        for hits_of_cell in prefixes
-    }
+    hits, counts = _by_cell(prefixes), _by_cell(drafted)
     for point in points:
         cells = zip(point.repeats, point.each, strict=True)
-        each = [
-            _summary(group, [group], found, slo, ceiling, reported).model_copy(
-                update=costs([group], machines)
-                | {
-                    "notices": cell_notices(
-                        group, machines, hits.get((group.label, group.load, group.repeat))
-                    )
-                }
-            )
-            for group, found in cells
-        ]
+        each = []
+        for group, found in cells:
+            place = (group.label, group.load, group.repeat)
+            count = None if (spoken := counts.get(place)) is None else spoken.count
+            noticed = {"notices": cell_notices(group, machines, hits.get(place), count)}
+            summary = _summary(group, [group], found, slo, ceiling, reported)
+            each.append(summary.model_copy(update=costs([group], machines) | noticed))
         notices = pooled_notices(point.repeats, each)
         if len(each) == 1:
             pooled = each[0].model_copy(update={"repeat": None, "notices": notices})
@@ -110,6 +112,10 @@ def summarize_points(
         summaries += [*each, pooled]
     judged = [scored(discredit(summary, (wrong or {}).get(summary.label)), scores) for summary in summaries]
     return list(with_brief(with_order(judged), wanted_s))
+
+
+def _by_cell(seen: Sequence[Seen]) -> dict[tuple[str, Load, int | None], Seen]:
+    return {(cell.label, cell.load, cell.repeat): cell for cell in seen}
 
 
 def _summary(

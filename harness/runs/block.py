@@ -229,6 +229,7 @@ class _Measuring:
             machines={cell.index: machine},
             wanted_s=settings.measured_s,
             prefixes=prefix_hits(records.requests, {cell.index: prefix_cache} if prefix_cache else {}),
+            drafted=entry.drafted,
         )  # fmt: skip
         self.notify(CellDone(cell, summary))
         return summary

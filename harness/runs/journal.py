@@ -16,7 +16,7 @@ from harness.schema.fairness import ReportedMean
 from harness.schema.load import Load
 from harness.schema.machine_load import MachineLoad
 from harness.schema.results import PrefixCount
-from harness.schema.speculation import SpeculationCount
+from harness.schema.speculation import Speculation, SpeculationCount
 
 
 class ClientSpent(Strict):
@@ -53,6 +53,14 @@ class JournalEntry(Strict):
     start: int | None = Field(
         None, description="of a search: which start of the engine's server measured it, from 0"
     )
+
+    @property
+    def drafted(self) -> list[Speculation]:
+        """What the engine reported of speculative decoding, as the results have it; none or one."""
+        if self.speculation is None:
+            return []
+        place = {"engine": self.engine, "variant": self.variant, "label": self.label}
+        return [Speculation(**place, load=self.load, repeat=self.repeat, count=self.speculation)]
 
 
 def read_journal(path: Path) -> list[JournalEntry]:

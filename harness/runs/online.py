@@ -26,7 +26,6 @@ from harness.schema.load import ClosedLoop
 from harness.schema.results import OnlineResults
 from harness.schema.search import SearchPlan
 from harness.schema.settings import OnlineSettings
-from harness.schema.speculation import Speculation
 
 
 def run_online(
@@ -144,18 +143,7 @@ def _results(run: Run) -> OnlineResults:
         comparisons=[],
         skipped=run.left_out(),
         prefixes=prefixes,
-        speculation=[
-            Speculation(
-                engine=entry.engine,
-                variant=entry.variant,
-                label=entry.label,
-                load=entry.load,
-                repeat=entry.repeat,
-                count=entry.speculation,
-            )
-            for entry in entries
-            if entry.speculation is not None
-        ],
+        speculation=[drafted for entry in entries for drafted in entry.drafted],
         ledger=ledger(run.info.launches),
         answers=judged_answers(run.folder),
         accuracy=task_scores(run.folder),

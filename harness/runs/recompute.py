@@ -43,6 +43,7 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
         results.prefixes,
         settings.measured_s,
         results.accuracy,
+        results.speculation,
     )
     return results.model_copy(update={"summaries": summaries, "comparisons": compare_points(points)})
 

@@ -77,6 +77,8 @@ BUILT_IN = (
         "Per chunk: the gaps themselves, however many tokens a chunk carries. What a stutter looks like.",
         "chunk",
         lambda t: t.gap_ms,
+        like="itl_ms",
+        uses=frozenset({"tables", "gated", "slo"}),
     ),
     Metric(
         "submit_lag_ms",

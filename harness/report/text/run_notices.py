@@ -21,16 +21,17 @@ MORE_ROUNDS = "--rounds 10 sends ten for each in flight."
 
 _KINDS = ("invalid", "skipped", "load")
 
-#: Of the notices of cells, by kind.
+#: Of the notices of cells, by kind; in this order.
 _TITLES: dict[str, str] = {
-    "behind": "{label} did not keep up with the load.",
-    "drift": "{label} changed while it was measured.",
-    "disturbed": "The machine was disturbed while {label} was measured.",
-    "repeats": "The repeats of {label} disagree.",
-    "inferred": "ITL of {label} is inferred.",
-    "cached": "{label} may have answered from a cache.",
-    "order": "{label} was slower at a lighter load.",
     "accuracy": "{label} scores below another engine.",
+    "behind": "{label} did not keep up with the load.",
+    "disturbed": "The machine was disturbed while {label} was measured.",
+    "chunks": "Text of {label} came in large chunks.",
+    "cached": "{label} may have answered from a cache.",
+    "inferred": "ITL of {label} is inferred.",
+    "drift": "{label} changed while it was measured.",
+    "repeats": "The repeats of {label} disagree.",
+    "order": "{label} was slower at a lighter load.",
     "unreported": "{label} does not report everything that is checked.",
 }
 
@@ -187,13 +188,14 @@ def _brief(run: OnlineRun) -> list[Notice]:
 def _cells(run: OnlineRun) -> list[Notice]:
     """What was noticed of cells: one notice for each engine and kind, besides what `_rounds` says."""
     found: dict[tuple[str, str], list[str]] = {}
+    kinds = list(_TITLES)
     for summary in run.pooled:
         for noticed in (notice for notice in summary.notices if notice.kind in _TITLES):
             text = f"{where(summary.load)}, {noticed.text}"
             found.setdefault((noticed.kind, summary.label), []).append(_sentence(text[:1].upper() + text[1:]))
     return [
         Notice("load", _TITLES[kind].format(label=label), " ".join(details), _TOPICS.get(kind, "other"))
-        for (kind, label), details in found.items()
+        for (kind, label), details in sorted(found.items(), key=lambda entry: kinds.index(entry[0][0]))
     ]
 
 

@@ -17,6 +17,7 @@ from harness.fairness.task import make_items
 #: By kind of notice, words of its text.
 SAID = {
     "behind": "latencies measure the queue",
+    "chunks": "half of the answers began with a chunk of 8 or more; the engine does not report",
     "disturbed": "the hypervisor took 50% of the CPUs' time",
     "accuracy": "it answers fewer items of the accuracy task rightly: 60 of 240, other 200 of 240",
 }
@@ -24,17 +25,17 @@ SAID = {
 
 @pytest.fixture
 def run(start_mock: Any, start_bench: Callable[..., Any], tmp_path: Path, quick: list[str]) -> Path:
-    """One request at a time where a dozen a second come."""
-    server = start_mock("--slots", "1", "--ttft-ms", "30", "--itl-ms", "1")
+    """One request at a time where a dozen a second come, answered in chunks of eight tokens."""
+    server = start_mock("--slots", "1", "--ttft-ms", "30", "--itl-ms", "1", "--tokens-per-chunk", "8")
     done = start_bench(
         "online", "--base-url", server.url, *quick, "--n", "60", "--scales", "0.01", "--fit", "clip",
-        "--max-output-len", "4",
+        "--max-output-len", "12",
     ).end()  # fmt: skip
     assert done.code == 0, done.err
     return Path(done.out.strip()).parent
 
 
-def test_saturated_disturbed_and_wrong(run: Path, start_bench: Callable[..., Any]) -> None:
+def test_saturated_in_large_chunks_disturbed_and_wrong(run: Path, start_bench: Callable[..., Any]) -> None:
     """The queue is real; the machine's record and the answers are changed as if they had been so."""
     [entry] = map(json.loads, (run / "journal.jsonl").read_text().splitlines())
     entry["machine"]["steal_share"] = 0.5

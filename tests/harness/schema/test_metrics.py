@@ -24,7 +24,15 @@ def test_the_reference_and_the_registry_say_the_same():
 
 
 def test_uses_are_in_the_order_of_the_registry():
-    assert latencies("tables") == ("ttft_ms", "ttfo_ms", "tpot_ms", "itl_ms", "e2e_ms", "session_ms")
+    assert latencies("tables") == (
+        "ttft_ms",
+        "ttfo_ms",
+        "tpot_ms",
+        "itl_ms",
+        "e2e_ms",
+        "icl_ms",
+        "session_ms",
+    )
     assert latencies("headline") == ("ttft_ms", "tpot_ms")
     assert rates("gated") == ("req_per_s", "output_tok_per_s", "goodput_req_per_s")
     assert rates("offline") == ("req_per_s", "output_tok_per_s", "total_tok_per_s", "total_s")

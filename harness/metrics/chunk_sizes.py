@@ -1,0 +1,45 @@
+"""Whether text came in larger chunks than the engine makes: then the times between tokens look too good."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.metrics.samples import Group
+from harness.schema.cell_notice import CellNotice
+
+#: A chunk is large from more than so many steps' tokens on. A server that waits for the rest of a character
+#: or for a stop string, or whose front end is behind for a moment, sends two to four together.
+LARGE_STEPS = 4
+
+
+def large_chunks(group: Group, tokens_per_step: float = 1.0) -> CellNotice | None:
+    """A notice if half of the tokens came in large chunks, or half of the answers began with one.
+
+    Args:
+        tokens_per_step: What the engine reports that it decodes in one step of a request.
+    """
+    first, later = group.first_chunks, group.gaps.tokens
+    if not first.size:
+        return None
+    sizes = np.sort(np.concatenate([first, later]))
+    so_far = np.cumsum(sizes)
+    usual = int(sizes[np.searchsorted(so_far, so_far[-1] / 2)])  # half of the tokens came in such or larger
+    begin = int(np.median(first))
+    most, found = LARGE_STEPS * tokens_per_step, []
+    if usual > most:
+        found.append(f"half of the tokens came in chunks of {usual} or more")
+    if begin > most:
+        found.append(f"half of the answers began with a chunk of {begin} or more")
+    if not found:
+        return None
+    decoded = "does not report that it decodes several at a time"
+    if tokens_per_step > 1:
+        decoded = f"reports {tokens_per_step:.3g} a step"
+    text = (
+        f"{' and '.join(found)}; the engine {decoded}. Where text is held back on its way, TTFT waits for "
+        "the whole first chunk, TPOT leaves its tokens out, and ITL is the time between chunks divided by "
+        "their tokens"
+    )
+    icl = group.sample("icl_ms")
+    seen = f"between chunks (ICL) p50 is {icl.levels['p50']:.3g} ms" if icl.n else "answers came whole"
+    return CellNotice(kind="chunks", text=f"{text}; {seen}")
