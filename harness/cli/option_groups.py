@@ -16,9 +16,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Load": (
         "preset",
         *("trace", "fit", "max_output_len", "scales", "concurrency", "rounds", "request_rate", "arrivals"),
-        *("ramp", "mixture", "dataset", "turns", "n", "num_prompts", "input_len", "output_len"),
-        *("ignore_eos", "text_prompts", "lora", "response_format", "response_format_share", "seed"),
-        *("timeout_s", "deadline_s"),
+        *("ramp", "mixture", "dataset", "turns", "max_think_s", "n", "num_prompts", "input_len"),
+        *("output_len", "ignore_eos", "text_prompts", "lora", "response_format", "response_format_share"),
+        *("seed", "timeout_s", "deadline_s"),
     ),
     "Search": ("by", "lowest", "highest", "first", "cells", "per_start", "tolerance"),
     "Confidence in the numbers": (

@@ -65,7 +65,7 @@ def load_dataset(text: str) -> Dataset:
         return _named(text, NAMED[text])
     kind, colon, file = text.partition(":")
     if not colon or kind not in READERS:
-        known = ", ".join([*NAMED, *(f"{kind}:FILE" for kind in READERS), "weka:PLACE"])
+        known = ", ".join([*NAMED, *(f"{kind}:FILE" for kind in READERS), "weka:PLACE", "tracelab:PLACE"])
         raise UsageError(f"there is no dataset {text!r}", f"give one of {known}")
     path = Path(file).expanduser()
     raw = _read(path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.datasets.agent_jobs import PREFIX, read_agent_jobs
+from harness.datasets.agent_formats import is_agent_jobs, read_agent_jobs
 from harness.datasets.catalog import load_dataset
 from harness.errors import UsageError
 from harness.loadgen.load_plan import WireRequest
@@ -76,9 +76,10 @@ class Workload:
             workload = cls(settings, vocab_size, max_model_len, empty, mixture=mixture)
             return replace(workload, record=workload._mixture_record(mixture))
         content: Content
-        if settings.dataset is not None and settings.dataset.startswith(PREFIX):
-            jobs = read_agent_jobs(settings.dataset.removeprefix(PREFIX))
-            content = AgentContent(jobs, vocab_size, max_model_len, settings.max_output_len)
+        if settings.dataset is not None and is_agent_jobs(settings.dataset):
+            content = AgentContent(
+                read_agent_jobs(settings.dataset), vocab_size, max_model_len, settings.max_output_len
+            )
         elif settings.dataset is not None:
             content = DatasetContent(
                 load_dataset(settings.dataset),
@@ -111,12 +112,12 @@ class Workload:
                 return open_loop(head, load.scale, self.vocab_size, seed)
             case ClosedLoop():
                 count = self.settings.requests(load) if n is None else n
-                return self._content.take(count, seed, shape_seed, first)
+                return self._taken(count, seed, shape_seed, first)
             case RequestRate(arrivals="clients"):
                 return open_loop(self._fitted(load, shape_seed).trace, 1.0, self.vocab_size, seed)
             case RequestRate() | Ramp():
                 times = self._arrivals(load, shape_seed).tolist()
-                asked = self._content.take(len(times), seed, shape_seed)
+                asked = self._taken(len(times), seed, shape_seed)
                 due = iter(times)
                 return [r if r.think_s is not None else replace(r, t_sched_s=next(due)) for r in asked]
 
@@ -158,6 +159,13 @@ class Workload:
     def _content(self) -> Content:
         assert self.content is not None
         return self.content
+
+    def _taken(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
+        """Requests of the content; no turn waits longer than the settings allow."""
+        asked, most = self._content.take(n, seed, shape_seed, first), self.settings.max_think_s
+        if most is None:
+            return asked
+        return [r if r.think_s is None else replace(r, think_s=min(r.think_s, most)) for r in asked]
 
     @property
     def _seconds(self) -> float:

@@ -334,12 +334,15 @@ class OnlineSettings(CommonSettings):
     dataset: str | None = Field(
         None,
         description="real prompts with --concurrency, --request-rate or --ramp: builtin, sharegpt, "
-        "sharegpt:FILE, jsonl:FILE or weka:PLACE",
+        "sharegpt:FILE, jsonl:FILE, weka:PLACE or tracelab:PLACE",
     )
     turns: Literal["live", "recorded"] | None = Field(
         None,
         description="send whole conversations of the dataset, a turn after the other, with the engine's own "
         "answers or the recorded ones; else the first prompt of each",
+    )
+    max_think_s: float | None = Field(
+        None, ge=0, description="longest wait between an answer and the next turn; else as recorded"
     )
     input_len: Lengths = Field(128, description="prompt tokens without a trace: a number, or uniform:A:B")
     output_len: Lengths = Field(64, description="output tokens without a trace: a number, or uniform:A:B")
@@ -390,6 +393,8 @@ class OnlineSettings(CommonSettings):
             idle.setdefault("max_output_len", "needs --fit clip or --dataset")
         if self.dataset is None:
             idle["turns"] = "needs --dataset"
+        if self.turns is None:
+            idle["max_think_s"] = "needs --turns"
         if chosen != "--concurrency":
             idle["rounds"] = "needs --concurrency"
         if chosen not in ("--request-rate", "--ramp"):
@@ -491,8 +496,8 @@ class OnlineSettings(CommonSettings):
         given = [option for option, value in self._loads_options.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"{given[0]} and {given[1]} are two kinds of load: give one of them")
-        if (self.dataset or "").startswith("weka:") and self.turns != "recorded":
-            raise ValueError("--dataset weka:… has jobs of agents without text: give --turns recorded")
+        if (self.dataset or "").startswith(("weka:", "tracelab:")) and self.turns != "recorded":
+            raise ValueError("such a --dataset has jobs of agents without text: give --turns recorded")
         if self.dataset is not None and not given:
             raise ValueError(
                 "--dataset says what is sent, not when: give --concurrency, --request-rate or --ramp"

@@ -34,7 +34,7 @@ class AgentContent(Content):
         for session, (place, rounds) in enumerate(self._places(n, shape_seed, first)):
             for turn, asked in enumerate(self._jobs[place]):
                 index = len(requests)
-                blocks = [block + (rounds << 100) for block in asked.blocks]
+                blocks = [block + (rounds << 100) for block in asked.block_ids]
                 prompt = source.shared(
                     (first + session) << 32 | turn, asked.input_tokens, blocks, self.agent_jobs.block_size
                 )
@@ -65,8 +65,7 @@ class AgentContent(Content):
     @property
     def about(self) -> dict[str, str | None]:
         found = self.agent_jobs
-        note = f"{found.subagents} jobs of subagents left out" if found.subagents else None
-        return {"name": found.name, "sha256": found.sha256, "note": note}
+        return {"name": found.name, "sha256": found.sha256, "note": found.left_out}
 
     @property
     def dropped(self) -> int:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.datasets.agent_jobs import AgentJobs, read_agent_jobs
+from harness.datasets.agent_formats import read_agent_jobs
+from harness.datasets.agent_jobs import AgentJobs
 from harness.errors import UsageError
 from harness.workload.agent_content import AgentContent
 
@@ -37,23 +38,23 @@ OTHER = job(asked(0, 8, [1, 2]), asked(7, 30, [1, 2, 6]))
 def read(folder: Path, *jobs: dict[str, Any]) -> AgentJobs:
     for number, given in enumerate(jobs):
         (folder / f"trace_{number}.json").write_text(json.dumps(given))
-    return read_agent_jobs(str(folder))
+    return read_agent_jobs(f"weka:{folder}")
 
 
 def test_files_and_lines_are_read_alike(tmp_path: Path) -> None:
     found = read(tmp_path, ONE, OTHER)
-    assert [len(turns) for turns in found.jobs] == [3, 2] and found.subagents == 1
+    assert [len(turns) for turns in found.jobs] == [3, 2] and found.left_out == "1 jobs of subagents left out"
     assert [turn.think_s for turn in found.jobs[0]] == [0.0, 0.5, 5.0]  # 9 s - 3 s - 1 s of the answer
     assert [turn.think_s for turn in found.jobs[1]] == [0.0, 7.0]
     lines = tmp_path / "lines" / "all.jsonl"
     lines.parent.mkdir()
     lines.write_text(f"{json.dumps(ONE)}\n\n{json.dumps(OTHER)}\n")
-    assert read_agent_jobs(str(lines)).jobs == found.jobs
+    assert read_agent_jobs(f"weka:{lines}").jobs == found.jobs
 
 
 def test_what_is_no_job_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no job of an agent"):
-        read_agent_jobs(str(tmp_path))
+        read_agent_jobs(f"weka:{tmp_path}")
     with pytest.raises(UsageError, match=r"line 1: .*missing required field `requests`"):
         read(tmp_path, {"id": "x"})
     with pytest.raises(UsageError, match="blocks of several sizes"):
