@@ -21,9 +21,9 @@ from roseinfer.server.access import Access
 from roseinfer.server.app import App
 from roseinfer.server.config import ServerConfig
 from roseinfer.server.engine_client import EngineClient
-from roseinfer.server.http.connection import Producer
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.http.parser import HttpRequest
+from roseinfer.server.http.producer import Producer
 from roseinfer.server.http.response import Response
 from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.openai.backend import Backend

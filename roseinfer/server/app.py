@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from roseinfer import __version__
 from roseinfer.ipc.messages import CheckBlocks, StartProfile, StopProfile
 from roseinfer.server.access import Access
-from roseinfer.server.http.connection import Answer, Connection
+from roseinfer.server.http.connection import Connection
 from roseinfer.server.http.errors import BadRequestError, HttpError
 from roseinfer.server.http.parser import HttpRequest
+from roseinfer.server.http.producer import Answer
 from roseinfer.server.http.response import Response
 from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.metrics.exposition import CONTENT_TYPE, exposition

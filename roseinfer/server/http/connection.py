@@ -7,140 +7,59 @@ queue and no dictionary between a token and its socket.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
-import select
-import sys
-import termios
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from types import CoroutineType
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from roseinfer.server.http import writer
-from roseinfer.server.http.budget import Account, Budget
+from roseinfer.server.http.budget import Account
+from roseinfer.server.http.chunks import Chunks, write_nothing
+from roseinfer.server.http.client_state import has_left, sends_no_more, unread_bytes
+from roseinfer.server.http.connections import Connections
 from roseinfer.server.http.errors import HttpError, InternalError
-from roseinfer.server.http.joined_writes import JoinedWrites
 from roseinfer.server.http.parser import SLICE, HttpRequest, RequestParser
+from roseinfer.server.http.producer import Producer
 from roseinfer.server.http.response import Response
-from roseinfer.server.http.turns import BURST, Turns
+from roseinfer.server.http.time_limits import (
+    IDLE_TIMEOUT,
+    LINGER_TIMEOUT,
+    RECEIVE_TIMEOUT,
+    STALL_TIMEOUT,
+    Reading,
+)
+from roseinfer.server.http.turns import BURST
 
 log = logging.getLogger(__name__)
 
 #: Bytes that may wait, as they came, for the answer to the request before them.
 MAX_PIPELINED_BYTES = 64 << 10
-#: Bytes that the connections of a process may hold, by default.
-MAX_HELD_BYTES = 512 << 20
-#: Seconds: for an unused connection, for a request to come in, for a client that does not read its answer
-#: at all, and for one that was refused to read why.
-IDLE_TIMEOUT = RECEIVE_TIMEOUT = STALL_TIMEOUT = 60.0
-LINGER_TIMEOUT = 5.0
-#: Seconds for a client to take what waits for it, however often it reads a little: about 64 KiB of a stream,
-#: or a whole answer.
-DRAIN_TIMEOUT = 300.0
 #: Seconds after which it is looked whether a client that has sent everything is still there.
 PROBE_DELAYS = (0.05, 0.25)
-
-
-class Producer(Protocol):
-    """Makes a connection's response piece by piece."""
-
-    def pause(self) -> None:
-        """The client does not read fast enough: keep what comes."""
-
-    def resume(self) -> None:
-        """The client has read."""
-
-    def close(self) -> None:
-        """The client has gone."""
-
-    def fail(self, error: HttpError) -> None:
-        """End the response with `error`."""
-
-
-#: The response; None where a Producer makes it; or what has yet to find out, in a task.
-Answer = Response | None | Coroutine[Any, Any, Response | None]
-Handler = Callable[[HttpRequest, "Connection"], Answer]
-
-
-@dataclass(eq=False)
-class Connections:
-    """All connections of one front end, and what they share. A handler gives a Response, None when it has
-    left a `Producer` with the connection, or a coroutine that gives either. `admit` says why a request is
-    refused whose head has come."""
-
-    handler: Handler
-    error_response: Callable[[HttpError], Response]
-    on_close: Callable[[], None]
-    admit: Callable[[HttpRequest], HttpError | None] = lambda request: None
-    budget: Budget = field(default_factory=lambda: Budget(MAX_HELD_BYTES))
-    turns: Turns = field(default_factory=Turns)
-    joined: JoinedWrites = field(default_factory=JoinedWrites)
-    all: set[Connection] = field(default_factory=set)
-    stopping: bool = False
-    none_left: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def sweep(self) -> None:
-        """Close connections that have taken too long. Call it every second or so."""
-        now = time.monotonic()
-        for connection in list(self.all):
-            connection.check(now)
-        if self.budget.exceeded:
-            self._end_slowest_reader()
-
-    def _end_slowest_reader(self) -> None:
-        """The client that has left most unread must not keep the others out."""
-        most = max(self.all, key=lambda connection: connection.unsent, default=None)
-        if most is not None and most.unsent:
-            most.abort()
-
-    def end_answers(self, error: HttpError) -> None:
-        """Answer all that are still answered with `error`."""
-        for connection in list(self.all):
-            connection.interrupt(error)
-
-    def stop(self) -> None:
-        """Close connections as soon as each has its response."""
-        self.stopping = True
-        for connection in list(self.all):
-            if not connection.busy:
-                connection.close()
-        self._see_whether_none_is_left()
-
-    def closed(self, connection: Connection) -> None:
-        """A connection reports that it has closed."""
-        self.all.discard(connection)
-        self.on_close()
-        self._see_whether_none_is_left()
-
-    def _see_whether_none_is_left(self) -> None:
-        if self.stopping and not self.all:
-            self.none_left.set()
 
 
 class Connection(asyncio.Protocol):
     """One client's connection. Requests on it are answered one after the other."""
 
     def __init__(self, connections: Connections) -> None:
-        self._connections, self._joined = connections, connections.joined
+        self._connections = connections
         self._account = Account(connections.budget)
         self._parser = RequestParser(self._take, self._continue, connections.admit, self._account)
         self._waiting: deque[HttpRequest] = deque()  # of the slice that was parsed last
         self._rest = bytearray()  # what came after it
-        self._pieces: list[bytes] = []  # of a stream, until they are written together
         self._error: HttpError | None = None  # why nothing can be read on, once all before it is answered
         self._request: HttpRequest | None = None
         self._task: asyncio.Task[None] | None = None
         self._producer: Producer | None = None
+        self._chunks: Chunks | None = None  # of the stream that is the response
         self._paused = self._lingering = self._continuing = self._in_turn = False
         self._ended = self._streaming = False  # the client sends no more; the response's head is written
         self._burst = 0  # bytes since its turn
         self.unsent = 0  # bytes that count as held while the client does not read
-        self._since = self._read = time.monotonic()
-        self._unread = 0
-        self._behind_since = self._since
+        self._since = time.monotonic()
+        self._reading = Reading()
 
     @property
     def busy(self) -> bool:
@@ -178,8 +97,10 @@ class Connection(asyncio.Protocol):
         self._parser.close()
         self._account.close()
         self._waiting.clear()
-        self._pieces.clear()
-        self._rest, self._error, self._request, self._write = bytearray(), None, None, _write_nothing
+        if self._chunks is not None:
+            self._chunks.drop()
+            self._chunks = None
+        self._rest, self._error, self._request, self._write = bytearray(), None, None, write_nothing
 
     def data_received(self, data: bytes) -> None:
         self._burst += len(data)
@@ -254,23 +175,18 @@ class Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_later(delay, self._abort_if_gone)
 
     def _abort_if_gone(self) -> None:
-        if self in self._connections.all and self._poll() & (select.POLLERR | select.POLLHUP):
+        if self in self._connections.all and has_left(self._transport):
             self.abort()
 
-    def _poll(self) -> int:
-        """What the kernel knows of the connection."""
-        poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket"), select.POLLRDHUP)
-        return sum(events for _, events in poll.poll(0))
-
     def pause_writing(self) -> None:
-        self._paused, self._read = True, time.monotonic()
+        self._paused, self._reading.last = True, time.monotonic()
         self._count_unsent(self._transport.get_write_buffer_size())
         if self._producer is not None:
             self._producer.pause()
 
     def resume_writing(self) -> None:
-        self._paused, self._behind_since = False, time.monotonic()
+        self._paused = False
+        self._reading.caught_up()
         self._count_unsent(0)
         if self._producer is not None:
             self._producer.resume()
@@ -416,62 +332,45 @@ class Connection(asyncio.Protocol):
             keep_alive=request.keep_alive, chunked=request.chunked, request_id=request.id
         )
         self._write(head + (writer.chunk(event) if request.chunked else event))  # one call of the kernel
-        return self._write_chunk if request.chunked else self._write
-
-    def _write_chunk(self, data: bytes) -> None:
-        piece = b"%x\r\n%b\r\n" % (len(data), data)
-        if self._joined.active:
-            if not self._pieces:
-                self._joined.at_end(self._write_pieces)
-            self._pieces.append(piece)
-        else:
-            self._write(piece)
-
-    def _write_pieces(self) -> None:
-        if self._pieces:
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-            self._write(data)
+        if not request.chunked:
+            return self._write
+        self._chunks = Chunks(self._write, self._connections.joined)
+        return self._chunks.write
 
     def end_stream(self, *events: bytes) -> None:
         """End the event stream with these events; the connection can carry the next request."""
-        assert self._request is not None
-        if self._request.chunked:
-            events = (*self._pieces, *map(writer.chunk, events), writer.LAST_CHUNK)
-            self._pieces.clear()
-        self._write(b"".join(events))
+        if self._chunks is None:
+            self._write(b"".join(events))
+        else:
+            self._chunks.end(events)
+            self._chunks = None
         self._done()
 
     def check(self, now: float) -> None:
-        """Close it if nothing has moved for too long. What the client reads is a move."""
-        unread = self._count_unread()
-        if unread < self._unread:
-            self._read = now
-        if not self._unread:
-            self._behind_since = now
-        self._unread = unread
+        """Close it if nothing has moved for too long."""
+        self._reading.see(unread_bytes(self._transport), now)
         if self._paused:
             self._count_unsent(self._transport.get_write_buffer_size())
-        if unread and now - self._behind_since > DRAIN_TIMEOUT:
+        if self._reading.too_slow(now):
             self.abort()
             return
-        if self._deaf and not self._ended and self._poll() & select.POLLRDHUP:
+        if self._deaf and not self._ended and sends_no_more(self._transport):
             self._ended = True
             self._see_whether_it_is_there()
-        elif self._ended and (self._poll() & (select.POLLERR | select.POLLHUP) or self._cannot_be_asked):
+        elif self._ended and (has_left(self._transport) or self._cannot_be_asked):
             self.abort()
             return
         receiving = self._request is None and self._parser.receiving and not self._lingering
         if self._lingering:
             since, limit = self._since, LINGER_TIMEOUT
         elif self._paused:
-            since, limit = self._read, STALL_TIMEOUT
+            since, limit = self._reading.last, STALL_TIMEOUT
         elif self._request is not None:
             return
         elif receiving:
             since, limit = self._parser.began, RECEIVE_TIMEOUT
         else:
-            since, limit = max(self._since, self._read), IDLE_TIMEOUT
+            since, limit = max(self._since, self._reading.last), IDLE_TIMEOUT
         if now - since <= limit:
             return
         if receiving and not self._paused:
@@ -485,15 +384,6 @@ class Connection(asyncio.Protocol):
         interim responses."""
         return self._request is not None and not self._request.chunked and not self._streaming
 
-    def _count_unread(self) -> int:
-        """Bytes that the client has yet to take: here, and in the kernel, which takes more only now and then;
-        0 where it can hold them all."""
-        here = self._transport.get_write_buffer_size()
-        if not here:
-            return 0
-        kernel = fcntl.ioctl(self._transport.get_extra_info("socket"), termios.TIOCOUTQ, bytes(4))
-        return here + int.from_bytes(kernel, sys.byteorder)
-
     def close(self) -> None:
         """Close it when what was written is sent."""
         self._transport.close()
@@ -501,7 +391,3 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close it at once."""
         self._transport.abort()
-
-
-def _write_nothing(data: bytes) -> None:
-    """What a closed connection writes."""

@@ -27,7 +27,8 @@ from roseinfer.server.app import App
 from roseinfer.server.config import ServerConfig
 from roseinfer.server.engine_client import EngineClient
 from roseinfer.server.http.budget import Budget
-from roseinfer.server.http.connection import Connection, Connections
+from roseinfer.server.http.connection import Connection
+from roseinfer.server.http.connections import Connections
 from roseinfer.server.http.errors import EngineDeadError, HttpError
 from roseinfer.server.http.joined_writes import JoinedWrites
 from roseinfer.server.metrics.counters import Counters

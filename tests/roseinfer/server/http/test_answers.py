@@ -11,9 +11,11 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roseinfer.server.http.connection import Answer, Connection, Connections, Producer
+from roseinfer.server.http.connection import Connection
+from roseinfer.server.http.connections import Connections
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.http.parser import HttpRequest
+from roseinfer.server.http.producer import Answer, Producer
 from roseinfer.server.http.response import Response
 from roseinfer.server.openai.errors import error_response
 
@@ -186,10 +188,12 @@ def test_pieces_of_a_client_that_has_left_are_dropped() -> None:
         client, connection = await served.connect()
         connection.data_received(GET % b"stream")
         write = connection.begin_stream(b"a")
+        chunks = connection._chunks
+        assert chunks is not None
         with served.connections.joined:
             write(b"b")
             connection.connection_lost(None)
-        assert not connection._pieces
+        assert not chunks._pieces
         client.close()
 
     run(test)

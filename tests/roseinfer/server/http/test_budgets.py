@@ -14,7 +14,8 @@ from typing import Any
 import uvloop
 
 from roseinfer.server.http.budget import Budget
-from roseinfer.server.http.connection import MAX_PIPELINED_BYTES, Connection, Connections
+from roseinfer.server.http.connection import MAX_PIPELINED_BYTES, Connection
+from roseinfer.server.http.connections import Connections
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.http.parser import HttpRequest
 from roseinfer.server.http.response import Response
