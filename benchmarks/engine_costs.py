@@ -34,7 +34,7 @@ from harness.loadgen.load_plan import LoadPlan, WireRequest
 from harness.loadgen.run_load import run_load
 from harness.models.model_folder import resolve
 from harness.records.request_record import read_request
-from harness.schema.settings import EngineRef
+from harness.schema.engine_ref import EngineRef
 from harness.workload.planned_requests import closed_loop
 
 INPUT, OUTPUT = 128, 64

@@ -25,7 +25,8 @@ from harness.environments.install import unfinished
 from harness.environments.unpack import UnpackError
 from harness.environments.unpack import unpack as unpack_bundle
 from harness.errors import UsageError
-from harness.schema.settings import Device, Dtype, EngineRef
+from harness.schema.common_settings import Device, Dtype
+from harness.schema.engine_ref import EngineRef
 from harness.telemetry import gpu
 
 app = typer.Typer(no_args_is_help=True, help="List, check, show and install engines.")

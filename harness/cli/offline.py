@@ -16,7 +16,7 @@ from harness.report.render import write_outputs
 from harness.runs.events import BatchDone, Event, Started
 from harness.runs.offline import run_offline
 from harness.runs.reader import load_run
-from harness.schema.settings import OfflineSettings
+from harness.schema.offline_settings import OfflineSettings
 
 EXAMPLES = ("bench offline --engines roseinfer,vllm --num-prompts 128 --repeats 5",)
 

@@ -22,8 +22,8 @@ from harness.report.text.run_notices import MORE_ROUNDS
 from harness.runs.events import Event, Started
 from harness.runs.online import resume_online, run_online
 from harness.runs.reader import load_run
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchPlan
-from harness.schema.settings import OnlineSettings
 
 EXAMPLES = (
     "bench online --engines roseinfer,vllm --scales 0.4,0.8,1.6 --repeats 5",

@@ -23,9 +23,11 @@ from harness.report.tables.gaps import gap_table
 from harness.report.tables.table import Table
 from harness.runs.events import CaptureDone, CaptureStarting, Event
 from harness.runs.folder import MANIFEST, OFFLINE_RESULTS, ONLINE_RESULTS
+from harness.schema.comma_lists import split
 from harness.schema.load import ClosedLoop, Load, RequestRate, TraceLoad
+from harness.schema.offline_settings import OfflineSettings
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import ProfileFigures, Profiles, Tools
-from harness.schema.settings import OfflineSettings, OnlineSettings, split
 
 Scale = Annotated[float | None, typer.Option(help="scale of the run; default: the heaviest", metavar="S")]
 Concurrency = Annotated[

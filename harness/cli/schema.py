@@ -13,9 +13,10 @@ from harness.errors import UsageError
 from harness.runs.journal import JournalEntry
 from harness.schema.calibration import Calibration
 from harness.schema.compare_results import CompareResults
+from harness.schema.offline_settings import OfflineSettings
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import ProfileManifest, Profiles
 from harness.schema.results import OfflineResults, OnlineResults, RunInfo
-from harness.schema.settings import OfflineSettings, OnlineSettings
 
 SCHEMAS: dict[str, Any] = {
     "online-settings": OnlineSettings,

@@ -14,8 +14,8 @@ from harness.cli.outcome import Json, Open, Quiet
 from harness.errors import UsageError
 from harness.metrics.percentiles import needed
 from harness.runs.search_state import parse_limits
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchAxis, SearchPlan
-from harness.schema.settings import OnlineSettings
 
 #: What a search decides itself, or cannot do.
 _DECIDED = (

@@ -8,8 +8,8 @@ from typing import Any
 
 from harness.compare.stored_run import StoredRun
 from harness.schema.compare_results import Obstacle
+from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import Load
-from harness.schema.settings import RUNNING_SERVER
 
 #: What must be alike, by the name that --allow-different takes. Cells and engines are checked apart.
 ALIKE: dict[str, Callable[[StoredRun], object]] = {

@@ -11,8 +11,8 @@ from harness.metrics.validity import invalid_reasons
 from harness.runs.reader import read_raw
 from harness.schema.calibration import client_ceiling
 from harness.schema.load import Load
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineRunInfo
-from harness.schema.settings import OnlineSettings
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from harness.engines.cores import compute_threads
 from harness.errors import UsageError
-from harness.schema.settings import Device, Dtype
+from harness.schema.common_settings import Device, Dtype
 from harness.telemetry import gpu, machine
 
 #: CPU flags of bfloat16 products on x86-64 (AVX-512, AMX) and on 64-bit Arm.

@@ -22,9 +22,10 @@ from harness.engines.prometheus import PrefixCounters
 from harness.engines.prompts import AS_COUNTED, Lengths, Prompts, Texts, TokenIds, Words
 from harness.engines.variants import CONFIGS, Variant
 from harness.loadgen.load_plan import Target
+from harness.schema.engine_ref import EngineName, EngineRef
 from harness.schema.load import Load
+from harness.schema.online_settings import Endpoint
 from harness.schema.results import LaunchRecord, Skipped
-from harness.schema.settings import Endpoint, EngineName, EngineRef
 from harness.workload import PlannedRequest
 
 #: Bounds of the number of full contexts in the KV cache of an engine whose cache size is set by us.

@@ -21,7 +21,7 @@ from harness.engines.engine_names import check_name
 from harness.engines.variants import Variant, load_file
 from harness.errors import UsageError
 from harness.schema.base import Strict, first_fault
-from harness.schema.settings import EngineName
+from harness.schema.engine_ref import EngineName
 
 
 class UserEngine(Strict):

@@ -23,7 +23,7 @@ from harness.engines.base import Installation, Missing
 from harness.engines.configured import user_engine, user_file
 from harness.errors import UsageError
 from harness.modules import ELSEWHERE
-from harness.schema.settings import EngineName
+from harness.schema.engine_ref import EngineName
 
 CACHE = paths.CACHE / "engines"
 #: Distributions whose versions are in `run.json`, by the name the result files use.

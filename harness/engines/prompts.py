@@ -12,7 +12,7 @@ import numpy as np
 from harness.engines.common_words import COMMON_WORDS
 from harness.engines.text_prompts import TextPrompts
 from harness.models.chat_template import ChatTemplate
-from harness.schema.settings import Endpoint
+from harness.schema.online_settings import Endpoint
 from harness.workload import Message, PlannedRequest
 
 #: How often the number of words is corrected by what it made of the length.

@@ -12,7 +12,7 @@ from harness.engines.local import LocalEngine
 from harness.engines.running.address import Address
 from harness.errors import UsageError
 from harness.plugins import describe, load_plugin
-from harness.schema.settings import DEFAULT_ENGINES, EngineName, EngineRef
+from harness.schema.engine_ref import DEFAULT_ENGINES, EngineName, EngineRef
 
 
 def _load(point: EntryPoint) -> Engine:

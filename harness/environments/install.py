@@ -25,7 +25,7 @@ from harness.environments.pip import pip, run
 from harness.environments.unpack import UnpackError, point
 from harness.errors import EngineError, UsageError
 from harness.files import locked, write_whole
-from harness.schema.settings import EngineName
+from harness.schema.engine_ref import EngineName
 
 LOCK = "lock.txt"
 _LIST = """

@@ -12,11 +12,11 @@ from harness.metrics.samples import Group
 from harness.metrics.stability import disturbed, drift, fell_behind, repeats_disagree
 from harness.metrics.validity import few_rounds, too_brief
 from harness.schema.cell_notice import CellNotice
+from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import ClosedLoop, Load, Ramp, from_light_to_heavy
 from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import METRICS, latencies
 from harness.schema.results import PREFIX_BLOCK_TOKENS, OnlineSummary, PrefixHits
-from harness.schema.settings import RUNNING_SERVER
 from harness.schema.speculation import SpeculationCount
 
 #: What the machine did during each cell, by cell.

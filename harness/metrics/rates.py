@@ -13,7 +13,7 @@ from harness.metrics.definitions import succeeded
 from harness.metrics.samples import Group
 from harness.metrics.window import inside, scheduled
 from harness.schema.metric import MS
-from harness.schema.settings import Slo
+from harness.schema.slo import Slo
 
 #: Shorter than any clock can measure.
 NO_TIME_S = 1e-9

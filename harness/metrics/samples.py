@@ -24,7 +24,7 @@ from harness.metrics.percentiles import percentiles
 from harness.metrics.window import Cut, find_window, inside, scheduled
 from harness.schema.load import Load, parse_load
 from harness.schema.metrics import METRICS, PERCENTILES
-from harness.schema.settings import Window
+from harness.schema.window import Window
 
 _IDENTITY = ["engine", "variant", "label", "repeat"]
 

@@ -28,7 +28,7 @@ from harness.schema.fairness import TaskScores
 from harness.schema.load import Load
 from harness.schema.metrics import LATENCIES, METRICS
 from harness.schema.results import Distribution, OnlineSummary, PrefixHits
-from harness.schema.settings import Slo
+from harness.schema.slo import Slo
 from harness.schema.speculation import Speculation
 
 Seen = TypeVar("Seen", PrefixHits, Speculation)

@@ -11,10 +11,10 @@ from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
 from harness.schema.calibration import ClientCeiling
 from harness.schema.cell_notice import CellNotice
+from harness.schema.common_settings import SHORT_CELL_S
 from harness.schema.fairness import TaskScores
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.results import OnlineSummary
-from harness.schema.settings import MIN_ROUNDS, SHORT_CELL_S
 
 #: A cell is invalid when the client sent later than this at p99, unless TTFT is so long that it is nothing.
 LAG_LIMIT_MS = 1.0
@@ -22,6 +22,9 @@ LAG_LIMIT_OF_TTFT = 0.05
 
 #: A cell is invalid when a client process did more than this share of what it can.
 CEILING_SHARE = 0.5
+
+#: Requests of a closed loop for each one in flight, below which little but its beginning and end is measured.
+MIN_ROUNDS = 3
 
 #: What the notice of a cell of few seconds begins with.
 BRIEF = "measured for"

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.schema.settings import Window
+from harness.schema.window import Window
 
 #: A given window, or that of the steady state, found in each cell by itself.
 Cut = Window | Literal["steady"]

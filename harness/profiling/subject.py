@@ -21,10 +21,12 @@ from harness.runs.info import offline_info, online_info
 from harness.runs.reader import read_raw
 from harness.runs.resolved import Resolved, find_engines, make_engine_variants, resolve_online
 from harness.runs.workload import Workload
+from harness.schema.common_settings import CommonSettings
 from harness.schema.load import ClosedLoop, Load, heaviest
+from harness.schema.offline_settings import OfflineSettings
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Level
 from harness.schema.results import OnlineRunInfo, RunInfo
-from harness.schema.settings import CommonSettings, OfflineSettings, OnlineSettings
 from harness.workload import PlannedRequest
 
 #: The sample lasts about this long at the benchmark's rate; it ends as soon as the capture has.

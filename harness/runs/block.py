@@ -41,11 +41,11 @@ from harness.runs.journal import ClientSpent, JournalEntry
 from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
 from harness.runs.schedule import Block, Cell
+from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.fairness import Fact
 from harness.schema.load import ClosedLoop
 from harness.schema.machine_load import MachineLoad
 from harness.schema.results import OnlineSummary
-from harness.schema.settings import RUNNING_SERVER
 from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
 from harness.workload import PlannedRequest
 from harness.workload.prefix_reuse import reusable_tokens

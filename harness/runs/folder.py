@@ -11,8 +11,8 @@ from typing import Literal
 
 from harness.errors import UsageError
 from harness.files import locked
+from harness.schema.engine_ref import EngineRef
 from harness.schema.results import RUN_INFO, RunInfo
-from harness.schema.settings import EngineRef
 from harness.schema.stored import read_of_run
 
 RUN, JOURNAL, SKIPPED, ANSWERS = "run.json", "journal.jsonl", "skipped.json", "answers.json"

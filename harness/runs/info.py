@@ -11,8 +11,9 @@ import harness
 from harness.engines.base import Installation
 from harness.files import now
 from harness.schema.calibration import Calibration
+from harness.schema.offline_settings import OfflineSettings
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OfflineRunInfo, OnlineRunInfo, TraceRecord, Versions
-from harness.schema.settings import OfflineSettings, OnlineSettings
 from harness.telemetry.machine import environment
 from harness.telemetry.revision import git_revision, source_hash
 

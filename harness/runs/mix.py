@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UsageError
-from harness.schema.settings import OnlineSettings
+from harness.schema.online_settings import OnlineSettings
 from harness.workload.mixes import Mix
 
 #: What `response_format` may be without a schema.

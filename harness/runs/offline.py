@@ -20,8 +20,8 @@ from harness.runs.resolved import engine_settings, resolve_common
 from harness.runs.schedule import turns
 from harness.runs.workload import check_lengths
 from harness.schema.load_settings import most
+from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import OfflineResults
-from harness.schema.settings import OfflineSettings
 from harness.workload import warmup
 from harness.workload.content import SyntheticContent
 

@@ -23,9 +23,9 @@ from harness.runs.run_state import Run
 from harness.runs.search import search_loads
 from harness.runs.search_state import search_results
 from harness.schema.load import ClosedLoop
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
 from harness.schema.search import SearchPlan
-from harness.schema.settings import OnlineSettings
 
 
 def run_online(

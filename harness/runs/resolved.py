@@ -40,8 +40,10 @@ from harness.runs.running_servers import (
 )
 from harness.runs.workload import Workload
 from harness.schema.calibration import Calibration
+from harness.schema.common_settings import CommonSettings
+from harness.schema.engine_ref import RUNNING_SERVER
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
-from harness.schema.settings import RUNNING_SERVER, CommonSettings, OnlineSettings
 from harness.workload.mixes import Mix
 
 Settings = TypeVar("Settings", bound=CommonSettings)

@@ -18,8 +18,8 @@ from harness.runs.schedule import Block, measured_blocks, plan
 from harness.schema.calibration import ClientCeiling, client_ceiling
 from harness.schema.fairness import Fact
 from harness.schema.load import Load
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import LaunchRecord, OnlineRunInfo, Skipped
-from harness.schema.settings import OnlineSettings
 from harness.schema.stored import read_stored
 
 _SKIPPED = TypeAdapter(list[Skipped])

@@ -15,7 +15,9 @@ from harness.engines.registry import get_engine_variant
 from harness.engines.running.address import Address
 from harness.errors import EngineError, UsageError
 from harness.models.model_folder import ModelFolder, tokenizer_folder
-from harness.schema.settings import RUNNING_SERVER, CommonSettings, OnlineSettings
+from harness.schema.common_settings import CommonSettings
+from harness.schema.engine_ref import RUNNING_SERVER
+from harness.schema.online_settings import OnlineSettings
 
 #: The tokenizer of which nothing is known.
 NO_TOKENIZER = "none"

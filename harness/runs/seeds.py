@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.schema.settings import OnlineSettings
+from harness.schema.online_settings import OnlineSettings
 
 #: Sets the seeds of shapes apart from those of prompts.
 _SHAPES = 1

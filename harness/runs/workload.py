@@ -19,8 +19,8 @@ from harness.models.text_tokens import load_tokenizer
 from harness.runs.seeds import shape_seeds
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, heaviest
 from harness.schema.load_settings import Uniform
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import TraceRecord
-from harness.schema.settings import OnlineSettings
 from harness.traces.catalog import load
 from harness.traces.fit import Fitted, fit
 from harness.traces.servegen import CITATION, Mixture, read_mixture

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from harness.schema.base import Strict
+from harness.schema.comma_lists import listed
 from harness.schema.load import Arrivals
 
 
@@ -97,6 +98,11 @@ def _number(value: object) -> object:
     return value
 
 
+Scales = Annotated[list[Annotated[float, Field(gt=0)]], BeforeValidator(listed), Field(min_length=1)]
+Concurrency = Annotated[list[Annotated[int, Field(ge=1)]], BeforeValidator(listed), Field(min_length=1)]
+Rates = Annotated[
+    list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(listed), Field(min_length=1)
+]
 #: Tokens of a prompt or an answer: the same for all, or drawn for each.
 Lengths = Annotated[int | Uniform, BeforeValidator(_number)]
 

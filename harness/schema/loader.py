@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.errors import UsageError
+from harness.schema.common_settings import CommonSettings
+from harness.schema.engine_ref import asks_auto
 from harness.schema.presets import preset_values
-from harness.schema.settings import CommonSettings, asks_auto
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 

@@ -13,8 +13,9 @@ from harness.schema.fairness import AnswerChecks, Fact, Ledger, ReportedMean, So
 from harness.schema.load import Load
 from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import LATENCIES, METRICS
+from harness.schema.offline_settings import OfflineSettings
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchPlan, SearchResults
-from harness.schema.settings import OfflineSettings, OnlineSettings
 from harness.schema.speculation import Speculation
 
 SCHEMA_VERSION: Literal[2] = 2

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UsageError
+from harness.schema.online_settings import Fit
 from harness.schema.results import TraceRecord
-from harness.schema.settings import Fit
 from harness.traces.trace import Trace
 
 #: Tokens of the context that input and output leave free. Engines reserve space for a BOS token, some end an

@@ -10,8 +10,8 @@ import pytest
 from benchmarks import cpu_tables
 from harness.engines.registry import get_engine_variant
 from harness.schema.load import TraceLoad
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Comparison
-from harness.schema.settings import OnlineSettings
 
 
 @pytest.mark.parametrize("what", ["ablations", "peers"])

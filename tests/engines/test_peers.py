@@ -21,8 +21,9 @@ from harness.loadgen.run_load import run_load
 from harness.models import resolve
 from harness.records.cell import CellIdentity, Expected, read_cell
 from harness.runs.offline import run_offline
+from harness.schema.engine_ref import EngineName, EngineRef
 from harness.schema.load import ClosedLoop
-from harness.schema.settings import EngineName, EngineRef, OfflineSettings
+from harness.schema.offline_settings import OfflineSettings
 from harness.workload import closed_loop
 
 #: By engine, how its tokens are counted.

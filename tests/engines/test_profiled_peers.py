@@ -15,7 +15,7 @@ from harness.profiling.reading.figures import totals
 from harness.profiling.reading.torch_trace import read_torch_trace
 from harness.profiling.stage import ProfileOptions, profile_run
 from harness.profiling.subject import begin_run, open_subject
-from harness.schema.settings import OnlineSettings
+from harness.schema.online_settings import OnlineSettings
 
 #: A row of `key_averages().table()` on a CPU: name, self time, number of calls.
 ROW = re.compile(r"\s*(?P<name>.+?)\s{2,}[\d.]+%\s+(?P<own>[\d.]+)(?P<unit>us|ms|s)\s.*\s(?P<calls>\d+)\s*$")

@@ -11,8 +11,8 @@ from harness.report.text.numbers import percent, plural, several
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.load_settings import lengths_text
+from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import RunInfo, TraceRecord
-from harness.schema.settings import OfflineSettings
 
 
 def title(run: Run) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.metrics.validity import BRIEF
+from harness.metrics.validity import BRIEF, MIN_ROUNDS
 from harness.report.best import differs
 from harness.report.text.heading import fitted
 from harness.report.text.load_words import where
@@ -14,7 +14,6 @@ from harness.report.text.provenance import say
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.cell_notice import CellNotice
 from harness.schema.results import OnlineSummary
-from harness.schema.settings import MIN_ROUNDS
 
 #: What to do about a closed loop of few requests.
 MORE_ROUNDS = "--rounds 10 sends ten for each in flight."

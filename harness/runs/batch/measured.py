@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from harness.engines.base import EngineVariant
 from harness.errors import EngineError
+from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import OfflineResult
-from harness.schema.settings import OfflineSettings
 from harness.workload import PlannedRequest
 
 

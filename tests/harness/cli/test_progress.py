@@ -28,10 +28,10 @@ from harness.runs.events import (
     Started,
 )
 from harness.runs.schedule import Cell
+from harness.schema.engine_ref import EngineRef
 from harness.schema.load import TraceLoad
 from harness.schema.metrics import LATENCIES
 from harness.schema.results import OfflineResult, OnlineSummary, Skipped
-from harness.schema.settings import EngineRef
 
 ENGINE_VARIANT = EngineVariant(
     EngineRef(name="vllm", variant="x"), Variant(), "vLLM ([bold]x[/bold] :smile:)"

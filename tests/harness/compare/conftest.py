@@ -13,8 +13,8 @@ import pytest
 
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.load import ClosedLoop, Load, TraceLoad, load_text
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineRunInfo, TraceRecord, Versions
-from harness.schema.settings import OnlineSettings
 
 LABELS = {"roseinfer": "roseinfer", "vllm": "vLLM"}
 Make = Callable[..., Path]

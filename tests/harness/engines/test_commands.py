@@ -19,7 +19,7 @@ from harness.engines.text_prompts import TextPrompts
 from harness.engines.variants import Variant
 from harness.errors import EngineError, UsageError
 from harness.models import resolve
-from harness.schema.settings import EngineRef
+from harness.schema.engine_ref import EngineRef
 from harness.workload import PlannedRequest
 
 #: Engines that would send the ids of the whole prompt beside those of tokens: these count in each chunk.

@@ -17,8 +17,9 @@ from harness.engines.registry import LOCAL
 from harness.errors import BenchError
 from harness.runs.events import CellProgress, Event
 from harness.runs.online import run_online
+from harness.schema.engine_ref import EngineName
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
-from harness.schema.settings import EngineName, OnlineSettings
 
 
 def below() -> set[psutil.Process]:

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from harness.engines.registry import LOCAL
 from harness.engines.selfreport import SelfReport, normalised
-from harness.schema.settings import EngineName
+from harness.schema.engine_ref import EngineName
 
 # vLLM 0.32.0 on two cores.
 VLLM_LOG = """\

@@ -10,7 +10,7 @@ from harness.engines import base
 from harness.engines.configured import find_variant, load_variants
 from harness.engines.registry import LOCAL, get_engine_variant
 from harness.errors import UsageError
-from harness.schema.settings import EngineRef
+from harness.schema.engine_ref import EngineRef
 
 
 def test_shipped_files_are_valid():

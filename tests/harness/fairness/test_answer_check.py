@@ -13,8 +13,8 @@ from harness.fairness.check_prompts import OUTPUT_TOKENS
 from harness.fairness.engine_reply import Reply, read_reply
 from harness.fairness.reference import Reference, ReferenceAnswer
 from harness.loadgen.load_plan import RawResponse
+from harness.schema.engine_ref import EngineRef
 from harness.schema.fairness import AnswerChecks
-from harness.schema.settings import EngineRef
 
 RIGHT = [list(range(10 * i, 10 * i + OUTPUT_TOKENS)) for i in range(3)]
 WRONG = [[7, *answer[1:]] for answer in RIGHT]

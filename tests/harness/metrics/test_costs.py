@@ -11,7 +11,7 @@ import pytest
 from harness.metrics.summary import summarize
 from harness.report.tables.costs import costs_table
 from harness.schema.machine_load import GpuLoad, MachineLoad
-from harness.schema.settings import Window
+from harness.schema.window import Window
 
 Tables = Callable[[Sequence[dict[str, Any]]], tuple[pd.DataFrame, pd.DataFrame]]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from harness.metrics.summary import summarize
 from harness.schema.load import TraceLoad, load_text
-from harness.schema.settings import Slo
+from harness.schema.slo import Slo
 
 from .conftest import build
 

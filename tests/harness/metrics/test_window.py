@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from harness.metrics.summary import summarize
 from harness.metrics.window import find_window
-from harness.schema.settings import Slo, Window
+from harness.schema.slo import Slo
+from harness.schema.window import Window
 
 from .conftest import build, compare
 

@@ -12,6 +12,7 @@ from harness.report.tables.profiles import difference, profiled
 from harness.schema.fairness import Waterfall, WaterfallPart
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.metrics import LATENCIES
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Category, Gap, Level, ProfileFigures, ProfileRun, StepFigures
 from harness.schema.results import (
     Comparison,
@@ -21,7 +22,6 @@ from harness.schema.results import (
     OnlineSummary,
     Versions,
 )
-from harness.schema.settings import OnlineSettings
 
 META = OnlineRunInfo(
     created="", command=[], settings=OnlineSettings(), versions=Versions(rosebench="0", python="3")

@@ -27,9 +27,9 @@ from harness.report.render import write_report, write_run_outputs
 from harness.runs.events import CaptureDone, CaptureStarting, Event
 from harness.runs.online import run_online
 from harness.schema.load import ClosedLoop, TraceLoad
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.profile import Gap, ProfileManifest
 from harness.schema.results import OnlineResults
-from harness.schema.settings import OnlineSettings
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -18,6 +18,8 @@ from harness.metrics.samples import by_load, split
 from harness.metrics.summary import summarize
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.load import ClosedLoop, TraceLoad, load_text
+from harness.schema.offline_settings import OfflineSettings
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import (
     LaunchRecord,
     OfflineResult,
@@ -29,7 +31,7 @@ from harness.schema.results import (
     TraceRecord,
     Versions,
 )
-from harness.schema.settings import OfflineSettings, OnlineSettings, Slo
+from harness.schema.slo import Slo
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 
 from harness.runs.events import CellDone, Event, Started
 from harness.runs.online import run_online
-from harness.schema.settings import OnlineSettings
+from harness.schema.online_settings import OnlineSettings
 
 Act = Callable[[], object]
 Make = Callable[..., OnlineSettings]

@@ -12,7 +12,7 @@ from harness.fairness.task import make_items
 from harness.models.model_folder import resolve
 from harness.runs.folder import ACCURACY
 from harness.runs.online import resume_online, run_online
-from harness.schema.settings import OnlineSettings
+from harness.schema.online_settings import OnlineSettings
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from harness.compare.stored_run import StoredRun
 from harness.fairness.check_prompts import LENGTHS
 from harness.runs.folder import ANSWERS
 from harness.runs.online import resume_online, run_online
-from harness.schema.settings import OnlineSettings
+from harness.schema.online_settings import OnlineSettings
 
 
 def run_quickly(url: str, folder: Path, **given: Any) -> tuple[Path, Any]:

@@ -16,7 +16,7 @@ from harness.runs import resolved
 from harness.runs.events import Calibrating, Event
 from harness.runs.online import run_online
 from harness.schema.calibration import Calibration, ClientCeiling
-from harness.schema.settings import OnlineSettings
+from harness.schema.online_settings import OnlineSettings
 
 
 def calibration(chunks_per_s: float, requests_per_s: float = 1e6) -> Calibration:

@@ -12,8 +12,8 @@ import pytest
 from harness.records.parquet import read_records
 from harness.runs.folder import RUN
 from harness.runs.online import run_online
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.running_servers import HIDDEN
-from harness.schema.settings import OnlineSettings
 
 pytestmark = pytest.mark.integration
 

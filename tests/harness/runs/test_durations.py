@@ -10,8 +10,8 @@ import pytest
 
 from harness.report.render import write_run_outputs
 from harness.runs.online import run_online
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
-from harness.schema.settings import OnlineSettings
 
 from .conftest import Make, Watcher
 

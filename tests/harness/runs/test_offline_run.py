@@ -20,9 +20,10 @@ from harness.models import resolve
 from harness.runs.batch.through_worker import Batch, through_worker
 from harness.runs.events import BatchStarting
 from harness.runs.offline import run_offline
+from harness.schema.engine_ref import EngineRef
 from harness.schema.load_settings import Uniform
+from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import OfflineResults
-from harness.schema.settings import EngineRef, OfflineSettings
 from harness.telemetry import gpu
 from harness.workload import closed_loop
 from harness.workload.content import SyntheticContent

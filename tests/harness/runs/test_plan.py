@@ -16,8 +16,9 @@ from harness.errors import UsageError
 from harness.runs.balanced_orders import balanced_orders
 from harness.runs.resolved import make_engine_variants
 from harness.runs.schedule import Cell, plan
+from harness.schema.engine_ref import EngineRef
 from harness.schema.load import Load
-from harness.schema.settings import EngineRef, OnlineSettings
+from harness.schema.online_settings import OnlineSettings
 
 NAMES = ["roseinfer", "roseinfer@a", "vllm", "vllm@a", "transformers"]
 

@@ -17,7 +17,7 @@ from harness.loadgen.load_plan import Target
 from harness.report.tables.prefix_hits import prefix_table
 from harness.runs import block
 from harness.runs.online import run_online
-from harness.schema.settings import OnlineSettings
+from harness.schema.online_settings import OnlineSettings
 
 pytestmark = pytest.mark.integration
 

@@ -16,7 +16,7 @@ from harness.runs.resolved import make_engine_variants, model_context
 from harness.runs.schedule import plan
 from harness.runs.workload import MAX_STAGGERED, MAX_WARMUP_BATCH, Workload
 from harness.schema.load import ClosedLoop, TraceLoad
-from harness.schema.settings import OnlineSettings
+from harness.schema.online_settings import OnlineSettings
 from harness.workload import PlannedRequest
 
 VOCAB, CONTEXT = 1000, 1024

@@ -10,8 +10,10 @@ import pytest
 from harness.schema.load import ClosedLoop, Ramp, RequestRate, TraceLoad
 from harness.schema.load_settings import Uniform
 from harness.schema.loader import build
+from harness.schema.offline_settings import OfflineSettings
+from harness.schema.online_settings import OnlineSettings
 from harness.schema.presets import PRESETS
-from harness.schema.settings import OfflineSettings, OnlineSettings, Slo
+from harness.schema.slo import Slo
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
-from harness.schema.settings import Fit
+from harness.schema.online_settings import Fit
 from harness.traces.fit import RESERVED_TOKENS, Fitted, fit, room
 from harness.traces.trace import Trace
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.errors import UsageError
-from harness.schema.settings import Fit
+from harness.schema.online_settings import Fit
 from harness.traces import catalog, readers
 from harness.traces.fit import fit
 from harness.traces.source import Source

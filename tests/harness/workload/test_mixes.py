@@ -13,7 +13,7 @@ from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import RequestSettings
 from harness.errors import UsageError
 from harness.runs.mix import mix_of
-from harness.schema.settings import OnlineSettings
+from harness.schema.online_settings import OnlineSettings
 from harness.workload import closed_loop
 from harness.workload.mixes import BASE, Mix
 

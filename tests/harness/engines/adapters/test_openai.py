@@ -16,7 +16,7 @@ from harness.engines.base import EngineSettings
 from harness.engines.registry import get_engine_variant
 from harness.engines.running.address import Address
 from harness.errors import EngineError, UsageError
-from harness.schema.settings import EngineRef
+from harness.schema.engine_ref import EngineRef
 
 pytestmark = pytest.mark.integration
 

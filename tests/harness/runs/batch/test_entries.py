@@ -11,7 +11,8 @@ from harness.engines.registry import LOCAL, get_engine_variant
 from harness.engines.variants import Variant
 from harness.runs.batch.entries import Entry, make_entries
 from harness.runs.schedule import turns
-from harness.schema.settings import EngineRef, OfflineSettings
+from harness.schema.engine_ref import EngineRef
+from harness.schema.offline_settings import OfflineSettings
 
 pytestmark = pytest.mark.integration
 

@@ -1,248 +1,31 @@
-"""Every setting, once. The CLI, the YAML of `--config` and `run.json` are made from these models."""
+"""Settings of `bench online`."""
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, PositiveFloat, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from harness.schema.base import Strict
+from harness.schema.comma_lists import listed
+from harness.schema.common_settings import CommonSettings
+from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, from_light_to_heavy
-from harness.schema.load_settings import ArrivalProcess, Lengths, RampSetting
-from harness.schema.metrics import METRICS, latencies
+from harness.schema.load_settings import ArrivalProcess, Concurrency, Lengths, RampSetting, Rates, Scales
 from harness.schema.mix_settings import Adapters
-from harness.schema.presets import PRESETS
 from harness.schema.running_servers import Headers, Servers, for_server
+from harness.schema.slo import Slo
+from harness.schema.window import Window
 
-#: Which names there are is for the registry to say: installed packages add engines.
-EngineName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]
-Device = Literal["auto", "cuda", "cpu"]
-Dtype = Literal["auto", "fp16", "bf16", "fp32"]
 Fit = Literal["drop", "clip", "scale"]
 Endpoint = Literal["completions", "chat"]
 
-#: Requests of a closed loop for each one in flight, below which little but its beginning and end is measured.
-MIN_ROUNDS = 3
-
-#: Seconds below which a cell of an online run says little about the next one.
-SHORT_CELL_S = 10.0
-
-_REFERENCE = re.compile(r"^(?P<name>[a-z][a-z0-9_-]*)(@(?P<variant>[A-Za-z0-9][A-Za-z0-9._-]*))?$")
-#: The engine that is a server somebody else started.
-RUNNING_SERVER: EngineName = "openai"
 #: Settings that say nothing where there is none.
 _OF_RUNNING_SERVERS = (
     *("base_url", "server", "served_model", "tokenizer", "header", "api_key_env", "ca_cert", "wait_ready"),
     "prompt_nonce",
 )
-#: Where it is not asked which engines are installed, and where none is.
-DEFAULT_ENGINES: tuple[EngineName, ...] = ("roseinfer", "vllm")
-
-
-def split(text: str) -> list[str]:
-    """The parts of `a,b,c`."""
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _split(value: object) -> object:
-    """Accept `a,b,c`, or one number, where a list is meant."""
-    if isinstance(value, int | float):
-        return [value]
-    return split(value) if isinstance(value, str) else value
-
-
-def asks_auto(engines: object) -> bool:
-    """Whether `engines` leaves the choice to the machine, as if none had been named."""
-    return _split(engines) == ["auto"]
-
-
-def _engines(value: object) -> object:
-    """`_split`, where `auto` is no engine among others."""
-    names = _split(value)
-    if isinstance(names, list) and "auto" in names:
-        raise ValueError(
-            "auto stands alone: it means roseinfer and every other engine that is installed; "
-            "give only auto, or the engines by name"
-        )
-    return names
-
-
-class EngineRef(Strict):
-    """An engine and one of its variants: `NAME` or `NAME@VARIANT`."""
-
-    name: EngineName
-    variant: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _parse(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        match = _REFERENCE.match(value)
-        if match is None:
-            raise ValueError(f"{value!r} is not NAME or NAME@VARIANT")
-        return {"name": match["name"], "variant": match["variant"]}
-
-    def __str__(self) -> str:
-        return f"{self.name}@{self.variant}" if self.variant else self.name
-
-
-def _list_limits(schema: dict[str, Any]) -> None:
-    """What `bench schema` shows: each metric that a limit can be set on as a field of its own."""
-    limit = schema.pop("additionalProperties")
-    schema["properties"] = {name: limit | {"title": METRICS[name].label} for name in latencies("slo")}
-
-
-class Slo(Strict):
-    """A service level: a request is good when it meets every limit given. All in ms."""
-
-    model_config = ConfigDict(extra="allow", json_schema_extra=_list_limits)
-    __pydantic_extra__: dict[str, PositiveFloat | None]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _parse(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        pairs = [part.partition("=") for part in value.split(",") if part]
-        if any(not sep for _, sep, _ in pairs):
-            raise ValueError(f"{value!r} is not like ttft_ms=200,tpot_ms=50")
-        return {key.strip(): limit.strip() for key, _, limit in pairs}
-
-    @model_validator(mode="after")
-    def _known(self) -> Self:
-        known = latencies("slo")
-        if unknown := sorted(self.__pydantic_extra__.keys() - known):
-            raise ValueError(f"there is no {unknown[0]} to limit; known: {', '.join(known)}")
-        return self
-
-
-class Window(Strict):
-    """A part of a cell, in seconds since its first scheduled arrival: `START,END`."""
-
-    start_s: float = Field(ge=0)
-    end_s: float = Field(ge=0)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _parse(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        start, comma, end = value.partition(",")
-        if not comma:
-            raise ValueError(f"{value!r} is not START,END in seconds")
-        return {"start_s": start.strip(), "end_s": end.strip()}
-
-    @model_validator(mode="after")
-    def _forward(self) -> Self:
-        if self.end_s < self.start_s:
-            raise ValueError(f"{self.end_s:g} s is before {self.start_s:g} s")
-        return self
-
-
-Engines = Annotated[list[EngineRef], BeforeValidator(_engines), Field(min_length=1)]
-Scales = Annotated[list[Annotated[float, Field(gt=0)]], BeforeValidator(_split), Field(min_length=1)]
-Concurrency = Annotated[list[Annotated[int, Field(ge=1)]], BeforeValidator(_split), Field(min_length=1)]
-Rates = Annotated[
-    list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_split), Field(min_length=1)
-]
-
-
-class CommonSettings(Strict):
-    """What every benchmark shares."""
-
-    #: Of `bench`, which these are settings of.
-    command: ClassVar[str]
-
-    preset: str | None = Field(
-        None,
-        description=f"settings of a published benchmark, which others override: {', '.join(PRESETS)}",
-        json_schema_extra={"metavar": "NAME"},
-    )
-    model: str = Field(
-        "auto", description="hub id, local folder, random:gpt2, random:gpt2-tiny or smollm2-135m"
-    )
-    device: Device = Field("auto", description="where the engines run")
-    dtype: Dtype = Field(
-        "auto",
-        description="weights and activations; auto: fp16 on a GPU, bf16 on a CPU that has it, else fp32",
-    )
-    engines: Engines = Field(
-        default_factory=lambda: [EngineRef(name=name) for name in DEFAULT_ENGINES],
-        description="NAME or NAME@VARIANT, comma separated; auto: roseinfer, and every other installed",
-        json_schema_extra={"shown": "auto"},
-    )
-    max_model_len: int | None = Field(
-        None, ge=2, description="context in tokens; the model's own if not given"
-    )
-    vocab_size: int = Field(32_000, ge=2, description="of prompts, where the model's own is unknown")
-    seed: int = Field(0, ge=0, description="of prompts, order and sampling")
-    repeats: int = Field(1, ge=1, description="measure everything this many times")
-    interleave: bool = Field(
-        True,
-        description="take the engines in turn, in balanced orders drawn from the seed; "
-        "else one after the other as they are given",
-    )
-    warmup: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
-        "auto",
-        description="requests before measuring; auto covers every batch size of a closed loop or a batch, "
-        "of a trace those up to 32; 0 is none",
-    )
-    cpu_threads: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
-        "auto",
-        description="compute threads of every engine on a CPU; auto: one on each of its cores but one, "
-        "which is for HTTP and the client",
-    )
-    prefix_cache: bool = Field(False, description="let engines reuse the KV cache of shared prefixes")
-    ignore_eos: bool = Field(True, description="every answer has exactly the length asked for")
-    settle: float | None = Field(
-        None, gt=0, description="seconds from the start of each cell or batch that are not measured, best 30"
-    )
-    min_duration: float | None = Field(
-        None,
-        gt=0,
-        description="measure each cell or batch for at least so many seconds, best 30; "
-        f"in `bench online` {SHORT_CELL_S:g} with --settle",
-    )
-    profile: Literal["torch", "nsys", "both"] | None = Field(
-        None, description="profile a sample of the heaviest load after the benchmark"
-    )
-    profile_only: bool = Field(False, description="measure nothing, only profile")
-    out: Path | None = Field(None, description="where runs are kept; default outputs/benchmarks/serving")
-
-    @property
-    def preset_text(self) -> str | None:
-        """What the preset set and nothing else has overridden, and its source; None without one."""
-        if self.preset is None:
-            return None
-        preset = PRESETS[self.preset]
-        published = type(self).model_validate(preset.values)
-        kept = [
-            f"--{key.replace('_', '-')} {text}".removesuffix(" True")
-            for key, text in preset.texts.items()
-            if getattr(self, key) == getattr(published, key)
-        ]
-        return f"--preset {self.preset} sets {' '.join(kept)}, as {preset.source} has it"
-
-    @property
-    def measured_s(self) -> float:
-        """Seconds that a cell is measured at least, after `settle`."""
-        return self.min_duration or (SHORT_CELL_S if self.settle else 0.0)
-
-    def idle(self) -> dict[str, str]:
-        """Fields that have no effect beside the others, each with the reason."""
-        return {}
-
-    @field_validator("engines")
-    @classmethod
-    def _distinct(cls, engines: list[EngineRef]) -> list[EngineRef]:
-        seen = [str(engine) for engine in engines]
-        if twice := sorted({name for name in seen if seen.count(name) > 1}):
-            raise ValueError(f"named twice: {', '.join(twice)}")
-        return engines
 
 
 class OnlineSettings(CommonSettings):
@@ -433,7 +216,7 @@ class OnlineSettings(CommonSettings):
         """An infinite rate is a closed loop with all requests in flight."""
         if not isinstance(given, dict) or "request_rate" not in given:
             return given
-        rates = _split(given["request_rate"])
+        rates = listed(given["request_rate"])
         if not isinstance(rates, list) or all(str(rate) not in ("inf", ".inf") for rate in rates):
             return given
         if len(rates) > 1 or given.get("concurrency") is not None:
@@ -513,13 +296,3 @@ class OnlineSettings(CommonSettings):
         if len(set(self.concurrency or ())) != len(self.concurrency or ()):
             raise ValueError("a number of requests in flight is given twice")
         return self
-
-
-class OfflineSettings(CommonSettings):
-    """`bench offline`: a fixed batch of token-id prompts through each engine's own API."""
-
-    command = "offline"
-
-    num_prompts: int = Field(128, ge=1, description="prompts in the batch")
-    input_len: Lengths = Field(256, description="tokens of each prompt: a number, or uniform:A:B")
-    output_len: Lengths = Field(64, description="tokens generated for each prompt: a number, or uniform:A:B")

@@ -1,0 +1,112 @@
+"""Settings that online and offline benchmarks share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from harness.schema.base import Strict
+from harness.schema.engine_ref import DEFAULT_ENGINES, EngineRef, Engines
+from harness.schema.presets import PRESETS
+
+Device = Literal["auto", "cuda", "cpu"]
+Dtype = Literal["auto", "fp16", "bf16", "fp32"]
+
+#: Seconds below which a cell of an online run says little about the next one.
+SHORT_CELL_S = 10.0
+
+
+class CommonSettings(Strict):
+    """What every benchmark shares."""
+
+    #: Of `bench`, which these are settings of.
+    command: ClassVar[str]
+
+    preset: str | None = Field(
+        None,
+        description=f"settings of a published benchmark, which others override: {', '.join(PRESETS)}",
+        json_schema_extra={"metavar": "NAME"},
+    )
+    model: str = Field(
+        "auto", description="hub id, local folder, random:gpt2, random:gpt2-tiny or smollm2-135m"
+    )
+    device: Device = Field("auto", description="where the engines run")
+    dtype: Dtype = Field(
+        "auto",
+        description="weights and activations; auto: fp16 on a GPU, bf16 on a CPU that has it, else fp32",
+    )
+    engines: Engines = Field(
+        default_factory=lambda: [EngineRef(name=name) for name in DEFAULT_ENGINES],
+        description="NAME or NAME@VARIANT, comma separated; auto: roseinfer, and every other installed",
+        json_schema_extra={"shown": "auto"},
+    )
+    max_model_len: int | None = Field(
+        None, ge=2, description="context in tokens; the model's own if not given"
+    )
+    vocab_size: int = Field(32_000, ge=2, description="of prompts, where the model's own is unknown")
+    seed: int = Field(0, ge=0, description="of prompts, order and sampling")
+    repeats: int = Field(1, ge=1, description="measure everything this many times")
+    interleave: bool = Field(
+        True,
+        description="take the engines in turn, in balanced orders drawn from the seed; "
+        "else one after the other as they are given",
+    )
+    warmup: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
+        "auto",
+        description="requests before measuring; auto covers every batch size of a closed loop or a batch, "
+        "of a trace those up to 32; 0 is none",
+    )
+    cpu_threads: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto",
+        description="compute threads of every engine on a CPU; auto: one on each of its cores but one, "
+        "which is for HTTP and the client",
+    )
+    prefix_cache: bool = Field(False, description="let engines reuse the KV cache of shared prefixes")
+    ignore_eos: bool = Field(True, description="every answer has exactly the length asked for")
+    settle: float | None = Field(
+        None, gt=0, description="seconds from the start of each cell or batch that are not measured, best 30"
+    )
+    min_duration: float | None = Field(
+        None,
+        gt=0,
+        description="measure each cell or batch for at least so many seconds, best 30; "
+        f"in `bench online` {SHORT_CELL_S:g} with --settle",
+    )
+    profile: Literal["torch", "nsys", "both"] | None = Field(
+        None, description="profile a sample of the heaviest load after the benchmark"
+    )
+    profile_only: bool = Field(False, description="measure nothing, only profile")
+    out: Path | None = Field(None, description="where runs are kept; default outputs/benchmarks/serving")
+
+    @property
+    def preset_text(self) -> str | None:
+        """What the preset set and nothing else has overridden, and its source; None without one."""
+        if self.preset is None:
+            return None
+        preset = PRESETS[self.preset]
+        published = type(self).model_validate(preset.values)
+        kept = [
+            f"--{key.replace('_', '-')} {text}".removesuffix(" True")
+            for key, text in preset.texts.items()
+            if getattr(self, key) == getattr(published, key)
+        ]
+        return f"--preset {self.preset} sets {' '.join(kept)}, as {preset.source} has it"
+
+    @property
+    def measured_s(self) -> float:
+        """Seconds that a cell is measured at least, after `settle`."""
+        return self.min_duration or (SHORT_CELL_S if self.settle else 0.0)
+
+    def idle(self) -> dict[str, str]:
+        """Fields that have no effect beside the others, each with the reason."""
+        return {}
+
+    @field_validator("engines")
+    @classmethod
+    def _distinct(cls, engines: list[EngineRef]) -> list[EngineRef]:
+        seen = [str(engine) for engine in engines]
+        if twice := sorted({name for name in seen if seen.count(name) > 1}):
+            raise ValueError(f"named twice: {', '.join(twice)}")
+        return engines

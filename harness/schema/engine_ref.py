@@ -1,0 +1,58 @@
+"""Engines by name, as settings name them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from harness.schema.base import Strict
+from harness.schema.comma_lists import listed
+
+#: Which names there are is for the registry to say: installed packages add engines.
+EngineName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]
+_REFERENCE = re.compile(r"^(?P<name>[a-z][a-z0-9_-]*)(@(?P<variant>[A-Za-z0-9][A-Za-z0-9._-]*))?$")
+#: The engine that is a server somebody else started.
+RUNNING_SERVER: EngineName = "openai"
+#: Where it is not asked which engines are installed, and where none is.
+DEFAULT_ENGINES: tuple[EngineName, ...] = ("roseinfer", "vllm")
+
+
+def asks_auto(engines: object) -> bool:
+    """Whether `engines` leaves the choice to the machine, as if none had been named."""
+    return listed(engines) == ["auto"]
+
+
+def _engines(value: object) -> object:
+    """`listed`, where `auto` is no engine among others."""
+    names = listed(value)
+    if isinstance(names, list) and "auto" in names:
+        raise ValueError(
+            "auto stands alone: it means roseinfer and every other engine that is installed; "
+            "give only auto, or the engines by name"
+        )
+    return names
+
+
+class EngineRef(Strict):
+    """An engine and one of its variants: `NAME` or `NAME@VARIANT`."""
+
+    name: EngineName
+    variant: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parse(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        match = _REFERENCE.match(value)
+        if match is None:
+            raise ValueError(f"{value!r} is not NAME or NAME@VARIANT")
+        return {"name": match["name"], "variant": match["variant"]}
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.variant}" if self.variant else self.name
+
+
+Engines = Annotated[list[EngineRef], BeforeValidator(_engines), Field(min_length=1)]
