@@ -19,7 +19,7 @@ COMMANDS = {
     "search": "Find the highest load that each engine carries within limits.",
     "compare": "Compare two runs by their raw times, with intervals and verdicts.",
     "calibrate": "Measure the client against a server of known latency.",
-    "report": "Render one or several runs into one self-contained HTML file.",
+    "report": "Render one or several runs into one self-contained HTML file, and the index of all reports.",
     "config": "Write a settings file for `--config`.",
     "schema": "Print the JSON Schema of a settings or results file.",
     "engines": "List, check, show and install engines.",

@@ -17,12 +17,25 @@ REPORTS = Path("reports")
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders; each becomes a chapter")],
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN...]",
+            help="run folders; each becomes a chapter. Without any, only reports/index.html is written again",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="HTML file to write; default: reports/RUN.html")
     ] = None,
 ) -> None:
-    """Render one or several runs into one self-contained HTML file."""
+    """Render one or several runs into one self-contained HTML file, and the index of all reports."""
+    if not runs:
+        if out is not None:
+            raise UsageError("--out needs a run", "name one or more run folders")
+        if not REPORTS.is_dir():
+            raise UsageError(f"there is no folder {REPORTS} here", "name the run to report")
+        echo(f"all reports: {write_index(REPORTS)}")
+        return
     target = out or REPORTS / f"{default_name(runs)}.html"
     if target.is_dir():
         raise UsageError(f"{target} is a folder", f"give a file, such as {target / default_name(runs)}.html")

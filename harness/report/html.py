@@ -19,6 +19,7 @@ from harness.report.figures.sketch import series
 from harness.report.figures.style import Look, looks, on_dark
 from harness.report.figures.svg import Plot, css_color
 from harness.report.figures.waterfall import COLORS
+from harness.report.findings import FINDINGS, findings
 from harness.report.page import environment, text_of
 from harness.report.profile_section import ProfileSection, profile_section
 from harness.report.several import Change, overview
@@ -285,6 +286,7 @@ def render(runs: Sequence[tuple[Run, Figures]], folder: Path, changes: Sequence[
             title=_title(chapters),
             chapters=chapters,
             widest=max(chapters, key=lambda chapter: len(chapter.styles)),
+            findings=FINDINGS.dump_json([found for run, _ in runs for found in findings(run)]).decode(),
             overview=overview([run for run, _ in runs]),
             changes=changes,
             metrics=METRICS,

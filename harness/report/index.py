@@ -1,4 +1,8 @@
-"""`index.html`: every report in a folder, with its headline."""
+"""`index.html`: which engine is best for what, by the reports in a folder, and the reports themselves.
+
+A report carries the findings of its runs. Those of an older report are computed from the raw tables of the
+run folder of its name beside it.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,45 @@ from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from harness.errors import UsageError
 from harness.files import write_whole
+from harness.report.findings import FINDINGS, LATENCIES, RATE, Finding, findings
 from harness.report.page import environment, text_of
+from harness.runs.reader import load_run
+from harness.schema.metrics import METRICS
 
 INDEX = "index.html"
 _HEAD_BYTES = 65536
-_META = re.compile(r'<meta name="rosebench-(title|made|verdict|machine)" content="([^"]*)">')
+_META = re.compile(r'<meta name="rosebench-(title|made|verdict|machine|findings)" content="([^"]*)">')
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A report as the list shows it."""
+    """A report as the list shows it. `findings` is None where its raw times are not known."""
 
     file: str
     title: str
     made: str
     machine: str
     verdict: str
+    findings: list[Finding] | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """What was measured of one model on one machine: findings with the file of their report, newest first."""
+
+    model: str
+    machine: str
+    rows: list[tuple[Finding, str]]
+
+    @property
+    def metrics(self) -> list[str]:
+        """What the findings answer: latencies, then rates."""
+        found = {answer.metric for finding, _ in self.rows for answer in finding.answers}
+        return [METRICS[name].label for name in (*LATENCIES, RATE) if METRICS[name].label in found]
 
 
 def write_index(folder: Path) -> Path:
@@ -32,9 +58,26 @@ def write_index(folder: Path) -> Path:
     entries = sorted(
         (entry for entry in found if entry is not None), key=lambda entry: entry.made, reverse=True
     )
-    page = environment().get_template("index.html.j2").render(entries=entries, css=text_of("report.css"))
+    page = (
+        environment()
+        .get_template("index.html.j2")
+        .render(entries=entries, groups=_groups(entries), css=text_of("report.css"))
+    )
     write_whole(folder / INDEX, page.encode())
     return folder / INDEX
+
+
+def _groups(entries: list[Entry]) -> list[Group]:
+    """The findings of all reports by model and machine; of a run that is in several reports once."""
+    groups: dict[tuple[str, str], Group] = {}
+    seen: set[Finding] = set()
+    for entry in entries:
+        for finding in entry.findings or ():
+            if finding not in seen:
+                seen.add(finding)
+                key = finding.model, finding.machine
+                groups.setdefault(key, Group(*key, [])).rows.append((finding, entry.file))
+    return list(groups.values())
 
 
 def _entry(path: Path) -> Entry | None:
@@ -43,6 +86,22 @@ def _entry(path: Path) -> Entry | None:
     meta = {name: unescape(content) for name, content in _META.findall(head)}
     if "title" not in meta:
         return None
-    return Entry(
-        path.name, meta["title"], meta.get("made", ""), meta.get("machine", ""), meta.get("verdict", "")
-    )
+    known = _carried(meta["findings"]) if "findings" in meta else _computed(path.with_suffix(""))
+    made, machine, verdict = (meta.get(name, "") for name in ("made", "machine", "verdict"))
+    return Entry(path.name, meta["title"], made, machine, verdict, known)
+
+
+def _carried(text: str) -> list[Finding] | None:
+    """The findings that a report carries; None where another version wrote them."""
+    try:
+        return FINDINGS.validate_json(text)
+    except ValidationError:
+        return None
+
+
+def _computed(run: Path) -> list[Finding] | None:
+    """The findings of the run in a folder; None where there is none with raw times."""
+    try:
+        return findings(load_run(run))
+    except UsageError:
+        return None

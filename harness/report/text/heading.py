@@ -25,7 +25,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
     """Name and value of each line, those that the run knows."""
     trace = run.meta.trace
     found = [
-        ("Model", _model(run)),
+        ("Model", model(run)),
         ("Machine", machine(run.meta)),
     ]
     if isinstance(run, OnlineRun):
@@ -77,7 +77,7 @@ def fitted(trace: TraceRecord) -> str:
     return f"--fit {trace.fit}: {', '.join(parts)}" if parts else ""
 
 
-def _model(run: Run) -> str:
+def model(run: Run) -> str:
     """As it was asked for; of servers that were running, what they call it and where they are."""
     settings, launches = run.meta.settings, run.meta.launches
     if launches and all("base_url" in launch.settings for launch in launches):

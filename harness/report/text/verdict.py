@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 
 from harness.metrics.percentiles import missing
-from harness.report.best import differs
 from harness.report.text.capacity import capacity_verdict
 from harness.report.text.load_words import where
 from harness.report.text.numbers import decimals, number, several
 from harness.report.text.provenance import assumed
+from harness.report.winners import winner
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy, heaviest
 from harness.schema.metrics import METRICS
@@ -80,45 +79,24 @@ def _where(run: OnlineRun, load: Load) -> str:
 
 def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> str:
     """The lowest engine against the next that it really differs from, at the highest percentile supported."""
-    short = METRICS[metric].label
-    q = next((q for q in (99, 90, 50) if _supported(engines, comparisons, metric, q)), None)
-    if q is None:
+    found, short = winner(engines, comparisons, metric), METRICS[metric].label
+    if found is None:
         return f"too few requests were measured to compare {short}."
-    ranked = sorted(engines, key=lambda engine: engine.value(metric, f"p{q}") or 0.0)
-    lowest, *others = [engine.label for engine in ranked]
-    pairs = {
-        frozenset((comparison.a, comparison.b)): comparison
-        for comparison in comparisons
-        if (comparison.load, comparison.metric, comparison.statistic) == (ranked[0].load, metric, f"p{q}")
-    }
-    against = [(label, pairs[pair]) for label in others if (pair := frozenset((lowest, label))) in pairs]
-    level = [label for label, _ in takewhile(lambda item: not differs(item[1]), against)]
-    if len(level) == len(against):
-        return f"no difference is shown in {short} p{q} between {several([lowest, *level])}{_ratio(against)}."
-    loser, comparison = against[len(level)]
-    size, ends = _size(comparison)
-    claim = f"{lowest}'s {short} p{q} is {size} lower than {loser}'s"
-    claim += f" (95 % interval {ends}{assumption(comparison)})"
-    return f"{claim}; from {several(level)} it shows no difference." if level else f"{claim}."
+    what = f"{short} {found.statistic}"
+    if found.loser is None or found.comparison is None:
+        alike = several([found.label, *found.level])
+        return f"no difference is shown in {what} between {alike}{_ratio(found.comparison)}."
+    size, ends = factor(found.comparison)
+    claim = f"{found.label}'s {what} is {size} lower than {found.loser}'s"
+    claim += f" (95 % interval {ends}{assumption(found.comparison)})"
+    if found.level:
+        return f"{claim}; from {several(found.level)} it shows no difference."
+    return f"{claim}."
 
 
-def _supported(
-    engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str, q: int
-) -> bool:
-    """Whether a percentile of all engines can be shown, and each pair has an interval for it."""
-    load = engines[0].load
-    pairs = [
-        comparison
-        for comparison in comparisons
-        if (comparison.load, comparison.metric, comparison.statistic) == (load, metric, f"p{q}")
-    ]
-    shown = all(not missing(q, engine.latency(metric).n) for engine in engines)
-    return shown and all(comparison.ci is not None for comparison in pairs)
-
-
-def _ratio(against: Sequence[tuple[str, Comparison]]) -> str:
+def _ratio(nearest: Comparison | None) -> str:
     """The nearest pair's ratio with its interval, in brackets."""
-    if not against or (nearest := against[0][1]).ci is None:
+    if nearest is None or nearest.ci is None:
         return ""
     low, high = nearest.ci
     at_once = f", which does not hold for {nearest.comparisons} comparisons at once"
@@ -131,18 +109,18 @@ def assumption(comparison: Comparison) -> str:
     return f", if repeats differ by {assumed}" if max(comparison.repeats) < 2 else ""
 
 
-def _size(comparison: Comparison) -> tuple[str, str]:
+def factor(comparison: Comparison) -> tuple[str, str]:
     """How much lower the lower one is, and the interval: as a factor, or below 1.5 in per cent."""
-    factor, (low, high) = comparison.ratio, comparison.ci or (comparison.ratio, comparison.ratio)
-    if factor < 1:
-        factor, low, high = 1 / factor, 1 / high, 1 / low
-    if factor >= _AS_FACTOR:
-        return f"{factor:.1f}×", f"{low:.1f}× to {high:.1f}×"
-    return f"{_percent(factor)} %", f"{_percent(low)} % to {_percent(high)} %"
+    ratio, (low, high) = comparison.ratio, comparison.ci or (comparison.ratio, comparison.ratio)
+    if ratio < 1:
+        ratio, low, high = 1 / ratio, 1 / high, 1 / low
+    if ratio >= _AS_FACTOR:
+        return f"{ratio:.1f}×", f"{low:.1f}× to {high:.1f}×"
+    return f"{_percent(ratio)} %", f"{_percent(low)} % to {_percent(high)} %"
 
 
-def _percent(factor: float) -> str:
-    return f"{100 - 100 / factor:.0f}"
+def _percent(ratio: float) -> str:
+    return f"{100 - 100 / ratio:.0f}"
 
 
 def _alone(run: OnlineRun, summary: OnlineSummary) -> list[str]:

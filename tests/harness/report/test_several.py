@@ -1,4 +1,4 @@
-"""Several runs in one report, stored results that are not those of the raw times, and the index."""
+"""Several runs in one report, and stored results that are not those of the raw times."""
 
 import json
 import shutil
@@ -6,7 +6,6 @@ import shutil
 import pytest
 
 from harness.errors import UsageError
-from harness.report.index import write_index
 from harness.report.render import write_report
 from harness.report.several import changes, overview
 from harness.report.text.run_notices import notices
@@ -96,12 +95,3 @@ def test_settings_of_another_version_are_refused(before, tmp_path):
     path.write_text(json.dumps(results))
     with pytest.raises(UsageError, match="not as this version of bench writes it"):
         load_run(folder)
-
-
-def test_the_index_lists_reports_with_their_headline(before, tmp_path):
-    write_report([before], tmp_path / "a b.html")
-    (tmp_path / "other.html").write_text("<title>something else</title>")
-    page = write_index(tmp_path).read_text(encoding="utf-8")
-    assert 'href="a%20b.html"' in page and "roseinfer has a TTFT of" in page
-    assert "other.html" not in page and "index.html" not in page
-    assert write_index(tmp_path).read_text(encoding="utf-8") == page

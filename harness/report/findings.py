@@ -1,0 +1,148 @@
+"""What a run says about each of its loads: which engine is best. A report carries it for the index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from pydantic import TypeAdapter
+
+from harness.report.text.heading import machine, model
+from harness.report.text.numbers import decimals, number, plural, several
+from harness.report.text.verdict import factor
+from harness.report.winners import Winner, winner
+from harness.runs.reader import OfflineRun, OnlineRun, Run
+from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
+from harness.schema.load_settings import lengths_text
+from harness.schema.metrics import METRICS
+from harness.schema.results import OnlineSummary
+
+#: What engines are compared by; the rate only where they set the pace: with requests in flight, or a batch.
+LATENCIES = ("ttft_ms", "tpot_ms")
+RATE = "output_tok_per_s"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The best engine by one metric; `engine` is empty where no difference is shown, or none is compared."""
+
+    metric: str
+    engine: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a run says about one load. `made` is the day; `validity` says which engines are not compared."""
+
+    model: str
+    machine: str
+    load: str
+    answers: tuple[Answer, ...]
+    validity: str
+    repeats: int
+    made: str
+
+
+FINDINGS = TypeAdapter(list[Finding])
+
+
+def findings(run: Run) -> list[Finding]:
+    """One for each load of a run, from light to heavy; none of a search, whose cells are few and short."""
+    if isinstance(run, OfflineRun):
+        return _offline(run)
+    if run.results.search is not None:
+        return []
+    return [_finding(run, load) for load in from_light_to_heavy(summary.load for summary in run.pooled)]
+
+
+def _finding(run: OnlineRun, load: Load) -> Finding:
+    cells = [summary for summary in run.pooled if summary.load == load]
+    valid = [summary for summary in cells if summary.valid]
+    metrics = [*LATENCIES, RATE] if isinstance(load, ClosedLoop) else LATENCIES
+    answers = tuple(_answer(run, valid, metric) for metric in metrics) if valid else ()
+    invalid = [f"{cell.label}: {'; '.join(cell.invalid_reasons)}" for cell in cells if not cell.valid]
+    return Finding(
+        model(run),
+        machine(run.meta),
+        _load(run, load, cells),
+        answers,
+        f"invalid: {'. '.join(invalid)}" if invalid else f"{plural(len(cells), 'engine')}, valid",
+        len({summary.repeat for summary in run.repeats}),
+        run.meta.created[:10],
+    )
+
+
+def _answer(run: OnlineRun, engines: Sequence[OnlineSummary], metric: str) -> Answer:
+    label = METRICS[metric].label
+    found = winner(engines, run.results.comparisons, metric)
+    if found is None:
+        return Answer(label, "", "too few requests")
+    value = next(engine for engine in engines if engine.label == found.label).value(metric, found.statistic)
+    statistic = "" if found.statistic == metric else f"{found.statistic} "
+    shown = f"{statistic}{number(value, decimals([value]))} {METRICS[metric].unit}"
+    if found.comparison is None:
+        return Answer(label, "", f"{found.label} alone: {shown}")
+    if found.loser is None:
+        alike = several([found.label, *found.level])
+        return Answer(label, "", f"{statistic}no difference shown between {alike}")
+    return Answer(label, found.label, f"{shown}, {_against(found)}")
+
+
+def _against(found: Winner) -> str:
+    """How much better than the first engine that it differs from."""
+    assert found.comparison is not None
+    size, ends = factor(found.comparison)
+    word = "lower" if METRICS[found.metric].lower_is_better else "higher"
+    if (
+        size.endswith("%") and word == "higher"
+    ):  # a percentage of the higher value, as a ratio of the lower one
+        ratio = max(found.comparison.ratio, 1 / found.comparison.ratio)
+        size, ends = f"{ratio:.2f}×", _ratio_ends(found)
+    same = f"; no difference from {several(found.level)}" if found.level else ""
+    return f"{size} {word} than {found.loser} ({ends}){same}"
+
+
+def _ratio_ends(found: Winner) -> str:
+    assert found.comparison is not None and found.comparison.ci is not None
+    low, high = found.comparison.ci
+    ends = (low, high) if found.comparison.ratio > 1 else (1 / high, 1 / low)
+    return f"{ends[0]:.2f}× to {ends[1]:.2f}×"
+
+
+def _load(run: OnlineRun, load: Load, cells: Sequence[OnlineSummary]) -> str:
+    """The load, what was sent, and how many requests a second were offered."""
+    trace = run.meta.trace
+    if isinstance(load, ClosedLoop):
+        asked = run.meta.settings
+        lengths = f"{lengths_text(asked.input_len)} tokens in, {lengths_text(asked.output_len)} out"
+        return f"{load}, {asked.dataset or lengths}"
+    rate = max(cell.offered_req_per_s for cell in cells)
+    return f"{trace.name if trace else 'requests'} at {number(rate, decimals([rate]))} requests/s ({load})"
+
+
+def _offline(run: OfflineRun) -> list[Finding]:
+    """Of a batch: the engine with the most tokens/s on average over the repeats, without an interval."""
+    rates: dict[str, list[float]] = {}
+    for result in run.results.results:
+        rates.setdefault(result.label, []).append(result.output_tok_per_s)
+    if not rates:
+        return []
+    means = {label: fmean(values) for label, values in rates.items()}
+    engine = {result.label: result.engine for result in run.results.results}
+    first, *others = sorted(means, key=lambda label: -means[label])
+    said = f"{means[first]:,.0f} {METRICS[RATE].unit}"
+    if rival := next((label for label in others if engine[label] != engine[first]), None):
+        said += f", {means[first] / means[rival]:.2f}× {rival}, without an interval"
+    return [
+        Finding(
+            model(run),
+            machine(run.meta),
+            "a batch without arrivals",
+            (Answer(METRICS[RATE].label, first if rival else "", said),),
+            f"{plural(len(means), 'engine')}, valid",
+            max(len(values) for values in rates.values()),
+            run.meta.created[:10],
+        )
+    ]

@@ -1,0 +1,91 @@
+"""The index of reports: which engine for what, by the raw tables of their runs."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from harness.report.findings import FINDINGS, findings
+from harness.report.index import write_index
+from harness.report.render import write_report
+from harness.report.text.verdict import verdict
+from harness.runs.reader import load_run
+
+from .conftest import Engine, make_online
+
+ROOT = Path(__file__).parents[3]
+PUBLISHED = ROOT / "reports"
+
+
+FAST, SLOW = Engine("roseinfer", "roseinfer", 0.004, 0.001), Engine("vllm", "vLLM", 0.09, 0.012)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory) -> Path:
+    """Two engines far apart at two loads; at the heavier one requests of the slow one fail."""
+    folder = tmp_path_factory.mktemp("index") / "run"
+    return make_online(folder, engines=[FAST, SLOW], scales=[0.4, 0.8], repeats=3, n=110)
+
+
+def text(page: str) -> str:
+    return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page)))
+
+
+@pytest.fixture(scope="module")
+def report(compared, tmp_path_factory) -> Path:
+    return write_report([compared], tmp_path_factory.mktemp("reports") / "a b.html")
+
+
+def test_a_finding_names_the_engine_that_the_verdict_names(compared):
+    run = load_run(compared)
+    light, heavy = findings(run)[0].answers, findings(run)[-1].answers
+    assert [answer.engine for answer in light] == ["roseinfer", "roseinfer"]
+    first, second = verdict(run)
+    assert first.startswith("At scale 0.8, roseinfer's TTFT") and "roseinfer's TPOT" in second
+    assert [answer.engine for answer in heavy] == ["", ""] and heavy[0].detail.startswith("roseinfer alone")
+
+
+def test_there_is_a_finding_for_every_load_and_it_says_what_is_invalid(compared):
+    light, heavy = findings(load_run(compared))
+    assert light.validity == "2 engines, valid" and light.repeats == 3
+    assert heavy.validity.startswith("invalid: vLLM: ")
+
+
+def test_a_report_carries_its_findings_and_the_index_shows_them(compared, report):
+    found = findings(load_run(compared))
+    head = report.read_text(encoding="utf-8")[:65536]
+    carried = re.search(r'name="rosebench-findings" content="([^"]*)"', head)
+    assert FINDINGS.validate_json(unescape(carried[1])) == found
+    (report.parent / "other.html").write_text("<title>something else</title>")
+    page = write_index(report.parent).read_text(encoding="utf-8")
+    assert 'href="a%20b.html"' in page and "other.html" not in page and "index.html" not in page
+    for finding in found:
+        assert finding.load in text(page) and finding.validity in text(page)
+        assert all(answer.detail in text(page) for answer in finding.answers)
+    assert write_index(report.parent).read_text(encoding="utf-8") == page
+
+
+def test_an_older_report_is_answered_by_the_run_beside_it(compared, report, tmp_path):
+    page = report.read_text(encoding="utf-8")
+    old = re.sub(r'<meta name="rosebench-findings"[^>]*>\n', "", page)
+    assert old != page
+    for name in ("kept", "lost"):
+        (tmp_path / f"{name}.html").write_text(old, encoding="utf-8")
+    (tmp_path / "kept").symlink_to(compared)
+    index = write_index(tmp_path).read_text(encoding="utf-8")
+    assert re.findall(r'<td><a href="([^"]*)">', index) == ["kept.html"] * 2
+    assert index.count("its raw times are not kept") == 1
+
+
+def test_the_published_index_is_what_the_command_writes(tmp_path):
+    for path in PUBLISHED.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "index.html").unlink()
+    written, published = (
+        path.read_text(encoding="utf-8").partition("<body>")[2]
+        for path in (write_index(tmp_path), PUBLISHED / "index.html")
+    )
+    assert written == published, "run `bench report` in the root of the repository"
