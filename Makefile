@@ -1,4 +1,4 @@
-# `make help` lists the targets. Everything is installed from PyPI into .venv on first use.
+# `make help` lists the targets. Everything is installed into .venv on first use.
 PYTHON ?= python3
 VENV ?= .venv
 SCALES ?= 0.4,0.8,1.6
@@ -16,28 +16,37 @@ ATTACK_SECONDS ?= 20
 unexport PYTHONDONTWRITEBYTECODE
 WORKERS = -n logical --maxprocesses 8
 
+# Without an NVIDIA GPU, PyTorch without CUDA: 0.2 GB instead of 3. Where its index is out of reach, PyPI's.
+TORCH_INDEX ?= $(if $(wildcard /dev/nvidiactl),,https://download.pytorch.org/whl/cpu)
+INSTALL = python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Local copies of public traces: a search path. Tests that need one are skipped without it.
 export BENCH_TRACES ?= $(realpath ../shared/traces)
+# Without a GPU the first run is cut to what two engines keep up with on two cores, at the lightest of its loads.
+FIRST = $(and $(filter auto,$(MODEL)),$(filter builtin,$(TRACE)),$(if $(wildcard /dev/nvidiactl),,yes))
+FIT ?= $(if $(FIRST),--fit clip --max-model-len 256 --max-output-len 32)
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
 
 .PHONY: setup help bench-online bench-offline bench-profile report test test-unit attack coverage lint format dist clean
+.PHONY: site diagrams walk
 .DEFAULT_GOAL := setup
 
 setup: $(READY) ## make .venv with everything in it
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(if $(TORCH_INDEX),@$(BIN)/$(INSTALL) --no-deps --retries 0 --timeout 5 --index-url '$(TORCH_INDEX)' torch 2>/dev/null || true)
+	$(BIN)/$(INSTALL) -e '.[dev,docs,transformers]'
 	@touch $@
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
-	@echo "  variables: SCALES=$(SCALES) CONCURRENCY= MODEL=$(MODEL) ENGINES=$(ENGINES) TRACE=$(TRACE) N=$(N) OUT= RUN= ARGS="
+	@echo "  variables: SCALES=$(SCALES) CONCURRENCY= MODEL=$(MODEL) ENGINES=$(ENGINES) TRACE=$(TRACE) FIT= N=$(N) OUT= RUN= ARGS="
 
 bench-online: $(READY) ## replay TRACE at SCALES, or keep CONCURRENCY=1,8,64 in flight, against ENGINES; writes an HTML report
-	$(BIN)/bench online $(if $(CONCURRENCY),--concurrency '$(CONCURRENCY)' --rounds 10,--scales '$(SCALES)' --trace '$(TRACE)') --n $(N) $(COMMON)
+	$(BIN)/bench online $(if $(CONCURRENCY),--concurrency '$(CONCURRENCY)' --rounds 10,--scales '$(SCALES)' --trace '$(TRACE)' $(FIT)) --n $(N) $(COMMON)
 
 bench-offline: $(READY) ## throughput of a fixed batch of prompts through ENGINES
 	$(BIN)/bench offline --ignore-eos $(COMMON)
@@ -45,8 +54,7 @@ bench-offline: $(READY) ## throughput of a fixed batch of prompts through ENGINE
 bench-profile: $(READY) ## profile the engines of RUN, each in a server of its own, and explain its gaps
 	$(BIN)/bench profile $(RUN) $(ARGS)
 
-report: $(READY) ## render RUN (one or several run folders) into one HTML file under reports/
-	$(if $(RUN),,$(error name the run: make report RUN=outputs/benchmarks/serving/online_…))
+report: $(READY) ## render RUN (one or several run folders) into one HTML file under reports/; without RUN only their index
 	$(BIN)/bench report $(RUN)
 
 test: $(READY) ## run the test suite
@@ -60,8 +68,17 @@ ATTACKS = $(addprefix tests/roseinfer/server/,attack http process test_access.py
 attack: $(READY) ## attack roseinfer's server, ATTACK_SECONDS with each fuzzer; ARGS=--write-table keeps the table
 	OMP_NUM_THREADS=1 ATTACK_SECONDS=$(ATTACK_SECONDS) $(BIN)/python -m pytest -n 2 $(ATTACKS) $(ARGS)
 
+walk: $(READY) ## the first command and the tutorial in a new clone, word for word: some 15 minutes
+	BENCH_WALK=1 $(BIN)/python -m pytest -n 0 -s tests/docs/test_walk.py $(ARGS)
+
 coverage: $(READY) ## coverage of the engine by its tests, in all its processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) tests/roseinfer --cov $(ARGS)
+
+site: $(READY) ## build the site of the documentation into build/site, with strict links and without a network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+diagrams: $(READY) ## draw the diagrams of docs/ for the site; needs Node.js
+	$(BIN)/python -m scripts.site.diagrams
 
 lint: $(READY) ## ruff, mypy and the layers of the packages
 	$(BIN)/ruff check .
