@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Literal
 
-from harness.engines.cores import compute_threads
+from harness.engines.cores import CpuSplit, compute_threads, physical_cores, split
 from harness.errors import UsageError
-from harness.schema.common_settings import Device, Dtype
+from harness.schema.common_settings import CommonSettings, Device, Dtype
 from harness.telemetry import gpu, machine
 
 #: CPU flags of bfloat16 products on x86-64 (AVX-512, AMX) and on 64-bit Arm.
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What the engines of a run compute on, and with how many threads."""
+
+    device: Literal["cuda", "cpu"]
+    dtype: Literal["fp16", "bf16", "fp32"]
+    cpu_threads: int | Literal["auto"]
+    cpus: CpuSplit
+
+
+def resolve_placement(settings: CommonSettings) -> Placement:
+    """By the settings and this machine. Raises UsageError where they do not fit."""
+    device, cpus = resolve_device(settings.device), split(physical_cores())
+    threads = resolve_cpu_threads(settings.cpu_threads, device, cpus.engine)
+    return Placement(device, resolve_dtype(settings.dtype, device), threads, cpus)
 
 
 def resolve_device(device: Device) -> Literal["cuda", "cpu"]:

@@ -82,6 +82,11 @@ class EngineVariant:
     label: str
     server: str | None = None
 
+    def caches_prefixes(self, prefix_cache: bool) -> bool:
+        """Whether the prefix cache is on: the variant's setting, else the run's."""
+        override = self.variant.prefix_cache
+        return prefix_cache if override is None else override
+
     def skipped(
         self, reason: str, hint: str = "", *, load: Load | None = None, repeat: int | None = None
     ) -> Skipped:
@@ -142,9 +147,8 @@ class EngineSettings:
 
     @property
     def caches_prefixes(self) -> bool:
-        """Whether the prefix cache is on: the variant's setting, else the run's."""
-        override = self.engine_variant.variant.prefix_cache
-        return self.prefix_cache if override is None else override
+        """Whether the prefix cache is on."""
+        return self.engine_variant.caches_prefixes(self.prefix_cache)
 
 
 @dataclass(frozen=True)

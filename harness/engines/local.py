@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from pydantic import JsonValue
 
-from harness.engines.base import Engine, EngineSettings, Installation, Missing, Server
+from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, Missing, Server
 from harness.engines.find import find
 from harness.engines.flags import supported_flags
 from harness.engines.process.engine_server import EngineServer, Launch
@@ -52,6 +52,8 @@ class LocalEngine(Engine):
     in_process: ClassVar[bool] = True
     #: A warning to users, if there is one.
     caveat: ClassVar[str] = ""
+    #: Options that turn its prefix cache on and off, where they are not in all of its versions.
+    cache_options: ClassVar[Mapping[bool, str]] = {}
     #: Pages with the server's settings, read once when it is ready.
     pages: ClassVar[tuple[str, ...]] = ()
 
@@ -96,8 +98,7 @@ class LocalEngine(Engine):
             UsageError: the variant has an option that the installed version does not have.
         """
         variant = settings.engine_variant.variant
-        options = [arg.partition("=")[0] for arg in variant.args if arg.startswith("--")]
-        self.require(installation, settings, options)
+        self.check_options(installation, settings.engine_variant, settings.prefix_cache)
         launch = self.command(installation, settings, port)
         return replace(
             launch,
@@ -105,11 +106,17 @@ class LocalEngine(Engine):
             env={**launch.env, **installation.env, **variant.env},
         )
 
-    def require(self, installation: Installation, settings: EngineSettings, options: list[str]) -> None:
-        """Raises UsageError unless the installed version has all of these options."""
-        if options and (unknown := sorted({*options} - self.flags(installation))):
+    def check_options(
+        self, installation: Installation, engine_variant: EngineVariant, prefix_cache: bool
+    ) -> None:
+        """Raises UsageError unless the installed version has all options of the variant and those of the
+        prefix cache. `prefix_cache` is the run's."""
+        options = {arg.partition("=")[0] for arg in engine_variant.variant.args if arg.startswith("--")}
+        if (of_cache := self.cache_options.get(engine_variant.caches_prefixes(prefix_cache))) is not None:
+            options.add(of_cache)
+        if options and (unknown := sorted(options - self.flags(installation))):
             raise UsageError(
-                f"{settings.engine_variant.ref}: {self.display} {installation.version} has no option "
+                f"{engine_variant.ref}: {self.display} {installation.version} has no option "
                 f"{', '.join(unknown)}",
                 f"change {self.config_file.name}, or install a version that has it",
             )

@@ -13,6 +13,7 @@ from harness.engines.base import Encoder, EngineVariant, Server
 from harness.engines.local import LocalEngine
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
+from harness.engines.selection import make_engine_variants
 from harness.errors import BenchError, CleanupError, EngineError
 from harness.files import write_json
 from harness.loadgen.load_plan import LoadPlan, WireRequest
@@ -24,7 +25,6 @@ from harness.profiling.profile_files import read_manifest
 from harness.profiling.subject import Subject
 from harness.runs.events import CaptureDone, CaptureStarting, Notify
 from harness.runs.folder import MANIFEST
-from harness.runs.resolved import make_engine_variants
 from harness.schema.profile import ProfileManifest, ProfileRun, Tool, Tools
 from harness.schema.results import OnlineResults
 

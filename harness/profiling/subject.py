@@ -12,6 +12,7 @@ import numpy as np
 
 from harness.engines.base import EngineVariant
 from harness.engines.registry import get_engine
+from harness.engines.selection import find_engines, make_engine_variants
 from harness.errors import UsageError
 from harness.files import write_json
 from harness.profiling.level import measure_levels
@@ -19,7 +20,7 @@ from harness.runs.events import Notify
 from harness.runs.folder import RUN, make_folder, read_info
 from harness.runs.info import offline_info, online_info
 from harness.runs.reader import read_raw
-from harness.runs.resolved import Resolved, find_engines, make_engine_variants, resolve_online
+from harness.runs.resolved import Resolved, resolve_online
 from harness.runs.workload import Workload
 from harness.schema.common_settings import CommonSettings
 from harness.schema.load import ClosedLoop, Load, heaviest

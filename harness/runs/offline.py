@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.engines import cores
 from harness.engines.registry import get_engine_variant
 from harness.errors import BenchError, CleanupError, UsageError
 from harness.files import write_json
@@ -47,12 +46,11 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
         raise UsageError(
             f"no engine can be measured: {reasons}", "; ".join(dict.fromkeys(skip.hint for skip in skipped))
         )
-    settings, model = resolve_common(settings, [entry.engine.name for entry in entries])
+    settings, model, split = resolve_common(settings, [entry.engine.name for entry in entries])
     assert settings.max_model_len is not None
     check_lengths(settings.input_len, settings.output_len, settings.max_model_len)
     if settings.warmup == "auto":
         settings = settings.model_copy(update={"warmup": settings.num_prompts})
-    split = cores.split(cores.physical_cores())
     launches = {
         entry: engine_settings(settings, entry.engine_variant, model, settings.num_prompts, split)
         for entry in entries

