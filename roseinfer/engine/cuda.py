@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
-from typing import TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from roseinfer.attention.cuda_paged import CudaPagedAttention, Decodes, Prompts
@@ -28,6 +25,7 @@ from roseinfer.engine.logprobs import DeviceLogprobs, asked_logprobs
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, part, sample, uniform
 from roseinfer.engine.staging import SLOTS, Inbox, Lines, Outbox
+from roseinfer.engine.step_arrays import prompt_arrays, put_decode, put_prompts
 from roseinfer.kernels.cuda.draw import draw, takes
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.model import Model
@@ -173,7 +171,7 @@ class CudaRunner(Runner):
         self._prompt_in.take(arrays)
         self._decode_in.take(self._decode, self._table)
         tokens, positions, slots = arrays[: 3 * size].view(3, size)
-        spans, last, ends = _prompt_arrays(arrays, size, room)
+        spans, last, ends = prompt_arrays(arrays, size, room)
         rows, lengths = self._decode[:decodes], self._decode[self._max_batch : self._max_batch + decodes]
         longest = min(size, self._longest)
         self._attention.use(
@@ -193,12 +191,8 @@ class CudaRunner(Runner):
 
     def _send_decode(self, batch: Batch, size: int) -> None:
         """Fill the inbox for `size` requests that decode; those that `batch` has not are nobody's."""
-        count, most = len(batch.decode_lengths), self._max_batch
-        array = self._decode_in.array()
-        array[:count] = batch.decode_requests
-        array[count:size] = self._padding_row
-        array[most : most + count] = batch.decode_lengths
-        array[most + count : most + size] = 0
+        array, most = self._decode_in.array(), self._max_batch
+        put_decode(array, batch, size, most, self._padding_row)
         self._decode_in.send(2 * most + self._lines.put(batch.block_table, array[2 * most :]))
 
     def _launch_decode(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -251,20 +245,7 @@ class CudaRunner(Runner):
 
     def _send_prompts(self, batch: Batch, size: int, room: int) -> None:
         """Fill the inbox for `size` tokens of `room` prompts; those that `batch` has not are padding."""
-        count, prompts, ends = batch.decode_start, len(batch.segments), len(batch.prefill_requests)
-        array = self._prompt_in.array()
-        sources = (batch.tokens, 0), (batch.positions, 0), (batch.cache_slots, -1)
-        for row, (source, padding) in zip(array[: 3 * size].reshape(3, size), sources, strict=True):
-            row[:count] = source[:count]
-            row[count:] = padding
-        spans, last, rows = _prompt_arrays(array, size, room)
-        spans[0] = 0
-        spans[1 : prompts + 1] = np.fromiter((s.start + s.count for s in batch.segments), np.int32, prompts)
-        spans[prompts + 1 :] = count
-        last[:ends] = batch.last_rows[:ends]
-        last[ends:] = 0
-        rows[:ends] = batch.prefill_requests
-        rows[ends:] = self._padding_row
+        put_prompts(self._prompt_in.array(), batch, size, room, self._padding_row)
         self._prompt_in.send(3 * size + 3 * room + 1)
 
     def _prompt_step(self, size: int, room: int = MAX_PROMPTS, prompts: Prompts | None = None) -> Tensor:
@@ -275,7 +256,7 @@ class CudaRunner(Runner):
         arrays = self._prompt[: 3 * size + 3 * room + 1]
         self._prompt_in.take(arrays)
         tokens, positions, slots = arrays[: 3 * size].view(3, size)
-        spans, last, rows = _prompt_arrays(arrays, size, room)
+        spans, last, rows = prompt_arrays(arrays, size, room)
         longest = min(size, self._longest)
         self._attention.use(prompts or Prompts(slots, Spans(spans, spans, longest, longest), None), None)
         hidden = self._model.forward(tokens, positions, self._attention).index_select(0, last)
@@ -318,15 +299,3 @@ class CudaRunner(Runner):
                 tokens.copy_(sample(logits[:count], how, before))
                 self._last[to_device(rows, tokens.device)] = tokens
         return fetch(tokens)
-
-
-A = TypeVar("A", Tensor, NDArray[np.int32])
-
-
-def _prompt_arrays(array: A, size: int, room: int) -> tuple[A, A, A]:
-    """Where prompts begin and end `[room + 1]`, their last rows and their running rows, both `[room]`, after
-    the three arrays of `size` tokens."""
-    first = 3 * size
-    last = first + room + 1
-    rows = last + room
-    return array[first:last], array[last:rows], array[rows : rows + room]

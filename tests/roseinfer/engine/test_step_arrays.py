@@ -1,0 +1,46 @@
+"""The arrays of a step, and their padding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from roseinfer.batch import Batch, Segment
+from roseinfer.engine.step_arrays import prompt_arrays, put_decode, put_prompts
+
+SIZE, ROOM, MOST, PADDING_ROW = 8, 3, 6, 99
+#: Two prompts of which the second does not end here, then two requests that decode.
+BATCH = Batch(
+    tokens=np.array([11, 12, 13, 14, 15, -1, -1]),
+    positions=np.array([0, 1, 2, 0, 1, 30, 40]),
+    cache_slots=np.array([64, 65, 66, 80, 81, 3, 5]),
+    segments=(
+        Segment(start=0, count=3, context=0, blocks=np.array([4]), request=7),
+        Segment(start=3, count=2, context=0, blocks=np.array([5]), request=8),
+    ),
+    decode_lengths=np.array([31, 41]),
+    last_rows=np.array([2, 5, 6]),
+    requests=np.array([7, 1, 0]),
+    block_table=np.zeros((10, 4), dtype=np.int64),
+    block_size=16,
+)
+
+
+def test_prompts_and_padding() -> None:
+    array = np.full(3 * SIZE + 3 * ROOM + 1, -7, dtype=np.int32)
+    put_prompts(array, BATCH, SIZE, ROOM, PADDING_ROW)
+    tokens, positions, slots = array[: 3 * SIZE].reshape(3, SIZE).tolist()
+    assert tokens == [11, 12, 13, 14, 15, 0, 0, 0]
+    assert positions == [0, 1, 2, 0, 1, 0, 0, 0]
+    assert slots == [64, 65, 66, 80, 81, -1, -1, -1]
+    spans, last, rows = prompt_arrays(array, SIZE, ROOM)
+    assert spans.tolist() == [0, 3, 5, 5]
+    assert last.tolist() == [2, 0, 0]
+    assert rows.tolist() == [7, PADDING_ROW, PADDING_ROW]
+    assert -7 not in array
+
+
+def test_requests_that_decode_and_padding() -> None:
+    array = np.full(2 * MOST, -7, dtype=np.int32)
+    put_decode(array, BATCH, 4, MOST, PADDING_ROW)
+    assert array[:MOST].tolist() == [1, 0, PADDING_ROW, PADDING_ROW, -7, -7]
+    assert array[MOST:].tolist() == [31, 41, 0, 0, -7, -7]
