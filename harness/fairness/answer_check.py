@@ -10,7 +10,6 @@ from pydantic import Field
 from tokenizers import Tokenizer
 
 from harness.engines.base import Encoder, EngineVariant
-from harness.engines.running.faults import without_secrets
 from harness.fairness.check_prompts import OUTPUT_TOKENS
 from harness.fairness.engine_reply import Reply, read_reply
 from harness.fairness.judge import NOISE_FACTOR, SPREAD_SHARE, by_majority, by_reference, judge, tolerance
@@ -59,11 +58,7 @@ def ask(target: Target, encode: Encoder, prompts: Sequence[Sequence[int]], exact
     ]
     wire = [WireRequest(request.index, request.t_sched_s, encode(request)) for request in planned]
     result = run_load(LoadPlan(target, wire), start_delay_s=0.1)
-    replies = [read_reply(raw, OUTPUT_TOKENS if exact else None) for raw in result.responses]
-    return [
-        reply.model_copy(update={"error": reply.error and without_secrets(target, reply.error)})
-        for reply in replies
-    ]
+    return [read_reply(raw, OUTPUT_TOKENS if exact else None) for raw in result.responses]
 
 
 def check(replies: Replies, engine_variants: Sequence[EngineVariant], tokenizer: Path | None) -> AnswerChecks:

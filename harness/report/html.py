@@ -27,7 +27,7 @@ from harness.report.tables.accuracy import accuracy_table
 from harness.report.tables.answers import answers_table
 from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.costs import costs_table
-from harness.report.tables.latency import first_table, headline_table, latency_split_table, shown_latencies
+from harness.report.tables.latency import first_table, headline_table, latency_table, shown_latencies
 from harness.report.tables.ledger import SideBySide, side_by_side, sources
 from harness.report.tables.lengths import lengths_table
 from harness.report.tables.noise import noise_tables, planning_tables
@@ -188,7 +188,7 @@ class Chapter:
     def latencies(self) -> dict[str, Table]:
         assert isinstance(self.run, OnlineRun)
         return {
-            metric: latency_split_table(self.run.pooled, metric, self.best_labels)
+            metric: latency_table(self.run.pooled, metric, self.best_labels)
             for metric in shown_latencies(self.run.pooled)
         }
 

@@ -8,7 +8,7 @@ from harness.report.tables.accuracy import accuracy_table
 from harness.report.tables.answers import answers_table
 from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.costs import costs_table
-from harness.report.tables.latency import headline_table, latency_split_table, shown_latencies
+from harness.report.tables.latency import headline_table, latency_table, shown_latencies
 from harness.report.tables.ledger import ledger_table
 from harness.report.tables.lengths import lengths_table
 from harness.report.tables.noise import noise_tables, planning_tables
@@ -35,9 +35,7 @@ def summary(run: Run) -> str:
             parts += [table(found) for found in capacity_tables(run.results.search)]
         best = best_labels(run.pooled, run.results.comparisons)
         parts.append(table(headline_table(run.pooled, best)))
-        parts += [
-            table(latency_split_table(run.pooled, metric, best)) for metric in shown_latencies(run.pooled)
-        ]
+        parts += [table(latency_table(run.pooled, metric, best)) for metric in shown_latencies(run.pooled)]
         parts.append(table(throughput_table(run.pooled)))
         if lengths := lengths_table(run.groups):
             parts.append(table(lengths))

@@ -13,7 +13,6 @@ from harness.engines.base import Encoder, Engine, EngineVariant, RequestSettings
 from harness.engines.prometheus import PrefixCounters, Samples, histograms, mean_between, read_samples
 from harness.engines.registry import ENGINES
 from harness.engines.request_facts import request_facts
-from harness.engines.running.faults import without_secrets
 from harness.engines.server_pages import post
 from harness.engines.speculation import speculation
 from harness.errors import BenchError, CleanupError, EngineError
@@ -23,6 +22,7 @@ from harness.loadgen.run_load import run_load
 from harness.metrics.prefixes import prefix_hits
 from harness.metrics.summary import summarize
 from harness.models.text_tokens import token_counter
+from harness.plain_text import visible
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
 from harness.records.parquet import write_cell
 from harness.runs.accuracy import score_engine
@@ -330,7 +330,5 @@ class _Measuring:
             tokens_of=self.tokens_of,
         )
         details = records.requests["error_detail"]
-        records.requests["error_detail"] = details.map(
-            lambda text: without_secrets(self.server.target, text), na_action="ignore"
-        )
+        records.requests["error_detail"] = details.map(visible, na_action="ignore")
         return records

@@ -61,6 +61,7 @@ class Address:
             headers["Authorization"] = f"Bearer {key}"
         for value in headers.values():
             hide(value)
+            hide(value.rpartition(" ")[2])  # a key after `Bearer`
         tls = parts.scheme == "https"
         path = parts.path.rstrip("/")
         if path.endswith("/completions"):  # an endpoint, of an API that need not be under /v1

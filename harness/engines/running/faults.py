@@ -60,7 +60,7 @@ def _certificate(target: Target, error: ssl.SSLCertVerificationError) -> EngineE
 
 def refusal(target: Target, path: str, status: int, body: str) -> EngineError:
     """An answer other than 200 to `path`."""
-    place, reason = target.place, without_secrets(target, read_error(body.encode()))
+    place, reason = target.place, read_error(body.encode())
     given = "Authorization" in target.headers
     if status == 401:
         return EngineError(
@@ -89,12 +89,3 @@ def refusal(target: Target, path: str, status: int, body: str) -> EngineError:
         return EngineError(f"{place} speaks TLS: {reason}", "write https:// in the address")
     hint = "see the server's log" if status >= 500 else "change the option that it names, or its own settings"
     return EngineError(f"{place} answers {status} to {path}: {reason}", hint)
-
-
-def without_secrets(target: Target, text: str) -> str:
-    """A text of a server, without the keys that it was sent."""
-    for value in target.headers.values():
-        for secret in (value, value.rpartition(" ")[2]):
-            if len(secret) > 3:
-                text = text.replace(secret, "***")
-    return text

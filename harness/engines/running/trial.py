@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.engines.base import Encoder, RequestSettings, endpoint_target
 from harness.engines.prompts import Lengths, asking, of_words
-from harness.engines.running.faults import no_answer, refusal, without_secrets
+from harness.engines.running.faults import no_answer, refusal
 from harness.engines.server_pages import request as ask_page
 from harness.errors import EngineError
 from harness.loadgen.load_plan import Target
@@ -102,12 +102,12 @@ class Trial:
         prompt = np.arange(10, 10 + _PROMPT_TOKENS, dtype=np.int32)
         status, body = self._ask(asked, PlannedRequest(0, None, prompt, _OUTPUT_TOKENS))
         if status in _REFUSED:
-            return without_secrets(self.target, read_error(body.encode()))
+            return read_error(body.encode())
         if status != 200:
             raise refusal(self.target, f"POST {self._path(asked)}", status, body)
         stream = _read(body)
         if stream.error is not None:
-            return without_secrets(self.target, stream.error)
+            return stream.error
         if not stream.chunks:
             raise EngineError(
                 f"{self.target.place} answers without a stream: {read_error(body.encode())}",

@@ -35,27 +35,7 @@ def shown_latencies(pooled: Sequence[OnlineSummary]) -> tuple[str, ...]:
     return tuple(name for name in latencies("tables") if differs(name) and expected(name))
 
 
-def latency_table(pooled: Sequence[OnlineSummary], metric: str) -> Table:
-    """Engine rows, load columns, `p50/p90/p99` in each cell."""
-    term = METRICS[metric]
-    at = {load: [summary for summary in pooled if summary.load == load] for load in loads_of(pooled)}
-    places = {load: latency_decimals(summaries, metric) for load, summaries in at.items()}
-    rows = [
-        [
-            Cell(label),
-            *(
-                percentiles_cell(by[summary], metric, places[summary]) if summary in by else Cell(DASH)
-                for summary in at
-            ),
-        ]
-        for label, by in _by_label(pooled).items()
-    ]
-    columns = [Column("engine", numeric=False), *(Column(str(load)) for load in at)]
-    title = f"{term.label} ({term.unit}), p50/p90/p99"
-    return Table(f"{metric}", title, columns, rows, withheld_notes(pooled, (metric,)))
-
-
-def latency_split_table(pooled: Sequence[OnlineSummary], metric: str, best_labels: BestLabels) -> Table:
+def latency_table(pooled: Sequence[OnlineSummary], metric: str, best_labels: BestLabels) -> Table:
     """Engine rows; for each load a column a percentile, with intervals and the best marked."""
     term, loads = METRICS[metric], loads_of(pooled)
     keys = [(load, metric, f"p{q}") for load in loads for q in SHOWN]

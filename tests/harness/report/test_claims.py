@@ -15,7 +15,6 @@ from harness.report.tables.latency import (
     SHOWN,
     first_table,
     headline_table,
-    latency_split_table,
     latency_table,
 )
 from harness.report.tables.offline import offline_table
@@ -58,7 +57,7 @@ def comparison(a, b, ratio, ci, scale=0.4, metric="ttft_ms", statistic="p90", ch
 
 def test_every_shown_percentile_is_in_the_results(run):
     for metric in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"):
-        shown = latency_split_table(run.pooled, metric, {})
+        shown = latency_table(run.pooled, metric, {})
         by = {(s.label, s.load.value): getattr(s, metric) for s in run.pooled}
         for row in shown.rows:
             values = [cell.value for cell in row[1:]]
@@ -71,17 +70,22 @@ def test_every_shown_percentile_is_in_the_results(run):
 
 
 def test_the_contract_s_form_of_a_latency_table(run):
-    shown = latency_table(run.pooled, "ttft_ms")
-    assert [column.title for column in shown.columns] == ["engine", "scale 0.4", "scale 0.8", "scale 1.6"]
-    assert all(cell.text.count("/") == 2 for row in shown.rows for cell in row[1:])
+    """Engine rows; for each scale p50, p90 and p99."""
+    shown = latency_table(run.pooled, "ttft_ms", {})
+    columns = [(column.group, column.title) for column in shown.columns[1:]]
+    assert columns == [
+        (scale, quantile)
+        for scale in ("scale 0.4", "scale 0.8", "scale 1.6")
+        for quantile in ("p50", "p90", "p99")
+    ]
+    assert [row[0].text for row in shown.rows] == [engine.label for engine in ENGINES]
 
 
 def test_a_percentile_without_support_is_withheld_and_says_what_it_needs(small):
-    shown = latency_split_table(small.pooled, "ttft_ms", {})
+    shown = latency_table(small.pooled, "ttft_ms", {})
     p99 = shown.rows[0][3]
     assert (p99.text, p99.value, p99.remark) == ("–", None, "withheld: p99 needs 40 more samples")
     assert shown.notes == ["–: p99 needs 100 samples and is withheld below; up to 40 more."]
-    assert latency_table(small.pooled, "ttft_ms").rows[0][1].text.endswith("/–")
     assert headline_table(small.pooled, {}).columns[1].group == "TTFT p90, ms"
 
 
@@ -219,8 +223,9 @@ def swept(tmp_path_factory):
 def test_a_closed_loop_s_levels_are_its_loads(swept):
     first = verdict(swept)[0]
     assert first.startswith("With 64 requests in flight, the heaviest load, ")
-    shown = latency_table(swept.pooled, "ttft_ms")
-    assert shown.headers == ["engine", "1 in flight", "8 in flight", "64 in flight"]
+    shown = latency_table(swept.pooled, "ttft_ms", {})
+    groups = [column.group for column in shown.columns[1::3]]
+    assert groups == ["1 in flight", "8 in flight", "64 in flight"]
     rates = throughput_table(swept.pooled)
     assert rates.headers[1] == "in flight" and [row[1].text for row in rates.rows[:3]] == ["1", "8", "64"]
     assert swept.disagreements == [] and "scale" not in summary(swept)
@@ -267,7 +272,7 @@ def test_summary_markdown_has_the_same_rows_as_the_tables(run):
     assert text.startswith("# roseinfer vs roseinfer (-mp async admit) vs vLLM vs SGLang\n")
     assert "| engine | scale 0.4 p50 | scale 0.4 p90 | scale 0.4 p99 |" in text
     best = best_labels(run.pooled, run.results.comparisons)
-    lines = latency_split_table(run.pooled, "itl_ms", best).lines
+    lines = latency_table(run.pooled, "itl_ms", best).lines
     for row in lines:
         assert f"| {' | '.join(row).replace('*', chr(92) + '*')} |" in text
     invalid = next(row for row in lines if row[0] == "vLLM")
@@ -293,10 +298,11 @@ def test_inferred_numbers_are_marked_everywhere(run):
         s.model_copy(update={"itl_ms": s.itl_ms.model_copy(update={"source": "inferred"})})
         for s in run.pooled
     ]
-    for shown in (latency_split_table(pooled, "itl_ms", {}), latency_table(pooled, "itl_ms")):
-        assert all(cell.inferred for row in shown.rows for cell in row[1:])
-        assert any("‡" in line for line in shown.legend)
-    assert not any(cell.inferred for row in latency_table(pooled, "ttft_ms").rows for cell in row)
+    shown = latency_table(pooled, "itl_ms", {})
+    assert all(cell.inferred for row in shown.rows for cell in row[1:])
+    assert any("‡" in line for line in shown.legend)
+    others = latency_table(pooled, "ttft_ms", {})
+    assert not any(cell.inferred for row in others.rows for cell in row)
 
 
 def test_results_csv_marks_what_is_withheld(small):
