@@ -110,11 +110,11 @@ class App:
         """The response to an admitted request; None when it comes as tokens do. Raises HttpError."""
         return self._routes[request.path][1](request, connection)
 
-    async def _live(self, request: HttpRequest, connection: Connection) -> Response:
+    def _live(self, request: HttpRequest, connection: Connection) -> Response:
         """Whether the engine lives, and does its work where it has any."""
         return Response(200 if self._lives else 503)
 
-    async def _ready(self, request: HttpRequest, connection: Connection) -> Response:
+    def _ready(self, request: HttpRequest, connection: Connection) -> Response:
         """Whether it lives, has room for requests and is not stopping."""
         return Response(200 if self._lives and not self.stopping and not self._queue.full else 503)
 
@@ -122,15 +122,15 @@ class App:
     def _lives(self) -> bool:
         return self._backend.engine.alive and not self._backend.engine.silent
 
-    async def _openapi(self, request: HttpRequest, connection: Connection) -> Response:
+    def _openapi(self, request: HttpRequest, connection: Connection) -> Response:
         """This document."""
         return Response(200, self._document)
 
-    async def _models(self, request: HttpRequest, connection: Connection) -> Response:
+    def _models(self, request: HttpRequest, connection: Connection) -> Response:
         """The one model that is served, in a list."""
         return Response(200, msgspec.json.encode({"object": "list", "data": [self._card()]}))
 
-    async def _model(self, request: HttpRequest, connection: Connection) -> Response:
+    def _model(self, request: HttpRequest, connection: Connection) -> Response:
         """The model alone."""
         return Response(200, msgspec.json.encode(self._card()))
 

@@ -20,7 +20,7 @@ from roseinfer.server.http.chunks import Chunks, write_nothing
 from roseinfer.server.http.client_state import has_left, sends_no_more, unread_bytes
 from roseinfer.server.http.connections import Connections
 from roseinfer.server.http.errors import HttpError, InternalError
-from roseinfer.server.http.parser import SLICE, HttpRequest, RequestParser
+from roseinfer.server.http.parser import HttpRequest, RequestParser
 from roseinfer.server.http.producer import Producer
 from roseinfer.server.http.response import Response
 from roseinfer.server.http.time_limits import (
@@ -30,33 +30,36 @@ from roseinfer.server.http.time_limits import (
     STALL_TIMEOUT,
     Reading,
 )
-from roseinfer.server.http.turns import BURST
+from roseinfer.server.http.turns import Turn
+from roseinfer.server.http.unparsed import Unparsed
 
 log = logging.getLogger(__name__)
 
-#: Bytes that may wait, as they came, for the answer to the request before them.
-MAX_PIPELINED_BYTES = 64 << 10
+#: Bytes of answers that may wait for their client beyond what the kernel takes, before it counts as slow.
+MAX_UNSENT_BYTES = 16 << 10
 #: Seconds after which it is looked whether a client that has sent everything is still there.
 PROBE_DELAYS = (0.05, 0.25)
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One client's connection. Requests on it are answered one after the other."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._account = Account(connections.budget)
         self._parser = RequestParser(self._take, self._continue, connections.admit, self._account)
-        self._waiting: deque[HttpRequest] = deque()  # of the slice that was parsed last
-        self._rest = bytearray()  # what came after it
+        self._unparsed = Unparsed(self._account)
+        self._waiting: deque[HttpRequest] = deque()  # parsed
+        self._turn = Turn(self._take_turn)
         self._error: HttpError | None = None  # why nothing can be read on, once all before it is answered
         self._request: HttpRequest | None = None
         self._task: asyncio.Task[None] | None = None
         self._producer: Producer | None = None
         self._chunks: Chunks | None = None  # of the stream that is the response
-        self._paused = self._lingering = self._continuing = self._in_turn = False
+        self._paused = self._lingering = self._continuing = False
         self._ended = self._streaming = False  # the client sends no more; the response's head is written
-        self._burst = 0  # bytes since its turn
+        self._deaf = False  # nothing is read
+        self._probes: list[asyncio.TimerHandle] = []  # the client sends no more, and may have left
         self.unsent = 0  # bytes that count as held while the client does not read
         self._since = time.monotonic()
         self._reading = Reading()
@@ -81,6 +84,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not registered as subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
         self._write: Callable[[bytes], None] = self._transport.write
         name = transport.get_extra_info("peername")
         self._peer = str(name[0]) if isinstance(name, tuple) else ""
@@ -95,72 +99,64 @@ class Connection(asyncio.Protocol):
             self._producer.close()
             self._producer = None
         self._parser.close()
-        self._account.close()
         self._waiting.clear()
         if self._chunks is not None:
             self._chunks.drop()
             self._chunks = None
-        self._rest, self._error, self._request, self._write = bytearray(), None, None, write_nothing
+        for probe in self._probes:
+            probe.cancel()
+        self._unparsed.clear()
+        self._turn.cancel()
+        self._account.close()
+        self._error, self._request, self._write = None, None, write_nothing
 
-    def data_received(self, data: bytes) -> None:
-        self._burst += len(data)
-        if self._lingering or self._error is not None:
-            if self._burst > BURST:
-                self._wait_for_turn()
-        elif self._burst <= BURST and not (self._blocked or self._in_turn or self._waiting or self._rest):
-            self._parse(data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._connections.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.receive(self._connections.buffer[:nbytes])
+
+    def receive(self, data: bytes | memoryview) -> None:
+        """Take in what has come."""
+        if self._lingering or self._error is not None:  # it is dropped, in turns
+            self._connections.turns.wait(self._turn)
         else:
-            self._keep(data)
-            self._wait_for_turn()
-
-    def _wait_for_turn(self) -> None:
-        if not self._in_turn:
-            self._in_turn = True
-            self._see_to_reading()
-            self._connections.turns.wait(self._take_turn)
+            self._unparsed.add(data)
+            if not (self._turn.waiting or self._blocked):
+                self._connections.turns.ask(self._turn)
+        self._see_to_reading()
 
     def _take_turn(self, end: float) -> None:
         """Until `end`, or until a request has begun: the next one waits for another turn."""
-        self._in_turn = False
-        while not self._blocked and (self._waiting or self._rest):
+        while not self._blocked:
             if self._waiting:
                 self._next()
-            else:
-                data = bytes(self._rest[:SLICE])
-                del self._rest[:SLICE]
-                self._account.hold(-len(data))
-                self._parse(data)
-            if self._in_turn or time.monotonic() >= end:
                 break
-        if not self._blocked and (self._waiting or self._rest):
-            self._wait_for_turn()
-        else:
-            self._burst = 0
-            self._see_to_reading()
-            self._close_if_done()
+            if self._error is not None or not self._unparsed or time.monotonic() >= end:
+                break
+            self._parse(self._unparsed.take())
+        self._advance()
+        self._see_to_reading()
 
     @property
     def _blocked(self) -> bool:
         """Whether what waits has to go on waiting: for an answer, for its client to read, or for the end."""
         return self._request is not None or self._paused or self._lingering or self._transport.is_closing()
 
-    @property
-    def _deaf(self) -> bool:
-        """Whether so much waits that nothing more is read."""
-        return len(self._rest) > MAX_PIPELINED_BYTES
-
     def _see_to_reading(self) -> None:
-        if self._ended or self._transport.is_closing():
-            return
-        if self._in_turn or self._deaf:
-            self._transport.pause_reading()
-        else:
-            self._transport.resume_reading()
+        dropping = self._lingering or self._error is not None
+        deaf = self._turn.waiting if dropping else self._unparsed.enough
+        if deaf != self._deaf and not (self._ended or self._transport.is_closing()):
+            self._deaf = deaf
+            if deaf:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         """The client sends no more. It may have left, or wait for its answers: then the connection stays."""
         self._ended = True
-        if self._request is None and not self._rest and not self._waiting:
+        if self._request is None and not self._unparsed and not self._waiting:
             return False
         self._see_whether_it_is_there()
         return True
@@ -171,11 +167,11 @@ class Connection(asyncio.Protocol):
         request = self._request
         if request is not None and request.chunked and not self._streaming:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        for delay in PROBE_DELAYS:
-            asyncio.get_running_loop().call_later(delay, self._abort_if_gone)
+        loop = asyncio.get_running_loop()
+        self._probes = [loop.call_later(delay, self._abort_if_gone) for delay in PROBE_DELAYS]
 
     def _abort_if_gone(self) -> None:
-        if self in self._connections.all and has_left(self._transport):
+        if has_left(self._transport):
             self.abort()
 
     def pause_writing(self) -> None:
@@ -199,29 +195,19 @@ class Connection(asyncio.Protocol):
     # One request after the other.
 
     def _parse(self, data: bytes) -> None:
-        """A slice at most. Of the requests that it ends, the first is answered at once."""
+        """A piece."""
         try:
             self._parser.feed(data)
         except HttpError as error:
             self._error = error.with_traceback(None)
-            self._account.hold(-len(self._rest))
-            self._rest.clear()
-        if self._waiting and self._request is None:
-            self._next()
-        elif self._error is not None:
-            self._advance()
-
-    def _keep(self, data: bytes) -> None:
-        """Until it is this connection's turn."""
-        self._rest += data
-        self._account.hold(len(data))
+            self._unparsed.clear()
 
     def _advance(self) -> None:
         """See to what waits, where nothing prevents it."""
         if self._blocked:
             return
-        if self._waiting or self._rest:
-            self._wait_for_turn()
+        if self._waiting or self._unparsed:
+            self._connections.turns.wait(self._turn)
         elif self._error is not None:
             self._refuse(self._error)
         elif self._continuing:
@@ -230,7 +216,7 @@ class Connection(asyncio.Protocol):
 
     def _close_if_done(self) -> None:
         """Where the client sends no more and has all its answers."""
-        if self._ended and not (self.busy or self._waiting or self._rest or self._lingering):
+        if self._ended and not (self.busy or self._waiting or self._unparsed or self._lingering):
             self._transport.close()
 
     def _take(self, request: HttpRequest) -> None:
@@ -354,12 +340,11 @@ class Connection(asyncio.Protocol):
         if self._reading.too_slow(now):
             self.abort()
             return
-        if self._deaf and not self._ended and sends_no_more(self._transport):
-            self._ended = True
-            self._see_whether_it_is_there()
-        elif self._ended and (has_left(self._transport) or self._cannot_be_asked):
+        if self._probes and (has_left(self._transport) or self._cannot_be_asked):
             self.abort()
             return
+        if self._deaf and not self._probes and sends_no_more(self._transport):
+            self._see_whether_it_is_there()
         receiving = self._request is None and self._parser.receiving and not self._lingering
         if self._lingering:
             since, limit = self._since, LINGER_TIMEOUT

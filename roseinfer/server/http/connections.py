@@ -15,6 +15,7 @@ from roseinfer.server.http.parser import HttpRequest
 from roseinfer.server.http.producer import Answer
 from roseinfer.server.http.response import Response
 from roseinfer.server.http.turns import Turns
+from roseinfer.server.http.unparsed import READ
 
 if TYPE_CHECKING:
     from roseinfer.server.http.connection import Connection
@@ -36,6 +37,7 @@ class Connections:
     budget: Budget = field(default_factory=lambda: Budget(MAX_HELD_BYTES))
     turns: Turns = field(default_factory=Turns)
     joined: JoinedWrites = field(default_factory=JoinedWrites)
+    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ)))  # for every read
     all: set[Connection] = field(default_factory=set)
     stopping: bool = False
     none_left: asyncio.Event = field(default_factory=asyncio.Event)

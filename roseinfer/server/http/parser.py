@@ -19,8 +19,6 @@ MAX_BODY_BYTES = 32 << 20
 MAX_HEADERS = 128
 #: Of trailers, which are not used, and of one chunk's size line.
 MAX_TRAILER_BYTES = 8 << 10
-#: Bytes that are parsed at a time: limits are seen between two slices, and so is the end of a request.
-SLICE = 16 << 10
 #: What a client may name its request.
 _REQUEST_ID = re.compile(rb"[\w.:/+=@-]{1,128}", re.ASCII)
 
@@ -74,6 +72,7 @@ class RequestParser:
         self._headers: dict[bytes, bytes] = {}
         self._upgrading = False
         self._head_bytes = self._body_bytes = self._trailer_bytes = 0
+        self._held = 0  # of a head that has not come completely
         self._framing = 0  # bytes of a body that are not content, less its content, at most
         self._outside = 0  # bytes since its last content, at most
         self.began = time.monotonic()
@@ -90,7 +89,7 @@ class RequestParser:
         self._request, self._url, self._headers = None, b"", {}
 
     def feed(self, data: bytes) -> None:
-        """Take in what came, a slice at most. Raises HttpError where nothing can be read on from it."""
+        """Take in what came, a piece of some KiB. Raises HttpError where nothing can be read on from it."""
         size = len(data)
         self._head_bytes += size
         self._framing += size
@@ -107,6 +106,10 @@ class RequestParser:
         if self._request is None:
             if self._head_bytes > MAX_HEAD_BYTES:
                 raise HttpError(431, f"the head is larger than {MAX_HEAD_BYTES} bytes")
+            if self.receiving:
+                self._account.hold(self._head_bytes - self._held)
+                self._held = self._head_bytes
+                self._account.check()
         elif self._outside > MAX_TRAILER_BYTES or self._framing > MAX_HEAD_BYTES:
             raise HttpError(431, f"trailers are larger than {MAX_TRAILER_BYTES} bytes, or chunks too small")
 
@@ -151,6 +154,8 @@ class RequestParser:
 
     def on_headers_complete(self) -> None:
         method, version, headers = self._parser.get_method(), self._parser.get_http_version(), self._headers
+        self._account.hold(-self._held)
+        self._held = 0
         path = head.path_of(self._url, headers)
         size = len(self._url) + sum(map(len, headers)) + sum(map(len, headers.values()))
         head.check(method, version, size, headers)

@@ -1,41 +1,102 @@
-"""Who sends much is served in turns, so that everybody else is served in between."""
+"""Connections are served in turns, so that nobody waits for what others send, however many they are."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 
-#: Bytes that a connection may send at once, without waiting for its turn.
-BURST = 16 << 10
-#: Seconds, and turns, of a round: then comes the rest of the event loop.
-ROUND = 0.002
-TURNS = 16
+#: Seconds, and turns, of a round: then comes the rest of the event loop. Seconds of a turn.
+ROUND, TURNS = 0.002, 32
+TURN = 0.00025
+#: Seconds that a turn counts at least: the event loop's own work for a connection, which is not seen here.
+LEAST = 0.00002
+
+
+class Turn:
+    """Of one connection. `take` is called when it has come, with the time (`time.monotonic`, s) when it
+    should end."""
+
+    __slots__ = ("due", "take", "waiting")
+
+    def __init__(self, take: Callable[[float], None]) -> None:
+        self.take, self.waiting, self.due = take, False, 0.0
+
+    def cancel(self) -> None:
+        """The connection has closed: nothing is called any more."""
+        self.take = _nothing
 
 
 class Turns:
-    """Of the connections of one process."""
+    """Of the connections of one process.
+
+    Start-time fair queueing (Goyal, Vin and Cheng, 1996): who has been served least, in seconds, is the next,
+    so a new connection's turn comes before those of all that have had one.
+    """
 
     def __init__(self) -> None:
-        self._waiting: deque[Callable[[float], None]] = deque()
-        self._running = False
+        self._waiting: list[tuple[float, float, int, Turn]] = []
+        self._now = self._latest = 0.0  # virtual time: when the last turn was due; the last end of one
+        self._count = 0
+        self._taken: Turn | None = None  # now
+        self._again = self._in_rounds = False  # the turn that is taken waits for another; a round will come
+        self._free_at = 0.0  # when the event loop has had as much time for all else as for turns
 
-    def wait(self, take: Callable[[float], None]) -> None:
-        """Call `take` when it is this one's turn, with the time (`time.monotonic`, s) when it should end."""
-        self._waiting.append(take)
-        if not self._running:
-            self._running = True
-            asyncio.get_running_loop().call_soon(self._round)
+    def ask(self, turn: Turn) -> None:
+        """Take it now where nobody waits and turns have not had too much time; otherwise when it comes."""
+        now = time.monotonic()
+        if self._waiting or self._taken is not None or self._free_at - now > ROUND:
+            self.wait(turn)
+        else:
+            spent = self._take(turn, max(self._now, turn.due), now)
+            self._free_at = max(self._free_at, now) + 2 * spent
+
+    def wait(self, turn: Turn) -> None:
+        """Take it when it comes."""
+        if turn is self._taken:
+            self._again = True
+        elif not turn.waiting:
+            turn.waiting = True
+            self._count += 1
+            heappush(self._waiting, (max(self._now, turn.due), turn.due, self._count, turn))
+            if not self._in_rounds:
+                self._in_rounds = True
+                asyncio.get_running_loop().call_soon(self._round)
+
+    def _take(self, turn: Turn, due: float, now: float) -> float:
+        """Returns the seconds that it took."""
+        self._taken, self._now = turn, due
+        try:
+            turn.take(now + TURN)
+        finally:
+            self._taken = None
+            spent = max(time.monotonic() - now, LEAST)
+            turn.due = due + spent
+            self._latest = max(self._latest, turn.due)
+            if self._again:
+                self._again = False
+                self.wait(turn)
+            elif not self._waiting:
+                self._now = self._latest  # what was had while nobody waited does not count later
+        return spent
 
     def _round(self) -> None:
-        end = time.monotonic() + ROUND
+        now = time.monotonic()
+        end = now + ROUND
         try:
             for _ in range(min(TURNS, len(self._waiting))):
-                self._waiting.popleft()(end)
-                if time.monotonic() >= end:
+                due, _, _, turn = heappop(self._waiting)
+                turn.waiting = False
+                self._take(turn, due, now)
+                now = time.monotonic()
+                if now >= end:
                     break
         finally:
-            self._running = bool(self._waiting)
-            if self._running:
+            self._in_rounds = bool(self._waiting)
+            if self._in_rounds:
                 asyncio.get_running_loop().call_soon(self._round)
+
+
+def _nothing(end: float) -> None:
+    """The turn of a connection that has closed."""

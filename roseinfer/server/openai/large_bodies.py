@@ -37,6 +37,8 @@ LARGE = 512 << 10
 TIMEOUT = 30.0
 #: Bytes that the process may have more than at its start: a body, and what is made of it.
 ROOM = 64 << 20
+#: How much everybody else's work goes before a large body's (nice(2)).
+NICE = 10
 #: Before a body: its bytes, whether it is a chat's, the context's tokens, and the characters that these have
 #: at most. Before an answer: its bytes.
 _QUESTION, _ANSWER = struct.Struct("<Q?QQ"), struct.Struct("<Q")
@@ -159,6 +161,7 @@ if __name__ == "__main__":
     end = socket.socket(fileno=int(sys.argv[1]))
     threading.Thread(target=_end_with, args=(end,), daemon=True).start()
     template = ChatTemplate.load(model_folder(sys.argv[2]))
+    os.nice(NICE)
     _bound_memory()
     with contextlib.suppress(OSError):
         serve(end.makefile("rb"), end.makefile("wb"), template)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import signal
@@ -46,6 +47,12 @@ log = logging.getLogger(__name__)
 FLUSH = 1.0
 #: Seconds between looks for connections that take too long.
 SWEEP = 1.0
+#: Connections beyond which the kernel keeps little for a new one: bytes of what comes, and of what leaves.
+MANY = 256
+SMALL_BUFFERS = {socket.SO_RCVBUF: 16 << 10, socket.SO_SNDBUF: 32 << 10}
+#: Bytes from which on memory comes from the kernel for each block, and goes back when it is freed; glibc would
+#: raise this with every block that is freed (mallopt(3)).
+OWN_BLOCK, M_MMAP_THRESHOLD = 128 << 10, -3
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -103,6 +110,8 @@ class FrontEnd:
     async def start(self) -> None:
         """Wait for the engine. Raises ConfigError or EngineDeadError when it cannot start."""
         await self.engine.start()
+        with contextlib.suppress(AttributeError):  # another C library than glibc
+            ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, OWN_BLOCK)
         self._detokenizer().escaped.fill()
         span.mark_for_nsys()
         gc.collect()
@@ -111,6 +120,9 @@ class FrontEnd:
 
     def adopt(self, sock: socket.socket) -> None:
         """Serve a client's connection."""
+        if len(self._connections.all) >= MANY:
+            for buffer, size in SMALL_BUFFERS.items():
+                sock.setsockopt(socket.SOL_SOCKET, buffer, size)
         task = asyncio.get_running_loop().create_task(self._connect(sock))
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 #: Seconds until accepting is tried again when this process has no descriptor left.
 RETRY = 0.5
 #: Connections that are accepted before others are served.
-MAX_ACCEPTED = 32
+MAX_ACCEPTED = 8
 
 
 class FrontEnds:

@@ -93,7 +93,7 @@ def body(data: bytes) -> bytes:
 def test_an_answer_that_is_there_needs_no_other_turn() -> None:
     async def test(served: Served) -> None:
         client, connection = await served.connect()
-        connection.data_received(GET % b"one")
+        connection.receive(GET % b"one")
         assert not connection.busy and client.recv(1 << 16).endswith(b"\r\n\r\n/one")
         client.close()
 
@@ -104,7 +104,7 @@ def test_an_answer_that_is_there_needs_no_other_turn() -> None:
 def test_a_handler_that_raises_is_answered_for(path: bytes, status: bytes) -> None:
     async def test(served: Served) -> None:
         client, connection = await served.connect()
-        connection.data_received(GET % path + GET % b"next")
+        connection.receive(GET % path + GET % b"next")
         data = await read_until(client, b"/next")
         assert data.startswith(b"HTTP/1.1 %b " % status)
         client.close()
@@ -118,7 +118,7 @@ def test_requests_in_one_piece_are_answered_in_turns() -> None:
     async def test(served: Served) -> None:
         client, connection = await served.connect()
         names = [b"%d" % index for index in range(50)]
-        connection.data_received(b"".join(GET % name for name in names))
+        connection.receive(b"".join(GET % name for name in names))
         assert served.requests == ["/0"]
         data = await read_until(client, b"/49")
         assert data.count(b"HTTP/1.1 200") == 50
@@ -132,10 +132,10 @@ def test_a_client_that_asks_for_its_body_hears_of_it_after_the_answer_before() -
     async def test(served: Served) -> None:
         client, connection = await served.connect()
         asks = b"POST /two HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
-        connection.data_received(GET % b"one" + asks)
+        connection.receive(GET % b"one" + asks)
         data = await read_until(client, b"100 Continue\r\n\r\n")
         assert data.index(b"/one") < data.index(b"100 Continue")
-        connection.data_received(b"{}")
+        connection.receive(b"{}")
         assert (await read_until(client, b"/two")).startswith(b"HTTP/1.1 200")
         client.close()
 
@@ -155,7 +155,7 @@ def test_joined_pieces_are_the_same_bytes(
 
     async def test(served: Served) -> None:
         client, connection = await served.connect()
-        connection.data_received(GET % b"stream")
+        connection.receive(GET % b"stream")
         written: list[bytes] = []
         connection._write = written.append
         write = connection.begin_stream(first)
@@ -186,7 +186,7 @@ def test_joined_pieces_are_the_same_bytes(
 def test_pieces_of_a_client_that_has_left_are_dropped() -> None:
     async def test(served: Served) -> None:
         client, connection = await served.connect()
-        connection.data_received(GET % b"stream")
+        connection.receive(GET % b"stream")
         write = connection.begin_stream(b"a")
         chunks = connection._chunks
         assert chunks is not None

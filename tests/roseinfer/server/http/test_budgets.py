@@ -12,14 +12,16 @@ from collections.abc import Callable
 from typing import Any
 
 import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
 
-from roseinfer.server.http.budget import Budget
-from roseinfer.server.http.connection import MAX_PIPELINED_BYTES, Connection
+from roseinfer.server.http.budget import Account, Budget
+from roseinfer.server.http.connection import Connection
 from roseinfer.server.http.connections import Connections
 from roseinfer.server.http.errors import HttpError
 from roseinfer.server.http.parser import HttpRequest
 from roseinfer.server.http.response import Response
-from roseinfer.server.http.turns import BURST, TURNS
+from roseinfer.server.http.unparsed import MAX_UNPARSED_BYTES, READ, Unparsed
 from roseinfer.server.openai.errors import error_response
 
 MIB = 1 << 20
@@ -126,7 +128,7 @@ def test_pipelined_bytes_are_not_read_without_end() -> None:
                 async with asyncio.timeout(0.2):
                     await asyncio.get_running_loop().sock_sendall(client, b" " * 65536)
                 sent += 65536
-        assert sent < 4 * MIB and len(connection._rest) < MAX_PIPELINED_BYTES + 512 * 1024
+        assert sent < 4 * MIB and len(connection._unparsed) < MAX_UNPARSED_BYTES + READ
         client.close()
         connection.check(time.monotonic())
         await until(lambda: not handler.connections.all)
@@ -173,42 +175,83 @@ def test_who_leaves_most_unread_is_ended_when_there_is_no_room() -> None:
     run(test)
 
 
-def test_who_sends_much_reads_in_turns() -> None:
-    """Others are served in between, however many send."""
+def test_a_new_client_is_served_before_those_that_send_without_end() -> None:
+    """However many they are, and whatever waits of theirs."""
 
     async def test(handler: Handler) -> None:
-        reads: list[int] = [0]  # bytes, of each round of the event loop
-        begun: set[Connection] = set()
+        loop = asyncio.get_running_loop()
+        before: list[int] = []  # requests answered when a new client's came
 
-        class Counting(Connection):
-            def data_received(self, data: bytes) -> None:
-                if self in begun and len(data) > BURST:  # the first is free
-                    reads[-1] += len(data)
-                begun.add(self)
-                super().data_received(data)
+        def answer(request: HttpRequest, connection: Connection) -> Response:
+            handler.requests.append(request.path)
+            return Response(200)
 
-        def tick() -> None:
-            reads.append(0)
-            asyncio.get_running_loop().call_soon(tick)
+        handler.connections.handler = answer
 
-        tick()
-        clients = []
-        for _ in range(40):
+        class New(Connection):
+            def receive(self, data: bytes | memoryview) -> None:
+                before.append(len(handler.requests))
+                super().receive(data)
+
+        async def flood() -> None:
+            client, _ = await connect(Connection)
+            with client:
+                while True:
+                    await loop.sock_sendall(client, b"GET /0 HTTP/1.1\r\nhost: a\r\n\r\n" * 100)
+
+        async def connect(kind: type[Connection]) -> tuple[socket.socket, Connection]:
             ours, theirs = socket.socketpair()
             ours.setblocking(False)
-            clients.append(ours)
-            loop = asyncio.get_running_loop()
-            await loop.connect_accepted_socket(lambda: Counting(handler.connections), theirs)
-        head = b"POST /1 HTTP/1.1\r\nhost: a\r\ncontent-length: 999999\r\n\r\n"
-        async with asyncio.TaskGroup() as group:
-            for client in clients:
-                group.create_task(loop.sock_sendall(client, head + b" " * 999_999))
-        await until(lambda: len(handler.requests) == len(clients))
-        assert max(reads) <= 2 * TURNS * 256 * 1024 < sum(reads)  # two rounds may come before a poll
-        for client in clients:
-            client.close()
+            _, connection = await loop.connect_accepted_socket(lambda: kind(handler.connections), theirs)
+            return ours, connection
+
+        floods = [asyncio.ensure_future(flood()) for _ in range(100)]
+        await until(lambda: handler.requests.count("/0") > 500)
+        for number in range(1, 10):
+            client, _ = await connect(New)
+            with client:
+                await loop.sock_sendall(client, b"GET /%d HTTP/1.1\r\nhost: a\r\n\r\n" % number)
+                await until(lambda number=number: f"/{number}" in handler.requests)  # type: ignore[misc]
+            assert handler.requests.index(f"/{number}") - before[-1] <= 1
+        for task in floods:
+            task.cancel()
+        await asyncio.wait(floods)
 
     run(test)
+
+
+def test_who_sends_no_more_is_read_to_the_end() -> None:
+    """Also where more waits than is read."""
+
+    async def test(handler: Handler) -> None:
+        client, connection = await handler.connect()
+        client.send(b"GET /9999999 HTTP/1.1\r\nhost: a\r\n\r\n" + b"GET /1 HTTP/1.1\r\nhost: a\r\n\r\n" * 2000)
+        client.shutdown(socket.SHUT_WR)
+        await until(lambda: connection._paused and connection._unparsed.enough)
+        connection.check(time.monotonic())
+        answers = 0
+        while more := await asyncio.get_running_loop().sock_recv(client, MIB):
+            answers += more.count(b"HTTP/1.1 200 ")
+        assert answers > 1990  # some in two pieces
+        assert len(handler.requests) == 2001
+        client.close()
+
+    run(test)
+
+
+@given(pieces=st.lists(st.binary(max_size=40) | st.sampled_from([b"\r\n\r\n", b"a" * READ]), max_size=8))
+def test_pieces_have_one_empty_line_or_end_with_one(pieces: list[bytes]) -> None:
+    budget = Budget(MIB)
+    unparsed = Unparsed(Account(budget))
+    for piece in pieces:
+        unparsed.add(piece)
+    taken = []
+    while unparsed:
+        taken.append(unparsed.take())
+        assert budget.held == len(unparsed)
+        assert 0 < len(taken[-1]) <= READ
+        assert taken[-1].count(b"\r\n\r\n") < 2 or taken[-1].find(b"\r\n\r\n") == len(taken[-1]) - 4
+    assert b"".join(taken) == b"".join(pieces)
 
 
 def test_an_error_says_so_before_the_body_is_sent() -> None:
