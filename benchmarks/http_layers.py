@@ -3,9 +3,9 @@
     python -m benchmarks.http_layers [--rounds 3] [NAME…]
 
 The engine computes nothing and gives each stream a token every so often, as a GPU would. Printed for each
-server and number of streams: time to first token, tokens/s, CPU time; then how many of the forms of
-`benchmarks.http_cases` are answered as the RFCs say, and how far memory rises under connections that send
-and do not read. The servers of others are in the extra `http-servers`.
+server and number of streams: time to first token, tokens/s, CPU time, and tokens in a read of the client,
+which says how far tokens wait for each other. The servers of others are in the extra `http-servers`. What
+they make of broken HTTP and of floods: `benchmarks.http_layer_limits`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -28,9 +28,6 @@ import numpy as np
 import psutil
 import uvloop
 
-from benchmarks.flood import WAYS, flood
-from benchmarks.http_cases import CASES
-from benchmarks.http_conformance import violation
 from benchmarks.running_server import ROOT
 from benchmarks.synthetic_engine import STEP_MS
 from roseinfer.server.config import ServerConfig
@@ -38,23 +35,19 @@ from roseinfer.server.config import ServerConfig
 OWN = "roseinfer"
 NAMES = (OWN, "uvicorn", "hypercorn", "granian", "aiohttp")
 #: Streams at once: ms between two tokens of one, rounds, as on an H200 (docs/notes/h200.md).
-LOADS = {1: (0.18, 40), 64: (0.55, 6), 256: (1.4, 3)}
+LOADS = {1: (0.18, 40), 64: (0.55, 8), 256: (1.4, 5)}
 TOKENS = 128
-#: What is done to them with how many connections, and for how long (s).
-ATTACKS, CONNECTIONS, SECONDS = (
-    ("half a body", "trailers", "pipelined requests", "pipelined bodies"),
-    100,
-    3.0,
-)
 
 
 @dataclass
 class Measured:
-    """Of one load: seconds to first tokens, tokens/s, CPU µs a token of what speaks HTTP."""
+    """Of one load: ms to first tokens, tokens/s, CPU µs a token of what speaks HTTP, tokens in a read."""
 
-    ttft: list[float]
+    ttft_p50: float
+    ttft_p99: float
     tok_s: float
     cpu_us: float
+    joined: float
 
 
 @contextlib.contextmanager
@@ -96,6 +89,7 @@ class Stream(asyncio.Protocol):
     def __init__(self, request: bytes, rounds: int) -> None:
         self._request, self._rounds = request, rounds
         self.ttft: list[float] = []
+        self.reads = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -108,6 +102,7 @@ class Stream(asyncio.Protocol):
         self._sent = time.perf_counter()
 
     def data_received(self, data: bytes) -> None:
+        self.reads += 1
         if self._waiting and b"data: " in data:
             self._waiting = False
             self.ttft.append(time.perf_counter() - self._sent)
@@ -125,8 +120,8 @@ class Stream(asyncio.Protocol):
             self.done.set_exception(ConnectionError("the server closed a stream"))
 
 
-async def load(port: int, streams: int, rounds: int) -> tuple[list[float], float]:
-    """Seconds to first tokens, and of the whole load."""
+async def load(port: int, streams: int, rounds: int) -> tuple[list[float], float, int]:
+    """Seconds to first tokens, and of the whole load; reads of the clients."""
     body = {"prompt": list(range(100, 228)), "max_tokens": TOKENS, "stream": True, "ignore_eos": True}
     data = json.dumps(body | {"return_token_ids": True}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -136,7 +131,8 @@ async def load(port: int, streams: int, rounds: int) -> tuple[list[float], float
     for client in clients:
         await asyncio.get_running_loop().create_connection(lambda c=client: c, "127.0.0.1", port)  # type: ignore[misc]
     await asyncio.gather(*(client.done for client in clients))
-    return [each for client in clients for each in client.ttft], time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    return [each for client in clients for each in client.ttft], seconds, sum(it.reads for it in clients)
 
 
 def cpu(server: psutil.Process) -> float:
@@ -151,29 +147,21 @@ def measure(name: str, streams: int) -> Measured:
     with serving(name, step_ms) as (port, server):
         uvloop.run(load(port, streams, 1))
         before = cpu(server)
-        ttft, seconds = uvloop.run(load(port, streams, rounds))
-        made = streams * rounds * TOKENS
-        return Measured(ttft, made / seconds, (cpu(server) - before) / made * 1e6)
+        ttft, seconds, reads = uvloop.run(load(port, streams, rounds))
+        spent, made = cpu(server) - before, streams * rounds * TOKENS
+        p50, p99 = np.percentile(ttft, (50, 99)) * 1e3
+        return Measured(p50, p99, made / seconds, spent / made * 1e6, made / reads)
 
 
-def attack(name: str) -> tuple[int, dict[str, float]]:
-    """Forms that are answered as they must be, and MiB that a process rises in each attack."""
-    with serving(name, 1.4) as (port, _):
-        held = sum(not violation(port, case) for case in CASES)
-    risen = {}
-    for way in ATTACKS:
-        with serving(name, 1.4) as (port, server):
-            try:
-                risen[way] = max(flood(port, server, WAYS[way], CONNECTIONS, SECONDS).peak)
-            except OSError:
-                risen[way] = float("nan")  # /health was not answered
-    return held, risen
+def row(values: Sequence[float], digits: int) -> str:
+    """Median, and from the least to the greatest."""
+    middle, least, most = (f"{each:,.{digits}f}" for each in (np.median(values), min(values), max(values)))
+    return f"{middle} ({least} to {most})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=3, help="of all servers in turn")
-    parser.add_argument("--no-attacks", action="store_true")
+    parser.add_argument("--rounds", type=int, default=4, help="of all servers in turn")
     parser.add_argument("names", nargs="*", default=NAMES)
     settings = parser.parse_args()
     for name in settings.names:
@@ -183,16 +171,14 @@ def main() -> None:
         for streams in LOADS:
             for name in settings.names:
                 found.setdefault((name, streams), []).append(measure(name, streams))
-    print("| server | streams | TTFT p50 / p99, ms | tokens/s | CPU µs a token |\n|---|---|---|---|---|")
+    print("| server | streams | TTFT p50, ms | p99, ms | tokens/s | CPU µs a token | tokens a read |")
+    print("|---|---|---|---|---|---|---|")
     for (name, streams), rounds in found.items():
-        ttft = np.percentile([1e3 * each for measured in rounds for each in measured.ttft], (50, 99))
-        rate, spent = (np.median([getattr(each, what) for each in rounds]) for what in ("tok_s", "cpu_us"))
-        print(f"| {name} | {streams} | {ttft[0]:.2f} / {ttft[1]:.2f} | {rate:,.0f} | {spent:.1f} |")
-    if not settings.no_attacks:
-        print(f"| server | forms, of {len(CASES)} | MiB above: {', '.join(ATTACKS)} |\n|---|---|---|")
-        for name in settings.names:
-            held, risen = attack(name)
-            print(f"| {name} | {held} | {', '.join(f'{mib:.0f}' for mib in risen.values())} |", flush=True)
+        cells = [
+            row([getattr(each, what) for each in rounds], digits)
+            for what, digits in (("ttft_p50", 2), ("ttft_p99", 1), ("tok_s", 0), ("cpu_us", 1), ("joined", 1))
+        ]
+        print(f"| {name} | {streams} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

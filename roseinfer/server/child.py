@@ -54,6 +54,13 @@ class Child:
         self._process.kill()
         self._process.wait()
 
+    def faulted(self) -> bool:
+        """Whether an access to memory that it did not have ended it: the process must be ending."""
+        try:
+            return -self._process.wait(STOP_TIMEOUT) in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
+        except subprocess.TimeoutExpired:
+            return False
+
     def how_it_ended(self) -> str:
         """In words, for the log: the process must be ending."""
         try:

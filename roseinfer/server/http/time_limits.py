@@ -8,7 +8,7 @@ import time
 #: at all, and for one that was refused to read why.
 IDLE_TIMEOUT = RECEIVE_TIMEOUT = STALL_TIMEOUT = 60.0
 LINGER_TIMEOUT = 5.0
-#: Seconds for a client to take what waits for it, however often it reads a little: about 64 KiB of a stream,
+#: Seconds for a client to take what waits for it, however often it reads a little: about 16 KiB of a stream,
 #: or a whole answer.
 DRAIN_TIMEOUT = 300.0
 

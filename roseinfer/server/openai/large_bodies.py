@@ -43,10 +43,9 @@ NICE = 10
 #: at most. Before an answer: its bytes.
 _QUESTION, _ANSWER = struct.Struct("<Q?QQ"), struct.Struct("<Q")
 
+_TOO_MUCH = "the body takes more memory than one request may; send fewer or shorter values"
 #: The answer where there was not enough of it; made while there is.
-TOO_MUCH = pickle.dumps(
-    BadRequestError("the body takes more memory than one request may; send fewer or shorter values")
-)
+TOO_MUCH = pickle.dumps(BadRequestError(_TOO_MUCH))
 
 Read = tuple[GenerationRequest, Generation]
 
@@ -95,9 +94,15 @@ class LargeBodies:
                 self._writer.write(request.take_body())
                 (size,) = _ANSWER.unpack(await self._reader.readexactly(_ANSWER.size))
                 answer: Read | BadRequestError = pickle.loads(await self._reader.readexactly(size))
-        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+        except TimeoutError:
             self.stop()
             raise HttpError(503, f"the body was not read within {TIMEOUT:.0f} s") from None
+        except (OSError, asyncio.IncompleteReadError):
+            too_much = self._child is not None and self._child.faulted()
+            self.stop()
+            if too_much:
+                raise BadRequestError(_TOO_MUCH) from None
+            raise HttpError(503, "the process that reads large bodies has ended") from None
         if isinstance(answer, BadRequestError):
             raise answer
         return answer
@@ -144,9 +149,11 @@ def _answer(
 
 
 def _bound_memory() -> None:
-    """Let the process take no more than ROOM from now on: MemoryError is raised beyond."""
+    """Let the process take no more than ROOM from now on. Beyond it, MemoryError is raised, or the process ends
+    with a fault: msgspec 0.22 looks at some of its allocations only when it uses them."""
     limit = psutil.Process().memory_info().data + ROOM
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _end_with(sock: socket.socket) -> None:

@@ -50,8 +50,8 @@ SWEEP = 1.0
 #: Connections beyond which the kernel keeps little for a new one: bytes of what comes, and of what leaves.
 MANY = 256
 SMALL_BUFFERS = {socket.SO_RCVBUF: 16 << 10, socket.SO_SNDBUF: 32 << 10}
-#: Bytes from which on memory comes from the kernel for each block, and goes back when it is freed; glibc would
-#: raise this with every block that is freed (mallopt(3)).
+#: Bytes from which on memory comes from the kernel for each block, and goes back when it is freed: glibc
+#: would raise this with every block that is freed (mallopt(3)).
 OWN_BLOCK, M_MMAP_THRESHOLD = 128 << 10, -3
 
 

@@ -225,7 +225,8 @@ def test_who_sends_no_more_is_read_to_the_end() -> None:
 
     async def test(handler: Handler) -> None:
         client, connection = await handler.connect()
-        client.send(b"GET /9999999 HTTP/1.1\r\nhost: a\r\n\r\n" + b"GET /1 HTTP/1.1\r\nhost: a\r\n\r\n" * 2000)
+        large, small = (b"GET /%d HTTP/1.1\r\nhost: a\r\n\r\n" % size for size in (8 * MIB, 1))
+        client.send(large + small * 2000)
         client.shutdown(socket.SHUT_WR)
         await until(lambda: connection._paused and connection._unparsed.enough)
         connection.check(time.monotonic())
