@@ -14,6 +14,8 @@ from harness.datasets.dataset import Conversation, Dataset
 from harness.datasets.readers import read_jsonl, read_sharegpt
 from harness.errors import UsageError
 
+#: Bytes of a file: conversations take about three times as much memory.
+MAX_BYTES = 4 << 30
 Reader = Callable[[Path, bytes], tuple[list[Conversation], int]]
 READERS: dict[str, Reader] = {"sharegpt": read_sharegpt, "jsonl": read_jsonl}
 
@@ -111,6 +113,10 @@ def _copies(file: str) -> Iterator[Path]:
 
 def _read(path: Path) -> bytes:
     try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UsageError(
+                f"{path} holds over {MAX_BYTES >> 30} GiB of text", "give the part of it to be sent"
+            )
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", "check the path") from None

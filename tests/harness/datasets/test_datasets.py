@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,14 @@ def test_unknown_and_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("BENCH_DATASETS", str(tmp_path))
     with pytest.raises(UsageError, match="is not the published dataset sharegpt: sha256"):
         load_dataset("sharegpt")
+
+
+def test_what_does_not_fit_into_memory_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "large.jsonl"
+    file.touch()
+    os.truncate(file, (4 << 30) + 1)
+    with pytest.raises(UsageError, match="over 4 GiB"):
+        load_dataset(f"jsonl:{file}")
 
 
 def test_the_built_in_one_is_varied() -> None:
