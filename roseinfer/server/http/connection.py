@@ -168,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         if request is not None and request.chunked and not self._streaming:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
         loop = asyncio.get_running_loop()
-        self._probes = [loop.call_later(delay, self._abort_if_gone) for delay in PROBE_DELAYS]
+        self._probes += [loop.call_later(delay, self._abort_if_gone) for delay in PROBE_DELAYS]
 
     def _abort_if_gone(self) -> None:
         if has_left(self._transport):
