@@ -149,8 +149,8 @@ def _answer(
 
 
 def _bound_memory() -> None:
-    """Let the process take no more than ROOM from now on. Beyond it, MemoryError is raised, or the process ends
-    with a fault: msgspec 0.22 looks at some of its allocations only when it uses them."""
+    """Let the process take no more than ROOM from now on. Beyond it, MemoryError is raised, or a fault ends
+    the process: msgspec 0.22 does not look whether it got the memory for each value."""
     limit = psutil.Process().memory_info().data + ROOM
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
