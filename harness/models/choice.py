@@ -32,7 +32,7 @@ class ModelChoice:
     max_model_len: int
 
     def text_tokenizer(self) -> Tokenizer | None:
-        """Counts the tokens of a dataset's texts; None where it is unknown."""
+        """Of what is sent; None where it is unknown."""
         path = self.folder.path if self.folder else self.tokenizer
         return None if path is None else load_tokenizer(path)
 

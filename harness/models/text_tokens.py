@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 #: What rosemodels fills a vocabulary with.
@@ -16,6 +18,20 @@ def load_tokenizer(model: Path) -> Tokenizer | None:
     """The tokenizer in the model's folder; None where it has no tokenizer.json."""
     path = model / "tokenizer.json"
     return Tokenizer.from_file(str(path)) if path.is_file() else None
+
+
+def whole_ends(tokenizer: Tokenizer) -> NDArray[np.int32] | None:
+    """(V,) for each token itself, or the next one whose text ends with a whole character where its own does
+    not, as that of a part of a character or of a special token; None where no token's text does.
+
+    A prompt that ends within a character comes back: servers that decode it together with what follows
+    (vLLM, by the DecodeStream of tokenizers) send the text of all of it with the first token.
+    """
+    texts = tokenizer.decode_batch([[token] for token in range(tokenizer.get_vocab_size())])
+    whole = np.flatnonzero([bool(text) and not text.endswith("\ufffd") for text in texts]).astype(np.int32)
+    if not whole.size:
+        return None
+    return whole[np.searchsorted(whole, np.arange(len(texts))) % len(whole)]
 
 
 def token_counter(model: Path) -> Callable[[str], int] | None:

@@ -155,8 +155,8 @@ def _problem(stream: Stream, total: int, tokens_of: Callable[[str], int] | None)
     if tokens_of is None or not with_text:
         return None
     found = tokens_of("".join(stream.text))
-    if found > total:  # mid-word tokens in a row: one long word, which a tokenizer may split into far more
-        found = max(total, min(found, sum(map(tokens_of, stream.text))))
+    low, high = sorted((found, sum(map(tokens_of, stream.text))))
+    found = min(max(total, low), high)  # a model splits long words and repetitions otherwise than a tokenizer
     low, high = sorted((found, total))
     if high > TEXT_FACTOR * low and high - low > TEXT_SLACK:
         return f"{total} tokens by the server's usage, {found} by the model's tokenizer in its text"

@@ -93,11 +93,10 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
     selection = select_engines(settings)
     names, placement = selection.names, selection.placement
     model = choose_model(settings, placement.device, names, selection.context)
-    tokenizer = None if settings.dataset is None else model.text_tokenizer()
     settings = _decided(settings, placement, model)
     if settings.prompt_nonce is None and RUNNING_SERVER in names:
         settings = settings.model_copy(update={"prompt_nonce": secrets.randbits(32)})
-    workload = Workload.make(settings, model.vocab_size, model.max_model_len, tokenizer)
+    workload = Workload.make(settings, model.vocab_size, model.max_model_len, model.text_tokenizer())
     mix = mix_of(settings)
     calibration = _calibration(settings, notify)
     clients = _clients(settings, workload, placement.cpus, calibration)

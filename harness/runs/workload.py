@@ -15,6 +15,7 @@ from harness.datasets.catalog import load_dataset
 from harness.errors import UsageError
 from harness.loadgen.load_plan import WireRequest
 from harness.loadgen.system_limits import most_in_flight
+from harness.models.text_tokens import whole_ends
 from harness.runs.seeds import shape_seeds
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, heaviest
 from harness.schema.load_settings import Uniform
@@ -30,6 +31,7 @@ from harness.workload.arrivals import arrival_times
 from harness.workload.content import Content, SyntheticContent, longest
 from harness.workload.dataset_content import MAX_OUTPUT, DatasetContent
 from harness.workload.mixture import mixture_requests
+from harness.workload.prompt_ends import end_whole
 
 #: An open loop's load is taken to be as many requests as arrive in this time, at most MAX_WARMUP_BATCH.
 WARMUP_WINDOW_S = 2.0
@@ -51,6 +53,7 @@ class Workload:
     trace: Trace | None = None
     mixture: Mixture | None = None
     content: Content | None = None
+    ends: NDArray[np.int32] | None = None
 
     @classmethod
     def make(
@@ -63,20 +66,21 @@ class Workload:
         """Read and fit the trace, the mixture or the dataset, or take the shape of synthetic requests.
 
         Args:
-            tokenizer: Counts the tokens of a dataset's texts; None where it is not known.
+            tokenizer: The model's, for texts and the ends of prompts; None where it is not known.
 
         Raises:
             UsageError: The trace is not there or unreadable, or nothing fits the context.
         """
+        ends = None if tokenizer is None else whole_ends(tokenizer)
         if isinstance(settings.loads[0], TraceLoad):
             head = load(settings.trace, partial(_is_enough, settings, max_model_len))
             fitted = fit(head, settings.fit, max_model_len, settings.max_output_len)
             fitted = fitted.head(_most(fitted.trace, settings))
-            return cls(settings, vocab_size, max_model_len, fitted.record(), trace=fitted.trace)
+            return cls(settings, vocab_size, max_model_len, fitted.record(), fitted.trace, ends=ends)
         empty = TraceRecord(name="", origin="", requests=0, fit="none")
         if settings.mixture is not None:
             mixture = read_mixture(settings.mixture)
-            workload = cls(settings, vocab_size, max_model_len, empty, mixture=mixture)
+            workload = cls(settings, vocab_size, max_model_len, empty, mixture=mixture, ends=ends)
             return replace(workload, record=workload._mixture_record(mixture))
         content: Content
         if settings.dataset is not None and is_agent_jobs(settings.dataset):
@@ -95,7 +99,7 @@ class Workload:
         else:
             check_lengths(settings.input_len, settings.output_len, max_model_len)
             content = SyntheticContent(settings.input_len, settings.output_len, vocab_size)
-        workload = cls(settings, vocab_size, max_model_len, empty, content=content)
+        workload = cls(settings, vocab_size, max_model_len, empty, content=content, ends=ends)
         return replace(workload, record=workload._content_record())
 
     def requests(
@@ -108,6 +112,11 @@ class Workload:
             shape_seed: Of its times, lengths and order, which are the same for every engine.
             first, n: Of a closed loop, the prompts to leave out and how many to take, else the settings'.
         """
+        return self._whole(self._planned(load, seed, shape_seed, first, n))
+
+    def _planned(
+        self, load: Load, seed: int, shape_seed: int, first: int, n: int | None
+    ) -> list[PlannedRequest]:
         match load:
             case TraceLoad():
                 assert self.trace is not None
@@ -157,6 +166,10 @@ class Workload:
         times = self._times()
         tokens = len(times) * self.record.output_tokens / max(1, self.record.requests)
         return tokens / max(times[-1] - times[0], 1.0)
+
+    def _whole(self, requests: list[PlannedRequest]) -> list[PlannedRequest]:
+        """The requests, random prompts of a known tokenizer with a whole character at their ends."""
+        return requests if self.ends is None else end_whole(requests, self.ends)
 
     @property
     def _content(self) -> Content:
@@ -258,7 +271,7 @@ class Workload:
             quantiles = (np.arange(size) + 0.5) / size
             inputs = np.quantile(trace.input_tokens, quantiles, method="nearest").tolist()
         lengths = [self._lengths(length, i, size) for i, length in enumerate(inputs)]
-        return warmup(lengths, self.vocab_size, seed)
+        return self._whole(warmup(lengths, self.vocab_size, seed))
 
     def _lengths(self, input_tokens: int, position: int, size: int) -> tuple[int, int]:
         """Input and output of one request of a wave; the context is kept, at the cost of the input."""

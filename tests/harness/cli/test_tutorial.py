@@ -59,5 +59,5 @@ def test_a_running_server_is_measured(tmp_path: Path) -> None:
     check_end(done.returncode, next(tmp_path.glob("online_*")))
     (repeat, pooled) = json.loads(done.stdout)["summaries"]
     assert (pooled["num_success"], pooled["num_error"], repeat["repeat"]) == (12, 0, 0)
-    assert pooled["ttft_ms"]["p50"] > 20 and pooled["tpot_ms"]["p50"] > 5
+    assert pooled["ttft_ms"]["p50"] > 60 and pooled["tpot_ms"]["p50"] > 5
     assert next(tmp_path.glob("online_*/report.html")).is_file()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders
 
-from harness.models.text_tokens import token_counter
+from harness.models.text_tokens import token_counter, whole_ends
 from rosemodels import tokenizer
 
 
@@ -34,3 +34,21 @@ def test_words_that_only_look_like_fillers_are_text(tmp_path: Path) -> None:
     for text in ("<12> and <99999999>", "a < b", "<59999"):
         assert count(text) == len(plain.encode(text, add_special_tokens=False).ids)
     assert count("so <59999>, yes") == count("so ") + 1 + count(", yes")
+
+
+def test_a_prompt_that_ends_within_a_character_comes_back_and_one_with_a_whole_end_does_not(
+    tmp_path: Path,
+) -> None:
+    """What servers do that decode a prompt together with its answer."""
+    tokenizer.write(tmp_path, 50_257, 1024)
+    made = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    ends = whole_ends(made)
+    assert ends is not None and len(ends) == 50_257
+    parts = np.flatnonzero(ends != np.arange(len(ends))).tolist()
+    assert 0 < len(parts) < 1000 and 50_256 in parts  # the last is the end of the text, which is not shown
+    for last in parts:
+        assert ends[ends[last]] == ends[last]
+        said = decoders.DecodeStream(ids=[464, int(ends[last])]).step(made, 290)
+        assert said == made.decode([290])
+    within = parts[0]
+    assert decoders.DecodeStream(ids=[464, within]).step(made, 290) == made.decode([464, within, 290])

@@ -104,3 +104,14 @@ def test_text_that_a_tokenizer_splits_more_finely_as_a_whole_is_believed() -> No
 
     assert answer(token_ids=False, tokens_of=tokens_of).error is None
     assert answer(token_ids=False, tokens_per_chunk=4, usage_off_by=-16, tokens_of=tokens_of).error
+
+
+def test_text_that_a_tokenizer_takes_together_as_a_whole_is_believed() -> None:
+    """A model that repeats a short token; its tokenizer has longer ones for so many of them."""
+
+    def tokens_of(text: str) -> int:
+        return -(-len(text.split()) // 16)
+
+    assert answer(token_ids=False, tokens_of=tokens_of).error is None
+    claimed = answer(tokens=TOKENS // 2, token_ids=False, usage_off_by=TOKENS // 2, tokens_of=tokens_of)
+    assert claimed.error == "token_mismatch"

@@ -1,6 +1,6 @@
 """An OpenAI-compatible server that takes the place of yours in the tutorial.
 
-It has no model: an answer is the prompt's first tokens, one after each pause, after 20 ms.
+It has no model: an answer is the prompt's first tokens, one after each pause, after 60 ms.
 """
 
 import argparse
@@ -26,7 +26,7 @@ async def completions(request: Request) -> StreamingResponse:
     prompt, count = asked["prompt"], asked["max_tokens"]
 
     async def events() -> AsyncIterator[str]:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.06)
         for position in range(count):
             last = position == count - 1
             choice = {"index": 0, "text": " word", "finish_reason": "length" if last else None}
