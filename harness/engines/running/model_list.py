@@ -23,12 +23,10 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model by its name in requests; its context in tokens, None where the server does not tell it.
-    `listed` are the names that the server lists instead of it."""
+    """A model by its name in requests; its context in tokens, None where the server does not tell it."""
 
     name: str
     max_model_len: int | None = None
-    listed: tuple[str, ...] = ()
 
 
 def served_model(target: Target, wanted: str | None, wait_s: float = 0.0) -> ServedModel:
@@ -45,10 +43,7 @@ def served_model(target: Target, wanted: str | None, wait_s: float = 0.0) -> Ser
     status, content = _ask(target, wait_s)
     models = _models(content) if status == 200 else None
     if wanted is not None:
-        models = models or {}
-        return ServedModel(
-            wanted, _context(models.get(wanted, {})), () if wanted in models else tuple(models)
-        )
+        return ServedModel(wanted, _context(models.get(wanted, {}) if models else {}))
     other = "check the address, or name the model with --served-model"
     if status != 200:
         raise refusal(target, f"GET {models_path(target)}", status, content)

@@ -31,25 +31,21 @@ def reported_context(settings: OnlineSettings, engines: Mapping[str, Engine]) ->
     Raises:
         EngineError: A server does not answer, and nothing else says how long its context is, or it was
             waited for.
-        UsageError: A server lists several models and none is chosen, or lists others than the one that is,
-            and nothing says its context; or its context is shorter than --max-model-len.
+        UsageError: A server lists several models and none is chosen, or its context is shorter than
+            --max-model-len.
     """
-    known, unknown = [], settings.max_model_len is None and settings.model == "auto"
+    known = []
     for label, engine in engines.items():
         if not isinstance(engine, OpenAI):
             continue
         try:
             context = engine.model.max_model_len
         except EngineError:
+            unknown = settings.max_model_len is None and settings.model == "auto"
             if unknown or settings.wait_ready:  # it was waited for once
                 raise
             continue
         if context is None:
-            if unknown and (listed := engine.model.listed):
-                raise UsageError(
-                    f"{label} does not list the model {engine.model.name}, but {', '.join(listed)}",
-                    "choose one with --served-model; if it knows yours all the same, give --max-model-len",
-                )
             continue
         if (settings.max_model_len or 0) > context:
             raise UsageError(

@@ -15,10 +15,8 @@ from harness.engines.adapters.openai import OpenAI
 from harness.engines.base import EngineSettings
 from harness.engines.registry import get_engine_variant
 from harness.engines.running.address import Address
-from harness.engines.running.servers import reported_context
 from harness.errors import EngineError, UsageError
 from harness.schema.engine_ref import EngineRef
-from harness.schema.online_settings import OnlineSettings
 
 pytestmark = pytest.mark.integration
 
@@ -90,15 +88,6 @@ def test_a_model_that_is_named_is_taken_whatever_is_listed(address: str, tmp_pat
         assert server.served_name == "second"
         assert server.record.settings["model"] == "second"
         server.check()
-
-
-def test_a_model_of_unknown_context_that_is_not_listed_is_named_beside_those_that_are(address: str):
-    settings = OnlineSettings(base_url=f"http://{address}/several", served_model="third")
-    engines = {"openai": _openai(f"http://{address}/several", model="third")}
-    with pytest.raises(UsageError, match="does not list the model third, but first, second"):
-        reported_context(settings, engines)
-    known = settings.model_copy(update={"max_model_len": 100})
-    assert reported_context(known, engines) is None
 
 
 def test_a_named_model_needs_a_server_and_its_key(address: str):

@@ -1,0 +1,36 @@
+"""The README's results are those of the published reports, which come from raw tables."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+from .commands import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+INDEX = (ROOT / "reports" / "index.html").read_text(encoding="utf-8")
+_FIGURE = re.compile(r"p\d\d [\d.,]+ ms|[\d.,]+×|[\d.,]+ tok/s")
+
+
+def published(report: str) -> str:
+    """What the index says by the raw tables of a report."""
+    rows = re.findall(r"<tr>\n<th scope=\"row\">.*?</tr>", INDEX, flags=re.S)
+    return unescape(" ".join(re.sub(r"<[^>]*>", " ", row) for row in rows if f'href="{report}"' in row))
+
+
+def test_every_figure_of_a_result_is_in_its_report():
+    section = README.partition("\n## Results\n")[2].partition("\n## ")[0]
+    rows = {
+        link[1]: row
+        for row in section.splitlines()
+        if row.startswith("| ") and (link := re.search(r"\(reports/([^)]*)\)", row))
+    }
+    assert len(rows) > 1
+    for report, row in rows.items():
+        figures = _FIGURE.findall(row)
+        assert figures and set(figures) <= set(_FIGURE.findall(published(report))), report
+
+
+def test_the_picture_is_small():
+    [picture] = re.findall(r"!\[[^]]+\]\(([^)]*)\)", README)
+    assert (ROOT / picture).stat().st_size < 300_000
