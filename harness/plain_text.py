@@ -60,11 +60,6 @@ def one_line(text: str, limit: int | None = None) -> str:
     return line if limit is None or len(line) <= limit else f"{line[: limit - 1]}…"
 
 
-def has_hidden(text: str) -> bool:
-    """Whether `visible` would change it."""
-    return _HIDDEN.search(text) is not None
-
-
 def visible_content(content: Content) -> Content:
     """What a JSON file holds, with every text and every key `visible`."""
     if isinstance(content, str):

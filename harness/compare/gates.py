@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from scipy import stats
-
 from harness.metrics.contrast import Contrast
 from harness.metrics.intervals import CONFIDENCE, Ends, level
 from harness.metrics.power import repeats_to_find
@@ -51,7 +49,9 @@ def judge_errors(term: GateTerm, engines: tuple[str, str], load: Load, repeats: 
     """A gate on run B's share of failed requests, with the exact interval (Clopper and Pearson, 1934)."""
     every = [(group.whole or group).requests["error"] for group in repeats]
     failed, count = sum(int(errors.notna().sum()) for errors in every), sum(len(errors) for errors in every)
-    exact = stats.binomtest(failed, count).proportion_ci(CONFIDENCE, "exact")
+    from scipy.stats import binomtest  # a second to import
+
+    exact = binomtest(failed, count).proportion_ci(CONFIDENCE, "exact")
     ends = float(exact.low), float(exact.high)
     gated = _gated(term, engines, load, failed / count, ends, term.limit)
     reason = f"{failed} of {count} requests failed, which does not decide it: measure more requests"

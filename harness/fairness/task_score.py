@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from math import sqrt
 
-from scipy.stats import binomtest, norm
+from scipy.special import ndtri
 
 from harness.fairness.task import EACH, FAMILIES, Item
 from harness.metrics.holm import holm
@@ -24,7 +24,7 @@ RULE = (
 
 def wilson(right: int, n: int) -> tuple[float, float]:
     """The 95 % interval of a share (Wilson, Journal of the American Statistical Association 22, 1927)."""
-    z = float(norm.ppf(1 - LEVEL / 2))
+    z = float(ndtri(1 - LEVEL / 2))
     share, spread = right / n, z * sqrt(right / n * (1 - right / n) / n + z * z / (4 * n * n))
     middle, scale = share + z * z / (2 * n), 1 + z * z / n
     return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
@@ -36,6 +36,8 @@ def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> float:
     only_b = sum(y and not x for x, y in zip(a, b, strict=True))
     if only_a + only_b == 0:
         return 1.0
+    from scipy.stats import binomtest  # a second to import
+
     return float(binomtest(only_a, only_a + only_b, 0.5).pvalue)
 
 

@@ -13,8 +13,8 @@ from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from harness.metrics.samples import Sample
 
@@ -49,7 +49,7 @@ class Dependence:
         n = means.size
         if n < 3:
             return 1.0
-        scores = ndtri((rankdata(means) - 0.5) / n)
+        scores = ndtri((pd.Series(means).rank().to_numpy() - 0.5) / n)
         power = float(scores @ scores)
         rho = float(scores[1:] @ scores[:-1]) / power if power > 0 else 0.0
         rho += (1 + 3 * rho) / n

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, log, sqrt
+from math import ceil, exp, floor, log, pi, sqrt
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.stats import norm, rankdata
 
 from harness.metrics.window import scheduled
 from harness.schema.cell_notice import CellNotice
@@ -63,7 +62,7 @@ def find_change(values: npt.NDArray[np.float64]) -> Change | None:
     n = values.size
     if n < MIN_REQUESTS:
         return None
-    ranks = rankdata(values)
+    ranks = pd.Series(values).rank().to_numpy()
     splits = np.arange(ceil(EDGE * n), floor((1 - EDGE) * n) + 1)
     excess = np.cumsum(ranks)[splits - 1] - splits * (n + 1) / 2
     z = np.abs(excess) / np.sqrt(splits * (n - splits) * (n + 1) / 12)
@@ -87,7 +86,7 @@ def _p_of_maximum(z: float) -> float:
     """Two-sided p-value of the largest |z| over splits from EDGE to 1 - EDGE."""
     if z < 1.5:
         return 1.0
-    density = float(norm.pdf(z))
+    density = exp(-z * z / 2) / sqrt(2 * pi)
     return min(1.0, 4 * density / z + density * (z - 1 / z) * 2 * log((1 - EDGE) / EDGE))
 
 

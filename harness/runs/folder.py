@@ -18,7 +18,7 @@ from harness.schema.stored import read_of_run
 RUN, JOURNAL, SKIPPED, ANSWERS = "run.json", "journal.jsonl", "skipped.json", "answers.json"
 ACCURACY = "accuracy.json"
 ONLINE_RESULTS, OFFLINE_RESULTS = "online_results.json", "offline_results.json"
-REQUESTS_TABLE, CHUNKS_TABLE = "requests.parquet", "chunks.parquet"
+REQUESTS_TABLE = "requests.parquet"
 MANIFEST, FIGURES = "profile_manifest.json", "profiles/figures.json"
 
 #: Where runs go without `--out`: below the folder in which the command is given.

@@ -47,7 +47,6 @@ class Timeline:
     prompt_tokens: int = 0
     tokenize: float = 0.0
     add: float = 0.0
-    tokenized: float = 0.0
     queue_wait: float = 0.0
     prefill: float = 0.0
     shown: list[float] = field(default_factory=list)
@@ -146,7 +145,7 @@ class StreamingBench:
                 index, prompt = got
                 timeline, start = timelines[index], time.monotonic()
                 engine.add(index, prompt, self._params)
-                timeline.prompt_tokens, timeline.tokenized = len(prompt), start
+                timeline.prompt_tokens = len(prompt)
                 timeline.add = time.monotonic() - start
                 texts[index] = self._tokenizer.detokenizer()
             step = engine.step()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pyarrow.parquet as pq
 import pytest
 
-from harness.plain_text import has_hidden
+from harness.plain_text import visible
 
 KEY, TENANT = "sk-rosebench-0123456789abcdef", "tenant-0123456789"
 #: Clears the screen, sets the title, colours by C1, turns the direction, returns the carriage.
@@ -102,7 +102,7 @@ def test_nothing_of_an_attack_arrives_and_the_key_stays(
     assert Hostile.keys == {f"Bearer {KEY}"} and len(Hostile.command_lines) > 2
     assert not [line for line in Hostile.command_lines if KEY.encode() in line or TENANT.encode() in line]
     for said in (done.out, done.err, page.out, page.err, compared.out, compared.err):
-        assert not has_hidden(said) and KEY not in said and TENANT not in said
+        assert visible(said) == said and KEY not in said and TENANT not in said
     files = [tmp_path / "report.html", *(path for path in folder.rglob("*") if path.is_file())]
     assert {path.suffix for path in files} >= {".html", ".md", ".csv", ".json", ".jsonl", ".parquet", ".svg"}
     for path in files:
@@ -112,6 +112,6 @@ def test_nothing_of_an_attack_arrives_and_the_key_stays(
             data = "\n".join(str(value) for row in rows for value in row.values()).encode()
         assert KEY.encode() not in data and TENANT.encode() not in data, path
         if path.suffix != ".png":
-            assert not has_hidden(data.decode()), path
+            assert visible(data.decode()) == data.decode(), path
     details = pq.read_table(folder / "requests.parquet")["error_detail"].to_pylist()
     assert sum("[secret]" in (detail or "") for detail in details) >= 3
