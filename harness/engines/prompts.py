@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from harness.engines.common_words import COMMON_WORDS
-from harness.engines.text_prompts import TextPrompts
+from harness.engines.text_prompts import text_prompts
 from harness.models.chat_template import ChatTemplate
 from harness.schema.online_settings import Endpoint
 from harness.workload import Message, PlannedRequest
@@ -65,7 +65,7 @@ class Texts:
     """Text of as many tokens, by the tokenizer in the folder `model`. Raises EngineError without one."""
 
     def __init__(self, model: Path) -> None:
-        self._text = TextPrompts(model)
+        self._text = text_prompts(model)
 
     def fields(self, request: PlannedRequest) -> dict[str, Any]:
         return {"prompt": request.text or self._text.of(request.prompt.tolist())}
@@ -97,7 +97,7 @@ class Words:
         self._word: Callable[[int], str] = lambda token: COMMON_WORDS[token % len(COMMON_WORDS)]
         if model is not None:
             self._template = ChatTemplate(model)
-            self._word = TextPrompts(model).word
+            self._word = text_prompts(model).word
 
     def fields(self, request: PlannedRequest) -> dict[str, Any]:
         if self._chat:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -67,3 +68,9 @@ class TextPrompts:
     def word(self, token: int) -> str:
         """A word of one token, with the space before it; equal ids give equal words."""
         return self._words.get(token) or self._words[self._ids[token % len(self._ids)]]
+
+
+@cache
+def text_prompts(model: Path) -> TextPrompts:
+    """Those of a model's folder, whose tokenizer is read once: it takes a second. Raises EngineError."""
+    return TextPrompts(model)

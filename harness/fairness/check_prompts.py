@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.engines.text_prompts import TextPrompts
+from harness.engines.text_prompts import text_prompts
 from harness.errors import EngineError
 
 LENGTHS = (4, 16, 33, 64, 100, 129)
@@ -24,7 +24,7 @@ def check_prompts(model: Path, vocab_size: int, context: int) -> list[list[int]]
     lengths = [length for length in LENGTHS if length + OUTPUT_TOKENS <= context]
     drawn: list[list[int]] = [rng.integers(vocab_size, size=length).tolist() for length in lengths]
     try:
-        text = TextPrompts(model)
+        text = text_prompts(model)
         return [text.tokens(prompt) for prompt in drawn]
     except EngineError:
         return drawn

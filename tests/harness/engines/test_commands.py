@@ -15,7 +15,7 @@ from harness.engines.adapters.transformers import SHIM
 from harness.engines.base import EngineSettings, EngineVariant, Installation, RequestSettings
 from harness.engines.registry import LOCAL, get_engine, get_engine_variant
 from harness.engines.selfreport import SelfReport
-from harness.engines.text_prompts import TextPrompts
+from harness.engines.text_prompts import text_prompts
 from harness.engines.variants import Variant
 from harness.errors import EngineError, UsageError
 from harness.models import resolve
@@ -160,9 +160,9 @@ def test_a_variant_sets_fields_of_requests():
 @pytest.mark.parametrize("name", ["roseinfer", "vllm", "sglang", "openai"])
 def test_text_is_sent_where_it_is_asked_for(name):
     folder = resolve("random:gpt2-tiny").path
-    ids = TextPrompts(folder).tokens([5, 6, 7])
+    ids = text_prompts(folder).tokens([5, 6, 7])
     body = json.loads(get_engine(name).encoder(RequestSettings(folder, "gpt2", text=True))(_asked(ids)))
-    assert body["prompt"] == TextPrompts(folder).of(ids)
+    assert body["prompt"] == text_prompts(folder).of(ids)
     assert Tokenizer.from_file(str(folder / "tokenizer.json")).encode(body["prompt"]).ids == ids
 
 

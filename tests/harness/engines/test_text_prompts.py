@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from harness.engines.text_prompts import TextPrompts
+from harness.engines.text_prompts import TextPrompts, text_prompts
 from harness.errors import EngineError
 from harness.models import resolve
 
@@ -21,7 +21,7 @@ def model() -> Path:
 
 @pytest.fixture(scope="module")
 def prompts(model: Path) -> TextPrompts:
-    return TextPrompts(model)
+    return text_prompts(model)
 
 
 @pytest.fixture(scope="module")
@@ -49,4 +49,4 @@ def test_ids_that_stand_for_themselves_are_written_as_they_are(prompts: TextProm
 
 def test_a_model_without_tokenizer(tmp_path: Path):
     with pytest.raises(EngineError, match=r"tokenizer\.json"):
-        TextPrompts(tmp_path)
+        text_prompts(tmp_path)

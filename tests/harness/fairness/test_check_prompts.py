@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.engines.text_prompts import TextPrompts
+from harness.engines.text_prompts import text_prompts
 from harness.fairness.check_prompts import LENGTHS, OUTPUT_TOKENS, check_prompts
 from harness.models import resolve
 
@@ -14,7 +14,7 @@ def test_engines_that_take_text_are_asked_the_same() -> None:
     prompts = check_prompts(model, 50_257, 1024)
     assert [len(prompt) for prompt in prompts] == list(LENGTHS)
     assert prompts == check_prompts(model, 50_257, 1024)
-    text = TextPrompts(model)
+    text = text_prompts(model)
     assert [text.tokens(prompt) for prompt in prompts] == prompts
 
 
