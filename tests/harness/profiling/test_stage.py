@@ -85,6 +85,7 @@ def largest(found: Gap) -> str:
     return min(found.parts, key=lambda part: part.delta).name
 
 
+@pytest.mark.soak
 def test_slowdowns_are_found_where_they_were_made(
     run_for: Callable[..., tuple[Path, OnlineResults]],
 ) -> None:
