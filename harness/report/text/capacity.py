@@ -15,8 +15,10 @@ _OPPOSITE: dict[Verdict, Verdict] = {
 
 
 def load_value(value: float | None) -> str:
-    """A load with three digits; a dash where it is not known."""
-    return DASH if value is None else number(value, decimals([value]))
+    """A load with three digits, a whole number as one; a dash where it is not known."""
+    if value is None:
+        return DASH
+    return number(value, 0 if value == round(value) else decimals([value]))
 
 
 def interval(found: CapacityFound | CapacityRatio, places: int | None = None) -> str:

@@ -96,6 +96,10 @@ def _load(run: OnlineRun, trace: TraceRecord | None) -> str:
     loads = run.meta.settings.loads
     if trace is None:
         return ""
+    if (plan := run.meta.search) is not None:
+        last = plan.unit if plan.by == "concurrency" else str(loads[-1])
+        what = trace.origin.rpartition(f"{last}, ")[2]
+        return f"searched from {plan.lowest:g} to {plan.highest:g} {plan.unit}, {what}"
     if isinstance(loads[0], ClosedLoop):
         return f"closed loop, {trace.origin}"
     origin = f"{trace.origin} ({trace.note})" if trace.note else trace.origin

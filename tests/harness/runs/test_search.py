@@ -1,0 +1,57 @@
+"""Searches whose server goes away and comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.errors import BenchError
+from harness.runs.events import CellDone
+from harness.runs.online import resume_online, run_online
+from harness.schema.results import OnlineResults
+from harness.schema.search import SearchPlan
+
+from .conftest import Make, Watcher, journal
+
+pytestmark = pytest.mark.integration
+
+
+def trials(results: OnlineResults) -> list[tuple[float, bool | None]]:
+    assert results.search is not None
+    [found] = results.search.engines
+    return [(trial.value, trial.met) for trial in found.trials]
+
+
+def test_a_search_survives_a_server_that_fails_twice(start_mock: Any, settings_for: Make) -> None:
+    """Four requests at once in 50 ms; the fifth waits."""
+    capacity = ("--slots", "4", "--ttft-ms", "45", "--itl-ms", "1")
+    server = start_mock(*capacity)
+    plan = SearchPlan.make(
+        "concurrency", "ttft_p50<=70ms", lowest=1, highest=16, first=2, cells=7, cells_per_start=2
+    )
+    loads = plan.settings() | {"input_len": 4, "output_len": 4, "n": 8, "rounds": 2, "accuracy": False}
+    loads["server_metrics"] = False
+    settings = settings_for(server.url, scales=[1.0], **loads)
+
+    watch = Watcher({2: server.end})
+    folder, results = run_online(settings, ["bench"], watch, plan)
+    first = trials(results)
+    assert len(first) == 3 and len(results.skipped) == 1
+    assert results.search is not None
+    assert results.search.engines[0].ended == "its server could not be measured any further"
+
+    with pytest.raises(BenchError, match="no server answers"):
+        resume_online(folder, Watcher())
+    assert len(journal(folder)) == 3
+
+    start_mock(*capacity, "--port", str(server.port))
+    again = Watcher()
+    _, results = resume_online(folder, again)
+    assert trials(results)[:3] == first and len(again.of(CellDone)) == len(trials(results)) - 3
+    assert results.skipped == []
+    cells = [entry["cell"] for entry in journal(folder)]
+    assert cells == sorted(set(cells))
+    [found] = results.search.engines if results.search else []
+    assert found.low is not None and found.high is not None and found.low <= 4 <= found.high
+    assert all(met == (value <= 4) for value, met in trials(results) if not 4 <= value <= 8)
