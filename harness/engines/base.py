@@ -238,6 +238,9 @@ class Engine(ABC):
     #: `prefill_ms`): a name, with labels where they choose a series, such as `sglang:queue_time_seconds`.
     histograms: ClassVar[Mapping[str, str]] = {}
 
+    #: Its Prometheus series for what is drawn over time, by the names of `records.columns.SERVER`.
+    server_series: ClassVar[Mapping[str, str]] = {}
+
     #: The route that empties its prefix cache; None if there is none.
     flush: ClassVar[Route | None] = None
     #: Its counters of prompt tokens found in the prefix cache.

@@ -22,9 +22,14 @@ METRICS = "/metrics"
 Samples = Sequence[Sample]
 
 
+def read_page(target: Target) -> str | None:
+    """The page as it is now; None where the server has none."""
+    return get(target, METRICS)
+
+
 def read_samples(target: Target) -> Samples:
     """Everything that the page has now; nothing where the server has no such page."""
-    return parse_samples(get(target, METRICS) or "")
+    return parse_samples(read_page(target) or "")
 
 
 def parse_samples(page: str) -> Samples:
@@ -74,18 +79,24 @@ def histograms(samples: Samples, wanted: Mapping[str, str]) -> dict[str, Histogr
     """
     found = {}
     for metric, series in wanted.items():
-        name, labels = _series(series)
-        values = {
-            end: [
-                sample.value
-                for sample in samples
-                if sample.name == name + end and labels.items() <= sample.labels.items()
-            ]
-            for end in ("_sum", "_count")
-        }
+        values = {end: series_values(samples, series, end) for end in ("_sum", "_count")}
         if values["_count"]:
             found[metric] = Histogram(sum(values["_sum"]), sum(values["_count"]))
     return found
+
+
+def series_values(samples: Samples, series: str, end: str = "") -> list[float]:
+    """Values of the samples called `series`, such as `a:b{stage="x"}`, whatever else their labels are.
+
+    Args:
+        end: Of the samples' name, after that of the series.
+    """
+    name, labels = _series(series)
+    return [
+        sample.value
+        for sample in samples
+        if sample.name == name + end and labels.items() <= sample.labels.items()
+    ]
 
 
 @cache

@@ -26,6 +26,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--chunks-per-write", type=int, default=default.chunks_per_write)
     parser.add_argument("--slots", type=int, help="requests answered at once; the others queue")
     parser.add_argument("--context", type=int, help="context in tokens, reported by GET /v1/models")
+    parser.add_argument("--metrics", action="store_true", help="GET /metrics tells what runs and waits")
     parser.add_argument("--script", type=Path, help="JSON list of behaviours, given to requests in turn")
     parser.add_argument("--keep-gaps", action="store_true", help="a late chunk delays those after it")
     parser.add_argument("--with-stdin", action="store_true", help="end when standard input is closed")
@@ -59,7 +60,12 @@ def main(argv: list[str] | None = None) -> int:
         _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
         server = MockServer(
-            behaviours, options.slots, log_fd, keep_gaps=options.keep_gaps, context=options.context
+            behaviours,
+            options.slots,
+            log_fd,
+            keep_gaps=options.keep_gaps,
+            context=options.context,
+            metrics=options.metrics,
         )
         sys.stdout.write(f"port {server.listen(options.host, options.port)}\n")
         sys.stdout.flush()

@@ -84,9 +84,17 @@ def refusal(status: int) -> Script:
 
 def plain(status: int, body: dict[str, Any]) -> Script:
     """An answer of one JSON object."""
-    text = msgspec.json.encode(body)
-    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\n"
-    data = head.encode() + b"Content-Length: %d\r\n\r\n" % len(text) + text
+    return _whole(status, "application/json", msgspec.json.encode(body))
+
+
+def page(text: str) -> Script:
+    """An answer of plain text."""
+    return _whole(200, "text/plain", text.encode())
+
+
+def _whole(status: int, kind: str, body: bytes) -> Script:
+    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {kind}\r\n"
+    data = head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
     return Script((Step(0.0, data),), "complete", status, False)
 
 

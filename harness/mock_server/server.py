@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from harness.mock_server.behaviour import Behaviour, ServedRequest
 from harness.mock_server.connection import SO_TIMESTAMPNS, Connection
-from harness.mock_server.script import Script, plain, refusal, write_script
+from harness.mock_server.script import Script, page, plain, refusal, write_script
 
 #: Writes in a row before requests that came meanwhile are read.
 _BATCH = 64
@@ -86,6 +86,7 @@ class MockServer:
         behaviours: Given to requests in turn, in the order of arrival; a request's own `behaviour` wins.
         slots: Requests answered at once; the others queue, first come first served. None: all.
         context: Its context in tokens, which its list of models tells; None: it does not.
+        metrics: Whether it says on `/metrics` what runs and what waits, by the names of vLLM.
         log_fd: Where served requests are recorded as JSON lines, each when its answer has ended.
     """
 
@@ -97,6 +98,7 @@ class MockServer:
         *,
         keep_gaps: bool = False,
         context: int | None = None,
+        metrics: bool = False,
     ) -> None:
         model: dict[str, Any] = {"id": "mock", "object": "model"}
         if context is not None:
@@ -106,6 +108,7 @@ class MockServer:
         self._slots = slots
         self._log_fd = log_fd
         self._keep_gaps = keep_gaps
+        self._metrics = metrics
         self._arrived = 0
         self._seen: set[str | tuple[int, ...]] = set()
         self._running = 0
@@ -197,6 +200,9 @@ class MockServer:
         if path in ("/health", "/v1/models"):
             self._write(connection, plain(200, self._models).steps[0].data)
             return
+        if path == "/metrics" and self._metrics:
+            self._write(connection, page(self._own_metrics()).steps[0].data)
+            return
         served = ServedRequest(self._arrived, None, 200, arrived, arrived)
         behaviour = self._behaviours[self._arrived % len(self._behaviours)]
         self._arrived += 1
@@ -226,6 +232,10 @@ class MockServer:
             self._queue.append(answer)
         else:
             self._start(answer, arrived)
+
+    def _own_metrics(self) -> str:
+        running, waiting = self._running, len(self._queue)
+        return f"vllm:num_requests_running {running}\nvllm:num_requests_waiting {waiting}\n"
 
     def _from_cache(self, behaviour: Behaviour, prompt: str | list[int] | None, length: int) -> Behaviour:
         """How a prompt is answered that came before, where there is a cache."""

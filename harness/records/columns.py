@@ -1,4 +1,5 @@
-"""The columns of `requests.parquet` and `chunks.parquet`, from which every figure can be computed again.
+"""The columns of `requests.parquet` and `chunks.parquet`, from which every figure can be computed again, and
+of `server.parquet`: what servers say of themselves meanwhile.
 
 All times are seconds as float64 since the cell's own start (`t = 0` is the first scheduled arrival of the
 cell, or its first request in a closed loop) on one monotonic clock; null where the event did not happen.
@@ -57,6 +58,29 @@ CHUNKS = pa.schema(
         ("tokens", pa.int32()),  # tokens it carries, at least 1
     ]
 )
+
+#: One row a reading of a server's own metrics; null where the server does not report it.
+SERVER = pa.schema(
+    [
+        ("cell", pa.int32()),
+        ("t", pa.float64()),  # between the question and its answer
+        ("took_ms", pa.float64()),  # from the question to the whole answer
+        ("running", pa.float64()),  # requests that are computed
+        ("waiting", pa.float64()),  # requests that wait to be admitted
+        ("kv_usage", pa.float64()),  # share of the KV cache that is in use, 0 to 1
+        (
+            "preemptions",
+            pa.float64(),
+        ),  # requests that lost their KV cache; since the first reading of the cell
+        ("prefix_hits", pa.float64()),  # prompt tokens taken from the prefix cache, since then
+        ("prefix_queries", pa.float64()),  # prompt tokens looked up in it, since then
+        ("prefix_hit_rate", pa.float64()),  # share of prompt tokens found, as the server itself averages it
+        ("steps", pa.float64()),  # steps of the engine, since the first reading
+        ("step_tokens", pa.float64()),  # tokens that they computed, since then
+    ]
+)
+#: Its counters.
+COUNTED = ("preemptions", "prefix_hits", "prefix_queries", "steps", "step_tokens")
 
 #: Columns without which no figure can be made.
 NEEDED = {

@@ -2,7 +2,8 @@
 
 While a run lasts, each cell is a pair of parts, `raw/cell-00003.requests.parquet` and
 `raw/cell-00003.chunks.parquet`, so that whatever ends the run, every cell in the journal can be read.
-`assemble` makes `requests.parquet` and `chunks.parquet` of them.
+`assemble` makes `requests.parquet` and `chunks.parquet` of them, and `server.parquet` where servers report
+metrics of their own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,10 +20,11 @@ from harness.errors import UsageError
 from harness.files import write_whole
 from harness.plain_text import one_line
 from harness.records.cell import CellRecords
-from harness.records.columns import CHUNKS, NEEDED, REQUESTS
+from harness.records.columns import CHUNKS, NEEDED, REQUESTS, SERVER
 from harness.records.table_check import fault_of, without_hidden
 
 _TABLES = {"requests": REQUESTS, "chunks": CHUNKS}
+_SERVER = "server"
 _RAW = "raw"
 
 
@@ -30,6 +33,24 @@ def write_cell(run: Path, cell: int, records: CellRecords) -> None:
     for name, frame in (("requests", records.requests), ("chunks", records.chunks)):
         table = pa.Table.from_pandas(frame, schema=_TABLES[name], preserve_index=False)
         write_table(_part(run, cell, name), table)
+
+
+def write_server(run: Path, cell: int, readings: pd.DataFrame) -> None:
+    """Keep what the server of one cell reported; no readings, no file."""
+    if len(readings):
+        table = pa.Table.from_pandas(readings, schema=SERVER, preserve_index=False)
+        write_table(_part(run, cell, _SERVER), table)
+
+
+def read_server(run: Path, cells: set[int] | None = None) -> pd.DataFrame:
+    """What the servers of a run reported, in the order of cells; empty where that was not asked for.
+
+    Raises:
+        UsageError: A file is damaged.
+    """
+    table = _read(run, _SERVER, SERVER, cells)
+    found: pd.DataFrame = (SERVER.empty_table() if table is None else table).to_pandas()
+    return found
 
 
 def read_records(run: Path, cells: set[int] | None = None) -> CellRecords:
@@ -41,36 +62,46 @@ def read_records(run: Path, cells: set[int] | None = None) -> CellRecords:
     Raises:
         UsageError: There are none, or a file is damaged.
     """
-    tables = {name: _read(run, name, cells) for name in _TABLES}
+    tables = {name: _needed(run, name, cells) for name in _TABLES}
     return CellRecords(tables["requests"].to_pandas(), tables["chunks"].to_pandas())
 
 
 def assemble(run: Path, cells: set[int] | None = None) -> None:
     """Make the two tables of the run of its parts, then remove the parts."""
     for name in _TABLES:
-        write_table(run / f"{name}.parquet", _read(run, name, cells))
+        write_table(run / f"{name}.parquet", _needed(run, name, cells))
+    if (readings := _read(run, _SERVER, SERVER, cells)) is not None:
+        write_table(run / f"{_SERVER}.parquet", readings)
     shutil.rmtree(run / _RAW, ignore_errors=True)
 
 
-def _read(run: Path, name: str, cells: set[int] | None) -> pa.Table:
+def _needed(run: Path, name: str, cells: set[int] | None) -> pa.Table:
+    table = _read(run, name, _TABLES[name], cells)
+    if table is None:
+        raise UsageError(
+            f"{run} holds no records: {name}.parquet is missing",
+            "name the folder of a run, or restore the file",
+        )
+    return table
+
+
+def _read(run: Path, name: str, schema: pa.Schema, cells: set[int] | None) -> pa.Table | None:
+    """A table of its parts and of what was assembled before; None where there is neither."""
     parts = sorted((run / _RAW).glob(f"cell-*.{name}.parquet"))
     whole = run / f"{name}.parquet"
     paths = ([whole] if whole.exists() else []) + parts
     if not paths:
-        raise UsageError(
-            f"{run} holds no records: {whole.name} is missing",
-            "name the folder of a run, or restore the file",
-        )
+        return None
     newer = {int(part.name.removeprefix("cell-").partition(".")[0]) for part in parts}
     tables = []
     for path in paths:
-        table = _read_table(path, _TABLES[name])
+        table = _read_table(path, schema)
         tables.append(table.filter(pc.invert(_among(table, newer))) if path == whole else table)
     table = pa.concat_tables(tables)
     if cells is not None:
         table = table.filter(_among(table, cells))
-    order = [("cell", "ascending"), ("request", "ascending")]
-    return table.sort_by(order if name == "requests" else [*order, ("t", "ascending")])
+    order = [(column, "ascending") for column in ("cell", "request", "t") if column in schema.names]
+    return table.sort_by(order)
 
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:

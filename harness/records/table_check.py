@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from harness.plain_text import visible
-from harness.records.columns import NEEDED
+from harness.records.columns import COUNTED, NEEDED
 from harness.schema.load import parse_load
 
 #: Seconds since a cell's start: sends may be stamped this much before it, and no cell lasts three years.
@@ -59,6 +60,8 @@ def _faults(table: pa.Table) -> Iterator[str]:
 
 
 def _limits(name: str) -> tuple[float, float]:
+    if name in COUNTED:
+        return 0.0, sys.float_info.max
     is_moment = name == "t" or name.startswith("t_") or name == "session_start"
     return (EARLIEST_S if is_moment else 0.0, LATEST_S * (1e3 if name.endswith("_ms") else 1))
 

@@ -37,6 +37,7 @@ from harness.report.tables.ratios import ratios
 from harness.report.tables.repeats import repeats_table
 from harness.report.tables.speculation import speculation_table
 from harness.report.tables.table import Table
+from harness.report.tables.server import server_table
 from harness.report.tables.throughput import throughput_table
 from harness.report.tables.waterfall import waterfall_table
 from harness.report.text import provenance
@@ -233,6 +234,11 @@ class Chapter:
     @property
     def noise(self) -> list[Table]:
         """Of a run that measures every engine as two."""
+    @property
+    def server(self) -> Table | None:
+        assert isinstance(self.run, OnlineRun)
+        return server_table(self.run.groups, self.run.server)
+
         assert isinstance(self.run, OnlineRun)
         return noise_tables(self.run.results.comparisons) if self.run.meta.settings.aa else []
 

@@ -16,6 +16,7 @@ from harness.report.tables.offline import offline_table
 from harness.report.tables.prefix_hits import prefix_table
 from harness.report.tables.speculation import speculation_table
 from harness.report.tables.table import Table
+from harness.report.tables.server import server_table
 from harness.report.tables.throughput import throughput_table
 from harness.report.tables.waterfall import waterfall_table
 from harness.report.text.heading import facts, title
@@ -44,6 +45,8 @@ def summary(run: Run) -> str:
         tables = noise_tables if run.meta.settings.aa else planning_tables
         parts += [table(found) for found in tables(run.results.comparisons)]
         if waterfall := waterfall_table(run.pooled):
+        if said := server_table(run.groups, run.server):
+            parts.append(table(said))
             parts.append(table(waterfall))
         if run.results.answers is not None:
             parts.append(table(answers_table(run.results.answers)))

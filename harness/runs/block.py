@@ -13,6 +13,7 @@ from harness.engines.base import Encoder, Engine, EngineVariant, RequestSettings
 from harness.engines.prometheus import PrefixCounters, Samples, histograms, mean_between, read_samples
 from harness.engines.registry import ENGINES
 from harness.engines.request_facts import request_facts
+from harness.engines.server_metrics import Series, ServerMonitor, known_series
 from harness.engines.server_pages import post
 from harness.engines.speculation import speculation
 from harness.errors import BenchError, CleanupError, EngineError
@@ -24,7 +25,7 @@ from harness.metrics.summary import summarize
 from harness.models.text_tokens import token_counter
 from harness.plain_text import visible
 from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
-from harness.records.parquet import write_cell
+from harness.records.parquet import write_cell, write_server
 from harness.runs.accuracy import score_engine
 from harness.runs.answers import ask_engine
 from harness.runs.events import (
@@ -200,7 +201,7 @@ class _Measuring:
         for _ in range(MAX_TRIES):
             planned = self.resolved.workload.requests(cell.load, cell.load_seed, cell.shape_seed, first, n)
             requests = self._mixed(planned, cell)
-            before, result, machine = self._load(cell, requests)
+            before, result, machine, server = self._load(cell, requests)
             lasted_s = max((response.t_end or 0.0 for response in result.responses), default=0.0) - result.t0
             failed = any(response.error is not None for response in result.responses)
             if lasted_s >= wanted_s or failed or not isinstance(cell.load, ClosedLoop):
@@ -209,6 +210,7 @@ class _Measuring:
             first, n = first + sent, ceil(sent * MARGIN * wanted_s / max(lasted_s, 0.01))
         records = self._read(result, requests, cell)
         write_cell(self.run.folder, cell.index, records)
+        write_server(self.run.folder, cell.index, server.table(cell.index, result.t0))
         after, ref, wanted = self._samples(), cell.engine_variant.ref, self.engine.histograms
         counted = (counters.count(before, after) for counters in self._counters)
         prefix_cache = next(filter(None, counted), None)
@@ -234,8 +236,11 @@ class _Measuring:
         self.notify(CellDone(cell, summary))
         return summary
 
-    def _load(self, cell: Cell, requests: list[PlannedRequest]) -> tuple[Samples, LoadResult, MachineLoad]:
-        """Send a cell's requests: what the server counted before, what came back, what the machine did."""
+    def _load(
+        self, cell: Cell, requests: list[PlannedRequest]
+    ) -> tuple[Samples, LoadResult, MachineLoad, ServerMonitor]:
+        """Send a cell's requests: what the server counted before, what came back, what the machine did, what
+        the server said of itself."""
 
         def progress(progress: Progress) -> None:
             self.notify(CellProgress(cell, len(requests), progress))
@@ -244,20 +249,33 @@ class _Measuring:
         progress(Progress(0, 0, 0))
         before = self._samples()
         in_flight = cell.load.concurrency if isinstance(cell.load, ClosedLoop) else None
-        with CellMonitor(engine=lambda: self.server.pids) as monitor:
+        server = ServerMonitor(
+            self.server.target, known_series(before, self._series), self.resolved.settings.metrics_interval
+        )
+        with CellMonitor(engine=lambda: self.server.pids) as monitor, server:
             result = self._send(requests, in_flight, progress)
         self.server.check()
-        return before, result, monitor.summary()
+        return before, result, monitor.summary(), server
+
+    @property
+    def _engines(self) -> list[Engine]:
+        """Whose metrics the server may have: a running server's engine is not known."""
+        return [self.engine, *(ENGINES.values() if self.engine.name == RUNNING_SERVER else ())]
 
     @property
     def _counters(self) -> list[PrefixCounters]:
-        """Of the engine's prefix cache; of a running server all that are known, as its engine is not."""
-        others = ENGINES.values() if self.engine.name == RUNNING_SERVER else ()
-        return [engine.prefix_counters for engine in (self.engine, *others) if engine.prefix_counters]
+        """Of the engine's prefix cache."""
+        return [engine.prefix_counters for engine in self._engines if engine.prefix_counters]
+
+    @property
+    def _series(self) -> list[Series]:
+        """Of the metrics that are read over time; none where these are not wanted."""
+        wanted = self.resolved.settings.server_metrics
+        return [engine.server_series for engine in self._engines if engine.server_series and wanted]
 
     def _samples(self) -> Samples:
-        """What the server counts, where its engine's counters or histograms are wanted."""
-        wanted = self._counters or self.engine.histograms
+        """What the server counts, where its engine's metrics are wanted."""
+        wanted = self._counters or self.engine.histograms or self._series
         return read_samples(self.server.target) if wanted else []
 
     def _flush(self, cell: Cell) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pandas as pd
 from harness.errors import UsageError
 from harness.metrics.samples import Group, split
 from harness.records.cell import CellRecords
-from harness.records.parquet import read_records
+from harness.records.parquet import read_records, read_server
 from harness.runs.accuracy import task_scores
 from harness.runs.answers import judged_answers
 from harness.runs.folder import JOURNAL, OFFLINE_RESULTS, ONLINE_RESULTS, REQUESTS_TABLE, read_info
@@ -28,7 +28,7 @@ class OnlineRun:
     """Results of `bench online` and the raw tables they come from.
 
     `groups` are the raw tables cell by cell, engines in the order of the results; `disagreements` the values
-    of the stored results that they do not give.
+    of the stored results that they do not give; `server` what servers said of themselves meanwhile.
     """
 
     path: Path
@@ -37,6 +37,7 @@ class OnlineRun:
     chunks: pd.DataFrame
     groups: Sequence[Group] = ()
     disagreements: Sequence[str] = ()
+    server: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def meta(self) -> OnlineRunInfo:
@@ -103,12 +104,13 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
         raise UsageError(f"{path} is not a folder", "name the folder of a run, such as outputs/…/online_…")
     if (path / ONLINE_RESULTS).is_file():
         stored = read_of_run(path, ONLINE_RESULTS, OnlineResults)
-        raw = _tables(path)
+        raw, server = _tables(path), read_server(path)
         groups = regroup(stored, raw.requests, raw.chunks)
         if trust:
-            return OnlineRun(path, stored, raw.requests, raw.chunks, groups)
+            return OnlineRun(path, stored, raw.requests, raw.chunks, groups, server=server)
         computed = recompute(stored, groups)
-        return OnlineRun(path, computed, raw.requests, raw.chunks, groups, disagreements(stored, computed))
+        differ = disagreements(stored, computed)
+        return OnlineRun(path, computed, raw.requests, raw.chunks, groups, differ, server)
     if (path / OFFLINE_RESULTS).is_file():
         return OfflineRun(path, read_of_run(path, OFFLINE_RESULTS, OfflineResults))
     if (path / JOURNAL).is_file():

@@ -155,6 +155,13 @@ class OnlineSettings(CommonSettings):
     accuracy: bool = Field(
         True, description="score a small task on the timed server where the model has trained weights"
     )
+    server_metrics: bool = Field(
+        True,
+        description="read each server's own metrics meanwhile, where it has a page for Prometheus",
+    )
+    metrics_interval: float = Field(
+        1.0, ge=0.05, le=3600, description="seconds from one reading of a server's metrics to the next"
+    )
     slo: Slo | None = Field(None, description="service level for goodput, e.g. ttft_ms=200,tpot_ms=50")
 
     def idle(self) -> dict[str, str]:
@@ -186,6 +193,8 @@ class OnlineSettings(CommonSettings):
             idle["mixture"] = "needs --request-rate"
         if chosen == "--ramp":
             idle["n"] = "excludes --ramp, which lasts its own time"
+        if not self.server_metrics:
+            idle["metrics_interval"] = "excludes --no-server-metrics"
         if self.response_format is None:
             idle["response_format_share"] = "needs --response-format"
         if all(engine.name != RUNNING_SERVER for engine in self.engines):

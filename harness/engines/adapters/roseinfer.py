@@ -50,6 +50,13 @@ class Roseinfer(LocalEngine):
     cache_options: ClassVar[Mapping[bool, str]] = {True: "--prefix-cache"}
     pages = (_INFO,)
     flush = Route("/flush_cache")
+    server_series: ClassVar[Mapping[str, str]] = {
+        "running": "roseinfer_running",
+        "waiting": "roseinfer_waiting",
+        "kv_usage": "roseinfer_kv_usage",
+        "preemptions": "roseinfer_preemptions_total",
+        "prefix_hit_rate": "roseinfer_prefix_hit_rate",
+    }
 
     def find(self) -> Installation | Missing:
         """In this environment it is the one that came with the harness, installed or not."""

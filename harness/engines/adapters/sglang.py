@@ -89,6 +89,14 @@ class Sglang(LocalEngine):
         "queue_wait_ms": "sglang:queue_time_seconds",
         "prefill_ms": 'sglang:per_stage_req_latency_seconds{stage="prefill_forward"}',
     }
+    #: With `--enable-metrics` only, as `sglang@metrics` has it.
+    server_series: ClassVar[Mapping[str, str]] = {
+        "running": "sglang:num_running_reqs",
+        "waiting": "sglang:num_queue_reqs",
+        "kv_usage": "sglang:token_usage",
+        "preemptions": "sglang:num_retracted_requests_total",
+        "prefix_hit_rate": "sglang:cache_hit_rate",
+    }
 
     flush = Route("/flush_cache")
 

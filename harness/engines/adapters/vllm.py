@@ -95,6 +95,16 @@ class Vllm(LocalEngine):
     pages = (_INFO,)
     flush = Route("/reset_prefix_cache")
     prefix_counters = PrefixCounters("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total")
+    server_series: ClassVar[Mapping[str, str]] = {
+        "running": "vllm:num_requests_running",
+        "waiting": "vllm:num_requests_waiting",
+        "kv_usage": "vllm:kv_cache_usage_perc",
+        "preemptions": "vllm:num_preemptions_total",
+        "prefix_hits": prefix_counters.hits,
+        "prefix_queries": prefix_counters.queries,
+        "steps": "vllm:iteration_tokens_total_count",
+        "step_tokens": "vllm:iteration_tokens_total_sum",
+    }
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
         _check_build(installation, settings)

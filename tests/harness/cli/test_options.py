@@ -87,6 +87,8 @@ ONLINE = COMMON | {
     "deadline_s": ("60", 60.0),
     "served_model": ("gpt2", "gpt2"),
     "prompt_nonce": ("7", 7),
+    "server_metrics": ("no", False),
+    "metrics_interval": ("0.5", 0.5),
     "slo": ("ttft_ms=200,tpot_ms=50", Slo(ttft_ms=200, tpot_ms=50)),
 }
 OFFLINE = COMMON | {

@@ -1,0 +1,47 @@
+"""What a server says of itself through a cell, held against its own log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.report.render import write_run_outputs
+from harness.runs.online import run_online
+from harness.runs.reader import OnlineRun, load_run
+
+from .conftest import Make, Watcher
+
+pytestmark = pytest.mark.integration
+
+LOAD = {"concurrency": [6], "n": 30, "input_len": 4, "output_len": 20}
+
+
+def test_readings_are_on_the_clock_of_the_chunks(start_mock: Any, settings_for: Make) -> None:
+    """Three of six requests are answered at once, in 0.12 s each."""
+    server = start_mock("--metrics", "--slots", "3", "--ttft-ms", "25", "--itl-ms", "5")
+    folder, _ = run_online(settings_for(server.url, metrics_interval=0.05, **LOAD), ["bench"], Watcher())
+    run = load_run(folder)
+    assert isinstance(run, OnlineRun) and not (folder / "raw").exists()
+    served, requests = server.served_requests[-30:], run.requests.sort_values("t_sent")
+    t0 = np.median([answer.t_received for answer in served] - requests["t_sent"].to_numpy())
+    starts = np.array([answer.t_started for answer in served]) - t0
+    ends = np.array([answer.t_end for answer in served]) - t0
+    compared = 0
+    for at, took_ms, reported in run.server[["t", "took_ms", "running"]].to_numpy(np.float64):
+        near = took_ms / 2e3 + 0.01
+        running = {int(((starts <= t) & (ends > t)).sum()) for t in np.linspace(at - near, at + near, 9)}
+        if len(running) == 1:  # nothing began or ended around it
+            assert reported == running.pop()
+            compared += 1
+    assert compared >= 3 and run.server["running"].max() == 3 and run.server["waiting"].max() == 3
+    text = write_run_outputs(folder).read_text()
+    assert "What the servers say of themselves" in text
+
+
+def test_a_server_is_not_asked_where_that_is_off(start_mock: Any, settings_for: Make) -> None:
+    server = start_mock("--metrics")
+    folder, _ = run_online(settings_for(server.url, server_metrics=False, **LOAD), ["bench"], Watcher())
+    assert not (folder / "server.parquet").exists()
+    assert "say of themselves" not in write_run_outputs(folder).read_text()
