@@ -24,7 +24,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Confidence in the numbers": (
         *("repeats", "interleave", "aa", "warmup", "settle", "min_duration", "window", "steady_state"),
         *("check_answers", "accuracy", "slo", "clients", "calibrate"),
-        *("server_metrics", "metrics_interval"),
+        *("server_metrics", "metrics_interval", "price"),
     ),
     "Profile": ("profile", "profile_only"),
 }

@@ -10,8 +10,11 @@ import typer
 from harness.cli.terminal import echo
 from harness.errors import UsageError
 from harness.files import check_writable
+from harness.report.decision import Asked
 from harness.report.index import write_index
 from harness.report.render import write_report
+from harness.runs.search_state import parse_limits
+from harness.schema.prices import read_prices
 
 REPORTS = Path("reports")
 
@@ -27,6 +30,13 @@ def report(
     out: Annotated[
         Path | None, typer.Option("--out", help="HTML file to write; default: reports/RUN.html")
     ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(help="limits that the report holds loads to", metavar="ttft_p99<=200ms,tpot_p99<=30ms"),
+    ] = None,
+    price: Annotated[
+        Path | None, typer.Option(help="YAML file: what an hour of a GPU or a machine costs", metavar="FILE")
+    ] = None,
 ) -> None:
     """Render one or several runs into one self-contained HTML file, and the index of all reports."""
     if not runs:
@@ -36,11 +46,12 @@ def report(
             raise UsageError(f"there is no folder {REPORTS} here", "name the run to report")
         echo(f"all reports: {write_index(REPORTS)}")
         return
+    asked = Asked(() if slo is None else parse_limits(slo), None if price is None else read_prices(price))
     target = out or REPORTS / f"{default_name(runs)}.html"
     if target.is_dir():
         raise UsageError(f"{target} is a folder", f"give a file, such as {target / default_name(runs)}.html")
     check_writable(target)
-    echo(f"report: {write_report(runs, target)}")
+    echo(f"report: {write_report(runs, target, asked)}")
     if out is None:
         echo(f"all reports: {write_index(REPORTS)}")
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from math import sqrt
-
-from scipy.special import ndtri
 
 from harness.fairness.task import EACH, FAMILIES, Item
 from harness.metrics.holm import holm
 from harness.metrics.intervals import LEVEL
+from harness.metrics.wilson import wilson
 from harness.schema.fairness import TaskReply, TaskScore, TaskScores
 
 RULE = (
@@ -20,14 +18,6 @@ RULE = (
     "by the items that only one has right (McNemar's exact test), and all pairs are corrected together "
     "(Holm). An engine that is worse than another at 5 % is invalid: fast and wrong is not fast."
 )
-
-
-def wilson(right: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson, Journal of the American Statistical Association 22, 1927)."""
-    z = float(ndtri(1 - LEVEL / 2))
-    share, spread = right / n, z * sqrt(right / n * (1 - right / n) / n + z * z / (4 * n * n))
-    middle, scale = share + z * z / (2 * n), 1 + z * z / n
-    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
 def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from harness.report.best import BestLabels, best_labels
+from harness.report.decision import NOTHING, Asked, decide
 from harness.report.figures.run_figures import Figures
 from harness.report.figures.sketch import series
 from harness.report.figures.style import Look, looks, on_dark
@@ -27,6 +28,7 @@ from harness.report.tables.accuracy import accuracy_table
 from harness.report.tables.answers import answers_table
 from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.costs import costs_table
+from harness.report.tables.decision import decision_tables
 from harness.report.tables.latency import first_table, headline_table, latency_table, shown_latencies
 from harness.report.tables.ledger import SideBySide, side_by_side, sources
 from harness.report.tables.lengths import lengths_table
@@ -35,9 +37,9 @@ from harness.report.tables.offline import offline_repeats_table, offline_table
 from harness.report.tables.prefix_hits import prefix_table
 from harness.report.tables.ratios import ratios
 from harness.report.tables.repeats import repeats_table
+from harness.report.tables.server import server_table
 from harness.report.tables.speculation import speculation_table
 from harness.report.tables.table import Table
-from harness.report.tables.server import server_table
 from harness.report.tables.throughput import throughput_table
 from harness.report.tables.waterfall import waterfall_table
 from harness.report.text import provenance
@@ -60,6 +62,7 @@ class Chapter:
     figures: Figures
     styles: dict[str, Look]
     folder: Path
+    asked: Asked = NOTHING
 
     @property
     def online(self) -> bool:
@@ -108,6 +111,11 @@ class Chapter:
     @property
     def settings_side_by_side(self) -> SideBySide:
         return side_by_side(self.meta.launches, self.ledger)
+
+    @cached_property
+    def decision(self) -> list[Table]:
+        """Limits, frontiers and prices."""
+        return decision_tables(decide(self.run, self.asked)) if isinstance(self.run, OnlineRun) else []
 
     @property
     def answers(self) -> Table | None:
@@ -227,6 +235,11 @@ class Chapter:
         return costs_table(self.run.pooled)
 
     @property
+    def server(self) -> Table | None:
+        assert isinstance(self.run, OnlineRun)
+        return server_table(self.run.groups, self.run.server)
+
+    @property
     def speculation(self) -> Table | None:
         assert isinstance(self.run, OnlineRun)
         return speculation_table(self.run.results.speculation, self.run.results.summaries)
@@ -234,11 +247,6 @@ class Chapter:
     @property
     def noise(self) -> list[Table]:
         """Of a run that measures every engine as two."""
-    @property
-    def server(self) -> Table | None:
-        assert isinstance(self.run, OnlineRun)
-        return server_table(self.run.groups, self.run.server)
-
         assert isinstance(self.run, OnlineRun)
         return noise_tables(self.run.results.comparisons) if self.run.meta.settings.aa else []
 
@@ -276,9 +284,14 @@ class Chapter:
         return repeats_table(self.run.repeats)
 
 
-def render(runs: Sequence[tuple[Run, Figures]], folder: Path, changes: Sequence[Change] = ()) -> str:
+def render(
+    runs: Sequence[tuple[Run, Figures]],
+    folder: Path,
+    changes: Sequence[Change] = (),
+    asked: Asked = NOTHING,
+) -> str:
     """The page, for a file in `folder`. The same runs give the same text."""
-    chapters = [Chapter(run, figures, _styles(run), folder) for run, figures in runs]
+    chapters = [Chapter(run, figures, _styles(run), folder, asked) for run, figures in runs]
     script, unique = text_of("report.js"), count()
     colors = {*COLORS.values(), *(look.color for chapter in chapters for look in chapter.styles.values())}
 

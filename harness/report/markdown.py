@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from harness.report.best import best_labels
+from harness.report.decision import decide
 from harness.report.figures.svg import plain
 from harness.report.tables.accuracy import accuracy_table
 from harness.report.tables.answers import answers_table
 from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.costs import costs_table
+from harness.report.tables.decision import decision_tables
 from harness.report.tables.latency import headline_table, latency_table, shown_latencies
 from harness.report.tables.ledger import ledger_table
 from harness.report.tables.lengths import lengths_table
 from harness.report.tables.noise import noise_tables, planning_tables
 from harness.report.tables.offline import offline_table
 from harness.report.tables.prefix_hits import prefix_table
+from harness.report.tables.server import server_table
 from harness.report.tables.speculation import speculation_table
 from harness.report.tables.table import Table
-from harness.report.tables.server import server_table
 from harness.report.tables.throughput import throughput_table
 from harness.report.tables.waterfall import waterfall_table
 from harness.report.text.heading import facts, title
@@ -38,15 +40,16 @@ def summary(run: Run) -> str:
         parts.append(table(headline_table(run.pooled, best)))
         parts += [table(latency_table(run.pooled, metric, best)) for metric in shown_latencies(run.pooled)]
         parts.append(table(throughput_table(run.pooled)))
+        parts += [table(found) for found in decision_tables(decide(run))]
         if lengths := lengths_table(run.groups):
             parts.append(table(lengths))
         if costs := costs_table(run.pooled):
             parts.append(table(costs))
+        if said := server_table(run.groups, run.server):
+            parts.append(table(said))
         tables = noise_tables if run.meta.settings.aa else planning_tables
         parts += [table(found) for found in tables(run.results.comparisons)]
         if waterfall := waterfall_table(run.pooled):
-        if said := server_table(run.groups, run.server):
-            parts.append(table(said))
             parts.append(table(waterfall))
         if run.results.answers is not None:
             parts.append(table(answers_table(run.results.answers)))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.files import write_whole
+from harness.report.decision import NOTHING, Asked
 from harness.report.figures.run_figures import figures
 from harness.report.html import render
 from harness.report.markdown import summary
@@ -14,18 +15,21 @@ from harness.report.several import changes
 from harness.runs.reader import Run, load_run, load_runs
 
 
-def write_report(runs: Sequence[Path], out: Path) -> Path:
+def write_report(runs: Sequence[Path], out: Path, asked: Asked = NOTHING) -> Path:
     """Render one or several run folders into the HTML file `out`, one chapter a run, and return it.
 
     Of several online runs the later ones are compared with the first.
 
     Everything is computed again from the raw tables of the runs.
 
+    Args:
+        asked: Limits and prices, instead of those that the runs were made with.
+
     Raises:
-        UsageError: a run folder is missing, unfinished or broken.
+        UsageError: a run folder is missing, unfinished or broken, or a price is missing.
     """
     loaded = load_runs(runs)
-    page = render([(run, figures(run)) for run in loaded], out.parent, changes(loaded))
+    page = render([(run, figures(run)) for run in loaded], out.parent, changes(loaded), asked)
     write_whole(out, page.encode())
     return out
 

@@ -25,6 +25,7 @@ from harness.runs.search import search_loads
 from harness.runs.search_state import search_results
 from harness.schema.load import ClosedLoop
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.prices import hourly, read_prices
 from harness.schema.results import OnlineResults
 from harness.schema.search import SearchPlan
 
@@ -46,12 +47,15 @@ def run_online(
         UsageError: A setting cannot work; nothing was started.
         BenchError: No cell could be measured, or an engine could not be ended.
     """
+    prices = None if settings.price is None else read_prices(settings.price)
     resolved = resolve_online(settings, notify)
-    folder = make_folder(settings.out, "online")
     info = online_info(
         resolved.settings, command, resolved.found, resolved.workload.record, resolved.calibration
     )
-    info.search = search
+    info.search, info.prices = search, prices
+    if prices is not None:
+        hourly(prices, info.environment, resolved.settings.device)
+    folder = make_folder(settings.out, "online")
     with alone(folder):
         return folder, _go(Run.create(folder, info, resolved.missing), resolved, notify)
 

@@ -233,6 +233,11 @@ class OnlineSettings(CommonSettings):
         rest = {key: value for key, value in given.items() if key != "request_rate"}
         return rest | {"concurrency": given.get("n", cls.model_fields["n"].default)}
 
+    price: Path | None = Field(
+        None,
+        description="YAML file of what an hour of a GPU or of the machine costs, for what tokens cost",
+        json_schema_extra={"metavar": "FILE"},
+    )
     window: Window | None = Field(None, description="measure only from START to END seconds of each cell")
     steady_state: bool = Field(False, description="measure each cell without its ramp-up and ramp-down")
     aa: bool = Field(False, description="measure every engine as two: the difference found is the noise")

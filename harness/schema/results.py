@@ -15,6 +15,7 @@ from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import LATENCIES, METRICS
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.prices import Prices
 from harness.schema.search import SearchPlan, SearchResults
 from harness.schema.speculation import Speculation
 
@@ -246,6 +247,7 @@ class OnlineRunInfo(_RunInfo):
     kind: Literal["online"] = "online"
     settings: OnlineSettings
     search: SearchPlan | None = Field(None, description="of `bench search`: how loads are chosen")
+    prices: Prices | None = Field(None, description="the file given with --price")
 
 
 class OfflineRunInfo(_RunInfo):

@@ -88,6 +88,7 @@ ONLINE = COMMON | {
     "served_model": ("gpt2", "gpt2"),
     "prompt_nonce": ("7", 7),
     "server_metrics": ("no", False),
+    "price": ("prices.yaml", Path("prices.yaml")),
     "metrics_interval": ("0.5", 0.5),
     "slo": ("ttft_ms=200,tpot_ms=50", Slo(ttft_ms=200, tpot_ms=50)),
 }

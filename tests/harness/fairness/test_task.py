@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from harness.fairness.task import EACH, FAMILIES, Item, is_right, make_items
-from harness.fairness.task_score import judge_task, mcnemar, wilson
+from harness.fairness.task_score import judge_task, mcnemar
+from harness.metrics.wilson import wilson
 from harness.schema.fairness import TaskReply
 
 ITEMS = make_items()

@@ -1,0 +1,116 @@
+"""Service levels: the share of requests within limits, and whether each limit holds at a load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtrit
+
+from harness.metrics.definitions import succeeded
+from harness.metrics.estimates import estimates_of
+from harness.metrics.independence import Dependence
+from harness.metrics.intervals import LEVEL, Ends, Estimate, level
+from harness.metrics.rates import NO_TIME_S, flow, meets, total
+from harness.metrics.samples import Group, Sample, pool
+from harness.metrics.wilson import wilson
+from harness.schema.gate_terms import ERROR_RATE, GateTerm
+from harness.schema.metric import Counts
+from harness.schema.metrics import METRICS, latencies
+from harness.schema.slo import Slo
+
+
+@dataclass(frozen=True)
+class Known:
+    """A value with its 95 % interval; None: what was measured gives none."""
+
+    value: float
+    ci: Ends | None = None
+
+    def times(self, factor: float) -> Known:
+        """As many times as much."""
+        return Known(self.value * factor, self.ci and (self.ci[0] * factor, self.ci[1] * factor))
+
+    def under(self, numerator: float) -> Known:
+        """`numerator` divided by it, which is not 0."""
+        ends = (numerator / self.ci[1], numerator / self.ci[0]) if self.ci and self.ci[0] > 0 else None
+        return Known(numerator / self.value, ends)
+
+
+def each_request(terms: Sequence[GateTerm]) -> Slo | None:
+    """Limits on percentiles of latencies as limits on each request, the strictest of each; None: none."""
+    limits: dict[str, float] = {}
+    for term in terms:
+        if term.metric in latencies("slo") and term.at_most:
+            limits[term.metric] = min(term.limit, limits.get(term.metric, term.limit))
+    return Slo.model_validate(limits) if limits else None
+
+
+def attained(repeats: Sequence[Group], slo: Slo) -> Known:
+    """The share of an engine's requests at one load that meet every limit; one that failed meets none.
+
+    Of several repeats the interval is Student's over their shares, of one Wilson's over as many requests as
+    their autocorrelation leaves.
+    """
+    each = [_within(group, slo) for group in repeats]
+    share = float(np.concatenate(each).mean())
+    if len(each) > 1:
+        shares = np.array([within.mean() for within in each])
+        half = float(stdtrit(len(each) - 1, 1 - LEVEL / 2)) * float(shares.std(ddof=1)) / len(each) ** 0.5
+        return Known(share, (max(0.0, share - half), min(1.0, share + half)))
+    [within] = each
+    n = within.size / Dependence(Sample(within, None, np.arange(within.size))).inflation
+    return Known(share, wilson(share * n, n))
+
+
+def goodput(repeats: Sequence[Group], slo: Slo) -> Known:
+    """Requests a second that meet every limit."""
+    flows = [flow(group, slo) for group in repeats]
+    together, each = total(flows), np.array([passed.per_s(passed.good or 0) for passed in flows])
+    found = Estimate(together.per_s(together.good or 0), each)
+    return Known(found.value, level(found) if len(each) > 1 else None)
+
+
+def reached(repeats: Sequence[Group], term: GateTerm) -> Known | None:
+    """What the limit is on; None: there is none. Of one repeat the interval assumes how repeats differ."""
+    if term.metric == ERROR_RATE:
+        every = [(group.whole or group).requests["error"] for group in repeats]
+        failed, count = sum(int(errors.notna().sum()) for errors in every), sum(map(len, every))
+        return Known(failed / count, wilson(failed, count)) if count else None
+    if (counted := METRICS[term.metric].counted) is not None:
+        found = _rate(repeats, counted)
+        return None if found is None else Known(found.value, level(found))
+    parts = [group.sample(term.metric) for group in repeats]
+    if not all(part.values.size for part in parts):
+        return None
+    whole = pool(repeats).sample(term.metric) if len(repeats) > 1 else None
+    found = estimates_of(parts, whole)[term.statistic]
+    return Known(found.value, level(found))
+
+
+def rate(repeats: Sequence[Group], name: str) -> Known | None:
+    """A rate by its name in the registry; None where no time passed. One repeat gives no interval."""
+    counted = METRICS[name].counted
+    assert counted is not None, name
+    found = _rate(repeats, counted)
+    return None if found is None else Known(found.value, level(found) if found.repeats > 1 else None)
+
+
+def _rate(repeats: Sequence[Group], counted: Callable[[Counts], int | None]) -> Estimate | None:
+    """Counts of all repeats over their summed time."""
+    flows = [flow(group, None) for group in repeats]
+    counts = [counted(passed) for passed in flows]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts) or any(passed.seconds <= NO_TIME_S for passed in flows):
+        return None
+    each = np.array([passed.per_s(count) for passed, count in zip(flows, known, strict=True)])
+    return Estimate(total(flows).per_s(sum(known)), each)
+
+
+def _within(group: Group, slo: Slo) -> npt.NDArray[np.float64]:
+    """(requests,) 1 where a request met every limit, in the order of the table."""
+    within = np.zeros(len(group.requests))
+    within[succeeded(group.requests)] = meets(group, slo)
+    return within

@@ -1,0 +1,163 @@
+"""What a run says to who has to choose: limits that hold, frontiers, what tokens cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.compare.gates import outcome
+from harness.metrics.attainment import Known, attained, each_request, goodput, reached
+from harness.metrics.frontier import Served, served
+from harness.metrics.samples import Group, by_load
+from harness.runs.reader import OnlineRun
+from harness.runs.search_state import parse_limits
+from harness.schema.gate_terms import GateTerm
+from harness.schema.load import Load
+from harness.schema.metrics import METRICS, latencies
+from harness.schema.prices import Hourly, Prices, hourly
+from harness.schema.slo import Slo
+
+Box = Literal["pass", "fail", "undecided", "unknown"]
+_TOKENS, _HOUR_S = 1e6, 3600.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a reader brings: limits, and prices."""
+
+    terms: Sequence[GateTerm] = ()
+    prices: Prices | None = None
+
+
+NOTHING = Asked()
+
+
+@dataclass(frozen=True)
+class Within:
+    """One engine at one load, against the limits.
+
+    Attributes:
+        values: what each limit is on, in their order; None: there is no such value.
+        boxes: whether each holds; `undecided`: its interval has the limit in it.
+        attained: share of requests that meet every limit on latencies; None without such.
+        goodput: such requests a second.
+        valid: whether all its cells are.
+        holds: whether every value is on the right side of its limit, as far as is known.
+    """
+
+    label: str
+    load: Load
+    values: Sequence[Known | None]
+    boxes: Sequence[Box]
+    attained: Known | None
+    goodput: Known | None
+    valid: bool
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Of one run.
+
+    Attributes:
+        slo: limits on each request.
+        gpus: that the run used; 0: rates and prices are of the machine.
+        hourly: what an hour of all of it costs; None without prices.
+    """
+
+    terms: Sequence[GateTerm]
+    slo: Slo | None
+    within: Sequence[Within]
+    served: Sequence[Served]
+    gpus: int
+    hourly: Hourly | None
+
+    @property
+    def unit(self) -> str:
+        """What a rate is of."""
+        return "GPU" if self.gpus else "machine"
+
+    def cost(self, point: Served) -> Known | None:
+        """Of a million output tokens at that load."""
+        if self.hourly is None:
+            return None
+        return point.total.under(self.hourly.amount / max(1, self.gpus) * _TOKENS / _HOUR_S)
+
+    def at_limits(self, label: str) -> Served | None:
+        """Of the valid loads whose values are within every limit, the one that gives the most tokens."""
+        fitting = {
+            found.load for found in self.within if found.label == label and found.valid and found.holds
+        }
+        points = [point for point in self.served if point.label == label and point.load in fitting]
+        return max(points, key=lambda point: point.total.value, default=None)
+
+
+def decide(run: OnlineRun, asked: Asked = NOTHING) -> Decision:
+    """Without limits of the reader's those of a search hold, or the run's own service level at p99; without
+    prices those that the run was made with.
+
+    Raises:
+        UsageError: The prices have none for the run's machine.
+    """
+    settings, environment = run.meta.settings, run.meta.environment
+    names = environment.get("gpus") if settings.device == "cuda" else None
+    gpus = len(names) if isinstance(names, list) else 0
+    terms, prices = list(asked.terms) or _own_terms(run), asked.prices or run.meta.prices
+    slo = each_request(terms) or settings.slo
+    points = list(by_load([group for group in run.groups if len(group.metrics)]))
+    invalid = {(summary.label, summary.load) for summary in run.repeats if not summary.valid}
+    return Decision(
+        terms,
+        slo,
+        [_within(repeats, terms, slo, invalid) for repeats in points] if terms or slo else [],
+        served(points, gpus),
+        gpus,
+        None if prices is None else hourly(prices, environment, settings.device),
+    )
+
+
+def _own_terms(run: OnlineRun) -> list[GateTerm]:
+    """The limits that the run was made with."""
+    if run.meta.search is not None:
+        return parse_limits(run.meta.search.limits)
+    limits = run.meta.settings.slo.model_dump(exclude_none=True) if run.meta.settings.slo else {}
+    texts = [
+        f"{METRICS[name].short_name}_p99<={_plain(limit)}ms"
+        for name, limit in limits.items()
+        if name in latencies("gated")
+    ]
+    return parse_limits(",".join(texts)) if texts else []
+
+
+def _plain(limit: float) -> str:
+    """A number without an exponent, which a limit is not written with."""
+    return f"{limit:.6f}".rstrip("0").rstrip(".")
+
+
+def _within(
+    repeats: Sequence[Group], terms: Sequence[GateTerm], slo: Slo | None, invalid: set[tuple[str, Load]]
+) -> Within:
+    values = [reached(repeats, term) for term in terms]
+    pairs = list(zip(terms, values, strict=True))
+    return Within(
+        repeats[0].label,
+        repeats[0].load,
+        values,
+        [_box(term, value) for term, value in pairs],
+        None if slo is None else attained(repeats, slo),
+        None if slo is None else goodput(repeats, slo),
+        (repeats[0].label, repeats[0].load) not in invalid,
+        bool(pairs) and all(_holds(term, value) for term, value in pairs),
+    )
+
+
+def _box(term: GateTerm, value: Known | None) -> Box:
+    if value is None:
+        return "unknown"
+    found = outcome(term, term.limit, value.ci)
+    return "pass" if found == "pass" else "fail" if found == "regression" else "undecided"
+
+
+def _holds(term: GateTerm, value: Known | None) -> bool:
+    return value is not None and (value.value <= term.limit if term.at_most else value.value >= term.limit)

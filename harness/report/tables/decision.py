@@ -1,0 +1,134 @@
+"""Limits that hold, frontiers and prices, as tables."""
+
+from __future__ import annotations
+
+from harness.metrics.attainment import Known
+from harness.metrics.frontier import Served
+from harness.report.decision import Box, Decision
+from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.load_words import head_of, load_number
+from harness.report.text.numbers import DASH, decimals, number
+from harness.schema.gate_terms import ERROR_RATE, GateTerm
+from harness.schema.metrics import METRICS
+
+_SIGNS: dict[Box, str] = {"pass": "✓", "fail": "✗", "undecided": "?", "unknown": ""}
+_KEY = (
+    "✓: the whole 95 % interval is within the limit; ✗: beyond it; ?: the limit is in the interval, and more "
+    "repeats are needed."
+)
+
+
+def within_table(decision: Decision) -> Table | None:
+    """Every limit at every load of every engine, pass or fail; None without limits."""
+    if not decision.within:
+        return None
+    terms, found = decision.terms, decision.within
+    columns = [Column("engine", numeric=False), Column(head_of(point.load for point in found))]
+    columns += [Column(term.text) for term in terms]
+    if decision.slo is not None:
+        columns += [Column("requests within"), Column("goodput req/s")]
+    rows = []
+    for point in found:
+        row = [Cell(point.label, invalid=not point.valid), Cell(load_number(point.load), point.load.value)]
+        row += [_box(*three) for three in zip(terms, point.values, point.boxes, strict=True)]
+        if decision.slo is not None:
+            row += [_share(point.attained), known_cell(point.goodput)]
+        rows.append(row)
+    notes = [_KEY] if terms else []
+    if decision.slo is not None:
+        limits = ", ".join(
+            f"{METRICS[name].label} ≤ {limit:g} ms"
+            for name, limit in decision.slo.model_dump(exclude_none=True).items()
+        )
+        notes.append(f"Requests within: the share that meets {limits}, of all that were sent.")
+    return Table("within", "Within the limits", columns, rows, notes)
+
+
+def frontier_table(decision: Decision) -> Table | None:
+    """What each load gives all users and one, and what its tokens cost; None: nothing was served."""
+    if not decision.served:
+        return None
+    columns = [
+        Column("engine", numeric=False),
+        Column(head_of(point.load for point in decision.served)),
+        Column(f"tok/s per {decision.unit}"),
+        Column("tok/s per user"),
+        *([Column(_price_head(decision))] if decision.hourly else []),
+        Column("", numeric=False),
+    ]
+    rows = []
+    for point in decision.served:
+        cost = [known_cell(decision.cost(point))] if decision.hourly else []
+        remark = "dominated" if point.dominated else "frontier"
+        rows.append([*_identity(point), known_cell(point.total), known_cell(point.user), *cost, Cell(remark)])
+    notes = [
+        "Output tokens. Per user: 1 / TPOT at the median. Dominated: another load of the engine gives more "
+        "of one and no less of the other."
+    ]
+    return Table("frontier", "Tokens for all and for each", columns, rows, notes)
+
+
+def cost_table(decision: Decision) -> Table | None:
+    """What a million output tokens cost within the limits, a row an engine; None without prices or limits."""
+    if decision.hourly is None or not decision.terms:
+        return None
+    labels = list(dict.fromkeys(point.label for point in decision.within))
+    columns = [
+        Column("engine", numeric=False),
+        Column(head_of(point.load for point in decision.within)),
+        Column(_price_head(decision)),
+        Column(f"tok/s per {decision.unit}"),
+        Column("tok/s per user"),
+    ]
+    rows = []
+    for label in labels:
+        point = decision.at_limits(label)
+        if point is None:
+            rows.append([Cell(label), Cell("no load within the limits"), *[Cell(DASH)] * 3])
+        else:
+            cost = known_cell(decision.cost(point))
+            rows.append([*_identity(point), cost, known_cell(point.total), known_cell(point.user)])
+    hour = decision.hourly
+    notes = [
+        f"An hour of {hour.of} costs {hour.amount:g} {hour.currency}. At the load that gives the most tokens "
+        f"of those whose values are within {', '.join(term.text for term in decision.terms)}."
+    ]
+    return Table("cost", "What tokens cost within the limits", columns, rows, notes)
+
+
+def decision_tables(decision: Decision) -> list[Table]:
+    """Those that there are, the most decided first."""
+    made = (cost_table(decision), within_table(decision), frontier_table(decision))
+    return [table for table in made if table is not None]
+
+
+def known_cell(known: Known | None) -> Cell:
+    """A value with its interval."""
+    if known is None:
+        return Cell(DASH)
+    places = decimals([known.value])
+    interval = "" if known.ci is None else f"{number(known.ci[0], places)}–{number(known.ci[1], places)}"
+    return Cell(number(known.value, places), known.value, interval, ends=known.ci)
+
+
+def _identity(point: Served) -> list[Cell]:
+    return [Cell(point.label), Cell(load_number(point.load), point.load.value)]
+
+
+def _box(term: GateTerm, value: Known | None, box: Box) -> Cell:
+    if value is None:
+        return Cell(DASH)
+    is_share = term.metric == ERROR_RATE
+    text = f"{value.value:.1%}" if is_share else number(value.value, decimals([value.value]))
+    return Cell(f"{text} {_SIGNS[box]}", value.value, ends=value.ci)
+
+
+def _share(known: Known | None) -> Cell:
+    if known is None:
+        return Cell(DASH)
+    interval = "" if known.ci is None else f"{100 * known.ci[0]:.1f}–{100 * known.ci[1]:.1f}"
+    return Cell(f"{known.value:.1%}", known.value, interval, ends=known.ci)
+
+
+def _price_head(decision: Decision) -> str:
+    return f"{decision.hourly.currency if decision.hourly else ''} per million output tokens"

@@ -1,0 +1,80 @@
+"""Limits, frontiers and prices in the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.cli.report import report
+from harness.errors import UsageError
+from harness.report.decision import Asked, Decision, decide
+from harness.report.tables.decision import decision_tables
+from harness.runs.reader import OnlineRun, load_run
+from harness.schema.gate_terms import parse_gate
+from harness.schema.prices import Prices
+
+from .conftest import ENGINES, make_online
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("decision") / "run"
+    return make_online(place, engines=ENGINES[::2], closed=(2, 16), repeats=2, n=60, faults=False)
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> OnlineRun:
+    found = load_run(folder, trust=True)
+    assert isinstance(found, OnlineRun)
+    return found
+
+
+def decided(run: OnlineRun, limits: str) -> Decision:
+    return decide(run, Asked(parse_gate(limits), Prices(machine=3.6)))
+
+
+@pytest.mark.parametrize(("limit", "box"), [("ttft_p90<=100s", "pass"), ("ttft_p90<=0.001ms", "fail")])
+def test_limits_that_all_loads_meet_and_that_none_meets(run: OnlineRun, limit: str, box: str) -> None:
+    decision = decided(run, limit)
+    assert len(decision.within) == 4
+    assert {point for found in decision.within for point in found.boxes} == {box}
+    assert {found.attained and found.attained.value for found in decision.within} == {float(box == "pass")}
+    cost, within, _ = decision_tables(decision)
+    best = decision.at_limits("roseinfer")
+    if box == "pass":
+        assert best is not None and "✓" in within.lines[0][2]
+    else:
+        assert best is None and "✗" in within.lines[0][2]
+        assert [row[1].text for row in cost.rows] == ["no load within the limits"] * 2
+
+
+def test_tokens_cost_what_the_hour_does(run: OnlineRun) -> None:
+    decision = decided(run, "ttft_p90<=100s")
+    for point in decision.served:
+        cost = decision.cost(point)
+        assert cost is not None and cost.value == pytest.approx(1e6 * 3.6 / 3600 / point.total.value)
+        assert cost.ci is not None and cost.ci[0] < cost.value < cost.ci[1]
+    best = decision.at_limits("vLLM")
+    assert best is not None
+    assert best.total.value == max(point.total.value for point in decision.served if point.label == "vLLM")
+
+
+def test_a_run_is_held_to_its_own_service_level(run: OnlineRun) -> None:
+    assert [term.text for term in decide(run).terms] == ["ttft_p99<=200ms", "tpot_p99<=12ms"]
+
+
+def test_the_command_writes_what_was_asked_for(folder: Path, tmp_path: Path) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("machine: 0.4\ncurrency: EUR\n")
+    report([folder], tmp_path / "out.html", slo="ttft_p90<=77ms", price=prices)
+    page = (tmp_path / "out.html").read_text()
+    for said in ("ttft_p90&lt;=77ms", "EUR per million output tokens", "tok/s per user", "Limits and cost"):
+        assert said in page
+    with pytest.raises(UsageError, match="there is no 'latency_p99'"):
+        report([folder], tmp_path / "out.html", slo="latency_p99<=2ms")
+
+
+def test_a_machine_without_a_price_is_an_error(run: OnlineRun) -> None:
+    with pytest.raises(UsageError, match="the run used no GPU"):
+        decide(run, Asked(prices=Prices(gpus={"H200": 3})))
