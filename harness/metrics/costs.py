@@ -1,33 +1,79 @@
-"""What a cell cost: CPU seconds of the engine, and energy, for each output token."""
+"""What a cell cost: CPU seconds of the engine, and energy, for each output token and request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from harness.metrics.definitions import succeeded
+from harness.metrics.intervals import Estimate, level
 from harness.metrics.notices import Machines
 from harness.metrics.samples import Group
 from harness.schema.machine_load import MachineLoad
 from harness.schema.metric import MS
 
+Cost = float | tuple[float, float] | None
 
-def costs(repeats: Sequence[Group], machines: Machines) -> dict[str, float | None]:
-    """Fields of a summary: sums over the cells, whole as they were sent, and what an output token took of
-    them. None where it is not known of every cell, or no token came."""
-    wholes = [(group.whole or group).requests for group in repeats]
-    cells = [machines.get(int(cell)) for requests in wholes for cell in requests["cell"].unique()]
-    tokens = sum(float(requests.loc[succeeded(requests), "completion_tokens"].sum()) for requests in wholes)
-    cpu_s = _sum(cells, lambda machine: machine.engine_cpu_s)
-    joules = _sum(cells, lambda machine: machine.joules)
+
+def costs(repeats: Sequence[Group], machines: Machines) -> dict[str, Cost]:
+    """Fields of a summary: sums over the cells, whole as they were sent, and what a token or a request took.
+
+    None where it is not known of every cell, or nothing succeeded. Intervals are of several repeats.
+    """
+    cells = [_machines(group, machines) for group in repeats]
+    tokens, requests = zip(*map(_succeeded, repeats), strict=True)
+    cpu_s = [_sum(found, lambda machine: machine.engine_cpu_s) for found in cells]
+    joules = [_sum(found, lambda machine: machine.joules) for found in cells]
+    above = [_sum(found, lambda machine: machine.joules_above_idle) for found in cells]
+    per_token, per_token_ci = _each(joules, tokens)
+    above_per_token, above_per_token_ci = _each(above, tokens)
+    per_request, per_request_ci = _each(joules, requests)
+    cpu_per_token, _ = _each(cpu_s, tokens)
     return {
-        "engine_cpu_s": cpu_s,
-        "joules": joules,
-        "cpu_ms_per_output_token": None if cpu_s is None or not tokens else cpu_s * MS / tokens,
-        "joules_per_output_token": None if joules is None or not tokens else joules / tokens,
+        "engine_cpu_s": _total(cpu_s),
+        "joules": _total(joules),
+        "joules_above_idle": _total(above),
+        "cpu_ms_per_output_token": None if cpu_per_token is None else cpu_per_token * MS,
+        "joules_per_output_token": per_token,
+        "joules_per_output_token_ci": per_token_ci,
+        "joules_above_idle_per_output_token": above_per_token,
+        "joules_above_idle_per_output_token_ci": above_per_token_ci,
+        "joules_per_request": per_request,
+        "joules_per_request_ci": per_request_ci,
     }
 
 
+def _machines(group: Group, machines: Machines) -> list[MachineLoad | None]:
+    """Of the cells of a repeat."""
+    return [machines.get(int(cell)) for cell in (group.whole or group).requests["cell"].unique()]
+
+
+def _succeeded(group: Group) -> tuple[float, float]:
+    """Output tokens of the successful requests of a repeat, and how many these are."""
+    requests = (group.whole or group).requests
+    good = succeeded(requests)
+    return float(requests.loc[good, "completion_tokens"].sum()), float(good.sum())
+
+
+def _each(
+    spent: Sequence[float | None], count: Sequence[float]
+) -> tuple[float | None, tuple[float, float] | None]:
+    """What one of the things counted took, over all repeats, and its interval."""
+    total = _total(spent)
+    if total is None or not sum(count):
+        return None, None
+    value = total / sum(count)
+    known = [s for s in spent if s is not None]
+    if len(known) < 2 or not all(count):
+        return value, None
+    return value, level(Estimate(value, np.array(known) / np.array(count)))
+
+
+def _total(spent: Sequence[float | None]) -> float | None:
+    known = [number for number in spent if number is not None]
+    return sum(known) if known and len(known) == len(spent) else None
+
+
 def _sum(cells: Sequence[MachineLoad | None], value: Callable[[MachineLoad], float | None]) -> float | None:
-    found = [None if machine is None else value(machine) for machine in cells]
-    known = [number for number in found if number is not None]
-    return sum(known) if known and len(known) == len(found) else None
+    return _total([None if machine is None else value(machine) for machine in cells])

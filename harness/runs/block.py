@@ -48,6 +48,7 @@ from harness.schema.load import ClosedLoop
 from harness.schema.machine_load import MachineLoad
 from harness.schema.results import OnlineSummary
 from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
+from harness.telemetry.idle_power import idle_watts
 from harness.workload import PlannedRequest
 from harness.workload.prefix_reuse import reusable_tokens
 from harness.workload.sessions import with_answers
@@ -96,6 +97,7 @@ def measure_block(
     engine = resolved.engines[engine_variant.label]
     log = log_file(run.folder, engine_variant.ref, "server")
     notify(EngineStarting(engine_variant.label, log))
+    idle = idle_watts()
     try:
         with engine.open(resolved.engine_settings(engine_variant), log) as server:
             wanted = resolved.request_settings(engine_variant, server.served_name)
@@ -104,7 +106,7 @@ def measure_block(
             server.record.facts.update(request_facts(wanted, asked))
             run.launched(server.record)
             tokens_of = token_counter(asked.tokenizer) if asked.tokenizer else None
-            measuring = _Measuring(run, resolved, notify, engine, server, asked, encode, tokens_of)
+            measuring = _Measuring(run, resolved, notify, engine, server, asked, encode, tokens_of, idle)
             measuring.warm_up(left[0])
             measuring.note_waiting()
             checked = _checked(engine_variant, asked)
@@ -152,6 +154,7 @@ class _Measuring:
     asked: RequestSettings
     encode: Encoder
     tokens_of: Callable[[str], int] | None
+    idle_watts: float | None
 
     def warm_up(self, cell: Cell) -> None:
         """Send the warm-up's waves. Raises EngineError when none of a wave's requests succeeds."""
@@ -255,7 +258,8 @@ class _Measuring:
         with CellMonitor(engine=lambda: self.server.pids) as monitor, server:
             result = self._send(requests, in_flight, progress)
         self.server.check()
-        return before, result, monitor.summary(), server
+        machine = monitor.summary().model_copy(update={"idle_watts": self.idle_watts})
+        return before, result, machine, server
 
     @property
     def _engines(self) -> list[Engine]:

@@ -49,7 +49,8 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
 
 
 def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:
-    """Where two results of one run differ, a line a value; floating-point dust does not count.
+    """Where two results of one run differ, a line a value; floating-point dust does not count, nor what an
+    older version did not store.
 
     Metrics that are not installed here are left out, and where there are such the comparisons too: these were
     corrected for other metrics.
@@ -58,7 +59,7 @@ def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:
     foreign = {name for summary in stored.summaries for name in summary.model_extra or {}} - {*LATENCIES}
     return [
         *(f"{name}: not stored" for name in sorted(absent)),
-        *_between(_named(stored.summaries, foreign), _named(computed.summaries)),
+        *_between(_named(stored.summaries, foreign, stored=True), _named(computed.summaries)),
         *(() if foreign else _between(_paired(stored.comparisons), _paired(computed.comparisons))),
     ]
 
@@ -70,10 +71,12 @@ def _between(stored: dict[str, object], computed: dict[str, object]) -> Iterator
             yield f"{place}: stored {_say(a)}, computed {_say(b)}"
 
 
-def _named(summaries: list[OnlineSummary], without: Set[str] = frozenset()) -> dict[str, object]:
+def _named(
+    summaries: list[OnlineSummary], without: Set[str] = frozenset(), *, stored: bool = False
+) -> dict[str, object]:
     found: dict[str, object] = {}
     for summary in summaries:
-        found |= _leaves(_name(summary), summary.model_dump(exclude=set(without)))
+        found |= _leaves(_name(summary), summary.model_dump(exclude=set(without), exclude_unset=stored))
     return found
 
 

@@ -227,6 +227,25 @@ BUILT_IN = (
         "cell",
     ),
     Metric(
+        "joules_above_idle_per_output_token",
+        "J/token above idle",
+        "energy of an output token above idle",
+        "J/token",
+        "(joules − idle watts × seconds) / output tokens",
+        "The same without what the machine took in two seconds before the engine was started, times the "
+        "cell's length.",
+        "cell",
+    ),
+    Metric(
+        "joules_per_request",
+        "J/request",
+        "energy of a request",
+        "J/request",
+        "joules / successes",
+        "The energy of the whole cell for each successful request.",
+        "cell",
+    ),
+    Metric(
         "accuracy",
         "accuracy",
         "accuracy of the task",

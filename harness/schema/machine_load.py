@@ -33,6 +33,9 @@ class MachineLoad(Strict):
     cpu_joules: float | None = Field(
         None, description="by the processors' own energy counters (RAPL); null where they cannot be read"
     )
+    idle_watts: float | None = Field(
+        None, description="by the same counters before the engine was started; null: not known"
+    )
     foreign_cores_mean: float = Field(description="cores that other processes kept busy, on average")
     foreign_cores_max: float = Field(description="the same in the busiest interval between two samples")
     steal_share: float = Field(description="of the CPUs' time, what the hypervisor gave to others")
@@ -46,3 +49,10 @@ class MachineLoad(Strict):
         counters = [gpu.joules for gpu in self.gpus] or [self.cpu_joules]
         known = [joules for joules in counters if joules is not None]
         return sum(known) if len(known) == len(counters) else None
+
+    @property
+    def joules_above_idle(self) -> float | None:
+        """What was taken beyond what the idle machine takes in that time; None: unknown."""
+        if self.joules is None or self.idle_watts is None:
+            return None
+        return max(0.0, self.joules - self.idle_watts * self.seconds)

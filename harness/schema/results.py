@@ -120,6 +120,14 @@ class OnlineSummary(WithLatencies):
     accuracy_ci: tuple[float, float] | None = None
     cpu_ms_per_output_token: float | None = None
     joules_per_output_token: float | None = None
+    joules_per_output_token_ci: tuple[float, float] | None = Field(None, description="of several repeats")
+    joules_above_idle: float | None = Field(
+        None, description="without what the idle machine took before; null: that was not measured"
+    )
+    joules_above_idle_per_output_token: float | None = None
+    joules_above_idle_per_output_token_ci: tuple[float, float] | None = None
+    joules_per_request: float | None = None
+    joules_per_request_ci: tuple[float, float] | None = None
     valid: bool = True
     invalid_reasons: list[str] = Field(default_factory=list)
     notices: list[CellNotice] = Field(

@@ -10,34 +10,49 @@ from harness.report.text.numbers import number
 from harness.schema.metrics import METRICS
 from harness.schema.results import OnlineSummary
 
-_PER_TOKEN = ("cpu_ms_per_output_token", "joules_per_output_token")
+_EACH = (
+    *("cpu_ms_per_output_token", "joules_per_output_token", "joules_above_idle_per_output_token"),
+    "joules_per_request",
+)
 _NOTES = (
     "CPU time is that of all processes of the engine, energy by the counters of the GPUs or, where there is "
-    "none, of the processors. Both are of the whole cell, whatever part of it is measured.",
+    "none, of the processors. Both are of the whole cell, whatever part of it is measured. Above idle: "
+    "without what the machine took before the engine was started.",
 )
 
 
 def costs_table(summaries: Sequence[OnlineSummary]) -> Table | None:
-    """One row an engine and load; None where nothing is known of any."""
+    """One row an engine and load; None where nothing is known of any.
+
+    Where nothing counts energy, two columns say so.
+    """
     if all(summary.engine_cpu_s is None and summary.joules is None for summary in summaries):
         return None
+    counted = any(summary.joules is not None for summary in summaries)
+    shown = _EACH if counted else _EACH[:2]
     places = {
-        name: metric_decimals(name, (summary.value(name, name) for summary in summaries))
-        for name in _PER_TOKEN
+        name: metric_decimals(name, (summary.value(name, name) for summary in summaries)) for name in shown
     }
     columns = [
         *identity_columns(summaries),
         Column("CPU seconds"),
         Column("joules"),
-        *(Column(METRICS[name].label) for name in _PER_TOKEN),
+        *([Column("above idle")] if counted else []),
+        *(Column(METRICS[name].label) for name in shown),
     ]
     rows = []
     for summary in summaries:
-        per_token = [(summary.value(name, name), places[name]) for name in _PER_TOKEN]
-        known = [(summary.engine_cpu_s, 1), (summary.joules, 0), *per_token]
-        rows.append([*identity_cells(summary), *(_known(value, decimals) for value, decimals in known)])
+        row = [*identity_cells(summary), _known(summary.engine_cpu_s, 1), _known(summary.joules, 0)]
+        row += [_known(summary.joules_above_idle, 0)] if counted else []
+        for name in shown:
+            ends = getattr(summary, f"{name}_ci", None)
+            row.append(_known(summary.value(name, name), places[name], ends))
+        rows.append(row)
     return Table("costs", "CPU time and energy", columns, rows, _NOTES)
 
 
-def _known(value: float | None, decimals: int) -> Cell:
-    return Cell("unknown") if value is None else Cell(number(value, decimals), value)
+def _known(value: float | None, decimals: int, ends: tuple[float, float] | None = None) -> Cell:
+    if value is None:
+        return Cell("unknown")
+    interval = "" if ends is None else f"{number(ends[0], decimals)}–{number(ends[1], decimals)}"
+    return Cell(number(value, decimals), value, interval, ends=ends)

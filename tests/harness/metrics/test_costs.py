@@ -16,10 +16,12 @@ from harness.schema.window import Window
 Tables = Callable[[Sequence[dict[str, Any]]], tuple[pd.DataFrame, pd.DataFrame]]
 
 
-def spent(cpu_s: float | None, *joules: float | None, processors: float | None = None) -> MachineLoad:
+def spent(
+    cpu_s: float | None, *joules: float | None, processors: float | None = None, idle: float | None = None
+) -> MachineLoad:
     return MachineLoad(
         seconds=8, samples=9, cpus=2, own_cpu_s=9, engine_cpu_s=cpu_s, foreign_cores_mean=0,
-        foreign_cores_max=0, steal_share=0, cpu_joules=processors,
+        foreign_cores_max=0, steal_share=0, cpu_joules=processors, idle_watts=idle,
         gpus=[GpuLoad(joules=energy) for energy in joules],
     )  # fmt: skip
 
@@ -49,6 +51,29 @@ def test_what_is_not_known_of_every_cell_is_not_known(tables: Tables) -> None:
 def test_without_a_gpu_the_processors_counter_counts(tables: Tables) -> None:
     pooled = summarize(*tables(rows(1)), machines={0: spent(1.0, processors=24.0)})[-1]
     assert pooled.joules_per_output_token == 3.0
+
+
+def test_idle_power_is_taken_off_and_never_more_than_all(tables: Tables) -> None:
+    """Eight seconds at 5 W; the second cell took less than that."""
+    machines = {0: spent(1.0, 160.0, idle=5.0), 1: spent(1.0, 30.0, idle=5.0)}
+    first, second, pooled = summarize(*tables(rows(2)), machines=machines)
+    assert (first.joules_above_idle, second.joules_above_idle, pooled.joules_above_idle) == (120, 0, 120)
+    assert first.joules_above_idle_per_output_token == 15 and pooled.joules_above_idle_per_output_token == 7.5
+    assert first.joules_per_request == 80 and pooled.joules_per_request == 47.5
+    assert summarize(*tables(rows(1)), machines={0: spent(1.0, 160.0)})[-1].joules_above_idle is None
+
+
+def test_repeats_give_the_intervals_of_energy(tables: Tables) -> None:
+    machines = {cell: spent(1.0, joules, idle=5.0) for cell, joules in enumerate((160.0, 168.0, 152.0))}
+    *_, pooled = summarize(*tables(rows(3)), machines=machines)
+    for name in ("joules_per_output_token", "joules_above_idle_per_output_token", "joules_per_request"):
+        low, high = getattr(pooled, f"{name}_ci")
+        assert low < getattr(pooled, name) < high
+    low, high = pooled.joules_per_output_token_ci or (0, 0)
+    assert (low, high) == pytest.approx((17.68, 22.62), abs=0.05)
+    table = costs_table([pooled])
+    assert table is not None and table.lines[0][-1].startswith("80.0 (")
+    assert summarize(*tables(rows(1)), machines=machines)[-1].joules_per_output_token_ci is None
 
 
 def test_without_a_token_there_is_no_part_of_one(tables: Tables) -> None:
