@@ -18,6 +18,7 @@ COMMANDS = {
     "offline": "Measure the throughput of a fixed batch of prompts through each engine's in-process API.",
     "search": "Find the highest load that each engine carries within limits.",
     "compare": "Compare two runs by their raw times, with intervals and verdicts.",
+    "history": "Keep results of runs, show their trend, judge a run by them.",
     "calibrate": "Measure the client against a server of known latency.",
     "report": "Render one or several runs into one self-contained HTML file, and the index of all reports.",
     "config": "Write a settings file for `--config`.",

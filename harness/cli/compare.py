@@ -47,11 +47,12 @@ def compare(
     if as_json:
         echo(results.model_dump_json(indent=2))
     else:
-        _show(results)
+        show_comparison(results)
     raise typer.Exit(CODES[results.outcome])
 
 
-def _show(results: CompareResults) -> None:
+def show_comparison(results: CompareResults) -> None:
+    """Print what differs, and which gates pass."""
     console = Terminal(soft_wrap=True, markup=False, highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH

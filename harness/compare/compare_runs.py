@@ -60,7 +60,7 @@ def compare_runs(
     return CompareResults(
         a=str(a),
         b=str(b),
-        outcome=_outcome(gated, gates) if comparable else "not comparable",
+        outcome=worst_outcome(gated, gates) if comparable else "not comparable",
         level=LEVEL,
         comparisons=sum(difference.adjusted_p is not None for difference in differences),
         obstacles=found,
@@ -115,7 +115,7 @@ def _judge(
     return found
 
 
-def _outcome(
+def worst_outcome(
     gated: Sequence[Gated], gates: Sequence[GateTerm]
 ) -> Literal["pass", "regression", "inconclusive", "no gate"]:
     outcomes = {judged.outcome for judged in gated}

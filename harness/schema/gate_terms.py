@@ -50,7 +50,7 @@ def _term(text: str) -> GateTerm:
     match = _TERM.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} is not a gate", _HINT)
-    metric, statistic = _names(match["name"])
+    metric, statistic = names_of(match["name"])
     relative, unit = bool(match["sign"]), match["unit"]
     number = float(f"{match['sign']}{match['number']}")
     if relative:
@@ -75,8 +75,8 @@ def _term(text: str) -> GateTerm:
     )
 
 
-def _names(name: str) -> tuple[str, str]:
-    """Metric and statistic as they are named in the results."""
+def names_of(name: str) -> tuple[str, str]:
+    """Metric and statistic of `ttft_p99` or `req_per_s`, as the results name them. Raises UsageError."""
     latency, _, statistic = name.rpartition("_")
     if latency in _LATENCIES and statistic in STATISTICS:
         return _LATENCIES[latency], statistic

@@ -1,0 +1,97 @@
+"""`bench history`: keeps results of runs, shows their trend, judges a run by them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.compare import CODES, show_comparison
+from harness.cli.progress import PLAIN_WIDTH, rich_table
+from harness.cli.terminal import Terminal, echo
+from harness.compare.stored_run import StoredRun
+from harness.errors import UsageError
+from harness.history.gate import gate as judge
+from harness.history.store import DEFAULT, Store
+from harness.report.figures.svg import Data
+from harness.report.tables.history import history_table
+from harness.schema.gate_terms import ERROR_RATE, names_of, parse_gate
+
+app = typer.Typer(no_args_is_help=True, help="Keep results of runs, show their trend, judge a run by them.")
+
+In = Annotated[
+    Path, typer.Option("--store", envvar="BENCH_HISTORY", help="SQLite file with the history", metavar="FILE")
+]
+
+
+@app.command()
+def add(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of runs of bench online")],
+    store: In = DEFAULT,
+) -> None:
+    """Keep the results of runs, with revision, machine and settings."""
+    read = [StoredRun.read(path) for path in runs]
+    with Store.open(store, create=True) as history:
+        for run in read:
+            for label, reason in history.add(run).items():
+                echo(f"{label} is left out, as a cell of it is invalid: {reason}")
+            echo(f"added {run.path.resolve().name} to {store}")
+
+
+@app.command()
+def show(
+    statistic: Annotated[
+        str, typer.Option("--metric", help="such as ttft_p99, tpot_p50, output_tok_per_s", metavar="NAME")
+    ] = "ttft_p99",
+    engine: Annotated[
+        str | None, typer.Option(help="only the engine with that label", metavar="LABEL")
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="print the table as CSV")] = False,
+    store: In = DEFAULT,
+) -> None:
+    """Show one statistic of all runs, with intervals and the runs at which its level changed."""
+    metric, name = names_of(statistic)
+    if metric == ERROR_RATE:
+        raise UsageError("the history has no error rates", "name a latency with a statistic, or a rate")
+    with Store.open(store) as history:
+        entries = [e for e in history.entries(metric, name) if engine is None or e.label == engine]
+        labels = dict.fromkeys(entry.label for entry in history.entries(metric, name))
+    if not entries:
+        known = f"engines with it: {', '.join(labels)}" if labels else "add a run that has it"
+        raise UsageError(f"the history has no {statistic}{f' of {engine}' if engine else ''}", known)
+    table = history_table(entries, metric, name)
+    if csv:
+        echo(Data(table.headers, [tuple(line) for line in table.lines]).csv().removesuffix("\n"))
+        return
+    console = Terminal(soft_wrap=True, markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    console.print(rich_table(table))
+
+
+@app.command()
+def gate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="folder of the run to judge")],
+    expression: Annotated[
+        str, typer.Option("--gate", help="e.g. 'ttft_p99<=+10%, output_tok_per_s>=-3%'", metavar="EXPR")
+    ],
+    against: Annotated[
+        str,
+        typer.Option(help="last, best (by the first limit), or a git revision", metavar="last|best|REV"),
+    ] = "last",
+    as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
+    store: In = DEFAULT,
+) -> None:
+    """Judge a run by an earlier one with the same settings on the same hardware.
+
+    Exits with 0 (pass), 1 (regression) or 2 (inconclusive).
+    """
+    terms, judged = parse_gate(expression), StoredRun.read(run)
+    with Store.open(store) as history:
+        results = judge(history, judged, against, terms)
+    if as_json:
+        echo(results.model_dump_json(indent=2))
+    else:
+        show_comparison(results)
+    raise typer.Exit(CODES[results.outcome])

@@ -1,0 +1,104 @@
+"""A run against the history: the same gates as between two runs, on the estimates that the store has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.compare.compare_runs import worst_outcome
+from harness.compare.gates import judge, judge_errors
+from harness.compare.stored_run import StoredRun
+from harness.errors import UsageError
+from harness.history.store import Past, Store, alike
+from harness.metrics.contrast import contrast
+from harness.metrics.estimates import estimates
+from harness.metrics.intervals import LEVEL
+from harness.schema.compare_results import CompareResults, Gated
+from harness.schema.gate_terms import ERROR_RATE, GateTerm
+from harness.schema.load import Load
+from harness.schema.metrics import METRICS
+
+
+def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) -> CompareResults:
+    """Judge a run, which need not be in the store, by what was measured before with the same settings on the
+    same hardware.
+
+    Args:
+        against: `last` is the newest of these runs; `best`, for each engine and load, the one with the best
+            value of the first term; anything else the newest of a git revision that begins so.
+
+    Raises:
+        UsageError: There is no such run.
+    """
+    known = [
+        past
+        for past in store.runs()
+        if past.alike == alike(run)
+        and (past.name, past.created) != (run.path.resolve().name, run.info.created)
+    ]
+    if not known:
+        raise UsageError(
+            f"the history has no other run with the settings and the machine of {run.path}",
+            "add one: bench history add RUN",
+        )
+    chosen = [past for past in known if past.created <= run.info.created] or known
+    if against not in ("last", "best"):
+        chosen = [past for past in known if (past.revision or "").startswith(against)]
+        if not chosen:
+            revisions = ", ".join(dict.fromkeys((past.revision or "unknown")[:10] for past in known))
+            raise UsageError(f"the history has no such run of revision {against!r}", f"known: {revisions}")
+    gated: list[Gated] = []
+    names: list[str] = []
+    for label, loads in run.cells.items():
+        if reasons := run.invalid(label):
+            raise UsageError(f"{reasons[0]}", "repeat the run: what is invalid is not judged")
+        for load in loads:
+            past = _baseline(store, chosen, label, load, terms[0] if against == "best" else None)
+            if past is not None:
+                names.append(past.name)
+                gated += _judged(store, past, run, label, load, terms)
+    if not gated:
+        raise UsageError("the history has none of the run's engines at its loads", "add a run that has them")
+    return CompareResults(
+        a=f"history: {', '.join(dict.fromkeys(names))}",
+        b=str(run.path),
+        outcome=worst_outcome(gated, terms),
+        level=LEVEL,
+        comparisons=0,
+        obstacles=[],
+        differences=[],
+        gates=gated,
+    )
+
+
+def _baseline(
+    store: Store, known: Sequence[Past], label: str, load: Load, by: GateTerm | None
+) -> Past | None:
+    """The newest run that has the engine at that load, or the best by a term; None: none has it."""
+    found = [(past, store.estimates(past, label, load)) for past in known]
+    there = [(past, of_past) for past, of_past in found if of_past]
+    if by is None or by.metric == ERROR_RATE:
+        return there[-1][0] if there else None
+    values = [
+        (of_past[by.metric, by.statistic].value, past)
+        for past, of_past in there
+        if (by.metric, by.statistic) in of_past
+    ]
+    pick = min if METRICS[by.metric].lower_is_better else max
+    return pick(values, key=lambda pair: pair[0])[1] if values else None
+
+
+def _judged(
+    store: Store, past: Past, run: StoredRun, label: str, load: Load, terms: Sequence[GateTerm]
+) -> list[Gated]:
+    repeats, keys = run.cells[label][load], [(term.metric, term.statistic) for term in terms]
+    new = estimates(repeats, run.settings.slo)
+    found = {
+        (contrasted.metric, contrasted.statistic): contrasted
+        for contrasted in contrast(load, new, store.estimates(past, label, load), keys)
+    }
+    return [
+        judge_errors(term, (label, label), load, repeats)
+        if term.metric == ERROR_RATE
+        else judge(term, (label, label), load, found.get((term.metric, term.statistic)))
+        for term in terms
+    ]

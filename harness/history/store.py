@@ -1,0 +1,180 @@
+"""The store: an SQLite file with the estimates of each run, from which intervals can be made again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from platformdirs import user_data_path
+
+from harness.compare.comparable import ALIKE, hardware
+from harness.compare.stored_run import StoredRun
+from harness.errors import UsageError
+from harness.files import now
+from harness.metrics.estimates import Estimates, estimates
+from harness.metrics.intervals import Estimate
+from harness.schema.load import Load, load_text, parse_load
+
+VERSION = 1
+DEFAULT = user_data_path("rosebench") / "history.sqlite"
+
+_TABLES = """
+CREATE TABLE run (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL, created TEXT NOT NULL, added TEXT NOT NULL,
+    folder TEXT NOT NULL, revision TEXT, version TEXT NOT NULL, machine TEXT NOT NULL,
+    settings TEXT NOT NULL, alike TEXT NOT NULL, UNIQUE (name, created));
+CREATE TABLE result (
+    run INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE, engine TEXT NOT NULL, variant TEXT,
+    label TEXT NOT NULL, load TEXT NOT NULL, metric TEXT NOT NULL, statistic TEXT NOT NULL,
+    value REAL NOT NULL, each TEXT NOT NULL, low REAL, high REAL, missing INTEGER NOT NULL,
+    dependent INTEGER NOT NULL, PRIMARY KEY (run, label, load, metric, statistic)) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True)
+class Past:
+    """A run in the store. `alike` is the same of runs that measured the same on the same hardware."""
+
+    id: int
+    name: str
+    created: str
+    revision: str | None
+    version: str
+    machine: str
+    alike: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One statistic of one engine at one load in a run."""
+
+    past: Past
+    label: str
+    load: Load
+    estimate: Estimate
+
+
+class Store:
+    """An open store. Changes are whole or not there."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path, *, create: bool = False) -> Iterator[Self]:
+        """The store in a file.
+
+        Raises:
+            UsageError: There is none and none is to be made, it cannot be used, or a newer version wrote it.
+        """
+        if not create and not path.is_file():
+            raise UsageError(f"there is no history in {path}", "add a run: bench history add RUN")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(path)
+        except (OSError, sqlite3.Error) as error:
+            raise UsageError(f"{path} cannot be opened: {error}", "name another file with --store") from None
+        try:
+            connection.execute("PRAGMA foreign_keys = ON")
+            [(version,)] = connection.execute("PRAGMA user_version")
+            if version > VERSION:
+                raise UsageError(f"{path} is of a newer version of bench", "use that, or another --store")
+            if version == 0:
+                connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+            yield cls(connection)
+        except sqlite3.Error as error:
+            raise UsageError(f"{path} cannot be used: {error}", "name another file with --store") from None
+        finally:
+            connection.close()
+
+    def add(self, run: StoredRun) -> dict[str, str]:
+        """Keep a run; one that is there already is replaced. Returns the engines that are left out because
+        cells of theirs are invalid, with a reason.
+        """
+        left_out = {label: reasons[0] for label in run.cells if (reasons := run.invalid(label))}
+        info = run.info
+        row = {
+            "name": run.path.resolve().name, "created": info.created, "added": now(),
+            "folder": str(run.path.resolve()), "revision": info.versions.git_rev,
+            "version": info.versions.rosebench, "machine": _machine(run),
+            "settings": run.settings.model_dump_json(), "alike": alike(run),
+        }  # fmt: skip
+        with self._db:
+            self._db.execute("DELETE FROM run WHERE name = :name AND created = :created", row)
+            found = self._db.execute(
+                f"INSERT INTO run ({', '.join(row)}) VALUES ({', '.join(f':{name}' for name in row)})", row
+            )
+            for label, loads in run.cells.items():
+                for load, repeats in loads.items() if label not in left_out else ():
+                    group = repeats[0]
+                    identity = (found.lastrowid, group.engine, group.variant, label, load_text(load))
+                    self._db.executemany(
+                        f"INSERT INTO result VALUES ({', '.join('?' * 13)})",
+                        [
+                            (*identity, *key, *_columns(estimate))
+                            for key, estimate in estimates(repeats, run.settings.slo).items()
+                        ],
+                    )
+        return left_out
+
+    def runs(self) -> list[Past]:
+        """From the oldest to the newest."""
+        rows = self._db.execute(
+            "SELECT id, name, created, revision, version, machine, alike FROM run ORDER BY created, id"
+        )
+        return [Past(*row) for row in rows]
+
+    def entries(self, metric: str, statistic: str) -> list[Entry]:
+        """Of every run, engine and load, runs from the oldest to the newest."""
+        past = {run.id: run for run in self.runs()}
+        rows = self._db.execute(
+            "SELECT run, label, load, value, each, low, high, missing, dependent FROM result "
+            "WHERE metric = ? AND statistic = ?",
+            (metric, statistic),
+        ).fetchall()
+        order = {id: place for place, id in enumerate(past)}
+        return [
+            Entry(past[run], label, parse_load(load), _estimate(*columns))
+            for run, label, load, *columns in sorted(rows, key=lambda row: (row[1], row[2], order[row[0]]))
+        ]
+
+    def estimates(self, past: Past, label: str, load: Load) -> Estimates:
+        """Everything that is known of one engine at one load in a run."""
+        rows = self._db.execute(
+            "SELECT metric, statistic, value, each, low, high, missing, dependent FROM result "
+            "WHERE run = ? AND label = ? AND load = ?",
+            (past.id, label, load_text(load)),
+        )
+        return {(metric, statistic): _estimate(*columns) for metric, statistic, *columns in rows}
+
+
+def alike(run: StoredRun) -> str:
+    """The same for runs that can be compared: what `bench compare` wants alike."""
+    values = {name: value(run) for name, value in ALIKE.items()}
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _machine(run: StoredRun) -> str:
+    environment: Mapping[str, object] = run.info.environment
+    return ", ".join(str(part) for part in hardware(run.settings.device, environment) if part is not None)
+
+
+def _columns(estimate: Estimate) -> tuple[object, ...]:
+    low, high = estimate.within or (None, None)
+    each = json.dumps([float(value) for value in estimate.each])
+    return estimate.value, each, low, high, estimate.missing, int(estimate.dependent)
+
+
+def _estimate(
+    value: float, each: str, low: float | None, high: float | None, missing: int, dependent: int
+) -> Estimate:
+    within = None if low is None or high is None else (low, high)
+    return Estimate(value, np.array(json.loads(each)), within, missing, bool(dependent))

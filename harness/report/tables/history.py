@@ -1,0 +1,59 @@
+"""The trend of one statistic, one row a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from harness.history.store import Entry
+from harness.history.trend import steps
+from harness.metrics.intervals import own
+from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.load_words import head_of, load_number
+from harness.report.text.numbers import DASH, decimals, number
+from harness.schema.metrics import METRICS
+
+_NOTES = (
+    "Runs with the same settings on the same hardware, from the oldest to the newest. Change: by how much "
+    "the level of the runs from here on differs from that of those before (PELT, penalty 2 σ log n).",
+)
+
+
+def history_table(entries: Sequence[Entry], metric: str, statistic: str) -> Table:
+    """Every series of runs: an engine at a load, with settings and hardware alike."""
+    named = METRICS[metric].label + ("" if statistic == metric else f" {statistic}")
+    columns = [
+        Column("engine", numeric=False),
+        Column(head_of(entry.load for entry in entries)),
+        Column("measured", numeric=False),
+        Column("revision", numeric=False),
+        Column("run", numeric=False),
+        Column(f"{named}, {METRICS[metric].unit}"),
+        Column("change"),
+    ]
+
+    def series(entry: Entry) -> tuple[str, str, str]:
+        return entry.label, str(entry.load), entry.past.alike
+
+    rows = []
+    ordered = sorted(entries, key=lambda entry: (entry.label, entry.load.weight, entry.past.alike))
+    for _, group in groupby(ordered, key=series):
+        members = list(group)
+        changed = steps([entry.estimate.value for entry in members])
+        places = decimals([entry.estimate.value for entry in members])
+        rows += [_row(entry, places, changed.get(place)) for place, entry in enumerate(members)]
+    return Table("history", f"{named} over time", columns, rows, _NOTES)
+
+
+def _row(entry: Entry, places: int, change: float | None) -> list[Cell]:
+    ends = own(entry.estimate)
+    interval = "" if ends is None else f"{number(ends[0], places)}–{number(ends[1], places)}"
+    return [
+        Cell(entry.label),
+        Cell(load_number(entry.load), entry.load.value),
+        Cell(entry.past.created[:16].replace("T", " ")),
+        Cell((entry.past.revision or DASH)[:10]),
+        Cell(entry.past.name),
+        Cell(number(entry.estimate.value, places), entry.estimate.value, interval, ends=ends),
+        Cell("" if change is None else f"{100 * (change - 1):+.1f} %", change),
+    ]

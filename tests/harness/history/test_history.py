@@ -1,0 +1,138 @@
+"""Runs that are kept, shown and judged by."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from harness.cli.history import app
+from harness.compare.stored_run import StoredRun
+from harness.errors import UsageError
+from harness.history.gate import gate
+from harness.history.store import Store
+from harness.metrics.estimates import estimates
+from harness.schema.gate_terms import parse_gate
+from tests.harness.report.conftest import ENGINES, make_online
+
+Made = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("history") / "online_1"
+    return make_online(place, engines=ENGINES[::2], closed=(4,), repeats=3, n=60, faults=False)
+
+
+@pytest.fixture
+def again(first: Path, tmp_path: Path) -> Made:
+    """The same run on another day, each request so many times as slow."""
+
+    def make(day: int, slower: float = 1.0, revision: str = "abc", **settings: object) -> Path:
+        folder = tmp_path / f"online_day{day}"
+        shutil.copytree(first, folder)
+        for name in ("run.json", "online_results.json"):
+            content = json.loads((folder / name).read_text())
+            meta = content.get("meta", content)
+            meta["created"] = f"2026-03-{day:02d}T12:00:00Z"
+            meta["versions"]["git_rev"] = revision
+            meta["settings"] |= settings
+            (folder / name).write_text(json.dumps(content))
+        requests = pq.read_table(folder / "requests.parquet").to_pandas()
+        for name in ("t_first", "t_last", "t_end"):
+            requests[name] = requests["t_sent"] + slower * (requests[name] - requests["t_sent"])
+        schema = pq.read_schema(folder / "requests.parquet")
+        table = pa.Table.from_pandas(requests, schema, preserve_index=False)
+        pq.write_table(table, folder / "requests.parquet")
+        return folder
+
+    return make
+
+
+def test_what_comes_back_is_what_was_estimated(first: Path, tmp_path: Path) -> None:
+    run = StoredRun.read(first)
+    with Store.open(tmp_path / "h.sqlite", create=True) as store:
+        assert store.add(run) == {} and store.add(run) == {}
+        [past] = store.runs()
+        assert past.name == "online_1" and "Xeon" in past.machine
+        for label, loads in run.cells.items():
+            for load, repeats in loads.items():
+                made, kept = estimates(repeats, run.settings.slo), store.estimates(past, label, load)
+                assert made.keys() == kept.keys()
+                for key, estimate in made.items():
+                    assert kept[key].each.tolist() == estimate.each.tolist()
+                    assert (kept[key].value, kept[key].within) == (estimate.value, estimate.within)
+                    assert (kept[key].missing, kept[key].dependent) == (estimate.missing, estimate.dependent)
+
+
+def test_a_gate_against_the_last_the_best_and_a_revision(again: Made, tmp_path: Path) -> None:
+    runs = [again(1, 1.0, "aaa1"), again(2, 0.5, "bbb2"), again(3, 2.0, "ccc3")]
+    now, terms = StoredRun.read(again(4, 2.02)), parse_gate("ttft_p50<=+10%")
+    with Store.open(tmp_path / "h.sqlite", create=True) as store:
+        for run in runs:
+            store.add(StoredRun.read(run))
+        outcomes = {against: gate(store, now, against, terms) for against in ("last", "best", "aaa", "bbb2")}
+        with pytest.raises(UsageError, match="no such run of revision 'zzz'"):
+            gate(store, now, "zzz", terms)
+    assert {against: found.outcome for against, found in outcomes.items()} == {
+        "last": "pass",
+        "best": "regression",
+        "aaa": "regression",
+        "bbb2": "regression",
+    }
+    assert outcomes["last"].a == "history: online_day3" and outcomes["best"].a == "history: online_day2"
+    assert outcomes["best"].gates[0].value == pytest.approx(4.04, rel=0.05)
+
+
+def test_other_settings_are_no_baseline(again: Made, tmp_path: Path) -> None:
+    now = StoredRun.read(again(2))
+    with Store.open(tmp_path / "h.sqlite", create=True) as store:
+        store.add(StoredRun.read(again(1, dtype="fp32")))
+        store.add(now)
+        with pytest.raises(UsageError, match="no other run with the settings"):
+            gate(store, now, "last", parse_gate("ttft_p50<=+10%"))
+
+
+def test_the_commands(again: Made, tmp_path: Path) -> None:
+    store = ["--store", str(tmp_path / "new" / "h.sqlite")]
+    runs = [str(again(day, slower)) for day, slower in enumerate((1, 1.001, 0.999, 1.5, 1.501, 1.499), 1)]
+    run = CliRunner()
+    done = run.invoke(app, ["add", *runs, *store], catch_exceptions=False)
+    assert done.exit_code == 0 and done.output.count("added online_day") == 6
+    shown = run.invoke(app, ["show", "--metric", "ttft_p50", "--engine", "vLLM", "--csv", *store])
+    lines = shown.output.splitlines()
+    assert len(lines) == 1 + 6 and "roseinfer" not in shown.output
+    assert [line.rsplit(",", 1)[1] for line in lines[1:7]] == ["", "", "", "+50.0 %", "", ""]
+    done = run.invoke(app, ["gate", runs[-1], "--gate", "ttft_p50<=+10%", *store])
+    assert done.exit_code == 0 and "verdict: pass" in done.output
+    done = run.invoke(app, ["gate", runs[-1], "--gate", "ttft_p50<=+10%", "--against", "best", *store])
+    assert done.exit_code == 1 and "verdict: regression" in done.output
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "there is no history"), (b"no database, but of some length" * 99, "cannot be used")],
+)
+def test_what_is_no_history(tmp_path: Path, content: bytes | None, said: str) -> None:
+    file = tmp_path / "h.sqlite"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UsageError, match=said) as raised, Store.open(file) as store:
+        store.runs()
+    assert raised.value.hint
+
+
+def test_a_newer_history_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "h.sqlite"
+    with sqlite3.connect(file) as other:
+        other.execute("PRAGMA user_version = 99")
+    other.close()
+    with pytest.raises(UsageError, match="newer version"), Store.open(file, create=True):
+        pass
