@@ -33,6 +33,7 @@ are listed below.
 | `online_results.json`, `offline_results.json` | statistics, comparisons, what is missing |
 | `journal.jsonl` | a line for each finished cell |
 | `requests.parquet`, `chunks.parquet` | [raw times](#raw-times) |
+| `server.parquet` | what servers say of themselves: [columns](#raw-times) |
 | `results.csv` | every number in one tidy table |
 | `summary.md`, `report.html`, `figures/` | for reading |
 
