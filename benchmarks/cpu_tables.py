@@ -2,7 +2,7 @@
 
     python -m benchmarks.cpu_tables ablations --estimate      # what it would measure, and how long
     python -m benchmarks.cpu_tables ablations > ablations.md  # about 15 minutes
-    python -m benchmarks.cpu_tables peers > peers.md          # about two hours
+    python -m benchmarks.cpu_tables peers > peers.md          # two and a half hours
     python -m benchmarks.cpu_tables peers --only 124M --engines roseinfer,vllm --repeats 2
 
 Every load is one `bench online`, in which its engines are measured in turn; the others are held against the
@@ -24,10 +24,10 @@ from harness.report.text.numbers import DASH, decimals, number, plural
 from harness.schema.results import Comparison, Distribution, OnlineResults, OnlineSummary, Verdict
 
 PEERS = ("roseinfer", "vllm", "sglang", "transformers", "llamacpp")
-#: Both conventions: a core left to HTTP and the client, and a compute thread on every core.
-BOTH = (*PEERS, *(f"{name}@all-cores" for name in PEERS))
-#: A cell of fewer seconds says little about the next one.
-LONG = ("--min-duration", "10")
+#: The other convention: a compute thread on every core, none left to HTTP and the client.
+ALL_CORES = tuple(f"{name}@all-cores" for name in PEERS)
+#: Results that are published have cells of 30 s or more.
+LONG = ("--min-duration", "30")
 #: Seconds until a server is ready and warm, on two cores.
 START_S = {"roseinfer": 6, "vllm": 40, "sglang": 20, "transformers": 10, "llamacpp": 6}
 COLUMNS = {
@@ -108,11 +108,13 @@ def peers(out: Path) -> list[Load]:
     eight, and a busy hour of conversations."""
     small, large = ("--model", "random:gpt2-tiny"), ("--model", "random:gpt2")
     trained = ("--model", "smollm2-135m", "--max-model-len", "1024")
-    loop, azure = (*closed("1,8", 20), *LONG), "azure-2023-conv-busy"
+    loop, azure = (*closed("1,8", 12), *LONG), "azure-2023-conv-busy"
     return [
-        Load("16.3M, 128 in, 64 out", (*small, *loop), BOTH, 25, 35),
-        Load("124M, 128 in, 64 out", (*large, *loop), BOTH, 30, 45),
-        Load("SmolLM2-135M, 128 in, 64 out", (*trained, *loop), PEERS, 60, 90),
+        Load("SmolLM2-135M, 128 in, 64 out", (*trained, *loop), PEERS, 80, 120),
+        Load("16.3M, 128 in, 64 out", (*small, *loop), PEERS, 70, 75),
+        Load("124M, 128 in, 64 out", (*large, *loop), PEERS, 80, 100),
+        Load("SmolLM2-135M, a thread on every core", (*trained, *loop), ALL_CORES, 80, 120),
+        Load("16.3M, a thread on every core", (*small, *loop), ALL_CORES, 70, 75),
         Load("16.3M, Azure conversations", (*small, *replay(azure, "1,2", 100)), PEERS, 38, 40),
         Load("124M, Azure conversations", (*large, *replay(azure, "8,16", 10)), PEERS, 30, 35),
     ]
