@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
@@ -21,16 +22,20 @@ BOUND = 128 + CONNECTIONS * 200 / 1024
 ALONE = 64
 
 
-def start_reader(server: Any) -> None:
-    """The process that reads large bodies is started by the first of them."""
+def serve_all(server: Any) -> None:
+    """Have taken what serving takes by itself: the first large body starts the process that reads them, the
+    engine's tensors grow with the sequences of a step."""
     assert server.complete([1], max_tokens=1, user="a" * MIB).status == 200
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(server.complete, [1], n=128, max_tokens=12, ignore_eos=True) for _ in range(2)]
+    assert all(reply.result().status == 200 for reply in asked)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_many(serve: Any, tried: Callable[[int], None], way: str) -> None:
     """1,000 connections at once that send and do not read: memory has a bound, others are answered."""
     server = serve("--frontend-processes", "1", "--max-buffered-mib", "128", "--kv-tokens", "4096")
-    start_reader(server)
+    serve_all(server)
     seconds = max(3.0, float(os.environ[SECONDS]) / 5)
     seen = flood(server.port, psutil.Process(server.process.pid), WAYS[way], CONNECTIONS, seconds)
     tried(CONNECTIONS)
@@ -44,7 +49,7 @@ def test_alone(serve: Any, tried: Callable[[int], None]) -> None:
     """One connection that sends and does not read: no process takes over 64 MiB."""
     server = serve("--frontend-processes", "1", "--kv-tokens", "4096")
     parent = psutil.Process(server.process.pid)
-    start_reader(server)
+    serve_all(server)
     peaks = {}
     for name, way in WAYS.items():
         peaks[name] = max(flood(server.port, parent, way, 1, 2.0).peak)
