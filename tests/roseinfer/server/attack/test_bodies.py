@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -100,8 +101,11 @@ def test_mutations(single: Any, fuzz: Fuzz, path: str, body: dict[str, Any]) -> 
         reply = single.request(path, change(draw, body))
         assert reply.status in (200, 400, 403, 404)
         if reply.status != 200:
-            assert reply.json["error"]["message"] and reply.json["error"]["code"] == reply.status
-            assert "\n" not in reply.json["error"]["message"]
+            error = reply.json["error"]
+            assert set(error) == {"message", "type", "param", "code"}
+            assert error["type"] in ("invalid_request_error", "not_found_error")
+            assert error["code"] is None or re.fullmatch("[a-z_]+", error["code"])
+            assert error["message"] and "\n" not in error["message"]
 
     fuzz(check)
     assert single.becomes_idle()
