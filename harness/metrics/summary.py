@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 import numpy as np
 import pandas as pd
@@ -34,62 +34,52 @@ from harness.schema.speculation import Speculation
 Seen = TypeVar("Seen", PrefixHits, Speculation)
 
 
+class Known(TypedDict, total=False):
+    """What is known of a run's cells beside the tables."""
+
+    #: The service level that a request of the goodput meets; without it goodput is None.
+    slo: Slo | None
+    #: What one client process sustains; None: not known, and not judged by.
+    ceiling: ClientCeiling | None
+    #: What the engines' histograms say of each cell.
+    reported: Reported | None
+    #: Engines whose answers are wrong, by label, and why: their cells are invalid.
+    wrong: Mapping[str, str] | None
+    #: What else the machine did during each cell.
+    machines: Machines | None
+    #: What a prefix cache had of each cell's prompts.
+    prefixes: Sequence[PrefixHits]
+    #: Seconds that a cell was to be measured.
+    wanted_s: float
+    #: What the engines score in the accuracy task.
+    scores: TaskScores | None
+    #: What the engines report of speculative decoding in each cell.
+    drafted: Sequence[Speculation]
+
+
 def summarize(
-    requests: pd.DataFrame,
-    chunks: pd.DataFrame,
-    slo: Slo | None = None,
-    cut: Cut | None = None,
-    ceiling: ClientCeiling | None = None,
-    reported: Reported | None = None,
-    wrong: Mapping[str, str] | None = None,
-    machines: Machines | None = None,
-    prefixes: Sequence[PrefixHits] = (),
-    wanted_s: float = 0.0,
-    scores: TaskScores | None = None,
-    drafted: Sequence[Speculation] = (),
+    requests: pd.DataFrame, chunks: pd.DataFrame, *, cut: Cut | None = None, **known: Unpack[Known]
 ) -> list[OnlineSummary]:
     """Summarize the two tables of records/columns.py.
 
     Args:
         requests: One row a request, of any number of cells.
         chunks: One row a token-carrying chunk of those requests.
-        slo: The service level that a request of the goodput meets; without it goodput is None.
         cut: The part of each cell that is measured; None: all.
-        ceiling: What one client process sustains; None: not known, and not judged by.
-        reported: What the engines' histograms say of each cell.
-        wrong: Engines whose answers are wrong, by label, and why: their cells are invalid.
-        machines: What else the machine did during each cell.
-        prefixes: What a prefix cache had of each cell's prompts.
-        wanted_s: Seconds that a cell was to be measured.
-        scores: What the engines score in the accuracy task.
-        drafted: What the engines report of speculative decoding in each cell.
 
     Returns:
         For each engine as it first appears and each load ascending: its repeats, then all of them pooled
         (`repeat` None).
     """
-    points = [measure(repeats, slo) for repeats in by_load(split(requests, chunks, cut))]
-    return summarize_points(
-        points, slo, ceiling, reported, wrong, machines, prefixes, wanted_s, scores, drafted
-    )
+    points = [measure(repeats, known.get("slo")) for repeats in by_load(split(requests, chunks, cut))]
+    return summarize_points(points, **known)
 
 
-def summarize_points(
-    points: Sequence[Point],
-    slo: Slo | None = None,
-    ceiling: ClientCeiling | None = None,
-    reported: Reported | None = None,
-    wrong: Mapping[str, str] | None = None,
-    machines: Machines | None = None,
-    prefixes: Sequence[PrefixHits] = (),
-    wanted_s: float = 0.0,
-    scores: TaskScores | None = None,
-    drafted: Sequence[Speculation] = (),
-) -> list[OnlineSummary]:
+def summarize_points(points: Sequence[Point], **known: Unpack[Known]) -> list[OnlineSummary]:
     """`summarize` of what is estimated already."""
     summaries = []
-    reported, machines = reported or {}, machines or {}
-    hits, counts = _by_cell(prefixes), _by_cell(drafted)
+    slo, reported, machines = known.get("slo"), known.get("reported") or {}, known.get("machines") or {}
+    hits, counts = _by_cell(known.get("prefixes", ())), _by_cell(known.get("drafted", ()))
     for point in points:
         cells = zip(point.repeats, point.each, strict=True)
         each = []
@@ -97,7 +87,7 @@ def summarize_points(
             place = (group.label, group.load, group.repeat)
             count = None if (spoken := counts.get(place)) is None else spoken.count
             noticed = {"notices": cell_notices(group, machines, hits.get(place), count)}
-            summary = _summary(group, [group], found, slo, ceiling, reported)
+            summary = _summary(group, [group], found, slo, known.get("ceiling"), reported)
             each.append(summary.model_copy(update=costs([group], machines) | noticed))
         notices = pooled_notices(point.repeats, each)
         if len(each) == 1:
@@ -110,8 +100,9 @@ def summarize_points(
             judgement = {"valid": not reasons, "invalid_reasons": reasons, "notices": notices}
             pooled = pooled.model_copy(update=costs(point.repeats, machines) | judgement)
         summaries += [*each, pooled]
-    judged = [scored(discredit(summary, (wrong or {}).get(summary.label)), scores) for summary in summaries]
-    return list(with_brief(with_order(judged), wanted_s))
+    wrong, scores = known.get("wrong") or {}, known.get("scores")
+    judged = [scored(discredit(summary, wrong.get(summary.label)), scores) for summary in summaries]
+    return list(with_brief(with_order(judged), known.get("wanted_s", 0.0)))
 
 
 def _by_cell(seen: Sequence[Seen]) -> dict[tuple[str, Load, int | None], Seen]:

@@ -230,7 +230,7 @@ class _Measuring:
         )  # fmt: skip
         self.run.finish(entry)
         [summary, *_] = summarize(
-            records.requests, records.chunks, settings.slo, cut=settings.cut, ceiling=self.run.ceiling,
+            records.requests, records.chunks, slo=settings.slo, cut=settings.cut, ceiling=self.run.ceiling,
             machines={cell.index: machine},
             wanted_s=settings.measured_s,
             prefixes=prefix_hits(records.requests, {cell.index: prefix_cache} if prefix_cache else {}),

@@ -35,15 +35,15 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
         points = list(threads.map(partial(measure, slo=settings.slo), by_load(groups)))
     summaries = summarize_points(
         points,
-        settings.slo,
-        ceiling,
-        results.reported,
-        wrong,
-        results.machines,
-        results.prefixes,
-        settings.measured_s,
-        results.accuracy,
-        results.speculation,
+        slo=settings.slo,
+        ceiling=ceiling,
+        reported=results.reported,
+        wrong=wrong,
+        machines=results.machines,
+        prefixes=results.prefixes,
+        wanted_s=settings.measured_s,
+        scores=results.accuracy,
+        drafted=results.speculation,
     )
     return results.model_copy(update={"summaries": summaries, "comparisons": compare_points(points)})
 
