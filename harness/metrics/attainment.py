@@ -70,7 +70,8 @@ def goodput(repeats: Sequence[Group], slo: Slo) -> Known:
     flows = [flow(group, slo) for group in repeats]
     together, each = total(flows), np.array([passed.per_s(passed.good or 0) for passed in flows])
     found = Estimate(together.per_s(together.good or 0), each)
-    return Known(found.value, level(found) if len(each) > 1 else None)
+    ends = level(found) if len(each) > 1 else None
+    return Known(found.value, ends and (max(0.0, ends[0]), ends[1]))
 
 
 def reached(repeats: Sequence[Group], term: GateTerm) -> Known | None:

@@ -48,8 +48,10 @@ def read_prices(path: Path) -> Prices:
     """
     try:
         content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", HINT) from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", HINT) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not text", HINT) from None
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", HINT) from None
     try:

@@ -94,6 +94,11 @@ def test_the_share_within_limits_counts_failures() -> None:
     assert goodput(repeats, Slo(ttft_ms=100)).value == 2.0  # in the second after which one failed
 
 
+def test_a_goodput_that_some_repeats_lack_is_not_negative() -> None:
+    found = goodput(group([[answer(50)], [answer(150)], [answer(150)]]), Slo(ttft_ms=100))
+    assert found.ci is not None and found.ci[0] == 0 < found.value < found.ci[1]
+
+
 def test_repeats_give_the_interval_of_a_share() -> None:
     cells = [[answer(50)] * good + [answer(150)] * (10 - good) for good in (6, 7, 8)]
     found = attained(group(cells), Slo(ttft_ms=100))
