@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,8 @@ from scipy.special import stdtrit
 from harness.metrics.definitions import succeeded
 from harness.metrics.estimates import estimates_of
 from harness.metrics.independence import Dependence
-from harness.metrics.intervals import LEVEL, Ends, Estimate, level
+from harness.metrics.intervals import LEVEL, Estimate, level
+from harness.metrics.known import Known
 from harness.metrics.rates import NO_TIME_S, flow, meets, total
 from harness.metrics.samples import Group, Sample, pool
 from harness.metrics.wilson import wilson
@@ -20,23 +20,6 @@ from harness.schema.gate_terms import ERROR_RATE, GateTerm
 from harness.schema.metric import Counts
 from harness.schema.metrics import METRICS, latencies
 from harness.schema.slo import Slo
-
-
-@dataclass(frozen=True)
-class Known:
-    """A value with its 95 % interval; None: what was measured gives none."""
-
-    value: float
-    ci: Ends | None = None
-
-    def times(self, factor: float) -> Known:
-        """As many times as much."""
-        return Known(self.value * factor, self.ci and (self.ci[0] * factor, self.ci[1] * factor))
-
-    def under(self, numerator: float) -> Known:
-        """`numerator` divided by it, which is not 0."""
-        ends = (numerator / self.ci[1], numerator / self.ci[0]) if self.ci and self.ci[0] > 0 else None
-        return Known(numerator / self.value, ends)
 
 
 def each_request(terms: Sequence[GateTerm]) -> Slo | None:

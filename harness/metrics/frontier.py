@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.metrics.attainment import Known, rate
+from harness.metrics.attainment import rate
 from harness.metrics.estimates import estimates_of
 from harness.metrics.intervals import level
+from harness.metrics.known import Known
 from harness.metrics.samples import Group, pool
 from harness.schema.load import Load
 from harness.schema.metric import MS

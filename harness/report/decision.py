@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.compare.gates import outcome
-from harness.metrics.attainment import Known, attained, each_request, goodput, reached
+from harness.metrics.attainment import attained, each_request, goodput, reached
 from harness.metrics.frontier import Served, served
+from harness.metrics.known import Known
 from harness.metrics.samples import Group, by_load
 from harness.runs.reader import OnlineRun
 from harness.runs.search_state import parse_limits

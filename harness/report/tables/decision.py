@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.metrics.attainment import Known
 from harness.metrics.frontier import Served
+from harness.metrics.known import Known
 from harness.report.decision import Box, Decision
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.metrics.attainment import Known, attained, each_request, goodput, reached
+from harness.metrics.attainment import attained, each_request, goodput, reached
 from harness.metrics.frontier import Served, served, with_dominated
+from harness.metrics.known import Known
 from harness.metrics.samples import Group, by_load, split
 from harness.schema.gate_terms import parse_gate
 from harness.schema.load import ClosedLoop, load_text

@@ -15,7 +15,7 @@ from .conftest import Make, Watcher
 
 pytestmark = pytest.mark.integration
 
-LOAD = {"concurrency": [6], "n": 30, "input_len": 4, "output_len": 20}
+LOAD = {"concurrency": [6], "n": 24, "input_len": 4, "output_len": 20}
 
 
 def test_readings_are_on_the_clock_of_the_chunks(start_mock: Any, settings_for: Make) -> None:
@@ -24,7 +24,7 @@ def test_readings_are_on_the_clock_of_the_chunks(start_mock: Any, settings_for: 
     folder, _ = run_online(settings_for(server.url, metrics_interval=0.05, **LOAD), ["bench"], Watcher())
     run = load_run(folder)
     assert isinstance(run, OnlineRun) and not (folder / "raw").exists()
-    served, requests = server.served_requests[-30:], run.requests.sort_values("t_sent")
+    served, requests = server.served_requests[-24:], run.requests.sort_values("t_sent")
     t0 = np.median([answer.t_received for answer in served] - requests["t_sent"].to_numpy())
     starts = np.array([answer.t_started for answer in served]) - t0
     ends = np.array([answer.t_end for answer in served]) - t0
@@ -42,6 +42,8 @@ def test_readings_are_on_the_clock_of_the_chunks(start_mock: Any, settings_for: 
 
 def test_a_server_is_not_asked_where_that_is_off(start_mock: Any, settings_for: Make) -> None:
     server = start_mock("--metrics")
-    folder, _ = run_online(settings_for(server.url, server_metrics=False, **LOAD), ["bench"], Watcher())
+    folder, _ = run_online(
+        settings_for(server.url, server_metrics=False, **LOAD | {"n": 2}), ["bench"], Watcher()
+    )
     assert not (folder / "server.parquet").exists()
     assert "say of themselves" not in write_run_outputs(folder).read_text()
