@@ -22,7 +22,7 @@ COMMANDS = {
     "calibrate": "Measure the client against a server of known latency.",
     "report": "Render one or several runs into one self-contained HTML file, and the index of all reports.",
     "config": "Write a settings file for `--config`.",
-    "schema": "Print the JSON Schema of a settings or results file.",
+    "schema": "Print the JSON Schema of a settings or results file, or of a row of a table.",
     "engines": "List, check, show and install engines.",
     "profile": "Profile the engines of a run (`bench profile RUN`), or compare two profiles (`… diff A B`).",
     "convert-run": "Convert runs of version 0.1 to this version's schema; the originals are kept.",
