@@ -73,6 +73,7 @@ ONLINE = COMMON | {
     "mixture": ("clients", "clients"),
     "dataset": ("jsonl:x", "jsonl:x"),
     "turns": ("live", "live"),
+    "max_think_s": ("2.5", 2.5),
     "rounds": ("12", 12),
     "input_len": ("10", 10),
     "output_len": ("uniform:2:9", Uniform(least=2, most=9)),
@@ -115,6 +116,7 @@ BESIDE: dict[str, dict[str, str]] = {
     "mixture": {"request_rate": "2"},
     "dataset": {"concurrency": "2"},
     "turns": {"dataset": "builtin", "concurrency": "2"},
+    "max_think_s": {"dataset": "builtin", "turns": "recorded", "concurrency": "2"},
     "input_len": {"concurrency": "2"},
     "output_len": {"concurrency": "2"},
 }
