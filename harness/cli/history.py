@@ -14,7 +14,7 @@ from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.history.gate import gate as judge
 from harness.history.store import DEFAULT, Store
-from harness.report.figures.svg import Data
+from harness.report.results_csv import Data
 from harness.report.tables.history import history_table
 from harness.schema.gate_terms import ERROR_RATE, names_of, parse_gate
 

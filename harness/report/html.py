@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 
-from markupsafe import Markup
-
 from harness.report.best import BestLabels, best_labels
+from harness.report.charts.block import data_block
+from harness.report.charts.chart import View
+from harness.report.charts.marks import css_color
+from harness.report.charts.run_charts import Charts
+from harness.report.charts.static import drawing
 from harness.report.decision import NOTHING, Asked, decide
-from harness.report.figures.run_figures import Figures
-from harness.report.figures.sketch import series
 from harness.report.figures.style import Look, looks, on_dark
-from harness.report.figures.svg import Plot, css_color
-from harness.report.figures.waterfall import COLORS
 from harness.report.findings import FINDINGS, findings
-from harness.report.page import environment, text_of
+from harness.report.page import environment, library, script, text_of
 from harness.report.profile_section import ProfileSection, profile_section
 from harness.report.several import Change, overview
+from harness.report.several import together as together_of
 from harness.report.tables.accuracy import accuracy_table
 from harness.report.tables.answers import answers_table
 from harness.report.tables.capacity import capacity_tables
@@ -48,7 +45,6 @@ from harness.report.text.heading import facts, machine, title
 from harness.report.text.verdict import keeping_up, shown_load, verdict, why_none_is_best
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.fairness import Ledger
-from harness.schema.load import heaviest
 from harness.schema.metric import Metric
 from harness.schema.metrics import LATENCIES, METRICS, rates
 from harness.schema.results import RunInfo
@@ -59,7 +55,7 @@ class Chapter:
     """What the template shows of one run, in a page that lies in `folder`."""
 
     run: Run
-    figures: Figures
+    charts: Charts
     styles: dict[str, Look]
     folder: Path
     asked: Asked = NOTHING
@@ -168,15 +164,9 @@ class Chapter:
         return first_table(self.run.pooled, shown_load(self.run), self.best_labels)
 
     @property
-    def first_figures(self) -> list[Plot]:
-        """The chart and the distribution of TTFT on the first screen, or the cells of a search."""
-        if self.figures.capacity is not None:
-            return [self.figures.capacity]
-        if not isinstance(self.run, OnlineRun) or not self.figures.ecdfs.get("ttft_ms"):
-            return []
-        with_requests = [summary.load for summary in self.run.pooled if summary.num_success]
-        position = sorted(set(with_requests)).index(heaviest(with_requests))
-        return [self.figures.percentiles["ttft_ms", 99], self.figures.ecdfs["ttft_ms"][position]]
+    def views(self) -> Sequence[View]:
+        """What the charts by load can show."""
+        return max((chart.views for chart in self.charts.by_load.values()), key=len, default=())
 
     @property
     def headline(self) -> Table:
@@ -285,38 +275,44 @@ class Chapter:
 
 
 def render(
-    runs: Sequence[tuple[Run, Figures]],
+    runs: Sequence[tuple[Run, Charts]],
     folder: Path,
     changes: Sequence[Change] = (),
     asked: Asked = NOTHING,
 ) -> str:
     """The page, for a file in `folder`. The same runs give the same text."""
-    chapters = [Chapter(run, figures, _styles(run), folder, asked) for run, figures in runs]
-    script, unique = text_of("report.js"), count()
-    colors = {*COLORS.values(), *(look.color for chapter in chapters for look in chapter.styles.values())}
-
-    def inline(plot: Plot) -> Markup:
-        return plot.inline(f"f{next(unique)}")
-
+    chapters = [Chapter(run, charts, _styles(run), folder, asked) for run, charts in runs]
+    together = together_of([run for run, _ in runs])
+    named = {
+        f"run-{number}": (chapter.charts.every, chapter.styles) for number, chapter in enumerate(chapters, 1)
+    }
+    named["several"] = (together.charts.every, together.styles)
+    colors = {
+        *(look.color for _, styles in named.values() for look in styles.values()),
+        *(shade for charts, _ in named.values() for chart in charts.values() for shade in chart.key.values()),
+    }
+    dark = {color: on_dark(color) for color in sorted(colors)}
+    code, digest = script("charts.js", "report.js")
     return (
         environment()
         .get_template("report.html.j2")
         .render(
             title=_title(chapters),
             chapters=chapters,
-            widest=max(chapters, key=lambda chapter: len(chapter.styles)),
             findings=FINDINGS.dump_json([found for run, _ in runs for found in findings(run)]).decode(),
+            together=together,
             overview=overview([run for run, _ in runs]),
             changes=changes,
             metrics=METRICS,
             provenance=provenance,
-            inline=inline,
+            drawn=drawing,
             color=css_color,
-            series=series,
-            dark={color: on_dark(color) for color in sorted(colors)},
+            dark=dark,
+            data=data_block(named, dark),
             css=text_of("report.css"),
-            script=script,
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            library_css=library("uPlot.min.css"),
+            script=code,
+            script_hash=digest,
         )
     )
 

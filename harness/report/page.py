@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from harness.plain_text import visible
+from harness.plain_text import one_line, visible
 from harness.report.tables.table import Column
 
 _TEMPLATES = Path(__file__).parent / "templates"
+_LIBRARY = Path(__file__).parent / "vendor" / "uplot"
 
 
 @cache
@@ -28,6 +31,7 @@ def environment() -> Environment:
         finalize=_visible,
     )
     made.filters["runs"] = _runs
+    made.filters["one_line"] = partial(one_line, limit=200)  # as the data of charts has labels
     return made
 
 
@@ -38,6 +42,20 @@ def _visible(value: object) -> object:
 def text_of(name: str) -> Markup:
     """A file of the templates' folder as it is."""
     return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+def library(name: str) -> Markup:
+    """A file of uPlot, with its licence where it is code."""
+    text = (_LIBRARY / name).read_text(encoding="utf-8")
+    licence = (_LIBRARY / "LICENSE").read_text(encoding="utf-8").strip()
+    return Markup(f"/*\n{licence}\n*/\n{text}" if name.endswith(".js") else text)
+
+
+@cache
+def script(*names: str) -> tuple[Markup, str]:
+    """uPlot and the templates of those names as one script, and its SHA-256 in base64."""
+    code = Markup("\n").join([library("uPlot.iife.min.js"), *map(text_of, names)])
+    return code, base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
 
 
 def _runs(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.files import write_whole
+from harness.report.charts.run_charts import charts
 from harness.report.decision import NOTHING, Asked
 from harness.report.figures.run_figures import figures
 from harness.report.html import render
@@ -29,7 +30,7 @@ def write_report(runs: Sequence[Path], out: Path, asked: Asked = NOTHING) -> Pat
         UsageError: a run folder is missing, unfinished or broken, or a price is missing.
     """
     loaded = load_runs(runs)
-    page = render([(run, figures(run)) for run in loaded], out.parent, changes(loaded), asked)
+    page = render([(run, charts(run)) for run in loaded], out.parent, changes(loaded), asked)
     write_whole(out, page.encode())
     return out
 
@@ -48,12 +49,12 @@ def write_outputs(run: Run) -> Path:
 
     They are `summary.md`, `results.csv`, `report.html`, and each figure as SVG, PNG and CSV.
     """
-    folder, drawn = run.path, figures(run)
+    folder, found = run.path, charts(run)
     write_whole(folder / "summary.md", summary(run).encode())
     write_whole(folder / "results.csv", results_csv(run).encode())
-    for plot in drawn.every:
+    for plot in figures(run, found):
         write_whole(folder / "figures" / f"{plot.name}.svg", plot.svg.encode())
         write_whole(folder / "figures" / f"{plot.name}.png", plot.png())
-        write_whole(folder / "figures" / f"{plot.name}.csv", plot.data.csv().encode())
-    write_whole(folder / "report.html", render([(run, drawn)], folder).encode())
+        write_whole(folder / "figures" / f"{plot.name}.csv", plot.data.encode())
+    write_whole(folder / "report.html", render([(run, found)], folder).encode())
     return folder / "report.html"

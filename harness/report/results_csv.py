@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from harness.metrics.percentiles import missing
-from harness.report.figures.svg import Data
+from harness.plain_text import one_line
 from harness.runs.reader import OfflineRun, Run
 from harness.schema.metrics import METRICS, STATISTICS
 from harness.schema.results import OfflineResult, OnlineSummary
@@ -32,6 +35,22 @@ _Row = tuple[object, ...]
 
 #: Statistic, value, interval.
 _Number = tuple[str, float | None, tuple[float | None, float | None]]
+
+
+@dataclass(frozen=True)
+class Data:
+    """A table in long form."""
+
+    heads: Sequence[str]
+    rows: Sequence[tuple[object, ...]]
+
+    def csv(self) -> str:
+        """With seven significant digits; what is not known is empty."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.heads)
+        writer.writerows([_field(value) for value in row] for row in self.rows)
+        return text.getvalue()
 
 
 def results_csv(run: Run) -> str:
@@ -95,3 +114,9 @@ def _mark(result: OnlineSummary | OfflineResult, metric: str, statistic: str) ->
     if statistic in STATISTICS and statistic.startswith("p") and missing(float(statistic[1:]), found.n):
         return "withheld"
     return "inferred" if found.source == "inferred" and statistic != "n" else ""
+
+
+def _field(value: object) -> object:
+    if isinstance(value, str):
+        return one_line(value)
+    return f"{value:.7g}" if isinstance(value, float) else value

@@ -1,26 +1,92 @@
-"""Several runs in one report: all of them in a table, and what the later ones change against the first."""
+"""Several runs in one report: a verdict, all loads in one chart and table, and what later runs change."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.compare.compare_runs import compare_runs
-from harness.report.tables.differences import caveats, difference_tables
+from harness.report.charts.by_load import alone, by_load
+from harness.report.charts.run_charts import Charts
+from harness.report.figures.style import Look, looks
+from harness.report.tables.differences import caveats, difference_tables, statistic_name
 from harness.report.tables.repeats import all_runs_table
 from harness.report.tables.table import Table
+from harness.report.text.load_words import where
+from harness.report.text.numbers import plural, several
+from harness.report.text.verdict import verdict
 from harness.runs.reader import OnlineRun, Run
+from harness.schema.compare_results import CompareResults
+from harness.schema.metrics import latencies
+
+#: Statistics of a change that its sentence names, the first that differ.
+_NAMED = 3
 
 
 @dataclass(frozen=True)
 class Change:
-    """Run `b` against run `a`: names, tables of differences, how to read them, and what is not alike."""
+    """Run `b` against run `a`: names, a sentence, tables of differences, how to read them, and what is not
+    alike."""
 
     a: str
     b: str
+    verdict: str
     tables: Sequence[Table]
     caveats: Sequence[str]
     obstacles: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Together:
+    """What stands above several runs: a sentence on each, and the latencies of all by load."""
+
+    verdicts: Sequence[str]
+    charts: Charts
+    styles: dict[str, Look]
+
+
+def together(runs: Sequence[Run]) -> Together:
+    """The verdict of every run, and charts where the loads of the online runs belong on one axis.
+
+    They do where the runs replayed the same trace, or kept loads of the same other kind in flight. An engine
+    that two runs measured at one load is named with the number of its run.
+    """
+    numbered = list(enumerate(runs, 1))
+    verdicts = [f"Run {number}: {verdict(run)[0]}" for number, run in numbered]
+    online = [(number, run) for number, run in numbered if isinstance(run, OnlineRun)]
+    found = [(number, s) for number, run in online for s in run.pooled if s.num_success]
+    traces = {run.meta.trace.name for _, run in online if run.meta.trace is not None}
+    searched = any(run.results.search is not None for _, run in online)
+    if len(online) < 2 or len({s.load.kind for _, s in found}) != 1 or len(traces) > 1 or searched:
+        return Together(verdicts, Charts(), {})
+    counts = Counter((s.label, s.load) for _, s in found)
+    twice = {label for (label, _), count in counts.items() if count > 1}
+    pooled = [
+        s.model_copy(update={"label": f"{s.label}, run {number}"}) if s.label in twice else s
+        for number, s in found
+    ]
+    slo = online[0][1].meta.settings.slo
+    shown = {metric: by_load(pooled, metric, slo) for metric in latencies("headline")}
+    styles = looks((s.engine, s.label) for s in pooled)
+    return Together(verdicts, Charts(first=[alone(chart, 99) for chart in shown.values()]), styles)
+
+
+def _verdict(results: CompareResults) -> str:
+    """The differences that hold for all comparisons together, headline latencies first."""
+    real = [d for d in results.differences if d.verdict in ("better", "worse")]
+    if not real:
+        return f"no difference is shown in {plural(results.comparisons, 'comparison')}."
+    headline = latencies("headline")
+    real.sort(key=lambda d: (d.metric not in headline, d.statistic != "p99"))
+    named = [
+        f"{d.engine_b}'s {statistic_name(d.metric, d.statistic).split(',')[0]} {where(d.load)} is "
+        f"{100 * (d.ratio - 1):+.0f} % ({d.verdict})"
+        for d in real[:_NAMED]
+    ]
+    rest = len(real) - len(named)
+    more = [f"{plural(rest, 'other statistic')} differ{'s' * (rest == 1)}"] if rest else []
+    return f"{several([*named, *more])}; {plural(results.comparisons, 'comparison')} in all."
 
 
 def overview(runs: Sequence[Run]) -> Table | None:
@@ -45,6 +111,7 @@ def changes(runs: Sequence[Run]) -> list[Change]:
             Change(
                 online[0].path.name,
                 run.path.name,
+                _verdict(results),
                 difference_tables(results),
                 caveats(results) if results.differences else [],
                 [obstacle.reason for obstacle in results.obstacles],

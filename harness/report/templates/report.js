@@ -3,6 +3,8 @@
   const status = document.getElementById("status");
   const tip = document.getElementById("tip");
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const say = (text) => (status.textContent = text);
+  const charts = drawCharts({ all, say, tip });
 
   const sortBy = (table, column, head) => {
     const ascending = head.getAttribute("aria-sort") !== "ascending";
@@ -88,22 +90,49 @@
       area.remove();
     }
   };
+  /* What was found, for the notes of a release: verdict, table, and the chart as a file beside them. */
+  const notes = (figure) => {
+    const article = figure.closest("article");
+    const words = (element) => element.textContent.replace(/\s+/g, " ").trim();
+    const parts = [`### ${words(article.querySelector(".title"))}`, ...all("header.run > .eyebrow, .verdict p", article).map(words), markdown(figure)];
+    const card = article.querySelector(".first figure.card");
+    if (card) {
+      const { name } = card.querySelector("[data-save=png]").dataset;
+      saved.png(card, name);
+      parts.push(`![${words(card.querySelector("figcaption .name"))}](${name}.png)`);
+    }
+    return parts.join("\n\n");
+  };
   const copied = {
+    notes,
     markdown,
     csv,
-    data: (figure) => figure.querySelector(".data pre").textContent,
+    data: (figure) => charts.cards.get(figure.querySelector(".plot")).csv(),
     command: (box) => box.querySelector("pre").textContent,
   };
 
-  /* A figure as it stands alone: its own legend, and colours that need no page. */
-  const standalone = (svg) => {
-    const whole = svg.cloneNode(true);
-    const [, , width, height] = svg.dataset.whole.split(" ");
-    whole.setAttribute("viewBox", svg.dataset.whole);
-    whole.setAttribute("width", 2 * width);
-    whole.setAttribute("height", 2 * height);
+  /* A chart as it stands alone: its title, and colours that need no page. */
+  const standalone = (figure) => {
+    const whole = figure.querySelector("svg").cloneNode(true);
+    const [, , width, height] = whole.getAttribute("viewBox").split(" ").map(Number);
+    const title = document.createElementNS(whole.namespaceURI, "text");
+    title.textContent = figure.querySelector("figcaption .name").textContent;
+    for (const [name, value] of Object.entries({ x: 12, y: -14, "font-size": 14, "font-weight": 600, fill: "var(--ink, #1c2024)" })) title.setAttribute(name, value);
+    whole.append(title);
+    let x = 12;
+    for (const [label, look] of Object.entries(charts.cards.get(figure.querySelector(".plot")).looks)) {
+      if (!whole.querySelector(`[data-series="${CSS.escape(label)}"]`)) continue;
+      const name = document.createElementNS(whole.namespaceURI, "text");
+      name.textContent = `${look.glyph} ${label}`;
+      for (const [key, value] of Object.entries({ x, y: height + 14, fill: look.color })) name.setAttribute(key, value);
+      whole.append(name);
+      x += 24 + 6.5 * label.length;
+    }
+    const box = [0, -34, Math.max(width, x), height + 56];
+    whole.setAttribute("viewBox", box.join(" "));
+    whole.setAttribute("width", 2 * box[2]);
+    whole.setAttribute("height", 2 * box[3]);
     whole.setAttribute("font-family", "Helvetica, Arial, sans-serif");
-    for (const point of all("[data-tip]", whole)) point.removeAttribute("data-tip");
     return new XMLSerializer().serializeToString(whole);
   };
   const save = (address, name) => {
@@ -113,15 +142,8 @@
     link.click();
   };
   const saved = {
-    svg: (text, name) => save(`data:image/svg+xml,${encodeURIComponent(text)}`, `${name}.svg`),
-    png: async (text, name) => {
-      const image = new Image();
-      image.src = `data:image/svg+xml,${encodeURIComponent(text)}`;
-      await image.decode();
-      const canvas = Object.assign(document.createElement("canvas"), { width: image.width, height: image.height });
-      canvas.getContext("2d").drawImage(image, 0, 0);
-      save(canvas.toDataURL("image/png"), `${name}.png`);
-    },
+    svg: (figure, name) => save(`data:image/svg+xml,${encodeURIComponent(standalone(figure))}`, `${name}.svg`),
+    png: (figure, name) => save(charts.picture(figure).toDataURL("image/png"), `${name}.png`),
   };
 
   for (const tools of all(".tools")) {
@@ -132,21 +154,108 @@
       button.addEventListener("click", async () => {
         const { copy: what, save: kind, name } = button.dataset;
         if (what) await copy(copied[what](box));
-        else await saved[kind](standalone(box.querySelector("svg")), name);
+        else saved[kind](box, name);
         button.textContent = status.textContent = what ? "Copied" : "Saved";
         setTimeout(() => (button.textContent = label), 1500);
       });
     }
   }
 
+  for (const details of all("details.data")) {
+    details.hidden = false;
+    details.addEventListener("toggle", () => {
+      const pre = details.querySelector("pre");
+      if (details.open && !pre.textContent) pre.textContent = copied.data(details.closest("figure"));
+    });
+  }
+
+  /* Engines and percentiles: the same in all charts of a chapter, and in the address. */
+  const show = (article, changed) => {
+    const chapter = charts.chapters.get(article);
+    Object.assign(chapter, changed);
+    for (const button of all(".legend button", article)) button.setAttribute("aria-pressed", !chapter.hidden.has(button.dataset.label));
+    for (const pick of all("select[data-view]", article)) if (chapter.view) pick.value = chapter.view;
+    charts.update(chapter);
+  };
   for (const button of all(".legend button")) {
-    const chapter = button.closest("article");
-    const own = `[data-series="${button.dataset.series}"]`;
+    const article = button.closest("article, header.several");
+    const { label } = button.dataset;
+    const labels = () => [...new Set(all(".legend button", article).map((other) => other.dataset.label))];
+    const alone = () => {
+      const { hidden } = charts.chapters.get(article);
+      const others = labels().filter((other) => other !== label);
+      const isAlone = others.every((other) => hidden.has(other)) && !hidden.has(label);
+      show(article, { hidden: new Set(isAlone ? [] : others) });
+      say(isAlone ? "All engines shown." : `${label} shown alone.`);
+      remember();
+    };
     button.addEventListener("click", () => {
-      const shown = button.getAttribute("aria-pressed") !== "true";
-      for (const twin of all(`.legend button${own}`, chapter)) twin.setAttribute("aria-pressed", shown);
-      for (const part of all(`svg ${own}`, chapter)) part.style.display = shown ? "" : "none";
-      status.textContent = `${button.querySelector("bdi").textContent} ${shown ? "shown" : "hidden"}.`;
+      const hidden = new Set(charts.chapters.get(article).hidden);
+      if (!hidden.delete(label)) hidden.add(label);
+      show(article, { hidden });
+      say(`${label} ${hidden.has(label) ? "hidden" : "shown"}.`);
+      remember();
+    });
+    button.addEventListener("dblclick", alone);
+    button.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || !event.shiftKey) return;
+      event.preventDefault();
+      alone();
+    });
+  }
+  for (const pick of all("select[data-view]")) {
+    const article = pick.closest("article, header.several");
+    pick.closest("label").hidden = false;
+    pick.addEventListener("change", () => {
+      show(article, { view: pick.value });
+      remember();
+    });
+  }
+
+  /* The address keeps what is shown: #engine=…&metric=…&show=…&at=…, of the first chapter unless run= says. */
+  let place = "";
+  const remember = () => {
+    const state = new URLSearchParams();
+    [...charts.chapters].forEach(([article, { hidden, view }], i) => {
+      const prefix = i ? `${article.id}.` : "";
+      const shown = [...new Set(all(".legend button", article).map((button) => button.dataset.label))].filter((label) => !hidden.has(label));
+      if (hidden.size) for (const label of shown.length ? shown : [""]) state.append(`${prefix}engine`, label);
+      if (view) state.set(`${prefix}show`, view);
+      const open = all("details.metric[open]", article).map((details) => details.dataset.metric);
+      for (const metric of open) state.append(`${prefix}metric`, metric);
+    });
+    if (place) state.set("at", place);
+    history.replaceState(null, "", `#${state}`);
+  };
+  const recall = () => {
+    const address = location.hash.slice(1);
+    if (!address.includes("=")) return;
+    const state = new URLSearchParams(address);
+    [...charts.chapters.keys()].forEach((article, i) => {
+      const prefix = i ? `${article.id}.` : "";
+      const engines = state.getAll(`${prefix}engine`);
+      const labels = [...new Set(all(".legend button", article).map((button) => button.dataset.label))];
+      const hidden = new Set(state.has(`${prefix}engine`) ? labels.filter((label) => !engines.includes(label)) : []);
+      show(article, { hidden, view: state.get(`${prefix}show`) ?? "" });
+      const metrics = state.getAll(`${prefix}metric`);
+      const opened = all("details.metric", article).filter((details) => metrics.includes(details.dataset.metric));
+      for (const details of opened) details.open = true;
+      if (opened.length && !state.has("at")) opened[0].scrollIntoView();
+    });
+    place = state.get("at") ?? "";
+    document.getElementById(place)?.scrollIntoView();
+  };
+  recall();
+  addEventListener("hashchange", recall);
+  for (const details of all("details.metric")) details.addEventListener("toggle", remember);
+  for (const link of all("nav.contents a")) {
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      place = link.hash.slice(1);
+      const target = document.getElementById(place);
+      target.closest("details")?.setAttribute("open", "");
+      target.scrollIntoView();
+      remember();
     });
   }
 
@@ -159,37 +268,6 @@
     });
   }
 
-  /* The point nearest to the pointer, within reach of a finger. */
-  const REACH = 28;
-  const near = (svg, x, y) => {
-    let best = null;
-    let least = REACH;
-    for (const point of all("[data-tip]", svg)) {
-      const box = point.getBoundingClientRect();
-      if (!box.width && !box.height) continue;
-      const distance = Math.hypot(box.x + box.width / 2 - x, box.y + box.height / 2 - y);
-      if (distance < least) [best, least] = [point, distance];
-    }
-    return best;
-  };
-  const show = (point) => {
-    tip.replaceChildren(
-      ...point.dataset.tip.split(" · ").map((text) => Object.assign(document.createElement("span"), { textContent: text })),
-    );
-    tip.hidden = false;
-    const at = point.getBoundingClientRect();
-    const left = Math.min(at.right + 10, innerWidth - tip.offsetWidth - 8);
-    const above = at.top - tip.offsetHeight - 6;
-    tip.style.transform = `translate(${Math.max(8, left)}px, ${above > 0 ? above : at.bottom + 6}px)`;
-  };
-  for (const svg of all(".card svg")) {
-    svg.addEventListener("pointermove", (event) => {
-      const point = near(svg, event.clientX, event.clientY);
-      if (point) show(point);
-      else tip.hidden = true;
-    });
-    svg.addEventListener("pointerleave", () => (tip.hidden = true));
-  }
   addEventListener("scroll", () => (tip.hidden = true), { passive: true });
 
   let opened = [];

@@ -134,10 +134,33 @@ def _alone(run: OnlineRun, summary: OnlineSummary) -> list[str]:
             named = "/".join(f"p{q}" for q in known)
             parts.append(f"a {METRICS[metric].label} of {texts} ms ({named})")
     measured = several(parts) if parts else "too few requests for percentiles"
-    return [
-        f"{_where(run, summary.load)}, {summary.label} has {measured}.",
-        "No other engine has a valid result at the same load, so nothing is compared.",
-    ]
+    said = [f"{_where(run, summary.load)}, {summary.label} has {measured}."]
+    if len({other.label for other in run.pooled}) > 1:
+        return [*said, "No other engine has a valid result at the same load, so nothing is compared."]
+    if growth := _growth(run):
+        said.append(growth)
+    faults = run.results.skipped
+    skipped = list(dict.fromkeys(fault.label for fault in faults if fault.label != summary.label))
+    why = (
+        f"{several(skipped)} {'was' if len(skipped) == 1 else 'were'} skipped"
+        if skipped
+        else f"{summary.label} is the only engine of this run"
+    )
+    return [*said, f"{why}, so nothing is compared."]
+
+
+def _growth(run: OnlineRun) -> str:
+    """How the TTFT of the only engine grows from its lightest valid load to its heaviest."""
+    valid = {summary.load: summary for summary in run.pooled if summary.valid}
+    ordered = [valid[load] for load in from_light_to_heavy(valid)]
+    ends = ordered[:1] + ordered[1:][-1:]
+    q = next((q for q in (99, 90, 50) if all(not missing(q, end.ttft_ms.n) for end in ends)), None)
+    if len(ends) < 2 or q is None:
+        return ""
+    values = [getattr(end.ttft_ms, f"p{q}") for end in ends]
+    low, high = (number(value, decimals(values)) for value in values)
+    light, heavy = (str(end.load) for end in ends)
+    return f"From {light}, the lightest load, to {heavy} its TTFT p{q} goes from {low} to {high} ms."
 
 
 def _offline(run: OfflineRun) -> list[str]:

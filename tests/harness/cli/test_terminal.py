@@ -16,9 +16,10 @@ import harness
 from harness.cli.progress import rich_table
 from harness.cli.terminal import Terminal, echo
 from harness.plain_text import visible
-from harness.report.figures.svg import Data, plain
+from harness.report.figures.svg import plain
 from harness.report.markdown import table as markdown
 from harness.report.page import environment
+from harness.report.results_csv import Data
 from harness.report.tables.table import Cell, Column
 from harness.report.tables.table import Table as ReportTable
 

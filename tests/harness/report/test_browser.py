@@ -3,10 +3,8 @@
 import csv
 import json
 import re
-import shutil
 from importlib.resources import files
 from typing import get_args
-from urllib.parse import unquote
 
 import pytest
 from selenium.webdriver.support.ui import Select, WebDriverWait
@@ -28,27 +26,13 @@ from harness.schema.profile import (
     StepFigures,
 )
 
-from .conftest import ENGINES, make_online
+from .conftest import CHROMIUM, DRIVER, ENGINES, make_online
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver on PATH"),
 ]
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-
 HOSTILE = "</script><script>window.hit = 1</script><img src=x onerror='window.hit = 2'>\"{{7*7}}"
 
 
@@ -88,21 +72,6 @@ def profiled(tmp_path_factory):
     return write_run_outputs(folder).resolve().as_uri()
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield driver
-    driver.quit()
-
-
 @pytest.fixture
 def page(browser, report):
     browser.get_log("browser"), browser.get_log("performance")
@@ -123,10 +92,6 @@ def shown(page, selector):
     element = page.find_element("css selector", selector)
     WebDriverWait(page, 60).until(lambda page: element.is_displayed())
     return element
-
-
-def move_mouse(page, x, y):
-    page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
 
 
 def test_nothing_is_fetched_and_nothing_is_complained_about(page, report):
@@ -235,49 +200,6 @@ def test_the_keyboard_reaches_sorting_and_folds(page):
     assert reachable
 
 
-def test_the_legend_hides_an_engine_in_every_figure(page):
-    button = shown(page, ".legend button[data-series]")
-    own = f"svg [data-series='{button.get_attribute('data-series')}']"
-    visible = (
-        f"return [...document.querySelectorAll(\"{own}\")].filter(e => e.style.display !== 'none').length"
-    )
-    before = page.execute_script(visible)
-    assert before > 10
-    button.send_keys(" ")
-    assert page.execute_script(visible) == 0
-    assert button.get_attribute("aria-pressed") == "false"
-    assert page.execute_script("return document.getElementById('status').textContent") == "roseinfer hidden."
-    button.click()
-    assert page.execute_script(visible) == before
-
-
-def test_a_point_tells_its_value_and_interval(page, folder):
-    label = "roseinfer, scale 0.4"
-    selector = f".card svg [data-tip*='{label} · TTFT p90'][data-tip*='interval']"
-    point = page.find_element("css selector", selector)
-    at = page.execute_async_script(  # after the frame whose scroll event would hide the tip
-        "const [point, done] = arguments; point.scrollIntoView({block: 'center'});"
-        "const tell = () => { const b = point.getBoundingClientRect(); done([b.x + 4, b.y + 4]) };"
-        "requestAnimationFrame(() => requestAnimationFrame(tell))",
-        point,
-    )
-    tip = page.find_element("id", "tip")
-    move_mouse(page, *at)
-    WebDriverWait(page, 60).until(lambda page: tip.is_displayed())
-    summary = next(s for s in load_run(folder).pooled if f"{s.label}, {s.load}" == label)
-    low, high = summary.ttft_ms.ci["p90"]
-    first, value, interval, n = tip.text.splitlines()
-    assert first == label
-    assert float(value.removeprefix("TTFT p90 ").removesuffix(" ms")) == pytest.approx(
-        summary.ttft_ms.p90, rel=0.01
-    )
-    shown = [float(end) for end in interval.removeprefix("95 % interval ").split(" to ")]
-    assert shown == pytest.approx([low, high], rel=0.01)
-    assert n == f"n = {summary.ttft_ms.n}"
-    move_mouse(page, 2, 2)
-    WebDriverWait(page, 60).until(lambda page: not tip.is_displayed())
-
-
 def test_a_baseline_is_chosen(page):
     page.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
     titles = "return [...document.querySelectorAll('div[data-baseline]')].filter(d => !d.hidden)" + (
@@ -286,27 +208,6 @@ def test_a_baseline_is_chosen(page):
     assert "TTFT, ratio to roseinfer" in page.execute_script(titles)
     Select(shown(page, "select[data-baseline]")).select_by_visible_text("vLLM")
     assert page.execute_script(titles) == [f"{m}, ratio to vLLM" for m in ("TTFT", "TPOT", "ITL", "E2E")]
-
-
-def test_the_data_of_a_figure_is_copied_and_the_figure_saved(page):
-    page.execute_script(
-        "Object.defineProperty(navigator, 'clipboard',"
-        " {value: {writeText: async text => { window.copied = text }}});"
-        "window.saved = [];"
-        "HTMLAnchorElement.prototype.click = function () { window.saved.push([this.download, this.href]) }"
-    )
-    shown(page, ".card [data-copy=data]").click()
-    lines = page.execute_script("return window.copied").splitlines()
-    assert lines[0] == "metric,engine,scale,statistic,ms,ci_low,ci_high,n,valid"
-    for kind in ("svg", "png"):
-        shown(page, f".card [data-save={kind}]").click()
-    WebDriverWait(page, 60).until(lambda page: page.execute_script("return window.saved.length") == 2)
-    (svg_name, svg), (png_name, png) = page.execute_script("return window.saved")
-    assert (svg_name, png_name) == ("ttft_p99.svg", "ttft_p99.png")
-    text = unquote(svg.removeprefix("data:image/svg+xml,"))
-    assert 'class="legend"' in text and "data-tip" not in text
-    assert png.startswith("data:image/png;base64,iVBOR")
-    assert page.get_log("browser") == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -28,7 +28,7 @@ from harness.report.text.run_notices import notices
 from harness.report.text.verdict import keeping_up, shown_load, verdict, why_none_is_best
 from harness.runs.reader import load_run
 from harness.schema.load import ClosedLoop, Load, TraceLoad
-from harness.schema.results import Comparison
+from harness.schema.results import Comparison, Skipped
 
 from .conftest import ENGINES, make_offline, make_online
 
@@ -200,8 +200,18 @@ def test_how_much_lower_and_what_that_rests_on(run, ratio, ci, words, repeats, r
         assert words.format(rests_on) in verdict(type(run)(run.path, changed, run.requests, run.chunks))[0]
 
 
-def test_one_engine_is_compared_with_nothing(small):
-    assert "nothing is compared" in verdict(small)[1]
+def test_one_engine_is_compared_with_nothing(small, swept):
+    assert verdict(small)[1:] == ["roseinfer is the only engine of this run, so nothing is compared."]
+    skipped = [Skipped(engine="vllm", label="vLLM", reason="not installed", hint="install it")]
+    results = small.results.model_copy(update={"skipped": skipped})
+    assert verdict(replace(small, results=results))[1] == "vLLM was skipped, so nothing is compared."
+    own = [summary for summary in swept.results.summaries if summary.label == "roseinfer"]
+    low, _, high = sorted((s for s in own if s.repeat is None), key=lambda summary: summary.load)
+    single = replace(swept, results=swept.results.model_copy(update={"summaries": own}))
+    assert verdict(single)[1] == (
+        f"From 1 in flight, the lightest load, to 64 in flight its TTFT p99 goes from "
+        f"{low.ttft_ms.p99:,.0f} to {high.ttft_ms.p99:,.0f} ms."
+    )
 
 
 def test_a_closed_loop_is_told_by_its_requests_in_flight(small):

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.report.figures.run_figures import figures
+from harness.report.charts.run_charts import charts
 from harness.report.render import write_report
 from harness.runs.reader import load_run
 
@@ -121,41 +121,48 @@ def test_rates_and_failures(tables, folder):
 
 @pytest.fixture(scope="module")
 def drawn(folder):
-    return figures(load_run(folder))
+    """The rows of every chart of the page, by its name."""
+    found = charts(load_run(folder)).every
+    return {name: list(csv.DictReader(io.StringIO(chart.csv()))) for name, chart in found.items()}
 
 
-def test_the_data_of_every_plot(drawn, raw):
-    parsed = {plot.name: list(csv.DictReader(io.StringIO(plot.data.csv()))) for plot in drawn.every}
-    assert len(parsed) == len(drawn.every) and all(parsed.values())
-    bands = [row for name in ("overview", "ttft", "itl_p90", "e2e_p99") for row in parsed[name]]
-    assert len(bands) == 12 * (4 * 3 + 3 + 1 + 1)
-    for row in bands:
-        sample = raw[row["metric"], row["engine"], float(row["scale"])]
-        assert float(row["ms"]) == pytest.approx(np.percentile(sample, int(row["statistic"][1:])), rel=1e-6)
-        assert int(row["n"]) == len(sample)
-    for metric in ("ttft", "itl"):
+def test_the_data_of_every_chart(drawn, raw):
+    assert all(drawn.values())
+    for metric in ("ttft", "tpot", "itl", "e2e"):
+        rows = [row for row in drawn[metric] if row["part"] in ("p50", "p90", "p99")]
+        assert len(rows) == 12 * 3
+        for row in rows:
+            sample = raw[f"{metric}_ms", row["engine"], float(row["note"].removeprefix("scale "))]
+            expected = np.percentile(sample, int(row["part"][1:]))
+            assert float(row[f"{metric.upper()}, ms"]) == pytest.approx(expected, rel=1e-5)
+            assert int(row["n"]) == len(sample)
+    for metric, of in (("ttft", "requests"), ("itl", "tokens")):
         for scale in SCALES:
-            for row in parsed[f"ecdf_{metric}_scale_{scale:g}"]:
+            for row in drawn[f"ecdf_{metric}_scale_{scale:g}"]:
                 sample = raw[f"{metric}_ms", row["engine"], scale]
-                assert float(row["ms"]) == pytest.approx(
-                    np.percentile(sample, float(row["percent"])), rel=1e-6
-                )
-    for row in parsed["tradeoff_ttft"]:
-        sample = raw["ttft_ms", row["engine"], float(row["scale"])]
-        assert float(row["ms"]) == pytest.approx(np.percentile(sample, 90), rel=1e-6)
+                expected = np.percentile(sample, float(row[f"share of {of}"].removesuffix(" %")))
+                assert float(row[f"{metric.upper()}, ms"]) == pytest.approx(expected, rel=1e-5)
+    for row in drawn["tradeoff_ttft"]:
+        sample = raw["ttft_ms", row["engine"], float(row["note"].removeprefix("scale "))]
+        assert float(row["TTFT p90, ms"]) == pytest.approx(np.percentile(sample, 90), rel=1e-5)
 
 
 def test_the_data_of_single_cells(folder, drawn):
     requests = pd.read_parquet(folder / "requests.parquet")
-    plots = {plot.name: plot for plot in drawn.every}
     first = requests[
         (requests.label == "SGLang") & (requests.load.map(scale_of) == 0.4) & (requests.repeat == 0)
     ]
-    shown = pd.read_csv(io.StringIO(plots["requests_SGLang_scale_0.4"].data.csv()))
-    for name in ("t_sched", "t_sent", "t_first", "t_last"):
-        assert shown[name].to_numpy() == pytest.approx(first[name].head(100).to_numpy(), rel=1e-6, abs=1e-6)
-    line = pd.read_csv(io.StringIO(plots["timeline_SGLang_scale_0.4"].data.csv()))
-    ttft = line[line.series == "ttft_ms"]
-    assert sorted(ttft.value) == pytest.approx(sorted(1e3 * (first.t_first - first.t_sent)), rel=1e-6)
-    for t, count in line[line.series == "in_flight"][["s", "value"]].to_numpy()[1:-1:13]:
+    lives = pd.DataFrame(drawn["requests_SGLang_scale_0.4"])
+    for part, ends in (("until the first token", ("t_sched", "t_first")), ("tokens", ("t_first", "t_last"))):
+        bars = lives[lives.part == part]
+        for side, name in zip(("low", "high"), ends, strict=True):
+            expected = first[name].head(100).to_numpy()
+            assert bars[side].astype(float).to_numpy() == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    seconds = "seconds since the first arrival"
+    points = pd.DataFrame(drawn["timeline_scale_0.4"])
+    shown = points[points.engine == "SGLang"]["TTFT, ms"].astype(float)
+    assert sorted(shown) == pytest.approx(sorted(1e3 * (first.t_first - first.t_sent)), rel=1e-5)
+    line = pd.DataFrame(drawn["in_flight_scale_0.4"])
+    line = line[line.engine == "SGLang"][[seconds, "requests in flight"]].astype(float)
+    for t, count in line.to_numpy()[1:-1:13]:
         assert count == ((first.t_sent <= t) & (t < first.t_end)).sum()

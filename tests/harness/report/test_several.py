@@ -1,13 +1,14 @@
 """Several runs in one report, and stored results that are not those of the raw times."""
 
 import json
+import re
 import shutil
 
 import pytest
 
 from harness.errors import UsageError
 from harness.report.render import write_report
-from harness.report.several import changes, overview
+from harness.report.several import changes, overview, together
 from harness.report.text.run_notices import notices
 from harness.runs.reader import load_run, load_runs
 from harness.schema.results import OnlineResults
@@ -40,6 +41,27 @@ def test_a_change_is_found_and_shown(before, after, tmp_path):
     page = write_report([before, after], tmp_path / "two.html").read_text(encoding="utf-8")
     assert "<title>roseinfer (2 runs) · rosebench</title>" in page
     assert "roseinfer, scale 1" in page and "A is before, B is after." in page
+    assert re.search(r"roseinfer's TTFT p99 at scale 1 is \+\d+ % \(worse\)", change.verdict)
+    assert "Run 1: At scale 1" in page and "after against before: roseinfer" in page
+
+
+def test_the_loads_of_several_runs_stand_on_one_axis(before, after, tmp_path):
+    found = together(load_runs([before, after]))
+    assert list(found.styles) == ["roseinfer, run 1", "roseinfer, run 2"]
+    runs = [
+        make_online(
+            tmp_path / str(count), engines=ENGINES[::2], closed=[count], repeats=1, n=100, faults=False
+        )
+        for count in (1, 8)
+    ]
+    found = together(load_runs(runs))
+    assert list(found.styles) == ["roseinfer", "vLLM"]
+    assert [name for _, name in found.charts.first[0].x.ticks] == ["1", "8"]
+    assert all(len(series.x) == 2 for series in found.charts.first[0].series if series.part == "p99")
+    assert [sentence.partition(",")[0] for sentence in found.verdicts] == [
+        "Run 1: With 1 request in flight", "Run 2: With 8 requests in flight",
+    ]  # fmt: skip
+    assert not together(load_runs([before, runs[0]])).charts.first  # a trace, and a closed loop
 
 
 def test_runs_that_do_not_measure_the_same_are_not_compared(before, tmp_path):

@@ -1,0 +1,166 @@
+"""Latency by load, and latency against throughput."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from harness.metrics.percentiles import missing
+from harness.report.charts.chart import Axis, Chart, Limit, Series, View, is_wide
+from harness.report.charts.scale import values_of
+from harness.report.text.load_words import axis_label, axis_number, axis_values, quantity
+from harness.schema.load import Load
+from harness.schema.metrics import COMPARED_PERCENTILES, METRICS
+from harness.schema.results import OnlineSummary
+from harness.schema.slo import Slo
+
+_BAND = "p50 to p90"
+
+
+def by_load(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> Chart:
+    """One latency at every load: a band from p50 to p90, p90 as a line, p99 as hollow markers; each
+    percentile alone with its 95 % intervals.
+    """
+    term, at = METRICS[metric], places(pooled)
+    labels = list(dict.fromkeys(summary.label for summary in pooled))
+    series = [
+        found
+        for label in labels
+        for found in _engine([s for s in pooled if s.label == label], metric, at)
+        if len(found.x)
+    ]
+    parts = {found.part for found in series}
+    together = [part for part in (_BAND, "p90", "p99") if part in parts]
+    whole = View("p50 to p90, p99", together, marks=("p99",), whiskers=False)
+    alone = [View(f"p{q}", [f"p{q}"]) for q in reversed(COMPARED_PERCENTILES) if f"p{q}" in parts]
+    values = axis_values(pooled)
+    return Chart(
+        name=term.short_name,
+        title=f"{term.label}, {term.unit}, by {quantity(pooled[0].load)}",
+        x=Axis(
+            axis_label(next(iter(at))),
+            ticks=[(place, axis_number(load, values[load])) for load, place in at.items()],
+        ),
+        y=Axis(f"{term.label}, {term.unit}", term.unit, log=is_wide(values_of(series, "y"))),
+        series=series,
+        note=f"{_size(pooled, metric)}; × invalid"
+        if any(not s.valid for s in pooled)
+        else _size(pooled, metric),
+        limits=limits(slo, metric, "y"),
+        views=[whole, *alone] if "p90" in parts else alone,
+        dodge=True,
+    )
+
+
+def alone(chart: Chart, q: int) -> Chart:
+    """The same chart, which shows a percentile by itself at first."""
+    first = [view for view in chart.views if view.name == f"p{q}"]
+    rest = [view for view in chart.views if view not in first]
+    what, _, by = chart.title.rpartition(", by ")
+    quantity_, _, unit = what.partition(", ")
+    title = f"{quantity_} p{q}, {unit}, by {by}" if first else chart.title
+    return replace(chart, name=f"{chart.name}_p{q}", title=title, views=[*first, *rest])
+
+
+def tradeoff(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> Chart:
+    """The output rate and a latency of each load, joined from light to heavy: p90, or p50 where a sample does
+    not support it.
+    """
+    term = METRICS[metric]
+    q = 90 if all(not missing(90, summary.latency(metric).n) for summary in pooled) else 50
+    series = []
+    for label in dict.fromkeys(summary.label for summary in pooled):
+        found = [
+            (summary, value)
+            for summary in sorted(pooled, key=lambda summary: summary.load.weight)
+            if summary.label == label and (value := summary.value(metric, f"p{q}")) is not None
+        ]
+        series.append(
+            Series(
+                label,
+                "line",
+                [summary.output_tok_per_s for summary, _ in found],
+                [value for _, value in found],
+                part=f"p{q}",
+                n=[summary.latency(metric).n for summary, _ in found],
+                notes=[str(summary.load) for summary, _ in found],
+                invalid=[i for i, (summary, _) in enumerate(found) if not summary.valid],
+            )
+        )
+    return Chart(
+        name=f"tradeoff_{term.short_name}",
+        title=f"{term.label} p{q}, {term.unit}, by output tokens/s",
+        x=Axis("output tokens/s", "tokens/s", log=is_wide(values_of(series, "x"))),
+        y=Axis(f"{term.label} p{q}, {term.unit}", term.unit, log=is_wide(values_of(series, "y"))),
+        series=series,
+        note="below right is better; a point a load, joined from light to heavy",
+        limits=limits(slo, metric, "y"),
+    )
+
+
+def places(pooled: Sequence[OnlineSummary]) -> dict[Load, float]:
+    """Each load's place, heavier to the right: logarithmic, and one step each where two are too close."""
+    ordered, logs = [], []
+    for load, value in axis_values(pooled).items():
+        ordered.append(load)
+        logs.append(math.log2(value))
+    span = logs[-1] - logs[0]
+    if any(b - a < 0.12 * span for a, b in itertools.pairwise(logs)):
+        logs = [float(position) for position in range(len(ordered))]
+    return dict(zip(ordered, logs, strict=True))
+
+
+def limits(slo: Slo | None, metric: str, axis: str) -> list[Limit]:
+    """The service level of a latency, where one was set."""
+    value = getattr(slo, metric, None)
+    return [Limit("y" if axis == "y" else "x", value, f"SLO {value:g}")] if value else []
+
+
+def _engine(pooled: Sequence[OnlineSummary], metric: str, at: dict[Load, float]) -> list[Series]:
+    """The band and the percentiles of an engine, where the sample supports them."""
+    label, ordered = pooled[0].label, sorted(pooled, key=lambda summary: at[summary.load])
+    both = [summary for summary in ordered if _value(summary, metric, 90) is not None]
+    found = [
+        Series(
+            label,
+            "band",
+            [at[summary.load] for summary in both],
+            [_value(summary, metric, 50) or 0.0 for summary in both],
+            part=_BAND,
+            low=[_value(summary, metric, 50) or 0.0 for summary in both],
+            high=[_value(summary, metric, 90) or 0.0 for summary in both],
+        )
+    ]
+    for q in COMPARED_PERCENTILES:
+        there = [summary for summary in ordered if _value(summary, metric, q) is not None]
+        ends = [summary.latency(metric).ci.get(f"p{q}", (math.nan, math.nan)) for summary in there]
+        found.append(
+            Series(
+                label,
+                "line",
+                [at[summary.load] for summary in there],
+                [_value(summary, metric, q) or 0.0 for summary in there],
+                part=f"p{q}",
+                low=[low for low, _ in ends],
+                high=[high for _, high in ends],
+                n=[summary.latency(metric).n for summary in there],
+                notes=[str(summary.load) for summary in there],
+                invalid=[i for i, summary in enumerate(there) if not summary.valid],
+            )
+        )
+    return found
+
+
+def _value(summary: OnlineSummary, metric: str, q: int) -> float | None:
+    found = summary.latency(metric)
+    value: float | None = getattr(found, f"p{q}")
+    return None if value is None or missing(q, found.n) else value
+
+
+def _size(pooled: Sequence[OnlineSummary], metric: str) -> str:
+    sizes = [summary.latency(metric).n for summary in pooled]
+    what = f"{METRICS[metric].sample}s"
+    low, high = min(sizes), max(sizes)
+    return f"n = {low:,} {what} a point" if low == high else f"n = {low:,} to {high:,} {what} a point"

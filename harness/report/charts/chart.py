@@ -1,0 +1,225 @@
+"""A chart as data.
+
+A function of this package returns a `Chart`: axes, series in the units of the axes, and nothing about how it
+is drawn. `static.py` draws it as SVG, `templates/charts.js` with uPlot. To add one to the page, put
+`{{ chart_card(chart) }}` (templates/macros.html.j2) where it belongs:
+
+    Chart(
+        name="power", title="Power over time",
+        x=Axis("seconds since the first arrival"), y=Axis("power, W", unit="W"),
+        series=[Series("vLLM", "line", x=seconds, y=watts, part="mean")],
+    )
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from harness.plain_text import one_line
+
+#: Values that span more than this factor are drawn on a logarithmic axis at first.
+LOG_FROM = 20.0
+#: With more engines than this, each has a panel of its own.
+MANY = 6
+
+Kind = Literal["line", "points", "band", "area", "spans"]
+Numbers = Sequence[float]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What is along a side.
+
+    Attributes:
+        label: The quantity with its unit: `TTFT, ms`.
+        unit: Of its values where one is shown alone.
+        log: Logarithmic at first; a reader may switch an axis without ticks.
+        ticks: Places with names, of loads or rows; empty where numbers are read.
+        ends: Where it begins and ends; by default what is shown fits, from zero unless it is logarithmic.
+        down: It grows downwards.
+    """
+
+    label: str
+    unit: str = ""
+    log: bool = False
+    ticks: Sequence[tuple[float, str]] = ()
+    ends: tuple[float, float] | None = None
+    down: bool = False
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one engine, drawn in one way; all sequences are as long as `x`.
+
+    Attributes:
+        label: The engine's label, whose colour and marker it has, and which hides it.
+        kind: `line` joins points that have markers; `points` are markers alone; `band` lies between `low` and
+            `high`; `area` is filled down to zero, in steps; `spans` are bars from `low` to `high` along x at
+            the height `y`.
+        part: What of the engine it is: `p90`, `queue`. Parts are picked by `Chart.views`.
+        low, high: The ends; of `line` and `points`, of the 95 % interval along y, as whiskers. NaN: none.
+        n: Samples of each point.
+        notes: What a reader sees of each point beside its values.
+        invalid: Positions of invalid points, which are crossed.
+        hollow: Markers are outlines.
+        markers: Points of a line have markers.
+        color: Instead of the engine's: `#rrggbb`. The chart has a key of such parts then.
+        opacity: 0 to 1.
+        width: Of spans, in units of y.
+    """
+
+    label: str
+    kind: Kind
+    x: Numbers
+    y: Numbers
+    part: str = ""
+    low: Numbers = ()
+    high: Numbers = ()
+    n: Sequence[int] = ()
+    notes: Sequence[str] = ()
+    invalid: Sequence[int] = ()
+    hollow: bool = False
+    markers: bool = True
+    color: str = ""
+    opacity: float = 1.0
+    width: float = 0.6
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A line across the chart at a value of the axis: a service level."""
+
+    axis: Literal["x", "y"]
+    value: float
+    text: str
+
+
+@dataclass(frozen=True)
+class View:
+    """What a reader picks: its name, and the parts that it shows.
+
+    Those in `marks` are hollow markers, without lines; `whiskers` says whether intervals are drawn.
+    """
+
+    name: str
+    parts: Sequence[str]
+    marks: Sequence[str] = ()
+    whiskers: bool = True
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What is drawn.
+
+    Attributes:
+        name: Of files and addresses, unique in a run: letters, digits, `_`, `.` and `-`.
+        title: What is shown, in a few words.
+        note: How to read it, in small print.
+        limits: Service levels.
+        views: The first is shown at first; without any, all series are.
+        dodge: Engines at the same place of x stand side by side.
+    """
+
+    name: str
+    title: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    note: str = ""
+    limits: Sequence[Limit] = ()
+    views: Sequence[View] = ()
+    dodge: bool = False
+
+    @property
+    def labels(self) -> list[str]:
+        """The engines, in order."""
+        return list(dict.fromkeys(series.label for series in self.series))
+
+    @property
+    def multiples(self) -> bool:
+        """Whether each engine has a panel of its own: no mark may hide another's."""
+        return len(self.labels) > MANY and not any(s.kind == "spans" for s in self.series)
+
+    @property
+    def shown(self) -> list[Series]:
+        """The series that are shown at first, as they are drawn then."""
+        if not self.views:
+            return list(self.series)
+        view = self.views[0]
+        return [in_view(series, view) for series in self.series if series.part in view.parts]
+
+    @property
+    def key(self) -> dict[str, str]:
+        """The colour of each part that has one of its own."""
+        return {series.part: series.color for series in self.series if series.color}
+
+    def data(self) -> dict[str, object]:
+        """As JSON has it for the page, without what is at its default."""
+        return {
+            "title": one_line(self.title, 200),
+            "x": _fields(self.x),
+            "y": _fields(self.y),
+            "series": [_fields(series) for series in self.series],
+            "limits": [_fields(limit) for limit in self.limits],
+            "views": [_fields(view) for view in self.views],
+            "dodge": self.dodge,
+            "multiples": self.multiples,
+        }
+
+    def csv(self) -> str:
+        """The numbers, a row a point."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(("engine", "part", self.x.label, self.y.label, "low", "high", "n", "valid", "note"))
+        names = dict(self.x.ticks), dict(self.y.ticks)
+        for s in self.series:
+            for i, (x, y) in enumerate(zip(s.x, s.y, strict=True)):
+                at = [known.get(value) or rounded(value) for known, value in zip(names, (x, y), strict=True)]
+                extra = [
+                    rounded(ends[i]) if ends and math.isfinite(ends[i]) else "" for ends in (s.low, s.high)
+                ]
+                size, note = s.n[i] if s.n else "", one_line(s.notes[i]) if s.notes else ""
+                writer.writerow((one_line(s.label), s.part, *at, *extra, size, i not in s.invalid, note))
+        return text.getvalue()
+
+
+def is_wide(values: Iterable[float]) -> bool:
+    """Whether positive values span so much that a linear axis would hide the small ones."""
+    shown = [value for value in values if math.isfinite(value) and value > 0]
+    return bool(shown) and max(shown) / min(shown) > LOG_FROM
+
+
+def rounded(value: float) -> float | None:
+    """With six significant digits; None for what is no number, as JSON has no NaN."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def in_view(series: Series, view: View) -> Series:
+    """The series as a view draws it."""
+    if series.part in view.marks:
+        series = replace(series, kind="points", hollow=True)
+    return series if view.whiskers or series.kind == "band" else replace(series, low=(), high=())
+
+
+def _fields(of: Axis | Series | Limit | View) -> dict[str, object]:
+    """What differs from the default, with short numbers."""
+    found: dict[str, object] = {}
+    for name, default in of.__dataclass_fields__.items():
+        value = getattr(of, name)
+        if value == default.default or (isinstance(value, Sequence) and not len(value)):
+            continue
+        found[name] = _plain(value)
+    return found
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return one_line(value, 200)
+    if isinstance(value, float):
+        return rounded(value)
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,147 @@
+"""One cell over time: latencies, the load, and the life of each request."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.metrics.definitions import succeeded
+from harness.metrics.samples import Group
+from harness.plain_text import one_line
+from harness.report.charts.chart import Axis, Chart, Series, is_wide
+from harness.report.text.load_words import load_file_name, where
+from harness.schema.load import Load, Ramp
+
+SECONDS = "seconds since the first arrival"
+_LIVES = 100
+_POINTS = 120
+
+Floats = npt.NDArray[np.float64]
+
+
+def latency_over_time(groups: list[Group]) -> Chart:
+    """TTFT of each request by when it was due, of one repeat of each engine at one load."""
+    load, series = groups[0].load, []
+    for group in groups:
+        due, ttft = over_due(group)
+        series.append(Series(group.label, "points", _list(due), _list(ttft), part="TTFT", opacity=0.75))
+    values = [value for found in series for value in found.y]
+    return Chart(
+        name=f"timeline_{load_file_name(load)}",
+        title=f"TTFT of each request, ms, {where(load)}",
+        x=Axis(SECONDS, "s"),
+        y=Axis("TTFT, ms", "ms", log=is_wide(values)),
+        series=series,
+        note=f"n = {_counts(groups)} requests",
+    )
+
+
+def load_over_time(groups: list[Group]) -> Chart:
+    """The requests in flight of one repeat of each engine at one load; of a ramp the rate that was due."""
+    load, series = groups[0].load, []
+    for group in groups:
+        times, count = in_flight(group)
+        series.append(
+            Series(group.label, "line", _list(times), _list(count), part="in flight", markers=False)
+        )
+    if isinstance(load, Ramp):
+        ends = [load.from_req_per_s, load.to_req_per_s]
+        series.append(
+            Series(groups[0].label, "line", [0.0, load.seconds], ends, part="requests/s due", color="#84898f")
+        )
+    return Chart(
+        name=f"in_flight_{load_file_name(load)}",
+        title=f"Requests in flight, {where(load)}",
+        x=Axis(SECONDS, "s"),
+        y=Axis("requests in flight"),
+        series=series,
+    )
+
+
+def lives(group: Group, seconds: float) -> Chart:
+    """Each request of a cell as a bar: pale until its first token, full while tokens come.
+
+    Args:
+        group: One repeat of one engine at one load; its first 100 requests are drawn.
+        seconds: End of the time axis, so that cells can be laid side by side.
+    """
+    rows = group.requests.sort_values("request").head(_LIVES)
+    sched, sent, first, last = (
+        rows[name].to_numpy(np.float64) for name in ("t_sched", "t_sent", "t_first", "t_last")
+    )
+    good, position = succeeded(rows), np.arange(len(rows), dtype=float)
+    due = np.where(np.isfinite(sched), sched, sent)
+    label, errors = group.label, rows["error"].astype(object).where(rows["error"].notna(), "")
+
+    def bars(part: str, start: Floats, end: Floats, opacity: float) -> Series:
+        at = _list(position[good])
+        low, high = _list(start[good]), _list(end[good])
+        return Series(label, "spans", low, at, part=part, low=low, high=high, opacity=opacity, width=0.7)
+
+    failed = Series(
+        label, "points", _list(due[~good]), _list(position[~good]), part="failed", hollow=True,
+        notes=[f"{errors.iloc[int(i)]}" for i in position[~good]],
+    )  # fmt: skip
+    return Chart(
+        name=f"requests_{file_name(label)}_{load_file_name(group.load)}",
+        title=f"{label} {where(group.load)}",
+        x=Axis(SECONDS, "s", ends=(0.0, seconds)),
+        y=Axis("request", down=True, ends=(-0.8, max(len(rows), 2) - 0.2)),
+        series=[bars("until the first token", due, first, 0.35), bars("tokens", first, last, 1.0)]
+        + ([failed] if len(failed.x) else []),
+        note=f"pale: until the first token; first {len(rows):,} of {len(group.requests):,} requests",
+    )
+
+
+def lives_end(group: Group) -> float:
+    """When the last of the requests that `lives` draws has ended, in s."""
+    rows = group.requests.sort_values("request").head(_LIVES)
+    return float(np.nanmax(rows[["t_sent", "t_last"]].to_numpy(np.float64), initial=0.001))
+
+
+def in_flight(group: Group) -> tuple[Floats, Floats]:
+    """(T,) seconds and (T,) how many requests were sent and not yet ended, 120 points."""
+    sent = np.sort(group.requests["t_sent"].dropna().to_numpy(np.float64))
+    ended = np.sort(group.requests["t_end"].dropna().to_numpy(np.float64))
+    if not sent.size:
+        return np.zeros(1), np.zeros(1)
+    times = np.linspace(sent[0], max(sent[-1], ended[-1] if ended.size else 0), _POINTS)
+    load = np.searchsorted(sent, times, side="right") - np.searchsorted(ended, times, side="right")
+    return times, load.astype(np.float64)
+
+
+def over_due(group: Group) -> tuple[Floats, Floats]:
+    """TTFT by scheduled time; of many requests the lowest, middle and highest of each stretch of time."""
+    sample = group.sample("ttft_ms")
+    good = group.requests[group.requests["error"].isna()]
+    due = good["t_sched"].fillna(good["t_sent"]).to_numpy(np.float64)[sample.request]
+    values = sample.values
+    if len(values) <= 3 * _POINTS:
+        return due, values
+    order = np.argsort(due, kind="stable")
+    keep = []
+    for stretch in np.array_split(order, _POINTS):
+        ranked = stretch[np.argsort(values[stretch], kind="stable")]
+        keep += [ranked[0], ranked[len(ranked) // 2], ranked[-1]]
+    return due[keep], values[keep]
+
+
+def file_name(label: str) -> str:
+    """A label as part of a file name: letters, digits, dots and hyphens."""
+    return "".join(
+        c if c.isascii() and (c.isalnum() or c in ".-") else "_" for c in one_line(label, 60)
+    ).strip("_")
+
+
+def same_load(groups: list[Group]) -> dict[Load, list[Group]]:
+    """Groups by their load, from light to heavy."""
+    return {load: [g for g in groups if g.load == load] for load in sorted({g.load for g in groups})}
+
+
+def _counts(groups: list[Group]) -> str:
+    counts = sorted({len(group.metrics) for group in groups})
+    return " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
+
+
+def _list(values: Floats) -> list[float]:
+    return [float(value) for value in values]

@@ -1,0 +1,98 @@
+"""All charts of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+from harness.metrics.samples import Group, by_load, pool
+from harness.report.charts.by_load import alone, tradeoff
+from harness.report.charts.by_load import by_load as latency_by_load
+from harness.report.charts.chart import Chart
+from harness.report.charts.distributions import ecdf
+from harness.report.charts.overtime import latency_over_time, lives, lives_end, load_over_time, same_load
+from harness.report.charts.rows import bars, capacity, waterfall
+from harness.report.tables.latency import shown_latencies
+from harness.report.tables.waterfall import with_waterfall
+from harness.report.text.verdict import shown_load
+from harness.runs.reader import OnlineRun, Run
+from harness.schema.load import Load, heaviest
+from harness.schema.metrics import latencies
+
+
+@dataclass(frozen=True)
+class Charts:
+    """The charts of a run, by what they show; `every` has each once."""
+
+    first: list[Chart] = field(default_factory=list)
+    by_load: dict[str, Chart] = field(default_factory=dict)
+    ecdfs: dict[str, list[Chart]] = field(default_factory=dict)
+    tradeoffs: list[Chart] = field(default_factory=list)
+    waterfalls: list[Chart] = field(default_factory=list)
+    over_time: dict[Load, list[Chart]] = field(default_factory=dict)
+    lives: list[Chart] = field(default_factory=list)
+    bars: list[Chart] = field(default_factory=list)
+
+    @property
+    def every(self) -> Mapping[str, Chart]:
+        """By name."""
+        details = chain(*self.ecdfs.values(), self.tradeoffs, self.waterfalls, *self.over_time.values())
+        found = [*self.first, *self.by_load.values(), *details, *self.lives, *self.bars]
+        return {chart.name: chart for chart in found}
+
+
+def charts(run: Run) -> Charts:
+    """All charts of a run."""
+    if not isinstance(run, OnlineRun):
+        results = run.results.results
+        if not results:
+            return Charts()
+        return Charts(bars=[bars(results, metric) for metric in ("output_tok_per_s", "total_s")])
+    return _online(run)
+
+
+def _online(run: OnlineRun) -> Charts:
+    """Those by load from the summaries, distributions and times from the raw tables."""
+    pooled = [summary for summary in run.pooled if summary.num_success]
+    if not pooled:
+        return Charts()
+    slo, search = run.meta.settings.slo, run.results.search
+    by_metric = {metric: latency_by_load(pooled, metric, slo) for metric in shown_latencies(pooled)}
+    shown = {metric: chart for metric, chart in by_metric.items() if chart.series}
+    loads = sorted({summary.load for summary in pooled})
+    groups = [group for group in run.groups if len(group.metrics)]
+    together = same_load([pool(repeats) for repeats in by_load(groups)])
+    firsts = same_load([repeats[0].whole or repeats[0] for repeats in by_load(groups)])
+    ecdfs = {} if search else {m: [ecdf(together[load], m, slo) for load in loads] for m in shown}
+    ecdfs = {metric: [chart for chart in found if chart.series] for metric, found in ecdfs.items()}
+    first = [] if search is None else [capacity(search)]
+    if not search and "ttft_ms" in shown:
+        load = shown_load(run)
+        at = loads.index(load if load in loads else heaviest(loads))
+        first = [alone(shown["ttft_ms"], 99), ecdfs["ttft_ms"][at]]
+    return Charts(
+        first=first,
+        by_load=shown,
+        ecdfs=ecdfs,
+        tradeoffs=[
+            tradeoff(pooled, metric, slo)
+            for metric in latencies("headline")
+            if any(summary.latency(metric).n for summary in pooled)
+        ],
+        waterfalls=[
+            waterfall(pooled, load)
+            for load in sorted({summary.load for summary, _ in with_waterfall(pooled)})
+        ],
+        over_time={}
+        if search
+        else {load: [latency_over_time(found), load_over_time(found)] for load, found in firsts.items()},
+        lives=[] if search else _lives(firsts),
+    )
+
+
+def _lives(firsts: Mapping[Load, list[Group]]) -> list[Chart]:
+    """Each engine at the heaviest load."""
+    cells = firsts[heaviest(firsts)]
+    seconds = max(lives_end(group) for group in cells)
+    return [lives(group, seconds) for group in cells]

@@ -1,0 +1,142 @@
+"""A chart as SVG: what a page shows without JavaScript, in print, and saves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from html import escape
+from itertools import pairwise
+
+from jinja2 import pass_context
+from jinja2.runtime import Context
+from markupsafe import Markup
+
+from harness.plain_text import one_line
+from harness.report.charts.chart import Chart, Limit
+from harness.report.charts.marks import css_color, series_svg
+from harness.report.charts.scale import Scale, fitted
+from harness.report.figures.style import INK, MUTED, RULE, Look
+
+#: Of one panel; a chart of many engines has several in a row.
+WIDTH, HEIGHT, SMALL = 440.0, 270.0, (290.0, 170.0)
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 12.0, 12.0, 42.0
+_COLUMNS = 3
+_ROW = 26.0
+
+
+def svg(chart: Chart, looks: Mapping[str, Look]) -> Markup:
+    """The chart as an element of a page; the same bytes each time."""
+    if chart.multiples:
+        return _multiples(chart, looks)
+    height = HEIGHT
+    if any(series.kind == "spans" for series in chart.series) and chart.y.ticks:
+        height = _TOP + _BOTTOM + _ROW * len(chart.y.ticks)
+    return _element(chart, WIDTH, height, _panel(chart, looks, WIDTH, height))
+
+
+@pass_context
+def drawing(context: Context, chart: Chart) -> Markup:
+    """`svg` as the templates call it, in the looks of the chapter that they show."""
+    return svg(chart, context["chapter"].styles)
+
+
+def _multiples(chart: Chart, looks: Mapping[str, Look]) -> Markup:
+    """A panel an engine, with the others in grey."""
+    width, height = SMALL
+    panels = []
+    for position, label in enumerate(chart.labels):
+        x, y = position % _COLUMNS * width, position // _COLUMNS * (height + 16)
+        name = f'<text x="{_LEFT}" y="12" font-weight="600" fill="{css_color(INK)}">{_text(label, 40)}</text>'
+        body = _panel(chart, looks, width, height, only=label)
+        panels.append(
+            f'<g transform="translate({x:g} {y:g})">{name}<g transform="translate(0 12)">{body}</g></g>'
+        )
+    rows = -(-len(chart.labels) // _COLUMNS)
+    return _element(chart, _COLUMNS * width, rows * (height + 16), "".join(panels))
+
+
+def _element(chart: Chart, width: float, height: float, body: str) -> Markup:
+    return Markup(
+        f'<svg role="img" aria-label="{_text(chart.title)}" viewBox="0 0 {width:g} {height:g}"'
+        f' font-size="11.5">{body}</svg>'
+    )
+
+
+def _panel(chart: Chart, looks: Mapping[str, Look], width: float, height: float, only: str = "") -> str:
+    left = _LEFT
+    if chart.y.ticks:
+        left = min(16 + 6.2 * max(len(one_line(name, 28)) for _, name in chart.y.ticks), 0.45 * width)
+    x = fitted(chart.x, chart.shown, "x", left, width - _RIGHT)
+    y = fitted(chart.y, chart.shown, "y", height - _BOTTOM, _TOP)
+    parts = [_frame(x, y, chart, bool(only))]
+    shown = sorted(chart.shown, key=lambda series: (series.label == only, series.kind != "band"))
+    shifts = _shifts(chart, x)
+    for series in shown:
+        pale = bool(only) and series.label != only
+        color = css_color(RULE if pale else series.color or looks[series.label].color)
+        drawn = series_svg(series, looks[series.label], color, x, y, shifts.get(series.label, 0.0))
+        parts.append(f'<g data-series="{_text(series.label)}">{drawn}</g>')
+    return "".join(parts)
+
+
+def _shifts(chart: Chart, x: Scale) -> dict[str, float]:
+    """How far each engine stands from its place, so that marks do not cover each other."""
+    if not chart.dodge or chart.multiples:
+        return {}
+    places = sorted(x(place) for place, _ in x.ticks)
+    room = min((b - a for a, b in pairwise(places)), default=x.end - x.start)
+    step = min(26.0 if len(places) == 1 else 7.0, 0.7 * room / len(chart.labels))
+    middle = (len(chart.labels) - 1) / 2
+    return {label: (i - middle) * step for i, label in enumerate(chart.labels)}
+
+
+def _frame(x: Scale, y: Scale, chart: Chart, small: bool) -> str:
+    """Axes, grid, names of ticks, limits."""
+    muted, rule = css_color(MUTED), css_color(RULE)
+    parts = []
+    for value, name in y.ticks:
+        down = f"{y(value):.1f}"
+        if not chart.y.down:
+            parts.append(f'<path d="M{x.start:.1f} {down}H{x.end:.1f}" stroke="{rule}"/>')
+        parts.append(
+            f'<text x="{x.start - 6:.1f}" y="{down}" dy="0.35em" text-anchor="end" fill="{muted}">'
+            f"{_text(name, 28)}</text>"
+        )
+    bottom, reach = max(y.start, y.end), -math.inf
+    for value, name in x.ticks:
+        at, half = x(value), 3.3 * len(name)
+        if at - half < reach:
+            continue
+        reach = at + half + 6
+        parts.append(
+            f'<text x="{at:.1f}" y="{bottom + 16:.1f}" text-anchor="middle" fill="{muted}">'
+            f"{_text(name, 28)}</text>"
+        )
+    parts.append(f'<path d="M{x.start:.1f} {bottom:.1f}H{x.end:.1f}" stroke="{muted}"/>')
+    if not small:
+        label = f"{chart.x.label}{' (log)' if chart.x.log else ''}"
+        parts.append(f'<text x="{x.start:.1f}" y="{bottom + 33:.1f}" fill="{muted}">{_text(label)} →</text>')
+        if chart.y.log:
+            parts.append(f'<text x="{x.start - 6:.1f}" y="9" text-anchor="end" fill="{muted}">log</text>')
+    parts += [_limit(limit, x, y, bottom) for limit in chart.limits]
+    return "".join(parts)
+
+
+def _text(text: str, limit: int = 200) -> str:
+    return escape(one_line(text, limit))
+
+
+def _limit(limit: Limit, x: Scale, y: Scale, bottom: float) -> str:
+    """A dotted line with its name; nothing where it is out of sight."""
+    scale = x if limit.axis == "x" else y
+    if not scale.low <= limit.value <= scale.high:
+        return ""
+    at = f"{scale(limit.value):.1f}"
+    if limit.axis == "x":
+        path, place = f"M{at} {_TOP}V{bottom:.1f}", f'x="{at}" y="{_TOP + 8}" dx="4"'
+    else:
+        path = f"M{x.start:.1f} {at}H{x.end:.1f}"
+        place = f'x="{x.end:.1f}" y="{at}" dy="-4" text-anchor="end"'
+    color = css_color(MUTED)
+    line = f'<path d="{path}" stroke="{color}" stroke-dasharray="2 3" fill="none"/>'
+    return f'{line}<text {place} fill="{color}">{_text(limit.text)}</text>'

@@ -1,0 +1,185 @@
+"""A chart of the page as a figure of matplotlib: a file for papers and slides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
+
+from harness.report.charts.chart import Axis, Chart, Series
+from harness.report.charts.scale import fitted
+from harness.report.figures.style import INK, MATPLOTLIB, MUTED, PAPER, RULE, Look
+from harness.report.figures.svg import Plot, plain, render
+
+#: Of a panel, of each of many panels, and of a row, in inches.
+_PANEL, _SMALL, _ROW = (4.6, 2.7), (2.9, 1.9), 0.34
+_LEFT, _RIGHT, _TOP, _BOTTOM, _BETWEEN = 0.62, 0.12, 0.3, 0.5, 0.75
+_LEGEND_LINE, _LEGEND_GAP = 0.19, 0.08
+
+#: A chart, and the engine that a panel is about where each has one.
+_Panel = tuple[Chart, str]
+
+
+def plot(name: str, charts: Sequence[Chart], looks: Mapping[str, Look], title: str = "") -> Plot:
+    """Charts in one figure, with one legend.
+
+    Args:
+        name: Of its files, without suffix.
+        title: What it shows; by default the title of the first chart.
+    """
+    panels: list[_Panel] = []
+    for chart in charts:
+        panels += [(chart, label) for label in chart.labels] if chart.multiples else [(chart, "")]
+    labels = list(dict.fromkeys(label for chart in charts for label in chart.labels))
+    with mpl.rc_context(MATPLOTLIB):
+        figure = _figure(panels, _handles(charts, {label: looks[label] for label in labels}))
+        for axes, (chart, only) in zip(figure.axes, panels, strict=True):
+            _panel(axes, chart, looks, only)
+        data = "\n".join(chart.csv() for chart in charts)
+        return Plot(name, title or charts[0].title, render(figure), data, figure)
+
+
+def _figure(panels: Sequence[_Panel], handles: Sequence[Line2D]) -> Figure:
+    """Margins are fixed, so that figures side by side have the same axes."""
+    small = any(only for _, only in panels)
+    columns = min(len(panels), 3 if small else 2)
+    lines = -(-len(panels) // columns)
+    (across, down), left = _SMALL if small else _PANEL, _LEFT
+    rows = max((len(chart.y.ticks) for chart, _ in panels if chart.y.down), default=0)
+    if rows:
+        down = _TOP + _BOTTOM + _ROW * rows
+        names = (name for chart, _ in panels for _, name in chart.y.ticks)
+        left = 0.2 + 0.075 * max(len(plain(name, 34)) for name in names)
+    width = columns * across
+    widest = max((len(str(handle.get_label())) for handle in handles), default=1)
+    in_row = max(1, min(len(handles), int(width * 15 / (widest + 7))))
+    above = -(-len(handles) // in_row) * _LEGEND_LINE + _LEGEND_GAP
+    height = lines * down + above
+    figure = Figure(figsize=(width, height))
+    inner_x = (width - left - _RIGHT - (columns - 1) * _BETWEEN) / columns
+    inner_y = (height - above - _TOP - _BOTTOM - (lines - 1) * _BETWEEN) / lines
+    figure.subplots_adjust(
+        left=left / width,
+        right=1 - _RIGHT / width,
+        bottom=_BOTTOM / height,
+        top=1 - (above + _TOP) / height,
+        wspace=_BETWEEN / inner_x,
+        hspace=_BETWEEN / inner_y,
+    )
+    figure.legend(
+        handles=handles, loc="upper left", ncols=in_row, bbox_to_anchor=(0.1 / width, 1),
+        borderaxespad=0, borderpad=0.2,
+    )  # fmt: skip
+    for position in range(len(panels)):
+        figure.add_subplot(lines, columns, position + 1)
+    return figure
+
+
+def _handles(charts: Sequence[Chart], looks: Mapping[str, Look]) -> list[Line2D]:
+    """Of the engines, of parts with colours of their own, and of the mark of an invalid point."""
+    key = {part: color for chart in charts for part, color in chart.key.items()}
+    engines = {} if key else looks
+    handles = [
+        Line2D([], [], color=look.color, marker=look.marker, linestyle=look.line, label=plain(label, 40))
+        for label, look in engines.items()
+    ]
+    handles += [
+        Line2D([], [], color=color, marker="s", linestyle="none", label=part) for part, color in key.items()
+    ]
+    if any(series.invalid for chart in charts for series in chart.series):
+        handles.append(Line2D([], [], color=MUTED, marker="x", linestyle="none", label="invalid"))
+    return handles
+
+
+def _panel(axes: Axes, chart: Chart, looks: Mapping[str, Look], only: str) -> None:
+    axes.set_title(plain(only or chart.title, 60))
+    _side(axes, chart.x, chart.shown, "x")
+    _side(axes, chart.y, chart.shown, "y")
+    axes.grid(visible=not chart.y.down, axis="y")
+    axes.grid(visible=False, axis="x")
+    if not only:
+        axes.set_xlabel(f"{plain(chart.x.label)} →", loc="left")
+        note = " · ".join(filter(None, (chart.views[0].name if chart.views else "", chart.note)))
+        axes.annotate(
+            plain(note, 80), (1, 0), (0, -20), xycoords="axes fraction", textcoords="offset points",
+            ha="right", va="top", fontsize=6, color=MUTED,
+        )  # fmt: skip
+    for limit in chart.limits:
+        (axes.axvline if limit.axis == "x" else axes.axhline)(
+            limit.value, color=MUTED, linewidth=0.8, linestyle=":"
+        )
+        at = (limit.value, 1.0) if limit.axis == "x" else (1.0, limit.value)
+        where = ("data", "axes fraction") if limit.axis == "x" else ("axes fraction", "data")
+        axes.annotate(
+            limit.text, at, (-2, 2), xycoords=where, textcoords="offset points", ha="right", fontsize=6,
+            color=MUTED, annotation_clip=True,
+        )  # fmt: skip
+    shifts = _shifts(chart)
+    for series in sorted(chart.shown, key=lambda series: (series.label == only, series.kind != "band")):
+        pale = bool(only) and series.label != only
+        look = looks[series.label]
+        color = RULE if pale else series.color or look.color
+        _draw(axes, series, look, color, shifts.get(series.label, 0.0))
+
+
+def _side(axes: Axes, axis: Axis, series: Sequence[Series], which: str) -> None:
+    """Ends and ticks as the page has them."""
+    scale = fitted(axis, series, which, 0, 1)
+    if axis.log:
+        (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    ends = (scale.high, scale.low) if axis.down else (scale.low, scale.high)
+    (axes.set_xlim if which == "x" else axes.set_ylim)(*ends)
+    side = axes.xaxis if which == "x" else axes.yaxis
+    side.set_ticks([place for place, _ in scale.ticks], [plain(name, 34) for _, name in scale.ticks])
+    side.set_minor_locator(NullLocator())
+
+
+def _shifts(chart: Chart) -> dict[str, float]:
+    """How far each engine stands from its place, in units of x."""
+    if not chart.dodge or chart.multiples:
+        return {}
+    places = [place for place, _ in chart.x.ticks]
+    step = 0.18 if len(places) == 1 else 0.012 * (max(places) - min(places))
+    middle = (len(chart.labels) - 1) / 2
+    return {label: (i - middle) * step for i, label in enumerate(chart.labels)}
+
+
+def _draw(axes: Axes, series: Series, look: Look, color: str, shift: float) -> None:
+    x = [value + shift for value in series.x]
+    low, high = list(series.low), list(series.high)
+    if series.kind == "spans":
+        lengths = [b - a for a, b in zip(low, high, strict=True)]
+        axes.barh(
+            list(series.y), lengths, left=low, height=series.width, color=color, alpha=series.opacity,
+            linewidth=0,
+        )  # fmt: skip
+        return
+    if series.kind == "band":
+        if len(x) == 1:
+            axes.vlines(x, low, high, color=color, alpha=0.3, linewidth=9)
+        else:
+            axes.fill_between(x, low, high, color=color, alpha=0.16, linewidth=0)
+        return
+    if series.kind == "area":
+        axes.fill_between(x, list(series.y), step="post", color=color, alpha=0.35, linewidth=0)
+        return
+    for at, a, b in zip(x, low, high, strict=True) if low else ():
+        if math.isfinite(a) and math.isfinite(b):
+            axes.vlines(at, a, b, color=color, linewidth=1, alpha=0.8)
+    axes.plot(
+        x,
+        list(series.y),
+        color=color,
+        linestyle=look.line if series.kind == "line" else "none",
+        marker=look.marker if series.markers else "none",
+        markersize=5 if len(x) < 100 else 2.6,
+        markerfacecolor=PAPER if series.hollow else color,
+        alpha=series.opacity,
+    )
+    for i in series.invalid:
+        axes.plot(x[i], series.y[i], "x", color=INK, markersize=8)

@@ -1,0 +1,219 @@
+"""The charts of a report in a real browser: what a reader can do with them."""
+
+import csv
+import json
+from urllib.parse import unquote
+
+import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from harness.report.render import write_report
+from harness.runs.reader import load_run
+from harness.schema.load import TraceLoad
+
+from .conftest import CHROMIUM, DRIVER, ENGINES, Engine, make_online
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver on PATH"),
+]
+TWELVE = [
+    Engine("other", f"engine {number} of a long name", 0.01 + 0.004 * number, 0.004) for number in range(12)
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("charts") / "run"
+    return make_online(folder, engines=ENGINES[::2], scales=[0.4, 0.8], repeats=1, n=110, faults=False)
+
+
+@pytest.fixture(scope="module")
+def report(folder, tmp_path_factory):
+    return write_report([folder], tmp_path_factory.mktemp("charts") / "page.html").resolve().as_uri()
+
+
+@pytest.fixture
+def page(browser, report):
+    return opened(browser, report)
+
+
+def opened(browser, address):
+    browser.get("about:blank")  # an address that differs in its fragment alone would not be loaded again
+    browser.get_log("browser")
+    browser.get(address)
+    chart(browser)
+    return browser
+
+
+def chart(page, place=0):
+    """The plot at a place of the page, once it is drawn."""
+    plot = page.find_elements("css selector", ".plot")[place]
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
+    WebDriverWait(page, 60).until(lambda page: plot.get_attribute("data-range-y"))
+    return plot
+
+
+def ends(plot, axis="y"):
+    return json.loads(plot.get_attribute(f"data-range-{axis}"))
+
+
+def legend(page, label):
+    buttons = page.find_elements("css selector", ".legend button")
+    return next(b for b in buttons if b.get_attribute("data-label") == label and b.is_displayed())
+
+
+def test_hiding_an_engine_rescales_every_chart(page):
+    plot = chart(page)
+    before = ends(plot)[1]
+    legend(page, "vLLM").click()
+    assert json.loads(plot.get_attribute("data-shown")) == ["roseinfer"]
+    assert ends(plot)[1] < before
+    pressed = (
+        "return [...document.querySelectorAll('.legend button')].filter(b => b.dataset.label === 'vLLM')"
+    )
+    assert page.execute_script(f"{pressed}.every(b => b.ariaPressed === 'false')")
+    assert page.execute_script("return document.getElementById('status').textContent") == "vLLM hidden."
+    legend(page, "vLLM").send_keys(" ")
+    assert ends(plot)[1] == before
+    assert page.get_log("browser") == []
+
+
+def test_a_double_click_shows_an_engine_alone_and_so_does_the_keyboard(page):
+    plot = chart(page)
+    ActionChains(page).double_click(legend(page, "vLLM")).perform()
+    assert json.loads(plot.get_attribute("data-shown")) == ["vLLM"]
+    ActionChains(page).double_click(legend(page, "vLLM")).perform()
+    assert json.loads(plot.get_attribute("data-shown")) == ["roseinfer", "vLLM"]
+    legend(page, "roseinfer").send_keys(Keys.SHIFT, Keys.ENTER)
+    assert json.loads(plot.get_attribute("data-shown")) == ["roseinfer"]
+
+
+def test_a_percentile_is_picked_for_all_charts_by_load(page, folder):
+    Select(page.find_element("css selector", "select[data-view]")).select_by_visible_text("p50")
+    plots = [chart(page, place) for place in (0, 2)]
+    assert [plot.get_attribute("data-view") for plot in plots] == ["p50", "p50"]
+    highest = max(summary.ttft_ms.ci["p50"][1] for summary in load_run(folder).pooled)
+    assert ends(plots[0])[1] == pytest.approx(1.06 * highest, rel=1e-3)
+
+
+def test_an_axis_becomes_logarithmic_and_linear_again(page):
+    plot = chart(page)
+    button = next(
+        b for b in page.find_elements("css selector", ".first .chart-tools button") if b.text == "log y"
+    )
+    assert ends(plot)[0] == 0
+    button.click()
+    assert ends(plot)[0] > 0 and button.get_attribute("aria-pressed") == "true"
+    button.click()
+    assert ends(plot)[0] == 0
+
+
+def test_dragging_zooms_and_escape_shows_everything_again(page):
+    plot = chart(page, 1)
+    before = ends(plot, "x")
+    over = plot.find_element("css selector", ".u-over")
+    ActionChains(page).move_to_element_with_offset(over, -60, -30).click_and_hold().move_by_offset(
+        80, 60
+    ).release().perform()
+    WebDriverWait(page, 60).until(lambda page: ends(plot, "x") != before)
+    low, high = ends(plot, "x")
+    assert before[0] < low < high < before[1]
+    plot.send_keys(Keys.ESCAPE)
+    assert ends(plot, "x") == before
+
+
+def test_a_point_has_its_value_and_interval_by_keyboard_and_by_mouse(page, folder):
+    Select(page.find_element("css selector", "select[data-view]")).select_by_visible_text("p50")
+    plot = chart(page)
+    plot.send_keys(Keys.ARROW_RIGHT)
+    tip = page.find_element("id", "tip")
+    WebDriverWait(page, 60).until(lambda page: tip.is_displayed())
+    lines = tip.text.splitlines()
+    light = TraceLoad(scale=0.8)
+    summary = next(s for s in load_run(folder).pooled if s.label == "roseinfer" and s.load == light)
+    low, high = summary.ttft_ms.ci["p50"]
+    assert lines[0] == "roseinfer p50" and lines[1].startswith("offered requests/s: ")
+    assert float(lines[2].removesuffix(" ms")) == pytest.approx(summary.ttft_ms.p50, rel=1e-3)
+    shown = [float(end) for end in lines[3].removeprefix("95 % interval ").split(" to ")]
+    assert shown == pytest.approx([low, high], rel=1e-3)
+    assert lines[4:] == [f"n = {summary.ttft_ms.n}", "scale 0.8"]
+    spoken = page.execute_script("return document.getElementById('status').textContent")
+    assert spoken == ", ".join(lines)
+    found = page.execute_script(
+        "const [plot, tip] = arguments; const over = plot.querySelector('.u-over');"
+        "const box = over.getBoundingClientRect(); const texts = new Set();"
+        "for (let x = 0; x < box.width; x += 8) for (let y = 0; y < box.height; y += 8) {"
+        "  over.dispatchEvent(new PointerEvent('pointermove', {clientX: box.x + x, clientY: box.y + y}));"
+        "  if (!tip.hidden) texts.add(tip.firstChild.textContent) }"
+        "return [...texts].sort()", plot, tip,
+    )  # fmt: skip
+    assert found == ["roseinfer p50", "vLLM p50"]
+
+
+def test_the_address_keeps_what_is_shown(page, report):
+    legend(page, "vLLM").click()
+    Select(page.find_element("css selector", "select[data-view]")).select_by_visible_text("p90")
+    page.execute_script("document.querySelector('details[data-metric=tpot_ms]').open = true")
+    WebDriverWait(page, 60).until(lambda page: "metric=tpot_ms" in page.current_url)
+    address = page.current_url
+    assert address.removeprefix(report) == "#engine=roseinfer&show=p90&metric=tpot_ms"
+    opened(page, address)
+    plot = chart(page)
+    assert json.loads(plot.get_attribute("data-shown")) == ["roseinfer"]
+    assert plot.get_attribute("data-view") == "p90"
+    assert page.execute_script("return document.querySelector('details[data-metric=tpot_ms]').open")
+
+
+def test_the_data_of_a_chart_is_copied_and_the_chart_saved(page, folder):
+    page.execute_script(
+        "Object.defineProperty(navigator, 'clipboard',"
+        " {value: {writeText: async text => { window.copied = text }}});"
+        "window.saved = [];"
+        "HTMLAnchorElement.prototype.click = function () { window.saved.push([this.download, this.href]) }"
+    )
+    page.find_element("css selector", ".card [data-copy=data]").click()
+    rows = list(csv.DictReader(page.execute_script("return window.copied").splitlines()))
+    known = {row["TTFT, ms"] for row in rows if row["part"] == "p99"}
+    assert known == {f"{float(f'{s.ttft_ms.p99:.6g}'):g}" for s in load_run(folder).pooled}
+    for kind in ("svg", "png"):
+        page.find_element("css selector", f".card [data-save={kind}]").click()
+    WebDriverWait(page, 60).until(lambda page: page.execute_script("return window.saved.length") == 2)
+    (svg_name, svg), (png_name, png) = page.execute_script("return window.saved")
+    assert (svg_name, png_name) == ("ttft_p99.svg", "ttft_p99.png")
+    text = unquote(svg.removeprefix("data:image/svg+xml,"))
+    assert "● roseinfer" in text and "TTFT p99, ms, by load" in text
+    assert png.startswith("data:image/png;base64,iVBOR")
+    assert page.get_log("browser") == []
+
+
+def test_twelve_engines_have_a_panel_each(browser, tmp_path):
+    run = make_online(tmp_path / "run", engines=TWELVE, scales=[0.5, 1.0], repeats=1, n=40, faults=False)
+    page = opened(browser, write_report([run], tmp_path / "page.html").resolve().as_uri())
+    plot = chart(page)
+    names = [name.text for name in plot.find_elements("css selector", "p")]
+    assert names == [engine.label for engine in TWELVE]
+    sizes = [canvas.size["width"] for canvas in plot.find_elements("css selector", "canvas")]
+    assert len(sizes) == 12 and min(sizes) >= 160
+    for engine in TWELVE[6:]:
+        legend(page, engine.label).click()
+    assert len(plot.find_elements("css selector", "canvas")) == 1  # six fit one panel
+    assert page.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+    assert page.get_log("browser") == []
+
+
+def test_without_javascript_and_in_print_there_is_a_picture_of_every_chart(page):
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    count = "return ['.plot', '.card svg'].map(name => [...document.querySelectorAll(`.first ${name}`)]" + (
+        ".filter(element => element.getBoundingClientRect().height > 100).length)"
+    )
+    assert page.execute_script(count) == [0, 2]
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert page.execute_script(count) == [2, 0]
+    page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    page.refresh()
+    page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert page.execute_script(count) == [0, 2]

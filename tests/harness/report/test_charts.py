@@ -1,0 +1,130 @@
+"""Charts as data, and as SVG: the numbers of the results, whatever the text, and the library as it came."""
+
+import csv
+import hashlib
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import harness.report
+from harness.report.charts.block import data_block
+from harness.report.charts.by_load import by_load
+from harness.report.charts.chart import MANY, Axis, Chart, Limit, Series
+from harness.report.charts.run_charts import charts
+from harness.report.charts.scale import fitted
+from harness.report.charts.static import svg
+from harness.report.figures.style import looks
+from harness.runs.reader import load_run
+from harness.schema.slo import Slo
+
+from .conftest import ENGINES, make_online
+
+LIBRARY = Path(harness.report.__file__).parent / "vendor" / "uplot"
+HOSTILE = "</script><script>alert(1)</script>\u202e&\"'\x00\ud800"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("charts") / "run"
+    return load_run(make_online(folder, engines=ENGINES[::2], scales=[0.5, 1.0], repeats=1, n=110))
+
+
+@pytest.fixture(scope="module")
+def styles(run):
+    return looks((summary.engine, summary.label) for summary in run.pooled)
+
+
+@pytest.fixture(scope="module")
+def every(run):
+    return charts(run).every
+
+
+def test_every_chart_of_a_run_is_there_and_is_drawn_alike_each_time(run, every, styles):
+    assert {"ttft_p99", "ttft", "tpot", "itl", "e2e", "ecdf_ttft_scale_0.5", "tradeoff_ttft"} <= set(every)
+    assert {"timeline_scale_1", "in_flight_scale_1", "requests_vLLM_scale_0.5"} <= set(every)
+    for name, chart in charts(run).every.items():
+        ElementTree.fromstring(svg(chart, styles))
+        assert svg(chart, styles) == svg(every[name], styles)
+
+
+def test_a_chart_has_the_numbers_of_the_results(run, every):
+    rows = list(csv.DictReader(io.StringIO(every["ttft"].csv())))
+    for summary in run.pooled:
+        found = [r for r in rows if (r["engine"], r["note"]) == (summary.label, str(summary.load))]
+        assert {row["part"] for row in found} == {"p50", "p90", "p99"}
+        for row in found:
+            q = row["part"]
+            assert float(row["TTFT, ms"]) == pytest.approx(getattr(summary.ttft_ms, q), rel=1e-5)
+            assert row["valid"] == str(summary.valid) and int(row["n"]) == summary.ttft_ms.n
+            if ends := summary.ttft_ms.ci.get(q):
+                assert [float(row["low"]), float(row["high"])] == pytest.approx(ends, rel=1e-5)
+
+
+def test_the_load_grows_to_the_right_and_is_named_by_its_rate(run, every):
+    ticks = every["ttft"].x.ticks
+    offered = [summary.offered_req_per_s for summary in run.pooled if summary.label == "vLLM"]
+    assert [place for place, _ in ticks] == sorted(place for place, _ in ticks)
+    assert [name for _, name in ticks] == [f"{rate:.3g}" for rate in sorted(offered)]
+
+
+def test_a_service_level_is_a_line(run):
+    (limit,) = by_load(run.pooled, "ttft_ms", Slo(ttft_ms=200)).limits
+    assert limit == Limit("y", 200, "SLO 200")
+    assert not by_load(run.pooled, "tpot_ms", Slo(ttft_ms=200)).limits
+
+
+def test_the_data_block_holds_any_text_and_ends_where_it_ends(every, styles):
+    label = next(iter(styles))
+    chart = replace(
+        every["ttft_p99"], title=HOSTILE, series=[replace(s, label=HOSTILE) for s in every["ttft"].series]
+    )
+    block = data_block({"run-1": ({"it": chart}, {HOSTILE: styles[label]})}, {})
+    assert not set("<>&") & set(block)
+    read = json.loads(block)
+    assert "<script>alert(1)" in read["charts"]["run-1/it"]["title"]
+    [known] = read["looks"]["run-1"]
+    assert {series["label"] for series in read["charts"]["run-1/it"]["series"]} == {known}
+    assert "\x00" not in known and "\u202e" not in known
+    ElementTree.fromstring(svg(chart, {HOSTILE: styles[label]}))
+
+
+@pytest.mark.parametrize("count", [MANY, MANY + 1, 12])
+def test_many_engines_have_a_panel_each(count):
+    labels = [f"engine {number}" for number in range(count)]
+    series = [Series(label, "line", [1.0, 2.0], [3.0, 4.0 + i]) for i, label in enumerate(labels)]
+    chart = Chart("many", "Many", Axis("x", ticks=[(1.0, "1"), (2.0, "2")]), Axis("y"), series)
+    drawn = svg(chart, looks((label, label) for label in labels))
+    names = [node.text for node in ElementTree.fromstring(drawn).iter("text") if node.get("font-weight")]
+    assert names == (labels if count > MANY else [])
+    assert drawn.count("data-series") == (count * count if count > MANY else count)
+
+
+NUMBERS = st.floats(1e-6, 1e9)
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=20), st.booleans())
+def test_what_is_shown_lies_within_the_sides_in_its_order(values, log):
+    chart = [Series("a", "line", values, values)]
+    scale = fitted(Axis("ms", log=log), chart, "x", 50, 400)
+    places = [scale(value) for value in sorted(values)]
+    assert places == sorted(places) and places[0] >= 50 and places[-1] <= 400
+    assert all(scale.low <= value <= scale.high for value, _ in scale.ticks)
+    assert len(scale.ticks) <= 25
+
+
+def test_the_library_is_what_its_notes_say():
+    notes = (LIBRARY / "README.md").read_text(encoding="utf-8")
+    recorded = re.findall(r"\| `([^`]+)` \| ([\d,]+) \| `([0-9a-f]{64})` \|", notes)
+    assert {name for name, *_ in recorded} == {path.name for path in LIBRARY.iterdir()} - {"README.md"}
+    for name, size, digest in recorded:
+        content = (LIBRARY / name).read_bytes()
+        assert (f"{len(content):,}", hashlib.sha256(content).hexdigest()) == (size, digest)
+    version = re.search(r"\(v([\d.]+)\)", (LIBRARY / "uPlot.iife.min.js").read_text(encoding="utf-8"))[1]
+    assert f"Version {version} of" in notes
