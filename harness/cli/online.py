@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 
 from harness.cli.command_line import clear_process_list, command_line
 from harness.cli.ending import print_ending
+from harness.cli.live_server import listen, served
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet, conclude
 from harness.cli.profile import profile_after, profile_only
@@ -31,6 +33,13 @@ EXAMPLES = (
     "bench online --engines vllm --concurrency 8 --slo ttft_ms=200,tpot_ms=50",
 )
 
+Serve = Annotated[
+    int | None,
+    typer.Option(
+        help="show the finished cells in a browser meanwhile, at this port of this machine; 0: a free one",
+        metavar="PORT",
+    ),
+]
 Resume = Annotated[Path | None, typer.Option(help="finish this run, with its own settings", metavar="RUN")]
 
 
@@ -38,12 +47,13 @@ Resume = Annotated[Path | None, typer.Option(help="finish this run, with its own
 def online(
     settings: OnlineSettings | None,
     resume: Resume = None,
+    serve: Serve = None,
     open_report: Open = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure each engine's server under load: a trace, or a fixed number of requests in flight."""
-    measure(settings, resume, open_report=open_report, as_json=as_json, quiet=quiet)
+    measure(settings, resume, serve=serve, open_report=open_report, as_json=as_json, quiet=quiet)
 
 
 def measure(
@@ -51,6 +61,7 @@ def measure(
     resume: Path | None,
     search: SearchPlan | None = None,
     *,
+    serve: int | None = None,
     open_report: bool,
     as_json: bool,
     quiet: bool,
@@ -58,12 +69,16 @@ def measure(
     """Run, or finish the run `resume`, show its progress, print where the report is."""
     folder: Path | None = None
     clear_process_list()
-    with make_display(quiet) as display:
+    with make_display(quiet) as display, ExitStack() as served_inside:
+        listener = None if serve is None else served_inside.enter_context(listen(serve))
 
         def show(event: Event) -> None:
             nonlocal folder
             if isinstance(event, Started):
                 folder = event.folder
+                if listener is not None:
+                    address = served_inside.enter_context(served(folder, listener))
+                    display.line(f"live page: {address}")
             display.show(event)
 
         if settings is not None and settings.profile_only:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 #: Names of settings, and of the commands' own parameters, by title. A test finds settings without a group.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Run": ("config", "resume", "out", "open_report", "as_json", "quiet", "help"),
+    "Run": ("config", "resume", "out", "serve", "open_report", "as_json", "quiet", "help"),
     "Engines": (
         *("engines", "model", "device", "dtype", "max_model_len", "vocab_size", "cpu_threads"),
         *("quantization", "prefix_cache"),

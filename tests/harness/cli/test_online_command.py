@@ -21,7 +21,7 @@ def test_a_whole_run(start_mock: Any, start_bench: Any, quick: list[str]) -> Non
     server = start_mock("--tokens-per-chunk", "3")
     done = start_bench(
         "online", "--base-url", server.url, *quick, "--n", "12", "--scales", "0.02,0.01", "--repeats", "2",
-        "--warmup", "auto", "--slo", "ttft_ms=100000",
+        "--warmup", "auto", "--slo", "ttft_ms=100000", "--serve", "0",
     ).end()  # fmt: skip
     report = Path(done.out.removesuffix("\n"))
     check_end(done.code, report.parent)
@@ -33,6 +33,7 @@ def test_a_whole_run(start_mock: Any, start_bench: Any, quick: list[str]) -> Non
     assert "\x1b" not in done.err and "\r" not in done.err
     lines = done.err.splitlines()
     assert lines[0] == f"run {report.parent}: 4 cells"
+    assert lines[1].startswith("live page: http://127.0.0.1:")
     assert next(line for line in lines if line.startswith("[3/4]")).endswith("12 requests")
     assert TABLE in lines and any(line.startswith("warning: ") for line in lines[lines.index(TABLE) :])
 

@@ -1,0 +1,110 @@
+"""The page of a run that is being measured: what its finished cells show. It reads the run folder alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.metrics.summary import summarize
+from harness.records.cell import CellRecords
+from harness.report.charts.block import data_block
+from harness.report.charts.by_load import by_load
+from harness.report.charts.chart import Chart
+from harness.report.charts.marks import css_color
+from harness.report.charts.overtime import latency_over_time, load_over_time
+from harness.report.charts.static import drawing
+from harness.report.figures.style import Look, looks, on_dark
+from harness.report.page import environment, library, script, text_of
+from harness.report.tables.repeats import repeats_table
+from harness.report.text.heading import machine
+from harness.report.text.load_words import where
+from harness.report.text.numbers import plural
+from harness.runs.folder import JOURNAL
+from harness.runs.journal import JournalEntry, read_journal
+from harness.runs.reader import RawRun, read_raw
+from harness.schema.metrics import latencies
+
+
+@dataclass(frozen=True)
+class _Chapter:
+    """What the macros of the templates ask of a chapter."""
+
+    styles: dict[str, Look]
+
+
+def version(folder: Path) -> str:
+    """Another text whenever the page would be another one."""
+    journal = folder / JOURNAL
+    return str(journal.stat().st_size) if journal.exists() else "0"
+
+
+def live_page(folder: Path) -> str:
+    """The page as HTML.
+
+    Raises:
+        UsageError: The folder holds no run, or a file in it is damaged.
+    """
+    journal, at = read_journal(folder / JOURNAL), version(folder)
+    raw = _finished(read_raw(folder), {entry.cell for entry in journal}) if journal else None
+    found = (
+        [] if raw is None else summarize(raw.records.requests, raw.records.chunks, slo=raw.info.settings.slo)
+    )
+    styles = looks((summary.engine, summary.label) for summary in found)
+    pooled = [summary for summary in found if summary.repeat is None and summary.num_success]
+    slo = None if raw is None else raw.info.settings.slo
+    charts = [by_load(pooled, metric, slo) for metric in latencies("headline")] if pooled else []
+    latest = _latest(raw, journal[-1]) if raw is not None else []
+    every = {chart.name: chart for chart in (*charts, *latest)}
+    dark = {look.color: on_dark(look.color) for look in styles.values()}
+    cells = None
+    if raw is not None and raw.info.search is None:
+        cells = len(raw.info.order) * len(raw.info.settings.loads)
+    code, digest = script("charts.js", "report.js", "live.js")
+    return (
+        environment()
+        .get_template("live.html.j2")
+        .render(
+            folder=folder,
+            done=len(journal),
+            counted=plural(len(journal), "cell")
+            if cells is None
+            else f"{len(journal)} of {plural(cells, 'cell')}",
+            cells=cells,
+            chapter=_Chapter(styles),
+            about="" if raw is None else f"{raw.info.settings.model} · {machine(raw.info)}",
+            last=f"{journal[-1].label} {where(journal[-1].load)}" if journal else "",
+            table=repeats_table([s for s in found if s.repeat is not None]) if found else None,
+            charts=charts,
+            latest=latest,
+            drawn=drawing,
+            color=css_color,
+            dark=dark,
+            data=data_block({"live": (every, styles)}, dark),
+            css=text_of("report.css"),
+            library_css=library("uPlot.min.css"),
+            script=code,
+            script_hash=digest,
+            version=at,
+        )
+    )
+
+
+def _finished(raw: RawRun, cells: set[int]) -> RawRun:
+    """The run without the records of cells that are not in the journal."""
+    requests, chunks = (
+        table[table["cell"].isin(cells)] for table in (raw.records.requests, raw.records.chunks)
+    )
+    return replace(raw, records=CellRecords(requests, chunks))
+
+
+def _latest(raw: RawRun, last: JournalEntry) -> list[Chart]:
+    """The cell that was finished last, over time."""
+    cell = (last.label, last.load, last.repeat)
+    groups = [group for group in raw.groups if (group.label, group.load, group.repeat) == cell]
+    if not groups or not len(groups[0].metrics):
+        return []
+    whole = [groups[0].whole or groups[0]]
+    return [
+        replace(chart, title=f"{last.label}: {chart.title}")
+        for chart in (latency_over_time(whole), load_over_time(whole))
+    ]
