@@ -10,9 +10,12 @@ from harness.metrics.samples import Group, by_load, pool
 from harness.report.charts.by_load import alone, tradeoff
 from harness.report.charts.by_load import by_load as latency_by_load
 from harness.report.charts.chart import Chart
+from harness.report.charts.decision import decision_charts
 from harness.report.charts.distributions import ecdf
 from harness.report.charts.overtime import latency_over_time, lives, lives_end, load_over_time, same_load
 from harness.report.charts.rows import bars, capacity, waterfall
+from harness.report.charts.server import server_charts
+from harness.report.decision import NOTHING, Asked, decide
 from harness.report.tables.latency import shown_latencies
 from harness.report.tables.waterfall import with_waterfall
 from harness.report.text.verdict import shown_load
@@ -30,6 +33,7 @@ class Charts:
     ecdfs: dict[str, list[Chart]] = field(default_factory=dict)
     tradeoffs: list[Chart] = field(default_factory=list)
     waterfalls: list[Chart] = field(default_factory=list)
+    decision: list[Chart] = field(default_factory=list)
     over_time: dict[Load, list[Chart]] = field(default_factory=dict)
     lives: list[Chart] = field(default_factory=list)
     bars: list[Chart] = field(default_factory=list)
@@ -37,22 +41,23 @@ class Charts:
     @property
     def every(self) -> Mapping[str, Chart]:
         """By name."""
-        details = chain(*self.ecdfs.values(), self.tradeoffs, self.waterfalls, *self.over_time.values())
-        found = [*self.first, *self.by_load.values(), *details, *self.lives, *self.bars]
+        details = chain(*self.ecdfs.values(), self.tradeoffs, self.decision, self.waterfalls)
+        times = chain(*self.over_time.values(), self.lives)
+        found = [*self.first, *self.by_load.values(), *details, *times, *self.bars]
         return {chart.name: chart for chart in found}
 
 
-def charts(run: Run) -> Charts:
-    """All charts of a run."""
+def charts(run: Run, asked: Asked = NOTHING) -> Charts:
+    """All charts of a run, held to what a reader asks."""
     if not isinstance(run, OnlineRun):
         results = run.results.results
         if not results:
             return Charts()
         return Charts(bars=[bars(results, metric) for metric in ("output_tok_per_s", "total_s")])
-    return _online(run)
+    return _online(run, asked)
 
 
-def _online(run: OnlineRun) -> Charts:
+def _online(run: OnlineRun, asked: Asked) -> Charts:
     """Those by load from the summaries, distributions and times from the raw tables."""
     pooled = [summary for summary in run.pooled if summary.num_success]
     if not pooled:
@@ -84,9 +89,13 @@ def _online(run: OnlineRun) -> Charts:
             waterfall(pooled, load)
             for load in sorted({summary.load for summary, _ in with_waterfall(pooled)})
         ],
+        decision=decision_charts(decide(run, asked), pooled),
         over_time={}
         if search
-        else {load: [latency_over_time(found), load_over_time(found)] for load, found in firsts.items()},
+        else {
+            load: [latency_over_time(found), load_over_time(found), *server_charts(found, run.server)]
+            for load, found in firsts.items()
+        },
         lives=[] if search else _lives(firsts),
     )
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from harness.cli.report import report
 from harness.errors import UsageError
+from harness.records.columns import SERVER
+from harness.report.charts.decision import decision_charts
+from harness.report.charts.server import server_charts
 from harness.report.decision import Asked, Decision, decide
 from harness.report.tables.decision import decision_tables
 from harness.runs.reader import OnlineRun, load_run
@@ -78,3 +82,33 @@ def test_the_command_writes_what_was_asked_for(folder: Path, tmp_path: Path) -> 
 def test_a_machine_without_a_price_is_an_error(run: OnlineRun) -> None:
     with pytest.raises(UsageError, match="the run used no GPU"):
         decide(run, Asked(prices=Prices(gpus={"H200": 3})))
+
+
+def test_the_charts_have_every_load_once(run: OnlineRun) -> None:
+    decision = decided(run, "ttft_p90<=100s,tpot_p99<=8ms")
+    frontier, share, good = decision_charts(decision, run.pooled)
+    drawn = [(series.label, x, y) for series in frontier.series if series.kind != "band"
+             for x, y in zip(series.x, series.y, strict=True)]  # fmt: skip
+    known = [(point.label, point.user.value, point.total.value) for point in decision.served]
+    assert sorted(drawn) == sorted(known)
+    assert [limit.value for limit in frontier.limits] == [125.0]
+    for chart in (share, good):
+        assert [len(series.x) for series in chart.series] == [2, 2]
+    assert all(0 <= y <= 100 for series in share.series for y in series.y)
+
+
+def test_the_charts_of_servers_have_what_these_say(run: OnlineRun) -> None:
+    group = run.groups[0]
+    said = {"cell": int(group.requests["cell"].iloc[0]), "took_ms": 1.0, "waiting": 0.0, "preemptions": 0.0}
+    rows = [
+        said | {"t": t, "running": t, "kv_usage": 0.5, "steps": 10 * t, "step_tokens": 40 * t}
+        for t in (0.0, 1.0, 2.0)
+    ]
+    requests, caches, steps = server_charts([group], pd.DataFrame(rows, columns=SERVER.names))
+    assert {series.part: list(series.y) for series in requests.series} == {
+        "running": [0, 1, 2],
+        "waiting": [0, 0, 0],
+    }
+    assert [list(series.y) for series in caches.series] == [[50, 50, 50]]
+    assert [(list(series.x), list(series.y)) for series in steps.series] == [([1, 2], [4, 4])]
+    assert server_charts([group], pd.DataFrame(columns=SERVER.names)) == []

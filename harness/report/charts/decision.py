@@ -1,0 +1,135 @@
+"""Frontiers, and how much of the load is within the limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from harness.metrics.frontier import Served
+from harness.metrics.known import Known
+from harness.report.charts.by_load import places
+from harness.report.charts.chart import Axis, Chart, Limit, Series, is_wide
+from harness.report.decision import Decision, Within
+from harness.report.text.load_words import axis_label, axis_number, axis_values, quantity
+from harness.report.text.numbers import decimals, number
+from harness.schema.metric import MS
+from harness.schema.results import OnlineSummary
+
+
+def decision_charts(decision: Decision, pooled: Sequence[OnlineSummary]) -> list[Chart]:
+    """The frontier and, with limits, the requests within them and the goodput by load."""
+    made = [_frontier(decision)] if len(decision.served) > 1 else []
+    if decision.slo is not None and len(decision.within) > 1:
+        made += [
+            _by_load(decision, pooled, "attainment", "Requests within the limits, %", _share),
+            _by_load(decision, pooled, "goodput", "Goodput, requests/s", lambda point: point.goodput),
+        ]
+    return [chart for chart in made if chart.series]
+
+
+def _frontier(decision: Decision) -> Chart:
+    """Of each engine the loads that none of its others beats as a line, the others pale."""
+    series = []
+    for label in dict.fromkeys(point.label for point in decision.served):
+        own = sorted(
+            (point for point in decision.served if point.label == label), key=lambda point: point.user.value
+        )
+        best = [point for point in own if not point.dominated]
+        if all(point.total.ci for point in best):
+            series.append(_points(decision, label, best, "band"))
+        series.append(_points(decision, label, best, "line"))
+        if beaten := [point for point in own if point.dominated]:
+            series.append(_points(decision, label, beaten, "points"))
+    limits = []
+    if decision.slo is not None and (tpot := decision.slo.model_dump(exclude_none=True).get("tpot_ms")):
+        limits.append(Limit("x", MS / tpot, f"TPOT {tpot:g} ms"))
+    return Chart(
+        name="frontier",
+        title=f"Output tok/s per {decision.unit} against output tok/s per user",
+        x=Axis(
+            "output tok/s per user (1 / TPOT p50)",
+            "tok/s",
+            log=is_wide([point.user.value for point in decision.served]),
+        ),
+        y=Axis(
+            f"output tok/s per {decision.unit}",
+            "tok/s",
+            log=is_wide([point.total.value for point in decision.served]),
+        ),
+        series=series,
+        note="above right is better; pale: dominated by another load of the engine",
+        limits=limits,
+    )
+
+
+def _points(decision: Decision, label: str, found: Sequence[Served], kind: str) -> Series:
+    x, y = [point.user.value for point in found], [point.total.value for point in found]
+    low, high = _ends([point.total for point in found])
+    if kind == "band":
+        return Series(label, "band", x, y, part="95 % interval", low=low, high=high, opacity=0.3)
+    notes = [_note(decision, point) for point in found]
+    if kind == "line":
+        return Series(label, "line", x, y, part="frontier", low=low, high=high, notes=notes)
+    return Series(label, "points", x, y, part="dominated", low=low, high=high, notes=notes, opacity=0.35)
+
+
+def _note(decision: Decision, point: Served) -> str:
+    cost = decision.cost(point)
+    if cost is None or decision.hourly is None:
+        return str(point.load)
+    amount = number(cost.value, decimals([cost.value]))
+    return f"{point.load}, {amount} {decision.hourly.currency} per million tokens"
+
+
+def _by_load(
+    decision: Decision,
+    pooled: Sequence[OnlineSummary],
+    name: str,
+    what: str,
+    value: Callable[[Within], Known | None],
+) -> Chart:
+    at, values = places(pooled), axis_values(pooled)
+    series = []
+    for label in dict.fromkeys(point.label for point in decision.within):
+        own = sorted(
+            (point for point in decision.within if point.label == label), key=lambda point: point.load.weight
+        )
+        known = [(point, found) for point in own if (found := value(point)) is not None and point.load in at]
+        low, high = _ends([found for _, found in known])
+        series.append(
+            Series(
+                label,
+                "line",
+                [at[point.load] for point, _ in known],
+                [found.value for _, found in known],
+                low=low,
+                high=high,
+                notes=[str(point.load) for point, _ in known],
+                invalid=[i for i, (point, _) in enumerate(known) if not point.valid],
+            )
+        )
+    return Chart(
+        name=name,
+        title=f"{what}, by {quantity(pooled[0].load)}",
+        x=Axis(
+            axis_label(next(iter(at))),
+            ticks=[(place, axis_number(load, values[load])) for load, place in at.items()],
+        ),
+        y=Axis(
+            what,
+            "%" if what.endswith("%") else "requests/s",
+            ends=(0.0, 100.0) if what.endswith("%") else None,
+        ),
+        series=[point for point in series if len(point.x)],
+        note="95 % intervals; × invalid",
+        dodge=True,
+    )
+
+
+def _share(point: Within) -> Known | None:
+    return None if point.attained is None else point.attained.times(100.0)
+
+
+def _ends(found: Sequence[Known]) -> tuple[list[float], list[float]]:
+    pairs = [point.ci or (math.nan, math.nan) for point in found]
+    return [low for low, _ in pairs], [high for _, high in pairs]
