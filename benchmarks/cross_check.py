@@ -4,9 +4,10 @@
         [--endpoint chat] [--concurrency 1,4] [--rate 2] [--n 24] [--rounds 3] [--tools rosebench,vllm,…]
 
 FOLDER holds a virtual environment for each of the other harnesses: vllm/, guidellm/, aiperf/. --rate is
-requests a second at Poisson times, which each harness draws for itself. Prints TTFT and TPOT p50 of each as a
-Markdown table, medians over rounds, with the means of vLLM's own histograms meanwhile where the server has
-them. What each printed stays in --out.
+requests a second at Poisson times, drawn once: each harness replays them as a trace, but for `vllm bench
+serve` on chats, which takes no trace there and draws its own. Prints TTFT and TPOT p50 of each as a Markdown
+table, medians over rounds, with the means of vLLM's own histograms meanwhile where the server has them. What
+each printed stays in --out.
 """
 
 from __future__ import annotations
@@ -22,8 +23,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from harness.engines.prometheus import histograms, mean_between, read_samples
 from harness.engines.running.address import Address
+from harness.engines.text_prompts import TextPrompts
+from harness.workload.prompts import PromptSource
 
 INPUT, OUTPUT = 128, 32
 ENGINE = {
@@ -32,6 +37,11 @@ ENGINE = {
 }
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 LIMIT_S = 300
+ARRIVALS_SEED = 1
+#: Written prompts have so many different words at most.
+WORDS = 30_000
+#: Tokens of a block in the traces: a prompt is shorter, and shares nothing.
+BLOCK = 512
 
 
 @dataclass(frozen=True)
@@ -48,10 +58,6 @@ class Load:
     def __str__(self) -> str:
         return f"{self.value:g} a second" if self.open_loop else f"{self.value:g} in flight"
 
-    def options(self, closed: str, rate: str) -> tuple[str, str]:
-        """Of a harness that has an option for each."""
-        return (rate if self.open_loop else closed, f"{self.value:g}")
-
 
 @dataclass(frozen=True)
 class Asked:
@@ -65,6 +71,31 @@ class Asked:
     load: Load
     n: int
     peers: Path
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of the prompt for a harness that does not count the template."""
+        return INPUT - self.template if self.chat else INPUT
+
+    def trace(self, out: Path, prompt: int, per_second: int = 1000, *, text: bool = False) -> Path:
+        """A file of the load's times, the same for everybody, in Mooncake's format.
+
+        Args:
+            prompt: Tokens of each prompt.
+            per_second: Units of time in a second; of 1 they have fractions.
+            text: Write prompts, where a harness cannot make them.
+        """
+        gaps = np.random.default_rng(ARRIVALS_SEED).exponential(1 / self.load.value, self.n)
+        words, source = TextPrompts(self.tokenizer), PromptSource(WORDS, ARRIVALS_SEED, "trace")
+        rows: list[dict[str, Any]] = []
+        for i, t in enumerate((np.cumsum(gaps) - gaps[0]).tolist()):
+            row: dict[str, Any] = {"timestamp": t if per_second == 1 else round(t * per_second)}
+            said = words.of(source.distinct(i, prompt).tolist())
+            row |= {"text_input": said} if text else {"input_length": prompt, "hash_ids": [i]}
+            rows.append(row | {"output_length": OUTPUT})
+        path = out / "trace.jsonl"
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        return path
 
 
 @dataclass(frozen=True)
@@ -80,10 +111,14 @@ def rosebench(asked: Asked, out: Path) -> Found:
     arguments = [
         *("--base-url", asked.url, "--served-model", asked.model, "--tokenizer", str(asked.tokenizer)),
         *("--endpoint", "chat" if asked.chat else "completions"),
-        *asked.load.options("--concurrency", "--request-rate"),
-        *("--n", str(asked.n), "--input-len", str(INPUT), "--output-len", str(OUTPUT)),
-        *("--no-calibrate", "--no-check-answers", "--warmup", str(asked.load.warmup), "--quiet", "--json"),
+        *("--n", str(asked.n), "--warmup", str(asked.load.warmup)),
+        *("--no-calibrate", "--no-check-answers", "--quiet", "--json"),
     ]
+    if asked.load.open_loop:
+        arguments += ["--trace", str(asked.trace(out, INPUT)), "--scales", "1"]
+    else:
+        lengths = ("--input-len", str(INPUT), "--output-len", str(OUTPUT))
+        arguments += ["--concurrency", f"{asked.load.value:g}", *lengths]
     done = _run([sys.executable, "-m", "harness.cli.app", "online", *arguments, "--out", str(out)], out, {})
     [pooled] = [summary for summary in json.loads(done)["summaries"] if summary["repeat"] is None]
     prompt = pooled["prompt_tokens"] / pooled["num_success"]
@@ -97,13 +132,19 @@ def vllm(asked: Asked, out: Path) -> Found:
     command += [
         *("bench", "serve", "--backend", "openai-chat" if asked.chat else "openai"),
         *("--base-url", asked.url, "--endpoint", _path(asked), "--model", asked.model),
-        *("--tokenizer", str(asked.tokenizer), "--dataset-name", "random"),
-        *("--random-input-len", str(_prompt(asked)), "--random-output-len", str(OUTPUT)),
+        *("--tokenizer", str(asked.tokenizer), "--temperature", "0"),
         *("--num-prompts", str(asked.n), "--num-warmups", str(asked.load.warmup)),
-        *asked.load.options("--max-concurrency", "--request-rate"),
-        *("--ignore-eos", "--temperature", "0"),
         *("--save-result", "--result-filename", str(out / "result.json")),
     ]
+    if asked.load.open_loop and not asked.chat:
+        trace = str(asked.trace(out, INPUT))
+        command += ["--dataset-name", "timed_trace", "--dataset-path", trace]
+        command += ["--timed-trace-chunk-hash-size", str(BLOCK), "--timed-trace-sec-multiplier", "0.001"]
+    else:
+        command += ["--dataset-name", "random", "--random-input-len", str(asked.prompt)]
+        command += ["--random-output-len", str(OUTPUT), "--ignore-eos"]
+        option = "--request-rate" if asked.load.open_loop else "--max-concurrency"
+        command += [option, f"{asked.load.value:g}"]
     _run(command, out, OFFLINE)
     result = _json(out / "result.json")
     prompt = result["total_input_tokens"] / asked.n
@@ -112,13 +153,16 @@ def vllm(asked: Asked, out: Path) -> Found:
 
 def guidellm(asked: Asked, out: Path) -> Found:
     backend = f"kind=openai_http,target={asked.url},model={asked.model},request_format={_path(asked)}"
-    profile = "kind=poisson,rate" if asked.load.open_loop else "kind=concurrent,streams"
+    if asked.load.open_loop:
+        source = {"kind": "json_file", "path": str(asked.trace(out, asked.prompt, per_second=1))}
+        profile, data = "kind=replay", json.dumps({"kind": "trace_synthetic", "source": source})
+    else:
+        profile = f"kind=concurrent,streams={asked.load.value:g}"
+        data = f"kind=synthetic_text,prompt_tokens={asked.prompt},output_tokens={OUTPUT}"
     command = [
         *(str(asked.peers / "guidellm" / "bin" / "guidellm"), "run", "--backend", backend),
         *("--tokenizer", f"kind=hf_auto,model={asked.tokenizer}"),
-        *("--profile", f"{profile}={asked.load.value:g}"),
-        *("--constraint", f"kind=max_requests,count={asked.n}"),
-        *("--data", f"kind=synthetic_text,prompt_tokens={_prompt(asked)},output_tokens={OUTPUT}"),
+        *("--profile", profile, "--constraint", f"kind=max_requests,count={asked.n}", "--data", data),
         *("--disable-progress", "--output", f"kind=json,path={out / 'result.json'}"),
     ]
     _run(command, out, OFFLINE)
@@ -135,14 +179,22 @@ def aiperf(asked: Asked, out: Path) -> Found:
         *(str(asked.peers / "aiperf" / "bin" / "aiperf"), "profile", "--model", asked.model),
         *("--url", asked.url, "--endpoint-type", "chat" if asked.chat else "completions", "--streaming"),
         *("--tokenizer", str(asked.tokenizer), "--use-server-token-count"),
-        *("--synthetic-input-tokens-mean", str(_prompt(asked)), "--synthetic-input-tokens-stddev", "0"),
-        *("--output-tokens-mean", str(OUTPUT), "--output-tokens-stddev", "0"),
         *("--extra-inputs", "ignore_eos:true", "--extra-inputs", f"min_tokens:{OUTPUT}"),
-        *asked.load.options("--concurrency", "--request-rate"),
-        *("--request-count", str(asked.n)),
         *("--warmup-request-count", str(asked.load.warmup), "--random-seed", "1", "--ui", "none"),
         *("--artifact-dir", str(out)),
     ]
+    if asked.load.open_loop:
+        command += ["--input-file", str(asked.trace(out, asked.prompt, text=True)), "--fixed-schedule"]
+        command += ["--custom-dataset-type", "mooncake_trace"]
+    else:
+        command += [
+            "--synthetic-input-tokens-mean",
+            str(asked.prompt),
+            "--synthetic-input-tokens-stddev",
+            "0",
+        ]
+        command += ["--output-tokens-mean", str(OUTPUT), "--output-tokens-stddev", "0"]
+        command += ["--concurrency", f"{asked.load.value:g}", "--request-count", str(asked.n)]
     _run(command, out, {"DO_NOT_TRACK": "1"})
     result = _json(next(out.rglob("profile_export_aiperf.json")))
     ttft, itl = result["time_to_first_token"]["p50"], result["inter_token_latency"]["p50"]
@@ -198,11 +250,6 @@ def main() -> int:
             said = ", ".join(f"{mean:.1f}" for mean in engine) or "unknown"
             print(f"| {load} | {tool} | {ttft:.1f} | {tpot:.2f} | {said} | {prompt:.0f} |", flush=True)
     return 0
-
-
-def _prompt(asked: Asked) -> int:
-    """Tokens of the prompt for a harness that does not count the template."""
-    return INPUT - asked.template if asked.chat else INPUT
 
 
 def _path(asked: Asked) -> str:
