@@ -30,7 +30,7 @@ def write_report(runs: Sequence[Path], out: Path, asked: Asked = NOTHING) -> Pat
         UsageError: a run folder is missing, unfinished or broken, or a price is missing.
     """
     loaded = load_runs(runs)
-    page = render([(run, charts(run)) for run in loaded], out.parent, changes(loaded), asked)
+    page = render([(run, charts(run, asked)) for run in loaded], out.parent, changes(loaded), asked)
     write_whole(out, page.encode())
     return out
 

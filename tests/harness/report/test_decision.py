@@ -71,9 +71,15 @@ def test_a_run_is_held_to_its_own_service_level(run: OnlineRun) -> None:
 def test_the_command_writes_what_was_asked_for(folder: Path, tmp_path: Path) -> None:
     prices = tmp_path / "prices.yaml"
     prices.write_text("machine: 0.4\ncurrency: EUR\n")
-    report([folder], tmp_path / "out.html", slo="ttft_p90<=77ms", price=prices)
+    report([folder], tmp_path / "out.html", slo="ttft_p90<=77ms,tpot_p50<=9ms", price=prices)
     page = (tmp_path / "out.html").read_text()
-    for said in ("ttft_p90&lt;=77ms", "EUR per million output tokens", "tok/s per user", "Limits and cost"):
+    for said in (
+        "ttft_p90&lt;=77ms",
+        "EUR per million output tokens",
+        "tok/s per user",
+        "Limits and cost",
+        "TPOT 9 ms",
+    ):
         assert said in page
     with pytest.raises(UsageError, match="there is no 'latency_p99'"):
         report([folder], tmp_path / "out.html", slo="latency_p99<=2ms")
