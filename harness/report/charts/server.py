@@ -2,78 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from harness.metrics.samples import Group
-from harness.report.charts.chart import Axis, Chart, Series, View
+from harness.report.charts.chart import Axis, Chart, Series
 from harness.report.charts.overtime import SECONDS
 from harness.report.text.load_words import load_file_name, where
 
-Column = Callable[[pd.DataFrame], "pd.Series[float]"]
+
+@dataclass(frozen=True)
+class _Quantity:
+    """A chart of a quantity: part of its name, its title, its unit, and how it follows from readings."""
+
+    name: str
+    title: str
+    unit: str
+    values: Callable[[pd.DataFrame], pd.Series[float]]
 
 
 def server_charts(groups: Sequence[Group], readings: pd.DataFrame) -> list[Chart]:
-    """Requests in the servers, shares of their caches and tokens a step, as far as they say them.
+    """A chart for each quantity that a server says, at one load.
 
     Args:
-        groups: One repeat of each engine at one load.
+        groups: One repeat of each engine.
         readings: Rows of `records.columns.SERVER`, of any cells.
     """
-    if readings.empty:
-        return []
     load = groups[0].load
-    at, name = where(load), load_file_name(load)
-    made = (
+    made = [
         Chart(
-            name=f"server_requests_{name}",
-            title=f"Requests in the server, {at}",
+            name=f"server_{quantity.name}_{load_file_name(load)}",
+            title=f"{quantity.title}, {where(load)}",
             x=Axis(SECONDS, "s"),
-            y=Axis("requests"),
-            series=(requests := _series(groups, readings, _REQUESTS)),
-            views=_views(requests),
+            y=Axis(quantity.unit, "%" if quantity.unit == "%" else ""),
+            series=_series(groups, readings, quantity),
             note="by the servers' own metrics",
-        ),
-        Chart(
-            name=f"server_caches_{name}",
-            title=f"Use of the caches, {at}",
-            x=Axis(SECONDS, "s"),
-            y=Axis("%", "%", ends=(0.0, 100.0)),
-            series=(shares := _series(groups, readings, _SHARES)),
-            views=_views(shares),
-            note="by the servers' own metrics",
-        ),
-        Chart(
-            name=f"server_steps_{name}",
-            title=f"Tokens of a step, {at}",
-            x=Axis(SECONDS, "s"),
-            y=Axis("tokens a step"),
-            series=_series(groups, readings, {"tokens a step": _tokens_per_step}),
-            note="between two readings",
-        ),
-    )
+        )
+        for quantity in (_QUANTITIES if len(readings) else ())
+    ]
     return [chart for chart in made if chart.series]
 
 
-def _series(groups: Sequence[Group], readings: pd.DataFrame, parts: Mapping[str, Column]) -> list[Series]:
+def _series(groups: Sequence[Group], readings: pd.DataFrame, quantity: _Quantity) -> list[Series]:
     found = []
     for group in groups:
         own = readings[readings["cell"].isin(group.requests["cell"].unique())]
-        for part, column in parts.items():
-            values = column(own)
-            known = values.notna()
-            if known.any():
-                x, y = (numbers[known].to_numpy(np.float64).tolist() for numbers in (own["t"], values))
-                found.append(Series(group.label, "line", x, y, part=part, markers=False))
+        values = quantity.values(own)
+        known = values.notna()
+        if known.any():
+            x, y = (numbers[known].to_numpy(np.float64).tolist() for numbers in (own["t"], values))
+            found.append(Series(group.label, "line", x, y, part=quantity.unit, markers=False))
     return found
-
-
-def _views(series: Sequence[Series]) -> list[View]:
-    """A view a part."""
-    parts = dict.fromkeys(point.part for point in series)
-    return [View(part, [part]) for part in parts] if len(parts) > 1 else []
 
 
 def _prefix_hits(readings: pd.DataFrame) -> pd.Series[float]:
@@ -97,12 +79,15 @@ def _tokens_per_step(readings: pd.DataFrame) -> pd.Series[float]:
     return found
 
 
-_REQUESTS: Mapping[str, Column] = {
-    "running": lambda readings: readings["running"],
-    "waiting": lambda readings: readings["waiting"],
-    "preempted so far": lambda readings: _if_any(readings["preemptions"]),
-}
-_SHARES: Mapping[str, Column] = {
-    "KV cache in use": lambda readings: 100 * readings["kv_usage"],
-    "prefix hits": _prefix_hits,
-}
+_QUANTITIES = (
+    _Quantity("running", "Requests that run in the server", "requests", lambda found: found["running"]),
+    _Quantity(
+        "waiting", "Requests that wait in the server", "requests", lambda found: _if_any(found["waiting"])
+    ),
+    _Quantity("kv_usage", "KV cache in use, %", "%", lambda found: 100 * found["kv_usage"]),
+    _Quantity("prefix_hits", "Prompt tokens from the prefix cache, %", "%", _prefix_hits),
+    _Quantity("steps", "Tokens of a step", "tokens", _tokens_per_step),
+    _Quantity(
+        "preemptions", "Preemptions so far", "preemptions", lambda found: _if_any(found["preemptions"])
+    ),
+)

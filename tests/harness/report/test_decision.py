@@ -110,11 +110,13 @@ def test_the_charts_of_servers_have_what_these_say(run: OnlineRun) -> None:
         said | {"t": t, "running": t, "kv_usage": 0.5, "steps": 10 * t, "step_tokens": 40 * t}
         for t in (0.0, 1.0, 2.0)
     ]
-    requests, caches, steps = server_charts([group], pd.DataFrame(rows, columns=SERVER.names))
-    assert {series.part: list(series.y) for series in requests.series} == {
-        "running": [0, 1, 2],
-        "waiting": [0, 0, 0],
+    drawn = {
+        chart.name: chart.series for chart in server_charts([group], pd.DataFrame(rows, columns=SERVER.names))
     }
-    assert [list(series.y) for series in caches.series] == [[50, 50, 50]]
-    assert [(list(series.x), list(series.y)) for series in steps.series] == [([1, 2], [4, 4])]
+    values = {name: [(list(series.x), list(series.y)) for series in found] for name, found in drawn.items()}
+    assert values == {
+        "server_running_in_flight_2": [([0, 1, 2], [0, 1, 2])],
+        "server_kv_usage_in_flight_2": [([0, 1, 2], [50, 50, 50])],
+        "server_steps_in_flight_2": [([1, 2], [4, 4])],
+    }
     assert server_charts([group], pd.DataFrame(columns=SERVER.names)) == []
