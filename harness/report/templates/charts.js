@@ -173,6 +173,8 @@ const drawCharts = ({ all, say, tip }) => {
 
     /* What is drawn, for readers of the page's code and its tests. */
     report() {
+      const [first] = this.chart.views;
+      if (first) this.figure.querySelector("figcaption .name").textContent = this.chart.title.replace(first.name, this.view.name);
       Object.assign(this.host.dataset, {
         shown: JSON.stringify(this.labels),
         view: this.view?.name ?? "",
@@ -216,12 +218,19 @@ const drawCharts = ({ all, say, tip }) => {
         };
         if (ticks) {
           const name = new Map(ticks);
-          made.splits = (u) => ticks.map(([place]) => place).filter((place) => place >= u.scales[which].min && place <= u.scales[which].max);
+          const unit = ticks[0][1].replace(/^[\d.,]+/, "");
+          made.splits = (u) => {
+            const { min, max } = u.scales[which];
+            const within = ticks.map(([place]) => place).filter((place) => place >= min && place <= max);
+            if (which === "x" || chart.y.down || within.length > 2) return within;
+            const step = 10 ** Math.floor(Math.log10((max - min) / 2));
+            return Array.from({ length: 20 }, (_, i) => (Math.ceil(min / step) + i) * step).filter((place) => place <= max);
+          };
           made.values = (u, places) => places.map((place) => name.get(place) ?? "");
           const widest = Math.max(...ticks.map(([, tick]) => Math.min(tick.length, 24)));
           if (which === "y") {
             made.size = Math.min(18 + 6.6 * widest, 0.42 * canvas.clientWidth);
-            made.values = (u, places) => places.map((place) => { const tick = name.get(place) ?? ""; return tick.length > 24 ? `${tick.slice(0, 23)}…` : tick; });
+            made.values = (u, places) => places.map((place) => { const tick = name.get(place) ?? `${text(place)}${unit}`; return tick.length > 24 ? `${tick.slice(0, 23)}…` : tick; });
           } else made.filter = (u, places) => {
             let reach = -Infinity;
             return places.map((place) => {
