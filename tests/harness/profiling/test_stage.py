@@ -187,6 +187,7 @@ def test_the_load_that_is_profiled(tmp_path: Path) -> None:
     assert isinstance(both.exception, UsageError)
 
 
+@pytest.mark.soak
 def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path) -> None:
     settings = OnlineSettings.model_validate(
         {
