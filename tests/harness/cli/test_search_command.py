@@ -28,7 +28,7 @@ def servers(start_mock: Any) -> list[str]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_servers_of_known_capacity_are_told_apart(
     servers: list[str], start_bench: Callable[..., Any], tmp_path: Path
 ) -> None:
