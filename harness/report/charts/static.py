@@ -24,10 +24,14 @@ _COLUMNS = 3
 _ROW = 26.0
 
 
-def svg(chart: Chart, looks: Mapping[str, Look]) -> Markup:
-    """The chart as an element of a page; the same bytes each time."""
+def svg(chart: Chart, looks: Mapping[str, Look], where: str = "") -> Markup:
+    """The chart as an element of a page; the same bytes each time.
+
+    Args:
+        where: Tells apart charts of the same name in a page.
+    """
     if chart.multiples:
-        return _multiples(chart, looks)
+        return _multiples(chart, looks, f"{where}-{chart.name}-others")
     height = HEIGHT
     if any(series.kind == "spans" for series in chart.series) and chart.y.ticks:
         height = _TOP + _BOTTOM + _ROW * len(chart.y.ticks)
@@ -37,17 +41,22 @@ def svg(chart: Chart, looks: Mapping[str, Look]) -> Markup:
 @pass_context
 def drawing(context: Context, chart: Chart) -> Markup:
     """`svg` as the templates call it, in the looks of the chapter that they show."""
-    return svg(chart, context["chapter"].styles)
+    return svg(chart, context["chapter"].styles, context["id"])
 
 
-def _multiples(chart: Chart, looks: Mapping[str, Look]) -> Markup:
-    """A panel an engine, with the others in grey."""
+def _multiples(chart: Chart, looks: Mapping[str, Look], others: str) -> Markup:
+    """A panel an engine, with all of them in grey below it, which are drawn once by the id `others`."""
     width, height = SMALL
-    panels = []
+    x_scale, y_scale = _scales(chart, width, height)
+    grey = "".join(
+        series_svg(series, looks[series.label], css_color(RULE), x_scale, y_scale, 0.0)
+        for series in chart.shown
+    )
+    panels = [f'<defs><g id="{others}">{grey}</g></defs>']
     for position, label in enumerate(chart.labels):
         x, y = position % _COLUMNS * width, position // _COLUMNS * (height + 16)
         name = f'<text x="{_LEFT}" y="12" font-weight="600" fill="{css_color(INK)}">{_text(label, 40)}</text>'
-        body = _panel(chart, looks, width, height, only=label)
+        body = _panel(chart, looks, width, height, only=label, below=f'<use href="#{others}"/>')
         panels.append(
             f'<g transform="translate({x:g} {y:g})">{name}<g transform="translate(0 12)">{body}</g></g>'
         )
@@ -62,18 +71,24 @@ def _element(chart: Chart, width: float, height: float, body: str) -> Markup:
     )
 
 
-def _panel(chart: Chart, looks: Mapping[str, Look], width: float, height: float, only: str = "") -> str:
+def _scales(chart: Chart, width: float, height: float) -> tuple[Scale, Scale]:
     left = _LEFT
     if chart.y.ticks:
         left = min(16 + 6.2 * max(len(one_line(name, 28)) for _, name in chart.y.ticks), 0.45 * width)
     x = fitted(chart.x, chart.shown, "x", left, width - _RIGHT)
-    y = fitted(chart.y, chart.shown, "y", height - _BOTTOM, _TOP)
-    parts = [_frame(x, y, chart, bool(only))]
-    shown = sorted(chart.shown, key=lambda series: (series.label == only, series.kind != "band"))
+    return x, fitted(chart.y, chart.shown, "y", height - _BOTTOM, _TOP)
+
+
+def _panel(
+    chart: Chart, looks: Mapping[str, Look], width: float, height: float, only: str = "", below: str = ""
+) -> str:
+    """Axes and series, those of the engine `only` where it is given; `below` is drawn before them."""
+    x, y = _scales(chart, width, height)
+    parts = [_frame(x, y, chart, bool(only)), below]
+    shown = [series for series in chart.shown if not only or series.label == only]
     shifts = _shifts(chart, x)
-    for series in shown:
-        pale = bool(only) and series.label != only
-        color = css_color(RULE if pale else series.color or looks[series.label].color)
+    for series in sorted(shown, key=lambda series: series.kind != "band"):
+        color = css_color(series.color or looks[series.label].color)
         drawn = series_svg(series, looks[series.label], color, x, y, shifts.get(series.label, 0.0))
         parts.append(f'<g data-series="{_text(series.label)}">{drawn}</g>')
     return "".join(parts)

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver on PATH"),
 ]
 TWELVE = [
-    Engine("other", f"engine {number} of a long name", 0.01 + 0.004 * number, 0.004) for number in range(12)
+    Engine("other", f"engine {i} of a long name", 0.01 + 0.004 * i, 0.004, variant=f"v{i}") for i in range(12)
 ]
 
 
