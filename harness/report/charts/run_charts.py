@@ -66,7 +66,10 @@ def _online(run: OnlineRun, asked: Asked) -> Charts:
     by_metric = {metric: latency_by_load(pooled, metric, slo) for metric in shown_latencies(pooled)}
     shown = {metric: chart for metric, chart in by_metric.items() if chart.series}
     loads = sorted({summary.load for summary in pooled})
-    groups = [group for group in run.groups if len(group.metrics)]
+    rank = list(dict.fromkeys(summary.label for summary in run.pooled))
+    groups = sorted(
+        (group for group in run.groups if len(group.metrics)), key=lambda group: rank.index(group.label)
+    )
     together = same_load([pool(repeats) for repeats in by_load(groups)])
     firsts = same_load([repeats[0].whole or repeats[0] for repeats in by_load(groups)])
     ecdfs = {} if search else {m: [ecdf(together[load], m, slo) for load in loads] for m in shown}

@@ -148,7 +148,7 @@ def _limit(limit: Limit, x: Scale, y: Scale, bottom: float) -> str:
         return ""
     at = f"{scale(limit.value):.1f}"
     if limit.axis == "x":
-        path, place = f"M{at} {_TOP}V{bottom:.1f}", f'x="{at}" y="{_TOP + 8}" dx="4"'
+        path, place = f"M{at} {_TOP}V{bottom:.1f}", f'x="{at}" y="{bottom - 6:.1f}" dx="4"'
     else:
         path = f"M{x.start:.1f} {at}H{x.end:.1f}"
         place = f'x="{x.end:.1f}" y="{at}" dy="-4" text-anchor="end"'

@@ -242,6 +242,11 @@ const drawCharts = ({ all, say, tip }) => {
             });
           };
         } else if (this.log[which]) {
+          made.splits = (u) => {
+            const { min, max } = u.scales[which];
+            const powers = Array.from({ length: Math.ceil(Math.log10(max / min)) + 2 }, (_, i) => 10 ** (Math.floor(Math.log10(min)) + i));
+            return powers.flatMap((power) => [1, 2, 3, 4, 5, 6, 7, 8, 9].map((digit) => digit * power)).filter((value) => value >= min && value <= max);
+          };
           made.filter = (u, places) => {
             const decades = Math.log10(u.scales[which].max / u.scales[which].min);
             const named = decades < 0.8 ? /^\d/ : decades < 2.5 ? /^[125]/ : /^1/;
@@ -421,7 +426,7 @@ const drawCharts = ({ all, say, tip }) => {
         ctx.setLineDash([]);
         ctx.font = `${11 * ratio}px ${getComputedStyle(document.body).fontFamily}`;
         ctx.textAlign = limit.axis === "x" ? "left" : "right";
-        if (limit.axis === "x") ctx.fillText(limit.text, at + 4 * ratio, top + 10 * ratio);
+        if (limit.axis === "x") ctx.fillText(limit.text, at + 4 * ratio, top + height - 6 * ratio);
         else ctx.fillText(limit.text, left + width, at - 4 * ratio);
       }
       const order = (series) => (series.label === only ? 2 : 0) + (series.kind === "band" || series.kind === "area" ? 0 : 1);
