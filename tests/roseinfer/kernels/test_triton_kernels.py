@@ -14,9 +14,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from roseinfer.kernels.triton import argmax, embed, head, norm, paged_decode, products, resident, store_kv
 from roseinfer.kernels.triton.pipelined import PipelinedTile
 
-pytestmark = pytest.mark.slow
-
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+#: For a GPU, kernels are compiled by programs that are started.
+pytestmark = [pytest.mark.slow, pytest.mark.integration if DEVICE == "cuda" else pytest.mark.unit]
 EPS = 1e-5
 examples = settings(max_examples=15)
 seeds = st.integers(0, 1000)
