@@ -65,7 +65,7 @@ def _fit(axis: Axis, values: list[float]) -> tuple[float, float]:
         return (0.1, 1.0) if axis.log else (0.0, 1.0)
     if axis.log:
         return min(known) / 1.15, max(known) * 1.15
-    return min(0.0, *known), max(known) * 1.06 or 1.0
+    return min(0.0, *known), max(0.0, *known) * 1.06 or 1.0
 
 
 def _steps(low: float, high: float) -> list[float]:

@@ -119,6 +119,14 @@ def test_what_is_shown_lies_within_the_sides_in_its_order(values, log):
     assert len(scale.ticks) <= 25
 
 
+@pytest.mark.parametrize("values", [[-0.6], [-2.0, -0.5], [0.0], [3.0]])
+def test_an_axis_goes_upwards_whatever_is_shown(values):
+    """A server that is read before the first request has times below zero alone."""
+    scale = fitted(Axis("t, s"), [Series("a", "line", values, values)], "x", 0, 100)
+    assert scale.low < scale.high and scale.ticks
+    assert all(0 <= scale(value) <= 100 for value in values)
+
+
 def test_the_library_is_what_its_notes_say():
     notes = (LIBRARY / "README.md").read_text(encoding="utf-8")
     recorded = re.findall(r"\| `([^`]+)` \| ([\d,]+) \| `([0-9a-f]{64})` \|", notes)
