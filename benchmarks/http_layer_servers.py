@@ -211,12 +211,14 @@ def aiohttp(port: int) -> None:
             kind = {"content-type": answer.content_type}
             return web.Response(status=answer.status, body=answer.body, headers={**kind, **answer.headers})
         stream = web.StreamResponse(headers=STREAM)
-        with suppress(ConnectionError):
-            await stream.prepare(request)
-            async for data in answer.pieces():
-                await stream.write(data)
-            await stream.write_eof()
-        answer.close()
+        try:
+            with suppress(ConnectionError):
+                await stream.prepare(request)
+                async for data in answer.pieces():
+                    await stream.write(data)
+                await stream.write_eof()
+        finally:
+            answer.close()
         return stream
 
     async def run() -> None:
