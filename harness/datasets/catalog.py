@@ -14,7 +14,7 @@ from harness.datasets.dataset import Conversation, Dataset
 from harness.datasets.readers import read_jsonl, read_sharegpt
 from harness.errors import UsageError
 
-#: Bytes of a file: conversations take about three times as much memory.
+#: Bytes of a file: conversations take about four times as much memory.
 MAX_BYTES = 4 << 30
 Reader = Callable[[Path, bytes], tuple[list[Conversation], int]]
 READERS: dict[str, Reader] = {"sharegpt": read_sharegpt, "jsonl": read_jsonl}
