@@ -15,6 +15,7 @@ PrefillBackend = Literal["auto", "auto2", "sdpa", "flash-attn", "flashinfer", "t
 _AT_LEAST_ONE = (
     "max_model_len", "block_size", "kv_tokens", "max_active_requests", "max_batch_size",
     "prefill_max_batch_size", "prefill_max_tokens", "chunked_prefill_size", "admission_lookahead", "threads",
+    "tensor_parallel_size",
 )  # fmt: skip
 
 
@@ -93,6 +94,9 @@ class EngineConfig:
     cpu_kernels: bool = setting(True, "use the C++ kernels on a CPU")
     cpu_linear: bool = setting(
         True, "of them, the matrix products: bf16 with packed weights on a CPU with AVX-512 BF16 and no AMX"
+    )
+    tensor_parallel_size: int = setting(
+        1, "CPU: processes that share the model, each with a part of every layer and of the cache"
     )
     batch_invariant: bool = setting(
         False,

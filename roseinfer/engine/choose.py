@@ -11,6 +11,8 @@ import torch
 from roseinfer.attention.backends import NEEDED, make_attention
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.eager import EagerRunner
+from roseinfer.engine.ranks.group import RankGroup
+from roseinfer.engine.ranks.runner import ParallelRunner
 from roseinfer.engine.runner import Runner
 from roseinfer.info import RunnerInfo
 from roseinfer.kvcache.pool import KVPool
@@ -47,9 +49,11 @@ def choose_runner(
     max_batch_size: int,
     prefill_max_tokens: int,
     mixed_tokens: int = 0,
+    group: RankGroup | None = None,
 ) -> Chosen:
     """`mixed_tokens`: prompt tokens of steps that prompts share with requests that decode, where such steps
-    are to be captured. Raises ConfigError where a setting cannot work here."""
+    are to be captured. `group`: the processes that have the other parts of the model. Raises ConfigError
+    where a setting cannot work here."""
     capacity = config.max_active_requests
     if config.batch_invariant and not model.rows_alone:
         raise ConfigError(f"batch_invariant needs {NEEDED}")
@@ -61,6 +65,8 @@ def choose_runner(
             batch_invariant=config.batch_invariant,
         )
         runner_info = RunnerInfo(made.decode, made.prefill, prompt_logprobs=True)
+        if group is not None:
+            return Chosen(ParallelRunner(model, made.attention, pool, capacity, group), runner_info)
         return Chosen(EagerRunner(model, made.attention, pool, capacity), runner_info)
 
     from roseinfer.attention.cuda_paged import CudaPagedAttention

@@ -12,9 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from roseinfer.config import ConfigError, EngineConfig
-from roseinfer.engine.choose import choose_runner, triton_runs
+from roseinfer.engine.choose import choose_runner
+from roseinfer.engine.load import check_ranks, load_model
 from roseinfer.engine.loop import Loop
-from roseinfer.engine.resolve import resolve_device, resolve_dtype, resolve_policies, resolve_spin_ms
+from roseinfer.engine.ranks.group import RankGroup
+from roseinfer.engine.resolve import resolve_policies, resolve_spin_ms
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.warmup import warm_up
 from roseinfer.info import EngineInfo, ModelInfo
@@ -22,7 +24,6 @@ from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
 from roseinfer.models.config import weight_bytes
-from roseinfer.models.load import load
 from roseinfer.request.limits import Limits
 from roseinfer.request.params import SamplingParams
 from roseinfer.scheduler.policies import Policies, TakeAlong, decode_first
@@ -38,21 +39,11 @@ class Engine:
     """Owns the model, the cache and the scheduler. Not thread safe: one caller steps it."""
 
     def __init__(self, config: EngineConfig) -> None:
-        device = resolve_device(config.device)
-        dtype = resolve_dtype(config.dtype, device, config.quantization)
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
-        model = load(
-            config.model,
-            device,
-            dtype,
-            packed=config.packed_weights,
-            cpu_kernels=config.cpu_kernels,
-            cpu_linear=config.cpu_linear,
-            fused=config.fused_ops and triton_runs(device),
-            quantization=config.quantization,
-        )
-        shape = model.config
+        check_ranks(config)
+        ranks = config.tensor_parallel_size
+        self._group = RankGroup(config) if ranks > 1 else None  # they load while this process does
+        loaded = load_model(config)
+        model, device, dtype, shape = loaded.model, loaded.device, loaded.dtype, loaded.model.config
         max_model_len = config.max_model_len or shape.max_positions
         if max_model_len > shape.max_positions:
             raise ConfigError(
@@ -60,7 +51,7 @@ class Engine:
             )
         kv_shape = shape.kv_shape(dtype)
         kv_tokens = config.kv_tokens or _kv_tokens(
-            kv_shape.bytes_per_token, device, config.max_active_requests * max_model_len
+            ranks * kv_shape.bytes_per_token, device, config.max_active_requests * max_model_len
         )
         num_blocks = kv_tokens // config.block_size
         if num_blocks * config.block_size < min(max_model_len, 2 * config.block_size):
@@ -71,6 +62,14 @@ class Engine:
         self._prefixes = cache(self._allocator, config.block_size)
         running = Running(config.max_active_requests, max_model_len, config.block_size)
         policies = resolve_policies(config, device, weight_bytes(shape, dtype) if model.mixes else 0)
+        if self._group is not None:
+            self._group.connect(
+                model.ranks,
+                num_blocks,
+                tokens=max(policies.prefill_max_tokens, max_model_len) + config.max_active_requests,
+                requests=config.max_active_requests,
+                blocks=-(-max_model_len // config.block_size),
+            )
         self._scheduler = Scheduler(running, self._allocator, self._prefixes, policies, shape.eos_token_ids)
         chosen = choose_runner(
             config,
@@ -81,6 +80,7 @@ class Engine:
             max_batch_size=policies.max_batch_size,
             prefill_max_tokens=policies.prefill_max_tokens,
             mixed_tokens=_mixed_tokens(policies, config.max_active_requests),
+            group=self._group,
         )
         on_gpu = device.type == "cuda"
         overlap = on_gpu if config.overlap_schedule is None else config.overlap_schedule
@@ -140,6 +140,17 @@ class Engine:
     def watch(self, watcher: Callable[[Runner], Runner]) -> None:
         """Put what `watcher` makes of the runner in its place. Call it when there is no work."""
         self._loop.runner = watcher(self._loop.runner)
+
+    def watch_ranks(self, tell: Callable[[str], None]) -> None:
+        """Have `tell` called, by another thread, when one of the engine's other processes ends; it gets the
+        words for it. Without such processes nothing happens."""
+        if self._group is not None:
+            self._group.on_end(tell)
+
+    def close(self) -> None:
+        """End the engine's other processes; it cannot be used any more."""
+        if self._group is not None:
+            self._group.close()
 
     def flush_cache(self) -> None:
         """Forget all prefixes. Running requests are not affected."""

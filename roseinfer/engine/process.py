@@ -28,6 +28,7 @@ import torch
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.engine.profiler import StepProfiler, nvtx_ranges
+from roseinfer.engine.ranks.group import RankError
 from roseinfer.engine.resolve import resolve_device
 from roseinfer.ipc.engine_channel import EngineChannels, FrontEndStuckError
 from roseinfer.ipc.messages import (
@@ -57,6 +58,8 @@ from roseinfer.tracing.ranges import named_range
 log = logging.getLogger(__name__)
 
 OMP_THREADS = "OMP_NUM_THREADS"
+#: Whoever has it is saying why the process ends.
+_LAST_WORDS = threading.Lock()
 
 
 def leave_a_core(config: EngineConfig, environment: Mapping[str, str]) -> EngineConfig:
@@ -88,6 +91,7 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
     gc.freeze()
     channels.spin_s = engine.info.spin_s
     channels.on_idle = trim_memory
+    engine.watch_ranks(end_now)
     _send_all(channels, Ready(engine.info))
     try:
         with nvtx_ranges():
@@ -97,6 +101,15 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
     except FrontEndStuckError as error:
         log.error("%s", error)
         return 1
+    except RankError as error:
+        end_now(str(error))
+
+
+def end_now(why: str) -> NoReturn:
+    """Say why this process cannot go on, once, and end it, whatever it is doing."""
+    _LAST_WORDS.acquire()
+    log.error("%s", why)
+    os._exit(1)
 
 
 def trim_memory() -> None:

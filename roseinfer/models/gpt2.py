@@ -12,6 +12,7 @@ from roseinfer.attention.base import Attention
 from roseinfer.models.config import ModelConfig
 from roseinfer.models.linear import Linear
 from roseinfer.models.model import Model
+from roseinfer.models.ranks import ALONE, Ranks
 from roseinfer.models.weights import Weights
 
 
@@ -50,11 +51,15 @@ class GPT2(Model):
         dtype: torch.dtype,
         *,
         linear: type[Linear],
+        ranks: Ranks = ALONE,
     ) -> None:
+        """`config` and `weights` are those of this rank's part."""
         self.config = config
         self.linear = linear
+        self.ranks = ranks
         prefix = "transformer." if "transformer.wte.weight" in weights else ""
         width, ffn = config.width, config.ffn_width
+        heads = config.heads * config.head_dim
 
         def tensor(name: str, *shape: int) -> Tensor:
             return weights.get(prefix + name, shape).to(device=device, dtype=dtype)
@@ -72,8 +77,8 @@ class GPT2(Model):
         self._layers = [
             Layer(
                 norm_1=norm(f"h.{i}.ln_1"),
-                qkv=product(f"h.{i}.attn.c_attn", width, 3 * width),
-                out=product(f"h.{i}.attn.c_proj", width, width),
+                qkv=product(f"h.{i}.attn.c_attn", width, 3 * heads),
+                out=product(f"h.{i}.attn.c_proj", heads, width),
                 norm_2=norm(f"h.{i}.ln_2"),
                 up=product(f"h.{i}.mlp.c_fc", width, ffn),
                 down=product(f"h.{i}.mlp.c_proj", ffn, width),
@@ -84,12 +89,13 @@ class GPT2(Model):
         self._head = linear(self._tokens, None)
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
-        x = F.embedding(tokens, self._tokens) + F.embedding(positions, self._positions)
+        ranks = self.ranks
+        x = ranks.embed(tokens, self._tokens) + F.embedding(positions, self._positions)
         for index, layer in enumerate(self._layers):
             q, k, v = layer.qkv(layer.norm_1(x)).view(len(x), 3, -1, self.config.head_dim).unbind(1)
-            x = layer.out.add(attention.attend(index, q, k, v), x)
-            x = layer.down.add(layer.up.gelu(layer.norm_2(x)), x)
+            x = ranks.add(layer.out, attention.attend(index, q, k, v), x)
+            x = ranks.add(layer.down, layer.up.gelu(layer.norm_2(x)), x)
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self._head(self._norm(hidden))
+        return self.ranks.whole(self._head(self._norm(hidden)))

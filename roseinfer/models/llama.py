@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from roseinfer.attention.base import Attention
 from roseinfer.models.config import LlamaConfig
 from roseinfer.models.linear import Linear
 from roseinfer.models.model import Model
 from roseinfer.models.ops import Ops
+from roseinfer.models.ranks import ALONE, Ranks
 from roseinfer.models.weights import Weights
 
 
@@ -46,11 +46,13 @@ class Llama(Model):
         linear: type[Linear],
         ops: Ops,
         head: type[Linear] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        """`head` multiplies with the last weight, where another than `linear` does."""
+        """`head` multiplies with the last weight, where another than `linear` does. `config` and `weights`
+        are those of this rank's part."""
         self.config: LlamaConfig = config
         self.linear = linear
-        self._ops = ops
+        self.ranks, self._ops = ranks, ops
         width, ffn, dim = config.width, config.ffn_width, config.head_dim
         q_width, kv_width = config.heads * dim, config.kv_heads * dim
 
@@ -96,17 +98,17 @@ class Llama(Model):
         return self.linear.rows_alone and self._ops.rows_alone
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
-        config, ops = self.config, self._ops
+        config, ops, ranks = self.config, self._ops, self.ranks
         eps, rotated = config.norm_eps, config.heads + config.kv_heads
         turns = self._turns[positions]
-        x = F.embedding(tokens, self._tokens)
+        x = ranks.embed(tokens, self._tokens)
         for index, layer in enumerate(self._layers):
             qkv = layer.qkv(ops.rms_norm(x, layer.norm_1, eps)).view(len(x), -1, config.head_dim)
             qk = ops.rotate(qkv[:, :rotated], layer.qk_norm, eps, turns)
             q, k, v = qk[:, : config.heads], qk[:, config.heads :], qkv[:, rotated:]
-            x = layer.out.add(attention.attend(index, q, k, v), x)
-            x = layer.down.add(ops.swiglu(layer.gate_up(ops.rms_norm(x, layer.norm_2, eps))), x)
+            x = ranks.add(layer.out, attention.attend(index, q, k, v), x)
+            x = ranks.add(layer.down, ops.swiglu(layer.gate_up(ops.rms_norm(x, layer.norm_2, eps))), x)
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self._head(self._ops.rms_norm(hidden, self._norm, self.config.norm_eps))
+        return self.ranks.whole(self._head(self._ops.rms_norm(hidden, self._norm, self.config.norm_eps)))

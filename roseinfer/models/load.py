@@ -17,7 +17,9 @@ from roseinfer.models.linear import Linear, OneDnnLinear
 from roseinfer.models.llama import Llama
 from roseinfer.models.model import Model
 from roseinfer.models.ops import Ops
-from roseinfer.models.weights import Weights
+from roseinfer.models.ranks import ALONE, GlooRanks, Ranks
+from roseinfer.models.shard import Shard
+from roseinfer.models.weights import ShardWeights, Weights
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +34,23 @@ def load(
     cpu_linear: bool = True,
     fused: bool = False,
     quantization: Quantization | None = None,
+    shard: Shard | None = None,
 ) -> Model:
     """The model `model`: a local folder in Hugging Face layout, a name of rosemodels, or a hub id.
 
-    Raises ConfigError where it cannot be quantized as asked.
+    Args:
+        shard: This process's part of it, on a CPU. What the ranks do together is in the model's `ranks`,
+            which are to be connected before it is used.
+
+    Raises:
+        ConfigError: It cannot be quantized or divided as asked.
     """
     folder = model_folder(model)
     shape, weights = config.read(folder), Weights(folder)
+    ranks: Ranks = ALONE
+    if shard is not None:
+        weights, ranks = ShardWeights(folder, shard, shape), GlooRanks(shard, shape.vocab_size)
+        shape = shard.config(shape)
     linear = _linear(shape, device, dtype, packed=packed, kernel=cpu_kernels and cpu_linear)
     if quantization is not None:
         return _fp8(shape, weights, device, dtype, head=linear, fused=fused)
@@ -48,12 +60,12 @@ def load(
             from roseinfer.models.llama_cuda import CudaLlama
 
             return CudaLlama(shape, weights, device, dtype, linear=linear, ops=ops)
-        return Llama(shape, weights, device, dtype, linear=linear, ops=ops)
+        return Llama(shape, weights, device, dtype, linear=linear, ops=ops, ranks=ranks)
     if fused:
         from roseinfer.models.gpt2_cuda import CudaGPT2
 
         return CudaGPT2(shape, weights, device, dtype, linear=linear)
-    return GPT2(shape, weights, device, dtype, linear=linear)
+    return GPT2(shape, weights, device, dtype, linear=linear, ranks=ranks)
 
 
 def _fp8(

@@ -12,6 +12,7 @@ from torch import Tensor
 from roseinfer.attention.base import Attention
 from roseinfer.models.config import ModelConfig
 from roseinfer.models.linear import Linear
+from roseinfer.models.ranks import ALONE, Ranks
 
 
 class Model(ABC):
@@ -19,6 +20,8 @@ class Model(ABC):
 
     config: ModelConfig
     linear: type[Linear]
+    #: What it does together with other processes that have parts of it.
+    ranks: Ranks = ALONE
     #: Whether its kernels do several operators' work at once.
     fused: ClassVar[bool] = False
     #: Batch size of a decode step → the parts in which it is computed side by side; 1 where it is not listed.

@@ -12,6 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from roseinfer.config import ConfigError
+from roseinfer.models.config import ModelConfig
+from roseinfer.models.shard import Shard
 
 
 class Weights:
@@ -49,6 +51,32 @@ class Weights:
         if tuple(tensor.shape) != shape:
             raise ConfigError(f"{name} has shape {tuple(tensor.shape)}, the config says {shape}")
         return tensor
+
+
+class ShardWeights(Weights):
+    """A rank's part of each tensor of the model `whole`; nothing else is read."""
+
+    def __init__(self, folder: Path, shard: Shard, whole: ModelConfig) -> None:
+        super().__init__(folder)
+        self._shard, self._whole = shard, whole
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """The part of `name` that the rank has, zeros for a bias that another rank adds. `shape` is the
+        part's, but for a vocabulary's, which is whole."""
+        cut = self._shard.cut(name, self._whole)
+        if cut is None:
+            whole = super().get(name, shape)
+            return torch.zeros_like(whole) if self._shard.silent(name) else whole
+        if name not in self._file_of:
+            raise ConfigError(f"the checkpoint has no tensor {name}")
+        with _open(self._file_of[name]) as tensors:
+            stored = tensors.get_slice(name)
+            expected = (*shape[: cut.dim], cut.size, *shape[cut.dim + 1 :])
+            if tuple(stored.get_shape()) != expected:
+                raise ConfigError(f"{name} has shape {tuple(stored.get_shape())}, the config says {expected}")
+            before = (slice(None),) * cut.dim
+            parts = [stored[(*before, slice(start, end))] for start, end in cut.ranges]
+        return torch.cat(parts, cut.dim)
 
 
 @contextmanager

@@ -84,6 +84,21 @@ def test_engine_killed(serve: Any) -> None:
     assert "SIGKILL" in server.log[-1]
 
 
+def test_rank_killed(serve: Any) -> None:
+    """An engine that has lost one of its processes ends, busy or not, and says which."""
+    server = serve("--tensor-parallel-size", "2")
+    client = connect(server, 0)
+    first_chunk(client)
+    (rank,) = server.engine.children()
+    rank.kill()
+    rest = client.makefile("rb").read()
+    assert b'"type":"server_error"' in rest and b"[DONE]" in rest
+    assert server.ended() and not rank.is_running()
+    assert server.process.returncode == 1
+    server._drain.join()
+    assert any("rank 1 of the engine has ended (killed by SIGKILL)" in line for line in server.log)
+
+
 def test_front_end_killed(serve: Any) -> None:
     """A server that answers only some of its clients ends."""
     server = serve("--frontend-processes", "3")

@@ -1,0 +1,95 @@
+"""A rank other than 0: it computes its part of every step that rank 0 announces, and ends with rank 0.
+
+Started as `python -m roseinfer.engine.ranks.follow CONFIG RANK FD`: an EngineConfig in JSON, and the
+descriptor of its end of a socket to rank 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor
+
+from roseinfer.attention.backends import make_attention
+from roseinfer.attention.base import Attention
+from roseinfer.batch import Ints
+from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.engine.load import load_model
+from roseinfer.engine.logprobs import PROMPT_ROWS
+from roseinfer.engine.ranks.group import Done, Start
+from roseinfer.engine.ranks.step_memory import Step, StepMemory
+from roseinfer.kvcache.pool import KVPool
+from roseinfer.models.model import Model
+from roseinfer.models.ranks import is_missing
+
+log = logging.getLogger(__name__)
+
+
+def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:
+    """Follow rank 0 until it closes `sock`. Returns the exit code."""
+    try:
+        part = load_model(config, rank)
+        model = part.model
+        _say(sock, Done())
+        message, descriptors, _, _ = socket.recv_fds(sock, 1 << 16, 1)
+        if not message:
+            return 0
+        start = msgspec.json.decode(message, type=Start)
+        pool = KVPool(model.config.kv_shape(part.dtype), start.num_blocks, config.block_size, part.device)
+        made = make_attention(pool, cpu_kernels=config.cpu_kernels, prefill_backend=config.prefill_backend)
+        _say(sock, Done())
+    except (ConfigError, MemoryError) as error:
+        _say(sock, Done(f"rank {rank}: {error}"))
+        return 2
+    steps = StepMemory(descriptors[0], config.block_size)
+    os.close(descriptors[0])
+    try:
+        model.ranks.connect(Path(start.file))
+        while sock.recv(1):
+            compute(model, made.attention, pool, steps.read())
+    except RuntimeError as error:
+        if not is_missing(error):
+            raise
+        while sock.recv(1):  # rank 0 says how it went and ends; who ends before it is taken for the cause
+            pass
+    return 0
+
+
+@torch.inference_mode()
+def compute(model: Model, attention: Attention, pool: KVPool, step: Step) -> None:
+    """This rank's part of what rank 0 computes, in the same order."""
+    batch = step.batch
+    if batch.copies.shape[1]:
+        pool.copy_blocks(*batch.copies)
+    attention.begin(batch)
+    hidden = model.forward(_tensor(batch.tokens), _tensor(batch.positions), attention)
+    model.logits(hidden[_tensor(batch.last_rows)])
+    if len(step.prompt_rows):
+        for rows in torch.split(_tensor(step.prompt_rows), PROMPT_ROWS):
+            model.logits(hidden[rows])
+
+
+def _say(sock: socket.socket, done: Done) -> None:
+    with contextlib.suppress(OSError):  # rank 0 may have ended
+        sock.sendall(msgspec.json.encode(done) + b"\n")
+
+
+def _tensor(array: Ints) -> Tensor:
+    return torch.from_numpy(array)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # it ends with rank 0, which answers clients first
+    given, own_rank, fd = sys.argv[1:]
+    with socket.socket(fileno=int(fd)) as end:
+        sys.exit(run(msgspec.json.decode(given, type=EngineConfig), int(own_rank), end))

@@ -1,0 +1,184 @@
+"""The other ranks of an engine: started, connected, watched and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from roseinfer.batch import Batch, Ints
+from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.engine.ranks.step_memory import StepMemory
+from roseinfer.models.ranks import TIMEOUT_S, Ranks, is_missing
+
+log = logging.getLogger(__name__)
+
+#: Sent to a rank for each step.
+STEP = b"s"
+#: How long a rank that other ranks miss may take to end.
+_END_S = 3.0
+
+
+class RankError(Exception):
+    """Another rank has ended or is silent; the engine cannot go on. The message says which, and how."""
+
+
+class Start(msgspec.Struct, frozen=True):
+    """What a rank gets once all have loaded: blocks of the cache, the file by which they find each other,
+    and the descriptor of the memory for steps, which comes beside it."""
+
+    num_blocks: int
+    file: str
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What a rank says when it has loaded its part, again when it has its cache, or why it cannot."""
+
+    error: str | None = None
+
+
+class RankGroup:
+    """Ranks 1 to `config.tensor_parallel_size` - 1, which load as soon as this is made.
+
+    They end with this process, when the group is closed, and when it is not referred to any more.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._memory: StepMemory | None = None
+        self._block_size = config.block_size
+        self._ends: dict[int, str] = {}
+        self._ended = threading.Condition()
+        self._on_end: Callable[[str], None] | None = None
+        self._sockets: list[socket.socket] = []
+        self.processes = [self._start(config, rank) for rank in range(1, config.tensor_parallel_size)]
+        self._closing = threading.Event()
+        self._close = weakref.finalize(self, _close, self._closing, self._sockets, self.processes)
+
+    def _start(self, config: EngineConfig, rank: int) -> subprocess.Popen[bytes]:
+        ours, theirs = socket.socketpair()
+        self._sockets.append(ours)
+        with theirs:
+            arguments = [msgspec.json.encode(config).decode(), str(rank), str(theirs.fileno())]
+            return subprocess.Popen(
+                [sys.executable, *_no_current_folder(), "-m", "roseinfer.engine.ranks.follow", *arguments],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+
+    def connect(self, own: Ranks, num_blocks: int, *, tokens: int, requests: int, blocks: int) -> None:
+        """Wait until every rank has loaded, and begin. The numbers are those of StepMemory.
+
+        Raises:
+            ConfigError: A rank could not load.
+        """
+        self._await_all()
+        descriptor = StepMemory.create(tokens, requests, blocks)
+        self._memory = StepMemory(descriptor, self._block_size)
+        with TemporaryDirectory(prefix="roseinfer-ranks-") as folder:
+            start = Start(num_blocks, str(Path(folder, "ranks")))
+            for sock in self._sockets:
+                socket.send_fds(sock, [msgspec.json.encode(start)], [descriptor])
+            os.close(descriptor)
+            self._await_all()
+            for rank, process in enumerate(self.processes, start=1):
+                threading.Thread(target=_watch, args=(weakref.ref(self), rank, process), daemon=True).start()
+            with self.watched():
+                own.connect(Path(start.file))
+
+    def _await_all(self) -> None:
+        """Wait for every rank's Done. Raises ConfigError where a rank could not go on."""
+        for rank, (sock, process) in enumerate(zip(self._sockets, self.processes, strict=True), start=1):
+            with sock.makefile("rb") as lines:
+                answer = lines.readline()
+            done = msgspec.json.decode(answer, type=Done) if answer else Done(_end(rank, process))
+            if done.error is not None:
+                self.close()
+                raise ConfigError(done.error)
+
+    def announce(self, batch: Batch, decoded: Ints, prompt_rows: Ints) -> None:
+        """Hand a step to every rank. Raises RankError when one has ended."""
+        assert self._memory is not None
+        self._memory.write(batch, decoded, prompt_rows)
+        for sock in self._sockets:
+            try:
+                sock.send(STEP)
+            except OSError:
+                raise self._error() from None
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Raises RankError in place of what a missing rank makes of a sum."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not is_missing(error):
+                raise
+            raise self._error() from error
+
+    def on_end(self, tell: Callable[[str], None]) -> None:
+        """Have `tell` called, by another thread, with the words for it when a rank ends that must not."""
+        with self._ended:
+            self._on_end = tell
+            ends = list(self._ends.values())
+        for how in ends:
+            tell(how)
+
+    def close(self) -> None:
+        """End the ranks."""
+        self._close()
+
+    def _error(self) -> RankError:
+        with self._ended:
+            self._ended.wait_for(lambda: self._ends, _END_S)
+            silent = f"a rank of the engine was silent for {TIMEOUT_S:.0f} s"
+            return RankError(next(iter(self._ends.values()), silent))
+
+    def _note(self, rank: int, how: str) -> None:
+        with self._ended:
+            self._ends[rank] = how
+            self._ended.notify_all()
+            tell = self._on_end
+        if tell is not None and not self._closing.is_set():
+            tell(how)
+
+
+def _watch(group: weakref.ref[RankGroup], rank: int, process: subprocess.Popen[bytes]) -> None:
+    process.wait()
+    if (alive := group()) is not None:
+        alive._note(rank, _end(rank, process))
+
+
+def _end(rank: int, process: subprocess.Popen[bytes]) -> str:
+    code = process.wait()
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return f"rank {rank} of the engine has ended ({how})"
+
+
+def _close(
+    closing: threading.Event, sockets: list[socket.socket], processes: list[subprocess.Popen[bytes]]
+) -> None:
+    closing.set()
+    for sock in sockets:
+        sock.close()
+    for process in processes:
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _no_current_folder() -> list[str]:
+    """A rank looks for modules in the current folder only where this process does."""
+    return [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]

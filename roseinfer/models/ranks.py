@@ -1,0 +1,97 @@
+"""What the ranks of a model do together: sums of their parts of a layer, logits of the whole vocabulary."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.nn import functional as F
+
+from roseinfer.models.linear import Linear
+from roseinfer.models.shard import Shard
+
+#: PyTorch's types do not have most of what is used of it here.
+_c10d: Any = dist
+#: The longest wait for another rank within a step.
+TIMEOUT_S = 30.0
+
+
+def is_missing(error: RuntimeError) -> bool:
+    """Whether it is because another rank has gone or is silent."""
+    return "gloo" in str(error)
+
+
+class Ranks:
+    """One process alone: its parts are the whole."""
+
+    def connect(self, file: Path) -> None:
+        """Wait for the other ranks, which give the same `file`; it must not exist before."""
+
+    def embed(self, tokens: Tensor, table: Tensor) -> Tensor:
+        """Rows `[T, width]` of the ids `tokens` `[T]`. `table` holds the rank's part of the vocabulary."""
+        return F.embedding(tokens, table)
+
+    def add(self, linear: Linear, x: Tensor, residual: Tensor) -> Tensor:
+        """`residual` and the product of `x` `[T, in]`, of which each rank has a part of `in`: `[T, out]`."""
+        return linear.add(x, residual)
+
+    def whole(self, logits: Tensor) -> Tensor:
+        """Logits `[R, vocab]` of those `[R, part]` of the rank's part of the vocabulary."""
+        return logits
+
+
+#: One process.
+ALONE = Ranks()
+
+
+class GlooRanks(Ranks):
+    """Processes of one machine that talk over its loopback; all make the same calls in the same order.
+
+    Every method raises RuntimeError when a rank has gone, or is silent for TIMEOUT_S: see `is_missing`.
+    """
+
+    def __init__(self, shard: Shard, vocab_size: int) -> None:
+        self._shard, self._vocab_size = shard, vocab_size
+        self._first, self._end = shard.vocabulary(vocab_size)
+
+    def connect(self, file: Path) -> None:
+        options = _c10d.ProcessGroupGloo._Options()
+        options._devices = [_c10d.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        options._timeout = timedelta(seconds=TIMEOUT_S)
+        store = _c10d.FileStore(str(file), self._shard.ranks)
+        self._group = _c10d.ProcessGroupGloo(store, self._shard.rank, self._shard.ranks, options)
+        self._group.barrier().wait()
+
+    def embed(self, tokens: Tensor, table: Tensor) -> Tensor:
+        here = (tokens >= self._first) & (tokens < self._end)
+        rows = F.embedding(torch.where(here, tokens - self._first, 0), table)
+        return self._sum(rows.masked_fill_(~here[:, None], 0))
+
+    def add(self, linear: Linear, x: Tensor, residual: Tensor) -> Tensor:
+        return self._sum(linear.add(x, residual) if self._shard.rank == 0 else linear(x))
+
+    def whole(self, logits: Tensor) -> Tensor:
+        """The whole vocabulary's on rank 0, which chooses the tokens; elsewhere what was given."""
+        if not len(logits):
+            return logits.new_empty(0, self._vocab_size)
+        share = -(-self._vocab_size // self._shard.ranks)
+        own = F.pad(logits, (0, share - logits.shape[1])).contiguous()
+        options = _c10d.GatherOptions()
+        options.rootRank = 0
+        if self._shard.rank:
+            self._group.gather([], [own], options).wait()
+            return logits
+        parts = [torch.empty_like(own) for _ in range(self._shard.ranks)]
+        self._group.gather([parts], [own], options).wait()
+        return torch.cat(parts, 1)[:, : self._vocab_size]
+
+    def _sum(self, part: Tensor) -> Tensor:
+        """Of all ranks' `part`, in its place."""
+        part = part.contiguous()
+        if len(part):
+            self._group.allreduce([part]).wait()
+        return part

@@ -1,0 +1,206 @@
+"""An engine of several processes: real ones, on a CPU."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config
+
+from roseinfer.batch import Batch, Segment
+from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.engine.ranks.group import RankError
+from roseinfer.engine.ranks.step_memory import StepMemory
+from roseinfer.llm import LLM
+from roseinfer.request.params import SamplingParams
+
+pytestmark = pytest.mark.integration
+
+VOCAB = 5003
+#: Biases and a head of its own; norms of queries and keys, and one head of keys and values for two ranks.
+SHAPES: dict[str, PreTrainedConfig] = {
+    "llama": LlamaConfig(
+        vocab_size=VOCAB, num_hidden_layers=2, hidden_size=96, intermediate_size=160, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=1024, attention_bias=True, mlp_bias=True,
+        tie_word_embeddings=False,
+    ),
+    "qwen3": Qwen3Config(
+        vocab_size=VOCAB, num_hidden_layers=2, hidden_size=64, intermediate_size=128, num_attention_heads=4,
+        num_key_value_heads=1, head_dim=32, max_position_embeddings=1024, tie_word_embeddings=True,
+    ),
+}  # fmt: skip
+
+
+@contextmanager
+def opened(folder: Path, ranks: int = 2, **settings: Any) -> Iterator[LLM]:
+    """An engine without warm-up; its ranks are gone after it."""
+    usual: dict[str, Any] = {
+        "device": "cpu",
+        "dtype": "fp32",
+        "warmup": False,
+        "kv_tokens": 4096,
+        "threads": 1,
+    }
+    llm = LLM(EngineConfig(str(folder), tensor_parallel_size=ranks, **(usual | settings)))
+    before = {process.pid for process in children()}
+    yield llm
+    llm.engine.close()
+    assert not before & {process.pid for process in children()}
+
+
+def children() -> list[psutil.Process]:
+    """Ranks that this process has started."""
+    return [
+        child
+        for child in psutil.Process().children()
+        if any("engine.ranks.follow" in part for part in child.cmdline())
+    ]
+
+
+def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
+    """Prompts of 1 to 200 tokens, some alike; answers that end one by one."""
+    rng = np.random.default_rng(3)
+    shared = rng.integers(0, VOCAB - 1, 64).tolist()
+    prompts = [rng.integers(0, VOCAB - 1, n).tolist() for n in (1, 16, 17, *rng.integers(1, 200, 9))]
+    prompts += [shared + prompt[:9] for prompt in prompts[:4]]
+    return prompts, [SamplingParams(int(n), ignore_eos=True) for n in rng.integers(1, 16, len(prompts))]
+
+
+def test_tokens_equal_those_of_one_process(gpt2_folder: Path) -> None:
+    """Also with prompts in parts, a prefix cache, and requests that lose their blocks; a rank that is lost
+    ends the engine, with the reason."""
+    tight = {"kv_tokens": 560, "block_size": 4, "chunked_prefill_size": 48, "prefix_cache": True}
+    with opened(gpt2_folder, 1) as alone:
+        expected = alone.generate(*traffic())
+    with opened(gpt2_folder, **tight) as llm:
+        assert llm.generate(*traffic()) == expected
+        assert llm.engine.preemptions > 0 and llm.engine.cached_tokens > 0
+        answers = with_aborts(llm)
+        assert answers == {index: expected[index] for index in answers}
+        llm.engine.flush_cache()
+        llm.engine.check_idle()
+        (rank,) = children()
+        rank.kill()
+        with pytest.raises(RankError, match=r"rank 1 of the engine has ended \(killed by SIGKILL\)"):
+            llm.generate(*traffic())
+
+
+def with_aborts(llm: LLM) -> dict[int, list[int]]:
+    """Answers of those whose clients stay, while others leave between steps."""
+    rng = np.random.default_rng(4)
+    prompts, params = traffic()
+    answers: dict[int, list[int]] = {}
+    for index, (prompt, how) in enumerate(zip(prompts, params, strict=True)):
+        llm.engine.add(index, np.array(prompt, np.int32), how)
+        answers[index] = []
+    while (step := llm.engine.step()) is not None:
+        for index, token in zip(step.ids.tolist(), step.tokens.tolist(), strict=True):
+            answers[index].append(token)
+        if rng.random() < 0.4:
+            leaves = int(rng.choice([*answers]))
+            if llm.engine.discard(leaves):
+                del answers[leaves]
+    assert 0 < len(answers) < len(prompts)
+    return answers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_families(shape: PreTrainedConfig, tmp_path: Path) -> None:
+    """Logprobs, too, are those of one process."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(shape)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.startswith("model.layers.") and parameter.dim() == 2:
+                parameter.mul_(6)
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(tmp_path)
+    prompts, params = traffic()
+    with opened(tmp_path, 1) as alone, opened(tmp_path) as llm:
+        assert llm.generate(prompts, params) == alone.generate(prompts, params)
+        found = [logprobs(engine, prompts[5]) for engine in (alone, llm)]
+    np.testing.assert_allclose(found[0], found[1], atol=1e-3)
+
+
+def logprobs(llm: LLM, prompt: list[int]) -> list[float]:
+    """Those of the prompt's tokens and of eight answers, with two of the likeliest of each."""
+    params = SamplingParams(8, ignore_eos=True, logprobs=2, prompt_logprobs=2)
+    llm.engine.add(0, np.array(prompt, np.int32), params)
+    values: list[float] = []
+    while (step := llm.engine.step()) is not None:
+        for part in (step.prompt_logprobs, step.logprobs):
+            values += [] if part is None else part.values.ravel().tolist()
+    return values
+
+
+def test_an_engine_that_is_forgotten_leaves_no_process(gpt2_folder: Path) -> None:
+    llm = LLM(
+        EngineConfig(
+            str(gpt2_folder), device="cpu", dtype="fp32", kv_tokens=2048, warmup=False, tensor_parallel_size=2
+        )
+    )
+    (rank,) = children()
+    del llm
+    gc.collect()
+    assert not rank.is_running()
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"ranks": 3}, "does not divide the model's 4 heads"),
+        ({"quantization": "fp8"}, "works with --device cpu, without"),
+        ({"batch_invariant": True, "dtype": "bf16"}, "works with --device cpu, without"),
+    ],
+)
+def test_what_cannot_work(gpt2_folder: Path, settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why), opened(gpt2_folder, **settings):
+        pass
+
+
+@given(st.data())
+def test_a_step_arrives_as_it_was_sent(data: st.DataObject) -> None:
+    """What the ranks read of a batch: not its requests, of which only rank 0 knows."""
+    numbers = st.integers(0, 2**40)
+    prompts = data.draw(
+        st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9), st.integers(1, 4)), max_size=3)
+    )
+    lengths = np.array(data.draw(st.lists(st.integers(1, 30), max_size=4)), np.int64)
+
+    def array(*shape: int) -> np.ndarray:
+        size = int(np.prod(shape))
+        drawn = data.draw(st.lists(numbers, min_size=size, max_size=size))
+        return np.array(drawn, np.int64).reshape(shape)
+
+    segments, start = [], 0
+    for count, context, held in prompts:
+        segments.append(Segment(start, count, context, array(held), 5))
+        start += count
+    total, decoding = start + len(lengths), len(lengths)
+    batch = Batch(
+        array(total), array(total), array(total), tuple(segments), lengths, array(len(prompts) + decoding),
+        np.array([7] * len(prompts) + [*range(decoding)], np.int64), array(4, 8), 4, copies=array(2, 3),
+    )  # fmt: skip
+    decoded, rows = array(decoding), array(2)
+    memory = StepMemory(StepMemory.create(total, 8, 8), 4)
+    memory.write(batch, decoded, rows)
+    step = memory.read()
+    found = step.batch
+    assert found.tokens.tolist() == [*batch.tokens[:start].tolist(), *decoded.tolist()]
+    for name in ("positions", "cache_slots", "decode_lengths", "last_rows", "decode_blocks", "copies"):
+        assert np.array_equal(getattr(found, name), getattr(batch, name)), name
+    assert found.decode_start == batch.decode_start and step.prompt_rows.tolist() == rows.tolist()
+    for got, sent in zip(found.segments, batch.segments, strict=True):
+        assert (got.start, got.count, got.context) == (sent.start, sent.count, sent.context)
+        assert got.blocks.tolist() == sent.blocks.tolist()
