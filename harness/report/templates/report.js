@@ -28,6 +28,7 @@
   for (const table of all("figure.table table")) {
     if (table.tBodies[0].rows.length < 2) continue;
     all("th[data-head]", table).forEach((head, column) => {
+      if (!head.textContent.trim()) return; // a button needs a name
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = head.textContent;
