@@ -32,14 +32,11 @@ def large_chunks(group: Group, tokens_per_step: float = 1.0) -> CellNotice | Non
         found.append(f"half of the answers began with a chunk of {begin} or more")
     if not found:
         return None
-    decoded = "does not report that it decodes several at a time"
+    decoded = "does not report several tokens a step"
     if tokens_per_step > 1:
         decoded = f"reports {tokens_per_step:.3g} a step"
-    text = (
-        f"{' and '.join(found)}; the engine {decoded}. Where text is held back on its way, TTFT waits for "
-        "the whole first chunk, TPOT leaves its tokens out, and ITL is the time between chunks divided by "
-        "their tokens"
-    )
     icl = group.sample("icl_ms")
-    seen = f"between chunks (ICL) p50 is {icl.levels['p50']:.3g} ms" if icl.n else "answers came whole"
-    return CellNotice(kind="chunks", text=f"{text}; {seen}")
+    seen = f"ICL p50 is {icl.levels['p50']:.3g} ms" if icl.n else "answers came whole"
+    said = f"{' and '.join(found)}; the engine {decoded}"
+    effect = "if text is held back, TTFT is too long, TPOT and ITL too short"
+    return CellNotice(kind="chunks", text=f"{said}: {effect}; {seen}")
