@@ -28,9 +28,8 @@ def figures(run: Run, charts: Charts) -> Iterator[Plot]:
     for chart in by_load.values():
         yield plot(chart.name, [chart], styles)
         for q in _ALONE:
-            if any(view.name == f"p{q}" for view in chart.views):
-                single = alone(chart, q)
-                yield plot(single.name, [single], styles)
+            single = alone(chart, q)  # where samples do not support it, those that they do
+            yield plot(single.name, [single], styles)
     for load, over_time in charts.over_time.items():
         yield plot(f"timeline_{load_file_name(load)}", over_time, styles)
     shown = {*(chart.name for charts_ in charts.over_time.values() for chart in charts_), *_names(charts)}
