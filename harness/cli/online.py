@@ -76,10 +76,9 @@ def measure(
             nonlocal folder
             if isinstance(event, Started):
                 folder = event.folder
-                if listener is not None:
-                    address = served_inside.enter_context(served(folder, listener))
-                    display.line(f"live page: {address}")
             display.show(event)
+            if isinstance(event, Started) and listener is not None:
+                display.line(f"live page: {served_inside.enter_context(served(event.folder, listener))}")
 
         if settings is not None and settings.profile_only:
             profile_only(settings, display)
