@@ -35,8 +35,9 @@ from roseinfer.tokenizer.tokenizer import Tokenizer
 LARGE = 512 << 10
 #: Seconds for one body.
 TIMEOUT = 30.0
-#: Bytes that the process may have more than at its start: a body, and what is made of it.
-ROOM = 64 << 20
+#: Bytes that the process may have more than at its start: a body, and what is made of it; 4 MiB less than one
+#: connection may cost, as an allocator takes more than is asked for.
+ROOM = 60 << 20
 #: How much everybody else's work goes before a large body's (nice(2)).
 NICE = 10
 #: Before a body: its bytes, whether it is a chat's, the context's tokens, and the characters that these have
