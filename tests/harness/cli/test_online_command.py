@@ -33,7 +33,7 @@ def test_a_whole_run(start_mock: Any, start_bench: Any, quick: list[str]) -> Non
     assert "\x1b" not in done.err and "\r" not in done.err
     lines = done.err.splitlines()
     assert lines[0] == f"run {report.parent}: 4 cells"
-    assert lines[1].startswith("live page: http://127.0.0.1:")
+    assert sum(line.startswith("live page: http://127.0.0.1:") for line in lines) == 1
     assert next(line for line in lines if line.startswith("[3/4]")).endswith("12 requests")
     assert TABLE in lines and any(line.startswith("warning: ") for line in lines[lines.index(TABLE) :])
 
