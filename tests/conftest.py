@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A job that a script starts in the background ignores SIGINT and hands that down to all that it starts; tests
-# send it.
+# A job that a script starts in the background ignores some signals and hands that down to all that it starts;
+# tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 #: A loaded machine is no fault of the code. Under CI the same examples are tried each time, elsewhere new
 #: ones.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks.flood import MIB, WAYS, body, flood
+from benchmarks.flood import LONG, MIB, WAYS, body, flood
 from tests.roseinfer.server.attack.conftest import SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
@@ -26,24 +27,28 @@ ALONE = 64
 ENGINE = ("--kv-tokens", "4096", "--max-active-requests", "64")
 
 
-async def ask(port: int) -> None:
-    """A client that waits for its answer."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(body(b'{"prompt": [1], "max_tokens": 16, "ignore_eos": true}'))
-    writer.write_eof()
-    assert b'"finish_reason":"length"' in await reader.read()
-    writer.close()
+async def read_for(port: int, seconds: float) -> None:
+    """As many clients as in a flood, with the request that floods are made of, who read what they get."""
+
+    async def read() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            writer.write(body(LONG))
+            while await reader.read(65536):
+                pass
+        finally:
+            writer.close()
+
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.gather(*(read() for _ in range(CONNECTIONS))), seconds)
 
 
-def serve_all(server: Any) -> None:
+def serve_all(server: Any, seconds: float) -> None:
     """Have taken what serving takes by itself: the first large body starts the process that reads them, the
-    engine has a full batch."""
+    engine computes for as many clients as it does in the flood, and for as long."""
     assert server.complete([1], max_tokens=1, user="a" * MIB).status == 200
-
-    async def all_at_once() -> None:
-        await asyncio.gather(*(ask(server.port) for _ in range(CONNECTIONS)))
-
-    asyncio.run(all_at_once())
+    asyncio.run(read_for(server.port, seconds))
+    assert server.becomes_idle()
 
 
 def highest(process: psutil.Process) -> float:
@@ -56,8 +61,8 @@ def highest(process: psutil.Process) -> float:
 def test_many(serve: Any, tried: Callable[[int], None], way: str) -> None:
     """1,000 connections at once that send and do not read: memory has a bound, others are answered."""
     server = serve("--frontend-processes", "1", "--max-buffered-mib", "128", *ENGINE)
-    serve_all(server)
     seconds = max(3.0, float(os.environ[SECONDS]) / 5)
+    serve_all(server, seconds)
     served = highest(server.engine)
     seen = flood(server.port, psutil.Process(server.process.pid), WAYS[way], CONNECTIONS, seconds)
     tried(CONNECTIONS)
@@ -73,7 +78,7 @@ def test_alone(serve: Any, tried: Callable[[int], None]) -> None:
     """One connection that sends and does not read: no process takes over 64 MiB."""
     server = serve("--frontend-processes", "1", *ENGINE)
     parent = psutil.Process(server.process.pid)
-    serve_all(server)
+    serve_all(server, 3.0)
     peaks = {}
     for name, way in WAYS.items():
         peaks[name] = max(flood(server.port, parent, way, 1, 2.0).peak)
