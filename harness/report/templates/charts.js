@@ -249,8 +249,9 @@ const drawCharts = ({ all, say, tip }) => {
           };
           made.filter = (u, places) => {
             const decades = Math.log10(u.scales[which].max / u.scales[which].min);
-            const named = decades < 0.8 ? /^\d/ : decades < 2.5 ? /^[125]/ : /^1/;
-            return places.map((value) => (value && named.test(value.toExponential()) ? value : null));
+            const named = decades < 0.8 ? /^\d\.0+e/ : decades < 2.5 ? /^[125]\.0+e/ : /^1\.0+e/;
+            const kept = places.map((value) => (value && named.test(value.toExponential(3)) ? value : null));
+            return kept.some((value) => value !== null) ? kept : places;
           };
           made.values = (u, values) => values.map((value) => (value === null ? "" : text(value)));
           made.space = 0;
