@@ -10,7 +10,7 @@ from harness.report.best import BestLabels
 from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
 from harness.report.text.load_words import where
 from harness.report.text.numbers import DASH, decimals, number, percent, several
-from harness.schema.load import Load
+from harness.schema.load import ClosedLoop, Load
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS, latencies, rates
 from harness.schema.results import OnlineSummary
 
@@ -78,28 +78,31 @@ def _why_dashes(rows: Sequence[Sequence[Cell]]) -> list[str]:
 
 
 def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLabels) -> Table:
-    """Engine rows at one load: first tokens, tokens after it, what was answered of what was offered."""
+    """Engine rows at one load: first tokens, tokens after it, what was answered of what was offered. A closed
+    loop offers as much as is answered: it has the tokens a second instead."""
     there = [summary for summary in pooled if summary.load == load]
     keys, columns = [], [Column("engine", numeric=False)]
     for metric in latencies("headline"):
         group = f"{METRICS[metric].label}, ms"
         keys += [(load, metric, f"p{q}") for q in (50, 99)]
         columns += [Column(f"p{q}", group) for q in (50, 99)]
+    closed = isinstance(load, ClosedLoop)
+    if closed:
+        keys.append((load, "output_tok_per_s", "output_tok_per_s"))
+        columns.append(Column("output", "tokens/s"))
     rows = grid(there, keys, best_labels)
     rates = [summary.req_per_s for summary in there]
     places = decimals(rates)
     has_slo = any(summary.goodput_req_per_s is not None for summary in there)
-    columns += [
-        Column("achieved", "requests/s"),
-        Column("offered", "requests/s"),
-        Column("in flight", "most"),
-    ]
+    columns.append(Column("achieved", "requests/s"))
+    columns += [] if closed else [Column("offered", "requests/s")]
+    columns.append(Column("in flight", "most"))
     columns += [Column("SLO met", "requests")] if has_slo else []
     for row, summary in zip(rows, there, strict=True):
         peak = summary.peak_in_flight
         row += [
             replace(number_cell(summary.req_per_s, places), invalid=not summary.valid),
-            number_cell(summary.offered_req_per_s, places),
+            *([] if closed else [number_cell(summary.offered_req_per_s, places)]),
             Cell(DASH if peak is None else f"{peak:,}", peak),
         ]
         if has_slo:

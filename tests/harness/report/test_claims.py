@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -365,6 +366,17 @@ def test_every_notice_is_in_one_badge(run, small):
     kinds = [badge.kind for badge in badges(run)]
     assert kinds == sorted(kinds, key=("bad", "warn", "note", "good").index) and kinds[0] == "bad"
     assert "1 repeat" in {badge.text for badge in badges(small)}
+
+
+def test_the_first_table_of_a_closed_loop_has_tokens_a_second_and_no_offered_rate() -> None:
+    run = load_run(Path(__file__).parents[3] / "reports/h200-qwen3-8b")
+    table = first_table(run.pooled, shown_load(run), best_labels(run.pooled, run.results.comparisons))
+    names = [column.full for column in table.columns]
+    assert "requests/s offered" not in names
+    there = {summary.label: summary for summary in run.pooled if summary.load == shown_load(run)}
+    for label, *cells in table.rows:
+        shown = cells[names.index("tokens/s output") - 1].value
+        assert shown == there[label.text].output_tok_per_s
 
 
 def test_the_first_table_says_what_was_answered_of_what_was_offered(run):
