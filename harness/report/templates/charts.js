@@ -245,7 +245,10 @@ const drawCharts = ({ all, say, tip }) => {
           made.splits = (u) => {
             const { min, max } = u.scales[which];
             const powers = Array.from({ length: Math.ceil(Math.log10(max / min)) + 2 }, (_, i) => 10 ** (Math.floor(Math.log10(min)) + i));
-            return powers.flatMap((power) => [1, 2, 3, 4, 5, 6, 7, 8, 9].map((digit) => digit * power)).filter((value) => value >= min && value <= max);
+            const round = powers.flatMap((power) => [1, 2, 3, 4, 5, 6, 7, 8, 9].map((digit) => digit * power)).filter((value) => value >= min && value <= max);
+            if (round.length > 1) return round;
+            const step = 10 ** Math.floor(Math.log10((max - min) / 2));
+            return Array.from({ length: 20 }, (_, i) => (Math.ceil(min / step) + i) * step).filter((value) => value <= max);
           };
           made.filter = (u, places) => {
             const decades = Math.log10(u.scales[which].max / u.scales[which].min);

@@ -66,8 +66,11 @@ def _online(run: OnlineRun) -> list[str]:
     engines = [summary for summary in run.pooled if summary.valid and summary.load == load]
     if len(engines) == 1:
         return _alone(run, engines[0])
-    first, second = (_claim(engines, run.results.comparisons, metric) for metric in ("ttft_ms", "tpot_ms"))
-    return [f"{_where(run, load)}, {first}", f"At that load, {second}"]
+    rate = ("output_tok_per_s",) if isinstance(load, ClosedLoop) else ()
+    first, *others = (
+        _claim(engines, run.results.comparisons, metric) for metric in (*rate, "ttft_ms", "tpot_ms")
+    )
+    return [f"{_where(run, load)}, {first}", *(f"At that load, {other}" for other in others)]
 
 
 def _where(run: OnlineRun, load: Load) -> str:
@@ -78,16 +81,20 @@ def _where(run: OnlineRun, load: Load) -> str:
 
 
 def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> str:
-    """The lowest engine against the next that it really differs from, at the highest percentile supported."""
+    """The best engine against the next that it really differs from: by a rate, or by the highest percentile
+    of a latency that is supported."""
     found, short = winner(engines, comparisons, metric), METRICS[metric].label
     if found is None:
         return f"too few requests were measured to compare {short}."
-    what = f"{short} {found.statistic}"
+    what = f"{short} {found.statistic}" if METRICS[metric].is_latency else short
     if found.loser is None or found.comparison is None:
         alike = several([found.label, *found.level])
         return f"no difference is shown in {what} between {alike}{_ratio(found.comparison)}."
     size, ends = factor(found.comparison)
-    claim = f"{found.label}'s {what} is {size} lower than {found.loser}'s"
+    lower, other = found.label, found.loser
+    if not METRICS[metric].lower_is_better:
+        lower, other = other, lower
+    claim = f"{lower}'s {what} is {size} lower than {other}'s"
     claim += f" (95 % interval {ends}{assumption(found.comparison)})"
     if found.level:
         return f"{claim}; from {several(found.level)} it shows no difference."

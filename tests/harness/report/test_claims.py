@@ -27,7 +27,7 @@ from harness.report.text.heading import machine
 from harness.report.text.numbers import DASH, percent
 from harness.report.text.run_notices import notices
 from harness.report.text.verdict import keeping_up, shown_load, verdict, why_none_is_best
-from harness.runs.reader import load_run
+from harness.runs.reader import OnlineRun, load_run
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.results import Comparison, Skipped
 
@@ -370,6 +370,8 @@ def test_every_notice_is_in_one_badge(run, small):
 
 def test_the_first_table_of_a_closed_loop_has_tokens_a_second_and_no_offered_rate() -> None:
     run = load_run(Path(__file__).parents[3] / "reports/h200-qwen3-8b")
+    assert isinstance(run, OnlineRun)
+    assert "vLLM's output tok/s is 5 % lower than roseinfer's" in verdict(run)[0]
     table = first_table(run.pooled, shown_load(run), best_labels(run.pooled, run.results.comparisons))
     names = [column.full for column in table.columns]
     assert "requests/s offered" not in names
