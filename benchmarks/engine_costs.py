@@ -20,13 +20,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import psutil
-from scipy import stats
 
+from benchmarks.ratio import ratio_interval
 from harness.engines.base import EngineSettings, RequestSettings
 from harness.engines.process.engine_server import EngineServer
 from harness.engines.registry import LOCAL, get_engine_variant
@@ -194,8 +194,7 @@ def show(title: str, settings: Sequence[Setting], *, paired: bool) -> None:
 def ratio(values: Sequence[float], base: Sequence[float]) -> str:
     """The mean change in per cent with its 95 % interval."""
     logs = [float(np.log(a / b)) for a, b in zip(values, base, strict=True)]
-    half = float(stats.t.ppf(0.975, len(logs) - 1)) * stdev(logs) / len(logs) ** 0.5
-    low, middle, high = (100 * (float(np.exp(fmean(logs) + d)) - 1) for d in (-half, 0.0, half))
+    low, middle, high = (100 * (end - 1) for end in ratio_interval(logs))
     return f"{middle:+.1f} %, {low:+.1f} to {high:+.1f}"
 
 

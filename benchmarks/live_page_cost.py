@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
+from benchmarks.ratio import ratio_interval
 from harness.schema.load import load_text
 from harness.schema.results import OnlineResults, OnlineSummary
 
@@ -96,9 +96,7 @@ def main() -> None:
                 for value, of in _VALUES.items():
                     logs.setdefault((load_text(on.load), value), []).append(float(np.log(of(on) / of(off))))
     for (load, value), ratios in logs.items():
-        half = stats.t.ppf(0.975, len(ratios) - 1) * stats.sem(ratios)
-        middle = np.mean(ratios)
-        low, ratio, high = np.exp([middle - half, middle, middle + half])
+        low, ratio, high = ratio_interval(ratios)
         print(f"{load}, {value}: {ratio:.3f} ({low:.3f} to {high:.3f})")
 
 

@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
 
+from benchmarks.ratio import ratio_interval
 from harness.runs.online import run_online
 from harness.runs.reader import OnlineRun, load_run
 from harness.schema.online_settings import OnlineSettings
@@ -62,8 +62,7 @@ def main() -> None:
             tpot, rate = np.exp(logs[-1])
             print(f"pair {pair + 1}: TPOT {tpot:.3f}, tok/s {rate:.3f}", flush=True)
     for name, values in zip(("TPOT p50", "output tok/s"), np.transpose(logs), strict=True):
-        half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
-        low, mean, high = np.exp([values.mean() - half, values.mean(), values.mean() + half])
+        low, mean, high = ratio_interval(values)
         print(f"{name}, read over not read: {mean:.4f} (95 % interval {low:.4f} to {high:.4f})")
     print(f"{len(took)} readings, {np.median(took):.2f} ms at the median, {np.max(took):.2f} at most")
 

@@ -8,7 +8,7 @@ is too low in 73 % of samples, and averaging over repeats does not make up for i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -23,6 +23,11 @@ def needed(q: float) -> int:
 def missing(q: float, n: int) -> int:
     """How many more samples the q-th percentile needs; 0 when n support it."""
     return max(0, needed(q) - n)
+
+
+def supported(qs: Iterable[int], sizes: Collection[int]) -> int | None:
+    """The first of these percentiles that samples of all `sizes` support; None where none is."""
+    return next((q for q in qs if all(not missing(q, n) for n in sizes)), None)
 
 
 def percentiles(

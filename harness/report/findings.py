@@ -11,16 +11,12 @@ from pydantic import TypeAdapter
 from harness.report.text.heading import machine, model
 from harness.report.text.numbers import decimals, number, plural, several
 from harness.report.text.verdict import factor
-from harness.report.winners import Winner, winner
+from harness.report.winners import RATE, Winner, compared_by, winner
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
 from harness.schema.load_settings import lengths_text
 from harness.schema.metrics import METRICS
 from harness.schema.results import OnlineSummary
-
-#: What engines are compared by; the rate only where they set the pace: with requests in flight, or a batch.
-LATENCIES = ("ttft_ms", "tpot_ms")
-RATE = "output_tok_per_s"
 
 
 @dataclass(frozen=True)
@@ -60,8 +56,7 @@ def findings(run: Run) -> list[Finding]:
 def _finding(run: OnlineRun, load: Load) -> Finding:
     cells = [summary for summary in run.pooled if summary.load == load]
     valid = [summary for summary in cells if summary.valid]
-    metrics = [*LATENCIES, RATE] if isinstance(load, ClosedLoop) else LATENCIES
-    answers = tuple(_answer(run, valid, metric) for metric in metrics) if valid else ()
+    answers = tuple(_answer(run, valid, metric) for metric in compared_by(load)) if valid else ()
     invalid = [f"{cell.label}: {'; '.join(cell.invalid_reasons)}" for cell in cells if not cell.valid]
     return Finding(
         model(run),
@@ -93,22 +88,10 @@ def _answer(run: OnlineRun, engines: Sequence[OnlineSummary], metric: str) -> An
 def _against(found: Winner) -> str:
     """How much better than the first engine that it differs from."""
     assert found.comparison is not None
-    size, ends = factor(found.comparison)
     word = "lower" if METRICS[found.metric].lower_is_better else "higher"
-    if (
-        size.endswith("%") and word == "higher"
-    ):  # a percentage of the higher value, as a ratio of the lower one
-        ratio = max(found.comparison.ratio, 1 / found.comparison.ratio)
-        size, ends = f"{ratio:.2f}×", _ratio_ends(found)
+    size, ends = factor(found.comparison, higher=word == "higher")
     same = f"; no difference from {several(found.level)}" if found.level else ""
     return f"{size} {word} than {found.loser} ({ends}){same}"
-
-
-def _ratio_ends(found: Winner) -> str:
-    assert found.comparison is not None and found.comparison.ci is not None
-    low, high = found.comparison.ci
-    ends = (low, high) if found.comparison.ratio > 1 else (1 / high, 1 / low)
-    return f"{ends[0]:.2f}× to {ends[1]:.2f}×"
 
 
 def _load(run: OnlineRun, load: Load, cells: Sequence[OnlineSummary]) -> str:

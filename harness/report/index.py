@@ -15,8 +15,9 @@ from pydantic import ValidationError
 
 from harness.errors import UsageError
 from harness.files import write_whole
-from harness.report.findings import FINDINGS, LATENCIES, RATE, Finding, findings
+from harness.report.findings import FINDINGS, Finding, findings
 from harness.report.page import environment, text_of
+from harness.report.winners import LATENCIES, RATE
 from harness.runs.reader import load_run
 from harness.schema.metrics import METRICS
 

@@ -8,8 +8,18 @@ from itertools import takewhile
 
 from harness.metrics.percentiles import missing
 from harness.report.best import differs
+from harness.schema.load import ClosedLoop, Load
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineSummary
+
+#: What engines are compared by; the rate only where they set the pace: with requests in flight, or a batch.
+LATENCIES = ("ttft_ms", "tpot_ms")
+RATE = "output_tok_per_s"
+
+
+def compared_by(load: Load) -> tuple[str, ...]:
+    """The metrics by which engines are compared at a load."""
+    return (*LATENCIES, RATE) if isinstance(load, ClosedLoop) else LATENCIES
 
 
 @dataclass(frozen=True)

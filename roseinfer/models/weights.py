@@ -44,13 +44,20 @@ class Weights:
 
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """The tensor `name`. Raises ConfigError when it is missing or of another shape."""
+        with self._stored(name, shape) as tensors:
+            tensor: torch.Tensor = tensors.get_tensor(name)
+        return tensor
+
+    @contextmanager
+    def _stored(self, name: str, shape: tuple[int, ...]) -> Iterator[Any]:
+        """The open file that has the tensor `name`, of this shape."""
         if name not in self._file_of:
             raise ConfigError(f"the checkpoint has no tensor {name}")
         with _open(self._file_of[name]) as tensors:
-            tensor: torch.Tensor = tensors.get_tensor(name)
-        if tuple(tensor.shape) != shape:
-            raise ConfigError(f"{name} has shape {tuple(tensor.shape)}, the config says {shape}")
-        return tensor
+            found = tuple(tensors.get_slice(name).get_shape())
+            if found != shape:
+                raise ConfigError(f"{name} has shape {found}, the config says {shape}")
+            yield tensors
 
 
 class ShardWeights(Weights):
@@ -67,13 +74,8 @@ class ShardWeights(Weights):
         if cut is None:
             whole = super().get(name, shape)
             return torch.zeros_like(whole) if self._shard.silent(name) else whole
-        if name not in self._file_of:
-            raise ConfigError(f"the checkpoint has no tensor {name}")
-        with _open(self._file_of[name]) as tensors:
+        with self._stored(name, (*shape[: cut.dim], cut.size, *shape[cut.dim + 1 :])) as tensors:
             stored = tensors.get_slice(name)
-            expected = (*shape[: cut.dim], cut.size, *shape[cut.dim + 1 :])
-            if tuple(stored.get_shape()) != expected:
-                raise ConfigError(f"{name} has shape {tuple(stored.get_shape())}, the config says {expected}")
             before = (slice(None),) * cut.dim
             parts = [stored[(*before, slice(start, end))] for start, end in cut.ranges]
         return torch.cat(parts, cut.dim)

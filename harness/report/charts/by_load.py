@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.metrics.percentiles import missing
+from harness.metrics.percentiles import missing, supported
 from harness.report.charts.chart import Axis, Chart, Limit, Series, View, is_wide
 from harness.report.charts.scale import values_of
 from harness.report.text.load_words import axis_label, axis_number, axis_values, quantity
@@ -69,7 +69,7 @@ def tradeoff(pooled: Sequence[OnlineSummary], metric: str, slo: Slo | None) -> C
     not support it.
     """
     term = METRICS[metric]
-    q = 90 if all(not missing(90, summary.latency(metric).n) for summary in pooled) else 50
+    q = supported((90,), [summary.latency(metric).n for summary in pooled]) or 50
     series = []
     for label in dict.fromkeys(summary.label for summary in pooled):
         found = [

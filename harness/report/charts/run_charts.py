@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from harness.metrics.percentiles import missing
+from harness.metrics.percentiles import supported
 from harness.metrics.samples import Group, by_load, pool
 from harness.report.charts.by_load import alone, tradeoff
 from harness.report.charts.by_load import by_load as latency_by_load
@@ -80,8 +80,7 @@ def _online(run: OnlineRun, asked: Asked) -> Charts:
         load = shown_load(run)
         at = loads.index(load if load in loads else heaviest(loads))
         sizes = [summary.ttft_ms.n for summary in pooled if summary.num_success]
-        q = next((q for q in (99, 90) if all(not missing(q, n) for n in sizes)), 50)
-        first = [alone(shown["ttft_ms"], q), ecdfs["ttft_ms"][at]]
+        first = [alone(shown["ttft_ms"], supported((99, 90), sizes) or 50), ecdfs["ttft_ms"][at]]
     return Charts(
         first=first,
         by_load=shown,

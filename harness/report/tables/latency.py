@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.metrics.percentiles import missing, needed
+from harness.metrics.percentiles import missing, needed, supported
 from harness.report.best import BestLabels
 from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
 from harness.report.text.load_words import where
@@ -57,7 +57,7 @@ def headline_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> 
     keys, columns = [], []
     for metric in latencies("headline"):
         sizes = [summary.latency(metric).n for summary in pooled if summary.num_success]
-        q = next((q for q in (99, 90) if all(not missing(q, n) for n in sizes)), 50)
+        q = supported((99, 90), sizes) or 50
         keys += [(load, metric, f"p{q}") for load in loads]
         columns += [Column(str(load), f"{METRICS[metric].label} p{q}, ms") for load in loads]
     for rate in rates("headline"):

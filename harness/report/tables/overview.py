@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.metrics.percentiles import missing
+from harness.metrics.percentiles import supported
 from harness.report.best import BestLabels
 from harness.report.tables.latency import grid, loads_of
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
+from harness.report.winners import LATENCIES
 from harness.schema.metrics import METRICS
 from harness.schema.results import OnlineSummary
-
-_LATENCIES = ("ttft_ms", "tpot_ms")
 
 
 def overview_table(pooled: Sequence[OnlineSummary], best_labels: BestLabels) -> Table:
     """TTFT and TPOT, the achieved and the offered rate, and output tokens, in the order of the loads."""
     shown = []
-    for metric in _LATENCIES:
+    for metric in LATENCIES:
         sizes = [summary.latency(metric).n for summary in pooled if summary.num_success]
-        high = next((q for q in (99, 90) if all(not missing(q, n) for n in sizes)), None)
+        high = supported((99, 90), sizes)
         shown += [(metric, f"p{q}") for q in (50, high) if q is not None]
     rates = [("req_per_s", "req/s"), ("offered_req_per_s", "offered"), ("output_tok_per_s", "tok/s")]
     columns = [

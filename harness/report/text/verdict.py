@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.percentiles import missing
+from harness.metrics.percentiles import missing, supported
 from harness.report.text.capacity import capacity_verdict
 from harness.report.text.load_words import where
 from harness.report.text.numbers import decimals, number, several
 from harness.report.text.provenance import assumed
-from harness.report.winners import winner
+from harness.report.winners import compared_by, winner
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy, heaviest
 from harness.schema.metrics import METRICS
@@ -66,10 +66,8 @@ def _online(run: OnlineRun) -> list[str]:
     engines = [summary for summary in run.pooled if summary.valid and summary.load == load]
     if len(engines) == 1:
         return _alone(run, engines[0])
-    rate = ("output_tok_per_s",) if isinstance(load, ClosedLoop) else ()
-    first, *others = (
-        _claim(engines, run.results.comparisons, metric) for metric in (*rate, "ttft_ms", "tpot_ms")
-    )
+    metrics = sorted(compared_by(load), key=lambda metric: METRICS[metric].is_latency)  # a rate before others
+    first, *others = (_claim(engines, run.results.comparisons, metric) for metric in metrics)
     return [f"{_where(run, load)}, {first}", *(f"At that load, {other}" for other in others)]
 
 
@@ -116,13 +114,19 @@ def assumption(comparison: Comparison) -> str:
     return f", if repeats differ by {assumed}" if max(comparison.repeats) < 2 else ""
 
 
-def factor(comparison: Comparison) -> tuple[str, str]:
-    """How much lower the lower one is, and the interval: as a factor, or below 1.5 in per cent."""
+def factor(comparison: Comparison, *, higher: bool = False) -> tuple[str, str]:
+    """How much lower the lower one is, and the interval: as a factor, or below 1.5 in per cent.
+
+    Args:
+        higher: Say how much higher the higher one is, which is always a factor.
+    """
     ratio, (low, high) = comparison.ratio, comparison.ci or (comparison.ratio, comparison.ratio)
     if ratio < 1:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     if ratio >= _AS_FACTOR:
         return f"{ratio:.1f}×", f"{low:.1f}× to {high:.1f}×"
+    if higher:
+        return f"{ratio:.2f}×", f"{low:.2f}× to {high:.2f}×"
     return f"{_percent(ratio)} %", f"{_percent(low)} % to {_percent(high)} %"
 
 
@@ -161,7 +165,7 @@ def _growth(run: OnlineRun) -> str:
     valid = {summary.load: summary for summary in run.pooled if summary.valid}
     ordered = [valid[load] for load in from_light_to_heavy(valid)]
     ends = ordered[:1] + ordered[1:][-1:]
-    q = next((q for q in (99, 90, 50) if all(not missing(q, end.ttft_ms.n) for end in ends)), None)
+    q = supported((99, 90, 50), [end.ttft_ms.n for end in ends])
     if len(ends) < 2 or q is None:
         return ""
     values = [getattr(end.ttft_ms, f"p{q}") for end in ends]
