@@ -14,13 +14,24 @@ import msgspec
 
 from harness.loadgen.load_plan import RawResponse, WireRequest
 
-#: A control character that no prompt has, as JSON writes it.
-_MARKER = re.compile(rb"\\u0001answer (\d+)\\u0001")
+#: A control character that no prompt has, as it is in text and as JSON writes it.
+_IN_TEXT = re.compile(r"\x01answer (\d+)\x01")
+_IN_JSON = re.compile(rb"\\u0001answer (\d+)\\u0001")
 
 
 def answer_marker(index: int) -> str:
     """What takes the place in a prompt of the answer to request `index`."""
     return f"\x01answer {index}\x01"
+
+
+def fill_text(text: str, answers: Mapping[int, str]) -> str:
+    """A text with its markers replaced; an answer that is not there is empty."""
+    return _IN_TEXT.sub(lambda found: answers.get(int(found[1]), ""), text)
+
+
+def fill_body(body: bytes, answers: Mapping[int, bytes]) -> bytes:
+    """The same for the body of a request; answers are JSON text without its quotes."""
+    return _IN_JSON.sub(lambda found: answers.get(int(found[1]), b""), body)
 
 
 class _Delta(msgspec.Struct):
@@ -89,12 +100,7 @@ class LiveAnswers:
         if followers:
             self._answers[response.index] = msgspec.json.encode(answer_text(response))[1:-1]
         return {
-            request.index: fill(request.body, self._answers)
+            request.index: fill_body(request.body, self._answers)
             for request in followers
             if all(index in self._answers for index in request.answers)
         }
-
-
-def fill(body: bytes, answers: Mapping[int, bytes]) -> bytes:
-    """A body with its markers replaced; an answer that is not there is empty."""
-    return _MARKER.sub(lambda found: answers.get(int(found[1]), b""), body)

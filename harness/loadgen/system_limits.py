@@ -18,17 +18,21 @@ def most_in_flight(requests: Sequence[WireRequest], concurrency: int | None, win
     """Connections that a load may need at once.
 
     In a closed loop its concurrency; in an open loop the most requests due within `window_s`, the longest
-    time that a server may leave a request without an answer.
+    time that a server may leave a request without an answer. The turns of a session follow each other, so
+    that it never needs two; those with a time to think may come at any time.
     """
     if concurrency is not None:
         return min(concurrency, len(requests))
+    sessions = sum(request.after is None for request in requests)
+    if any(request.think_s is not None for request in requests):
+        return sessions
     due = sorted(request.t_sched_s or 0.0 for request in requests)
     first = most = 0
     for last, t in enumerate(due):
         while due[first] < t - window_s:
             first += 1
         most = max(most, last - first + 1)
-    return most
+    return min(most, sessions)
 
 
 def raise_open_files() -> int:

@@ -8,6 +8,7 @@ in every chunk (with `stream_options.continuous_usage_stats`), and `metrics`, in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -219,5 +220,7 @@ def _error_message(event: _Event) -> str | None:
 
 
 def _clip(data: bytes) -> str:
-    """At most 200 characters of what was received, on one line."""
-    return " ".join(data[:800].decode("utf-8", "replace").split())[:200]
+    """At most 200 characters of what was received, on one line; of a page its title."""
+    text = data[:800].decode("utf-8", "replace")
+    title = re.search(r"<title>(.+?)</title>", text, re.IGNORECASE | re.DOTALL)
+    return " ".join((title[1] if title else text).split())[:200]

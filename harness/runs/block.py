@@ -158,7 +158,10 @@ class _Measuring:
 
     def warm_up(self, cell: Cell) -> None:
         """Send the warm-up's waves. Raises EngineError when none of a wave's requests succeeds."""
-        waves = [self._mixed(wave, cell) for wave in self.resolved.workload.warmup_waves(cell.load_seed)]
+        waves = [
+            self._with_drawn_fields(wave, cell)
+            for wave in self.resolved.workload.warmup_waves(cell.load_seed)
+        ]
         label, total, before = cell.engine_variant.label, sum(map(len, waves)), 0
         self.notify(EngineWarming(label, self.server.record.ready_s, total))
         for wave in waves:
@@ -192,9 +195,9 @@ class _Measuring:
         source = f"CPU time of its processes in the {WAITING_S:g} s after the warm-up"
         self.run.learn(label, "idle_cores", Fact(value=round(cores, 2), source=source))
 
-    def _mixed(self, requests: list[PlannedRequest], cell: Cell) -> list[PlannedRequest]:
-        mix = self.resolved.mix
-        return requests if mix is None else mix.of(requests, cell.shape_seed)
+    def _with_drawn_fields(self, requests: list[PlannedRequest], cell: Cell) -> list[PlannedRequest]:
+        drawn = self.resolved.drawn_fields
+        return requests if drawn is None else drawn.of(requests, cell.shape_seed)
 
     def measure(self, cell: Cell) -> OnlineSummary:
         """Send the cell's load and keep what came back. A cell that its server did not outlive is none."""
@@ -203,7 +206,7 @@ class _Measuring:
         first, n = 0, None
         for _ in range(MAX_TRIES):
             planned = self.resolved.workload.requests(cell.load, cell.load_seed, cell.shape_seed, first, n)
-            requests = self._mixed(planned, cell)
+            requests = self._with_drawn_fields(planned, cell)
             before, result, machine, server = self._load(cell, requests)
             lasted_s = max((response.t_end or 0.0 for response in result.responses), default=0.0) - result.t0
             failed = any(response.error is not None for response in result.responses)

@@ -22,15 +22,15 @@ from harness.engines.selection import select_engines
 from harness.errors import BenchError
 from harness.models.choice import NO_TOKENIZER, ModelChoice, choose_model
 from harness.models.model_folder import ModelFolder
+from harness.runs.drawn_fields import drawn_fields
 from harness.runs.events import Calibrating, Notify
-from harness.runs.mix import mix_of
 from harness.runs.workload import Workload
 from harness.schema.calibration import Calibration
 from harness.schema.common_settings import CommonSettings
 from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import Skipped
-from harness.workload.mixes import Mix
+from harness.workload.drawn_fields import DrawnFields
 
 Settings = TypeVar("Settings", bound=CommonSettings)
 
@@ -56,7 +56,7 @@ class Resolved:
     missing: list[Skipped]
     cpus: CpuSplit
     calibration: Calibration | None = None
-    mix: Mix | None = None
+    drawn_fields: DrawnFields | None = None
 
     @property
     def clients(self) -> int:
@@ -97,7 +97,7 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
     if settings.prompt_nonce is None and RUNNING_SERVER in names:
         settings = settings.model_copy(update={"prompt_nonce": secrets.randbits(32)})
     workload = Workload.make(settings, model.vocab_size, model.max_model_len, model.text_tokenizer())
-    mix = mix_of(settings)
+    fields = drawn_fields(settings)
     calibration = _calibration(settings, notify)
     clients = _clients(settings, workload, placement.cpus, calibration)
     return Resolved(
@@ -111,7 +111,7 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
         missing=selection.missing,
         cpus=placement.cpus,
         calibration=calibration,
-        mix=mix,
+        drawn_fields=fields,
     )
 
 

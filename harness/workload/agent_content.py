@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
+from itertools import takewhile
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from harness.datasets.agent_jobs import AgentJobs, AgentTurn
 from harness.errors import UsageError
 from harness.traces import sampling
 from harness.traces.fit import room
-from harness.workload.content import Content, Ints
+from harness.workload.content import Content, Ints, at_quantiles
 from harness.workload.dataset_content import ORDER
 from harness.workload.planned_requests import PlannedRequest
 from harness.workload.prompts import PromptSource
@@ -29,27 +29,21 @@ class AgentContent(Content):
 
     def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
         """Requests of `n` jobs. Blocks are equal where their ids are; a job that comes again has others."""
-        source = PromptSource(self.vocab_size, seed, "agents")
+        source, block_size = PromptSource(self.vocab_size, seed, "agents"), self.agent_jobs.block_size
         requests: list[PlannedRequest] = []
         for session, (place, rounds) in enumerate(self._places(n, shape_seed, first)):
             for turn, asked in enumerate(self._jobs[place]):
                 index = len(requests)
                 blocks = [block + (rounds << 100) for block in asked.block_ids]
-                prompt = source.shared(
-                    (first + session) << 32 | turn, asked.input_tokens, blocks, self.agent_jobs.block_size
-                )
+                own = (first + session) << 32 | turn
+                prompt = source.shared(own, asked.input_tokens, blocks, block_size)
+                after, think_s = (index - 1, asked.think_s) if turn else (None, None)
                 requests.append(
                     PlannedRequest(
-                        index,
-                        None,
-                        prompt,
-                        self._output(asked),
-                        index - 1 if turn else None,
-                        think_s=asked.think_s if turn else None,
-                        session=session,
-                        turn=turn,
+                        index, None, prompt, self._output(asked), after,
+                        think_s=think_s, session=session, turn=turn,
                     )
-                )
+                )  # fmt: skip
         return requests
 
     def lengths(self, n: int, shape_seed: int, first: int = 0) -> tuple[Ints, Ints]:
@@ -58,9 +52,7 @@ class AgentContent(Content):
         return inputs, np.array([self._output(turn) for turn in taken], dtype=np.int64)
 
     def input_lengths(self, size: int) -> list[int]:
-        known = sorted(turn.input_tokens for job in self._jobs for turn in job)
-        places = ((np.arange(size) + 0.5) / size * len(known)).astype(int)
-        return [known[place] for place in places]
+        return at_quantiles([turn.input_tokens for job in self._jobs for turn in job], size)
 
     @property
     def about(self) -> dict[str, str | None]:
@@ -81,8 +73,8 @@ class AgentContent(Content):
         """Those whose first turn fits, each as far as it fits."""
         found = []
         for job in self.agent_jobs.jobs:
-            fits = [turn.input_tokens + self._output(turn) <= room(self.context) for turn in job]
-            if kept := job[: next((place for place, fit in enumerate(fits) if not fit), len(job))]:
+            kept = tuple(takewhile(self._fits, job))
+            if kept:
                 found.append(kept)
         if not found:
             raise UsageError(
@@ -91,6 +83,9 @@ class AgentContent(Content):
             )
         return found
 
+    def _fits(self, turn: AgentTurn) -> bool:
+        return turn.input_tokens + self._output(turn) <= room(self.context)
+
     def _output(self, turn: AgentTurn) -> int:
         return turn.output_tokens if self.max_output is None else min(turn.output_tokens, self.max_output)
 
@@ -98,4 +93,4 @@ class AgentContent(Content):
         """Jobs in an order of the seed, again and again: the place of each, and how often it came before."""
         jobs = len(self._jobs)
         order = np.argsort(sampling.uniforms(jobs, shape_seed, ORDER), kind="stable").tolist()
-        return [(order[i % jobs], i // jobs) for i, _ in zip(count(first), range(n), strict=False)]
+        return [(order[i % jobs], i // jobs) for i in range(first, first + n)]

@@ -81,6 +81,13 @@ class SyntheticContent(Content):
         return [int(length) for length in _uniform(self._input_len, places)]
 
 
+def at_quantiles(lengths: list[int], size: int) -> list[int]:
+    """`size` of these numbers, at evenly spaced quantiles."""
+    ascending = sorted(lengths)
+    places = ((np.arange(size) + 0.5) / size * len(ascending)).astype(int)
+    return [ascending[place] for place in places]
+
+
 def draw_lengths(lengths: int | Uniform, n: int, seed: int, stream: int) -> Ints:
     """`n` numbers of tokens; more of the same seed and stream begin with the same."""
     if isinstance(lengths, int):

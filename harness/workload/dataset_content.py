@@ -16,13 +16,15 @@ from harness.errors import UsageError
 from harness.loadgen.live_answers import answer_marker
 from harness.traces import sampling
 from harness.traces.fit import room
-from harness.workload.content import Content, Ints
+from harness.workload.content import Content, Ints, at_quantiles
 from harness.workload.planned_requests import Message, PlannedRequest
 
 #: The stream of the seed that draws the order; lower ones are for times and lengths.
 ORDER = 3
 #: Most tokens of an answer, unless it is said, and of all answers that nobody recorded.
 MAX_OUTPUT = 256
+#: Conversations that the lengths of prompts are taken from.
+SAMPLE = 256
 #: Characters of a token, where no tokenizer is known: at least so many in English text.
 CHARACTERS = 3
 
@@ -78,9 +80,7 @@ class DatasetContent(Content):
         return inputs, np.array([request.output_tokens for request in taken], dtype=np.int64)
 
     def input_lengths(self, size: int) -> list[int]:
-        known = sorted(len(session[0].prompt) or 1 for session in islice(self._sessions(0), 256))
-        places = ((np.arange(size) + 0.5) / size * len(known)).astype(int)
-        return [known[place] for place in places]
+        return at_quantiles([len(found[0].prompt) or 1 for found in islice(self._sessions(0), SAMPLE)], size)
 
     @property
     def dropped(self) -> int:
@@ -139,7 +139,7 @@ class DatasetContent(Content):
                 break
             think_s = turn.think_s if found else None
             found.append(
-                PlannedRequest(0, None, prompt, output, None, text, tuple(messages), think_s=think_s)
+                PlannedRequest(0, None, prompt, output, text=text, messages=tuple(messages), think_s=think_s)
             )
             answered += output
             messages.append({"role": "assistant", "content": turn.answer or ""})

@@ -66,41 +66,29 @@ def open_loop(trace: Trace, scale: float, vocab_size: int, seed: int) -> list[Pl
             source.shared(index, length, blocks, trace.block_size)
             for index, (length, blocks) in enumerate(zip(lengths, trace.blocks, strict=True))
         ]
-    sessions = _sessions(trace)
     times = ((trace.arrival_s - trace.arrival_s[:1]) * scale).tolist()
-    outputs = trace.output_tokens.tolist()
+    columns = zip(times, prompts, trace.output_tokens.tolist(), _places(trace), strict=True)
     return [
-        PlannedRequest(index, *planned, session=session, turn=turn)
-        for index, (planned, (session, turn)) in enumerate(
-            zip(zip(times, prompts, outputs, _turns_before(trace), strict=True), sessions, strict=True)
-        )
+        PlannedRequest(index, t, prompt, output, after, session=session, turn=turn)
+        for index, (t, prompt, output, (after, session, turn)) in enumerate(columns)
     ]
 
 
-def _sessions(trace: Trace) -> list[tuple[int | None, int]]:
-    """For each request the number of its session and its turn in it."""
+def _places(trace: Trace) -> list[tuple[int | None, int | None, int]]:
+    """For each request the index of the turn before it, the number of its session, and its turn in that."""
     if trace.session is None:
-        return [(None, 0)] * len(trace)
+        return [(None, None, 0)] * len(trace)
     numbers: dict[str, int] = {}
-    turns: dict[str, int] = {}
-    found: list[tuple[int | None, int]] = []
-    for session in trace.session.tolist():
-        turns[session] = turns.get(session, -1) + 1
-        found.append((numbers.setdefault(session, len(numbers)), turns[session]) if session else (None, 0))
-    return found
-
-
-def _turns_before(trace: Trace) -> list[int | None]:
-    """For each request the index of the previous turn; None for the first turn, and without sessions."""
-    if trace.session is None:
-        return [None] * len(trace)
-    last: dict[str, int] = {}
-    before = []
+    latest: dict[str, tuple[int, int]] = {}
+    found: list[tuple[int | None, int | None, int]] = []
     for index, session in enumerate(trace.session.tolist()):
-        before.append(last.get(session))
-        if session:
-            last[session] = index
-    return before
+        if not session:
+            found.append((None, None, 0))
+            continue
+        before, turn = latest.get(session, (None, -1))
+        latest[session] = index, turn + 1
+        found.append((before, numbers.setdefault(session, len(numbers)), turn + 1))
+    return found
 
 
 def closed_loop(

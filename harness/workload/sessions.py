@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.loadgen.live_answers import answer_marker, answer_text
+from harness.loadgen.live_answers import answer_text, fill_text
 from harness.loadgen.load_plan import RawResponse
 from harness.models.text_tokens import load_tokenizer
 from harness.workload.dataset_content import encode
@@ -28,17 +27,10 @@ def with_answers(
     def filled(request: PlannedRequest) -> PlannedRequest:
         if not request.answers or request.text is None or request.messages is None:
             return request
-        text = _fill(request.text, known)
+        text = fill_text(request.text, known)
         messages = tuple(
-            Message(role=m["role"], content=_fill(m["content"], known)) for m in request.messages
+            Message(role=m["role"], content=fill_text(m["content"], known)) for m in request.messages
         )
         return replace(request, prompt=encode(encoding, text), text=text, messages=messages)
 
     return [filled(request) for request in requests]
-
-
-_MARKER = re.compile(re.escape(answer_marker(0)).replace("0", r"(\d+)"))
-
-
-def _fill(text: str, answers: dict[int, str]) -> str:
-    return _MARKER.sub(lambda found: answers.get(int(found[1]), ""), text)

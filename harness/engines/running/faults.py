@@ -73,7 +73,8 @@ def refusal(target: Target, path: str, status: int, body: str) -> EngineError:
         )
     if status == 403:
         return EngineError(
-            f"{place} does not allow {path} (403): {reason}", "use a key that may, or another --served-model"
+            f"{place} does not allow {path} (403): {reason}",
+            "check the key, the headers that a gateway wants (--header), and --served-model",
         )
     if status == 404:
         return EngineError(

@@ -51,3 +51,18 @@ def test_connections_needed_are_the_requests_of_the_fullest_window(times: list[i
     fullest = max(sum(start <= t <= start + window for t in times) for start in times)
     assert most_in_flight(requests, None, float(window)) == fullest
     assert most_in_flight(requests, 3, float(window)) == min(3, len(times))
+
+
+@given(turns=st.integers(1, 9), sessions=st.integers(1, 9), thinks=st.booleans())
+def test_a_session_needs_one_connection(turns: int, sessions: int, thinks: bool) -> None:
+    requests = [
+        WireRequest(
+            index,
+            None if thinks and index >= sessions else float(index),
+            b"",
+            after=index - sessions if index >= sessions else None,
+            think_s=1.0 if thinks and index >= sessions else None,
+        )
+        for index in range(turns * sessions)
+    ]
+    assert most_in_flight(requests, None, 1e9) == sessions

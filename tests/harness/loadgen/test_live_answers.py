@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.loadgen.live_answers import LiveAnswers, answer_marker, answer_text, fill
+from harness.loadgen.live_answers import LiveAnswers, answer_marker, answer_text, fill_body
 from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
 from harness.loadgen.run_load import run_load
 
@@ -42,7 +42,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x01"), min_siz
 def test_an_answer_comes_back_as_it_was_sent(text: str, chat: bool) -> None:
     assert answer_text(response(text, chat=chat)) == text
     asked = {"prompt": f"before {answer_marker(7)} after {answer_marker(9)}"}
-    body = fill(msgspec.json.encode(asked), {7: msgspec.json.encode(text)[1:-1]})
+    body = fill_body(msgspec.json.encode(asked), {7: msgspec.json.encode(text)[1:-1]})
     assert msgspec.json.decode(body) == {"prompt": f"before {text} after "}
 
 

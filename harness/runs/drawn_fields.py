@@ -1,4 +1,4 @@
-"""The mix of a run's requests, from its settings."""
+"""What is drawn for each request of a run beside its prompt, from the settings."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from harness.errors import UsageError
 from harness.schema.online_settings import OnlineSettings
-from harness.workload.mixes import Mix
+from harness.workload.drawn_fields import DrawnFields
 
 #: What `response_format` may be without a schema.
 _TYPES = ("json_schema", "json_object", "text", "structural_tag", "grammar")
 
 
-def mix_of(settings: OnlineSettings) -> Mix | None:
+def drawn_fields(settings: OnlineSettings) -> DrawnFields | None:
     """None where all requests are alike. Raises UsageError where the file of the format cannot be used."""
     if not settings.lora and settings.response_format is None:
         return None
     given = None if settings.response_format is None else _read(settings.response_format)
-    return Mix(settings.lora, given, settings.response_format_share)
+    return DrawnFields(settings.lora, given, settings.response_format_share)
 
 
 def _read(path: Path) -> dict[str, Any]:

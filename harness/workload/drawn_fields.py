@@ -1,4 +1,4 @@
-"""Requests of a load that differ in more than their prompts: adapters, and the format of the answer."""
+"""What is drawn for each request beside its prompt: its adapter, and the format of its answer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _STREAM = 0x10A
 
 
 @dataclass(frozen=True)
-class Mix:
-    """What is drawn for each request.
+class DrawnFields:
+    """What there is to draw from.
 
     Attributes:
         adapters: Weight of each adapter (LoRA) by its name in requests; BASE is the model without one.
