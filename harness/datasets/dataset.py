@@ -25,7 +25,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Conversations in the order of their file. `skipped` of its entries had no question."""
+    """Conversations in the order of their file; `skipped` entries have no question, or more than text."""
 
     name: str
     conversations: tuple[Conversation, ...]

@@ -1,7 +1,8 @@
 """Files of prompts and conversations: ShareGPT's JSON, and JSON lines.
 
 An entry is `{"prompt", "completion"?}`, `{"messages": [{"role", "content", "think_s"?}]}` as OpenAI's API has
-it, or `{"conversations": [{"from", "value"}]}` as ShareGPT has it. Other keys are ignored.
+it, its content a text or a list of parts, or `{"conversations": [{"from", "value"}]}` as ShareGPT has it.
+Other keys are ignored. An entry with anything but text, such as an image, is left out.
 """
 
 from __future__ import annotations
@@ -28,12 +29,25 @@ _SPEAKERS = {
 }
 
 
+class _Part(msgspec.Struct):
+    type: str
+    text: str = ""
+
+
 class _Message(msgspec.Struct):
-    content: str | None = None
+    content: str | list[_Part] | None = None
     role: str = ""
     speaker: str = msgspec.field(name="from", default="")
     value: str | None = None
     think_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+    @property
+    def text(self) -> str | None:
+        """None where it says more than text."""
+        if isinstance(self.content, list):
+            texts = [part.text for part in self.content if part.type == "text"]
+            return "\n".join(texts) if len(texts) == len(self.content) else None
+        return self.content or self.value or ""
 
 
 class _Entry(msgspec.Struct):
@@ -80,7 +94,9 @@ def _conversation(entry: _Entry) -> Conversation | None:
     system, turns = None, list[Turn]()
     for message in entry.messages or entry.conversations or ():
         speaker = _SPEAKERS.get((message.role or message.speaker).lower())
-        text = message.content or message.value or ""
+        text = message.text
+        if text is None:
+            return None
         if not text.strip():
             continue
         if speaker == "system" and not turns:

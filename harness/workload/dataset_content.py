@@ -89,7 +89,11 @@ class DatasetContent(Content):
 
     @property
     def about(self) -> dict[str, str | None]:
-        return {key: getattr(self.dataset, key) for key in ("name", "licence", "citation", "sha256", "note")}
+        found = self.dataset
+        left_out = f"{found.skipped:,} entries without a question of text left out" if found.skipped else None
+        note = "; ".join(filter(None, (found.note, left_out))) or None
+        fields = {key: getattr(found, key) for key in ("name", "licence", "citation", "sha256")}
+        return fields | {"note": note}
 
     @property
     def what(self) -> str:

@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from harness.cli.commands import COMMANDS, load_command
+from harness.cli.option_groups import GROUPS
 from harness.schema.loader import build
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
@@ -23,6 +24,7 @@ SETTINGS: dict[str, type[Any]] = {
 }
 #: Stand for something, and are not typed: `…`, `[--host 127.0.0.1]`.
 _LEFT_OUT = re.compile(r"\[[^\]]*\]|…(?= |$)")
+HELP_SAYS_ALL = {"deadline_s", "prompt_nonce", "seed", "text_prompts", "timeout_s"}
 SHOWN = list(dict.fromkeys((command.text, command.block) for command in shown()))
 
 
@@ -71,6 +73,15 @@ def test_python_starts_files_that_are_there():
         if words[0].endswith("python"):
             module = words[2].replace(".", "/") if words[1] == "-m" else words[1]
             assert any((ROOT / place).exists() for place in (module, f"{module}.py")), text
+
+
+def test_every_option_of_servers_and_loads_is_in_a_command():
+    """In a block, to be copied, but for those whose help says all."""
+    words = {word for text, block in SHOWN if block for word in text.replace("=", " ").split()}
+    for title in ("Servers that are running already", "Load"):
+        for name in set(GROUPS[title]) - HELP_SAYS_ALL:
+            option = name.replace("_", "-")
+            assert {f"--{option}", f"--no-{option}"} & words, option
 
 
 def test_there_are_commands():

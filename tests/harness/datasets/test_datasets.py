@@ -29,6 +29,11 @@ LINES = [
         {"role": "user", "content": "a"}, {"role": "user", "content": "b"},
         {"role": "assistant", "content": "c"}, {"role": "user", "content": "d", "think_s": 2.5},
     ]},
+    {"messages": [
+        {"role": "user", "content": [{"type": "text", "text": "what is"}, {"type": "text", "text": "this?"}]},
+        {"role": "assistant", "content": None},
+    ]},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url"}]}]},
     {"prompt": ""},
 ]  # fmt: skip
 
@@ -54,8 +59,9 @@ def test_json_lines(tmp_path: Path) -> None:
     assert found.conversations == (
         Conversation((Turn("hello", "hi"),)),
         Conversation((Turn("a\n\nb", "c"), Turn("d", None, 2.5)), "be kind"),
+        Conversation((Turn("what is\nthis?"),)),
     )
-    assert found.skipped == 1
+    assert found.skipped == 2
 
 
 @pytest.mark.parametrize(

@@ -112,3 +112,10 @@ def test_warm_up_is_as_long_as_the_prompts(tokenizer):
     talk = [Conversation((Turn("word " * count),)) for count in (10, 20, 30, 40)]
     lengths = content(talk, tokenizer).input_lengths(4)
     assert lengths == sorted(lengths) and np.ptp(lengths) >= 25
+
+
+def test_the_report_says_how_many_entries_were_left_out():
+    talks = (Conversation((Turn("a"),)),)
+    whole = DatasetContent(Dataset("d", talks, "", "", note="n", skipped=1200), None, 512, True, 32)
+    assert whole.about["note"] == "n; 1,200 entries without a question of text left out"
+    assert DatasetContent(Dataset("d", talks, "", ""), None, 512, True, 32).about["note"] is None
