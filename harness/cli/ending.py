@@ -9,7 +9,8 @@ from harness.report.tables.noise import noise_tables
 from harness.report.tables.offline import offline_table
 from harness.report.tables.overview import overview_table
 from harness.report.text.run_notices import notices
-from harness.report.text.verdict import keeping_up, verdict
+from harness.report.text.terms import terms
+from harness.report.text.verdict import verdict
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 
 #: Warnings in the terminal; a run in which everything went wrong has many.
@@ -20,8 +21,7 @@ def print_ending(run: Run, display: Display) -> None:
     """Print it to stderr; of an A/A run also the table of the noise that it was made for."""
     display.text("")
     search = run.results.search if isinstance(run, OnlineRun) else None
-    kept_up = keeping_up(run) if isinstance(run, OnlineRun) and search is None else ""
-    for sentence in filter(None, [*verdict(run), kept_up]):
+    for sentence in [*verdict(run), *terms(run)]:
         display.text(sentence)
     display.text("")
     if isinstance(run, OfflineRun):
@@ -30,7 +30,7 @@ def print_ending(run: Run, display: Display) -> None:
         display.print_tables(capacity_tables(search))
     else:
         best = best_labels(run.pooled, run.results.comparisons)
-        display.print_tables([overview_table(run.pooled, best)])
+        display.print_tables([overview_table(run, best)])
         if run.meta.settings.aa:
             display.print_tables(noise_tables(run.results.comparisons))
     display.text("")

@@ -9,6 +9,7 @@ from statistics import fmean
 from pydantic import TypeAdapter
 
 from harness.report.text.heading import machine, model
+from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, number, plural, several
 from harness.report.text.verdict import factor
 from harness.report.winners import RATE, Winner, compared_by, winner
@@ -88,10 +89,13 @@ def _answer(run: OnlineRun, engines: Sequence[OnlineSummary], metric: str) -> An
 def _against(found: Winner) -> str:
     """How much better than the first engine that it differs from."""
     assert found.comparison is not None
-    word = "lower" if METRICS[found.metric].lower_is_better else "higher"
-    size, ends = factor(found.comparison, higher=word == "higher")
-    same = f"; no difference from {several(found.level)}" if found.level else ""
-    return f"{size} {word} than {found.loser} ({ends}){same}"
+    if METRICS[found.metric].lower_is_better:
+        size, ends = factor(found.comparison)
+        said = f"{size} lower than {found.loser} ({ends})"
+    else:
+        size, ends = factor(found.comparison, higher=True)
+        said = f"{size} that of {found.loser} ({ends})"
+    return f"{said}; no difference from {several(found.level)}" if found.level else said
 
 
 def _load(run: OnlineRun, load: Load, cells: Sequence[OnlineSummary]) -> str:
@@ -101,8 +105,8 @@ def _load(run: OnlineRun, load: Load, cells: Sequence[OnlineSummary]) -> str:
         asked = run.meta.settings
         lengths = f"{lengths_text(asked.input_len)} tokens in, {lengths_text(asked.output_len)} out"
         return f"{load}, {asked.dataset or lengths}"
-    rate = max(cell.offered_req_per_s for cell in cells)
-    return f"{trace.name if trace else 'requests'} at {number(rate, decimals([rate]))} requests/s ({load})"
+    said = with_rate(load, (cell.offered_req_per_s for cell in cells))
+    return f"{trace.name if trace else 'requests'} {said}"
 
 
 def _offline(run: OfflineRun) -> list[Finding]:

@@ -41,8 +41,9 @@ from harness.report.tables.throughput import throughput_table
 from harness.report.tables.waterfall import waterfall_table
 from harness.report.text import provenance
 from harness.report.text.badges import Badge, badges
-from harness.report.text.heading import facts, machine, title
-from harness.report.text.verdict import keeping_up, shown_load, verdict, why_none_is_best
+from harness.report.text.heading import about, facts, machine, title
+from harness.report.text.terms import terms
+from harness.report.text.verdict import shown_load, verdict, why_none_is_best
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.fairness import Ledger
 from harness.schema.metric import Metric
@@ -90,10 +91,7 @@ class Chapter:
 
     @property
     def about(self) -> str:
-        """The facts of most weight, in one line."""
-        return " · ".join(
-            value for name, value in self.facts if name in ("Model", "Machine", "Trace", "Load", "Batch")
-        )
+        return about(self.run)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -147,10 +145,8 @@ class Chapter:
         return why_none_is_best(self.run) if isinstance(self.run, OnlineRun) else ""
 
     @property
-    def keeping_up(self) -> str:
-        if not isinstance(self.run, OnlineRun) or not self.run.pooled or self.searched:
-            return ""
-        return keeping_up(self.run)
+    def terms(self) -> list[str]:
+        return terms(self.run)
 
     @property
     def first(self) -> Table:

@@ -23,6 +23,7 @@ from harness.report.tables.throughput import throughput_table
 from harness.report.tables.waterfall import waterfall_table
 from harness.report.text.heading import facts, title
 from harness.report.text.run_notices import notices
+from harness.report.text.terms import terms
 from harness.report.text.verdict import verdict
 from harness.runs.reader import OnlineRun, Run
 
@@ -32,7 +33,7 @@ def summary(run: Run) -> str:
     parts = [f"# {_text(title(run))}\n"]
     parts.append("\n".join(f"- {name}: {_text(value)}" for name, value in facts(run)) + "\n")
     parts += [f"> **{_text(notice.title)}** {_text(notice.detail)}\n" for notice in notices(run)]
-    parts.append(_text(" ".join(verdict(run)), 2000) + "\n")
+    parts.append(_text(" ".join([*verdict(run), *terms(run)]), 2000) + "\n")
     if isinstance(run, OnlineRun):
         if run.results.search is not None:
             parts += [table(found) for found in capacity_tables(run.results.search)]

@@ -15,6 +15,7 @@ from harness.report.tables.repeats import all_runs_table
 from harness.report.tables.table import Table
 from harness.report.text.load_words import where
 from harness.report.text.numbers import plural, several
+from harness.report.text.terms import assumption
 from harness.report.text.verdict import verdict
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.compare_results import CompareResults
@@ -53,7 +54,7 @@ def together(runs: Sequence[Run]) -> Together:
     that two runs measured at one load is named with the number of its run.
     """
     numbered = list(enumerate(runs, 1))
-    verdicts = [f"Run {number}: {verdict(run)[0]}" for number, run in numbered]
+    verdicts = [f"Run {number}: {verdict(run)[0]} {assumption(run)}".rstrip() for number, run in numbered]
     online = [(number, run) for number, run in numbered if isinstance(run, OnlineRun)]
     found = [(number, s) for number, run in online for s in run.pooled if s.num_success]
     traces = {run.meta.trace.name for _, run in online if run.meta.trace is not None}

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from harness.metrics.percentiles import supported
 from harness.metrics.samples import Group, by_load, pool
 from harness.report.charts.by_load import alone, tradeoff
 from harness.report.charts.by_load import by_load as latency_by_load
@@ -19,7 +18,7 @@ from harness.report.charts.server import server_charts
 from harness.report.decision import NOTHING, Asked, decide
 from harness.report.tables.latency import shown_latencies
 from harness.report.tables.waterfall import with_waterfall
-from harness.report.text.verdict import shown_load
+from harness.report.text.verdict import shown_load, shown_percentile
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import Load, heaviest
 from harness.schema.metrics import latencies
@@ -79,8 +78,7 @@ def _online(run: OnlineRun, asked: Asked) -> Charts:
     if not search and "ttft_ms" in shown:
         load = shown_load(run)
         at = loads.index(load if load in loads else heaviest(loads))
-        sizes = [summary.ttft_ms.n for summary in pooled if summary.num_success]
-        first = [alone(shown["ttft_ms"], supported((99, 90), sizes) or 50), ecdfs["ttft_ms"][at]]
+        first = [alone(shown["ttft_ms"], shown_percentile(run, "ttft_ms")), ecdfs["ttft_ms"][at]]
     return Charts(
         first=first,
         by_load=shown,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from harness.metrics.percentiles import missing, needed, supported
 from harness.report.best import BestLabels
 from harness.report.tables.table import Cell, Column, Table, metric_decimals, number_cell
-from harness.report.text.load_words import where
+from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import DASH, decimals, number, percent, several
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.metrics import COMPARED_PERCENTILES, METRICS, latencies, rates
@@ -84,8 +84,8 @@ def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLa
     keys, columns = [], [Column("engine", numeric=False)]
     for metric in latencies("headline"):
         group = f"{METRICS[metric].label}, ms"
-        keys += [(load, metric, f"p{q}") for q in (50, 99)]
-        columns += [Column(f"p{q}", group) for q in (50, 99)]
+        keys += [(load, metric, f"p{q}") for q in SHOWN]
+        columns += [Column(f"p{q}", group) for q in SHOWN]
     closed = isinstance(load, ClosedLoop)
     if closed:
         keys.append((load, "output_tok_per_s", "output_tok_per_s"))
@@ -110,13 +110,8 @@ def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLa
             row.append(
                 Cell(percent(round(1000 * good), round(1000 * all_of)), good / all_of if all_of else None)
             )
-    return Table(
-        "first",
-        where(load).capitalize(),
-        columns,
-        rows,
-        _why_dashes(rows),
-    )
+    said = with_rate(load, (summary.offered_req_per_s for summary in there))
+    return Table("first", f"{said[:1].upper()}{said[1:]}", columns, rows, _why_dashes(rows))
 
 
 def latency_decimals(summaries: Sequence[OnlineSummary], metric: str) -> int:

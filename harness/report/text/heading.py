@@ -15,6 +15,9 @@ from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import RunInfo, TraceRecord
 
 
+_ABOUT = ("Model", "Machine", "Trace", "Load", "Batch")
+
+
 def title(run: Run) -> str:
     """The engines that were compared: `roseinfer vs vLLM vs SGLang`."""
     found = run.pooled if isinstance(run, OnlineRun) else run.results.results
@@ -41,6 +44,12 @@ def facts(run: Run) -> list[tuple[str, str]]:
         found.append(("Batch", batch(run.meta.settings)))
     found.append(("Measured", f"{_when(run.meta.created)}, rosebench {run.meta.versions.rosebench}"))
     return [(name, value) for name, value in found if value]
+
+
+def about(run: Run) -> str:
+    """The facts of most weight, in one line."""
+    known = dict(facts(run)) | ({"Trace": run.meta.trace.name} if run.meta.trace else {})
+    return " · ".join(known[name] for name, _ in facts(run) if name in _ABOUT)
 
 
 def machine(run: RunInfo) -> str:

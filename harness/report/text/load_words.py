@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from harness.report.text.numbers import decimals, number
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, from_light_to_heavy
 from harness.schema.results import OnlineSummary
 
@@ -35,6 +36,14 @@ def where(load: Load) -> str:
             return f"with {count} request{'' if count == 1 else 's'} in flight"
         case Ramp():
             return f"from {load}"
+
+
+def with_rate(load: Load, offered: Iterable[float]) -> str:
+    """As `where`; of a trace with the rate in requests/s that it offers: `at 40.5 requests/s (scale 0.2)`."""
+    rate = max(offered, default=0.0)
+    if not isinstance(load, TraceLoad) or not rate:
+        return where(load)
+    return f"at {number(rate, decimals([rate]))} requests/s ({load})"
 
 
 def load_number(load: Load) -> str:

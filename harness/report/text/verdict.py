@@ -6,17 +6,15 @@ from collections.abc import Sequence
 
 from harness.metrics.percentiles import missing, supported
 from harness.report.text.capacity import capacity_verdict
-from harness.report.text.load_words import where
+from harness.report.text.load_words import where, with_rate
 from harness.report.text.numbers import decimals, number, several
-from harness.report.text.provenance import assumed
-from harness.report.winners import compared_by, winner
+from harness.report.winners import Winner, compared_by, winner
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy, heaviest
+from harness.schema.metric import Metric
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineSummary
 
-#: So many requests in flight at most are no load; this share of what was offered is as good as all of it.
-FEW, KEPT_UP = 2, 0.9
 #: From this factor on a ratio reads better than a percentage.
 _AS_FACTOR = 1.5
 
@@ -34,27 +32,15 @@ def shown_load(run: OnlineRun) -> Load:
     return next((load for load in by_weight if valid.count(load) > 1), by_weight[0])
 
 
-def keeping_up(run: OnlineRun) -> str:
-    """How much of the shown load was answered, and how many requests were in flight."""
+def shown_percentile(run: OnlineRun, metric: str) -> int:
+    """The percentile that the verdict speaks of at the shown load, else the highest that all engines have."""
     load = shown_load(run)
-    cells = [summary for summary in run.pooled if summary.load == load and summary.num_success]
-    peaks = [summary.peak_in_flight for summary in cells if summary.peak_in_flight is not None]
-    if not cells or not peaks:
-        return ""
-    few = ""
-    if max(peaks) <= FEW:
-        few = f"At most {max(peaks)} were in flight at once, which stresses no engine."
-    if isinstance(load, ClosedLoop):
-        return few
-    offered = max(summary.offered_req_per_s for summary in cells)
-    said = f"{number(offered, decimals([offered]))} requests/s were offered there"
-    shares = {s.label: s.req_per_s / s.offered_req_per_s for s in cells if s.offered_req_per_s}
-    behind = [f"{label} answered {share:.0%} of them" for label, share in shares.items() if share < KEPT_UP]
-    if behind:
-        said += f"; {several(behind)}"
-    elif shares:
-        said += f"; every engine answered at least {min(1.0, *shares.values()):.0%} of them"
-    return f"{said}. {few}".strip().replace("%", " %")
+    engines = [summary for summary in run.pooled if summary.load == load]
+    valid = [engine for engine in engines if engine.valid]
+    if valid and (found := winner(valid, run.results.comparisons, metric)) is not None:
+        return int(found.statistic[1:])
+    sizes = [summary.latency(metric).n for summary in engines if summary.num_success]
+    return supported((99, 90), sizes) or 50
 
 
 def _online(run: OnlineRun) -> list[str]:
@@ -75,28 +61,44 @@ def _where(run: OnlineRun, load: Load) -> str:
     """The load in words, and whether it is the heaviest; of one closed loop that goes without saying."""
     measured = {summary.load for summary in run.pooled}
     is_heaviest = load == heaviest(measured) and (len(measured) > 1 or not isinstance(load, ClosedLoop))
-    return f"{where(load).capitalize()}{', the heaviest load' if is_heaviest else ''}"
+    said = with_rate(load, (summary.offered_req_per_s for summary in run.pooled if summary.load == load))
+    return f"{said[:1].upper()}{said[1:]}{', the heaviest load' if is_heaviest else ''}"
 
 
 def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> str:
     """The best engine against the next that it really differs from: by a rate, or by the highest percentile
     of a latency that is supported."""
-    found, short = winner(engines, comparisons, metric), METRICS[metric].label
+    found, term = winner(engines, comparisons, metric), METRICS[metric]
     if found is None:
-        return f"too few requests were measured to compare {short}."
-    what = f"{short} {found.statistic}" if METRICS[metric].is_latency else short
+        return f"too few requests were measured to compare {term.label}."
     if found.loser is None or found.comparison is None:
+        what = f"{term.label} {found.statistic}" if term.is_latency else term.label
         alike = several([found.label, *found.level])
         return f"no difference is shown in {what} between {alike}{_ratio(found.comparison)}."
-    size, ends = factor(found.comparison)
-    lower, other = found.label, found.loser
-    if not METRICS[metric].lower_is_better:
-        lower, other = other, lower
-    claim = f"{lower}'s {what} is {size} lower than {other}'s"
-    claim += f" (95 % interval {ends}{assumption(found.comparison)})"
+    best, other = (
+        next(engine for engine in engines if engine.label == label).value(metric, found.statistic)
+        for label in (found.label, found.loser)
+    )
+    claim = _better(found, term, number(best, decimals([best])), number(other, decimals([other])))
     if found.level:
         return f"{claim}; from {several(found.level)} it shows no difference."
     return f"{claim}."
+
+
+def _better(found: Winner, term: Metric, best: str, other: str) -> str:
+    """The winner's value and the loser's, how far apart they are, and the interval of that."""
+    assert found.comparison is not None
+    if not term.lower_is_better:
+        times, ends = factor(found.comparison, higher=True)
+        return (
+            f"{found.label} reaches {best} {term.label}, {times} the {other} of {found.loser} "
+            f"(95 % interval {ends})"
+        )
+    size, ends = factor(found.comparison)
+    return (
+        f"{found.label} has a {term.label} {found.statistic} of {best} {term.unit}, {size} lower than "
+        f"{found.loser} with {other} {term.unit} (95 % interval {ends})"
+    )
 
 
 def _ratio(nearest: Comparison | None) -> str:
@@ -107,11 +109,6 @@ def _ratio(nearest: Comparison | None) -> str:
     at_once = f", which does not hold for {nearest.comparisons} comparisons at once"
     ends = f"95 % interval {low:.2f} to {high:.2f}{'' if low <= 1 <= high else at_once}"
     return f" (ratio {nearest.a} / {nearest.b} {nearest.ratio:.2f}, {ends})"
-
-
-def assumption(comparison: Comparison) -> str:
-    """What the interval of a comparison rests on in addition to the samples."""
-    return f", if repeats differ by {assumed}" if max(comparison.repeats) < 2 else ""
 
 
 def factor(comparison: Comparison, *, higher: bool = False) -> tuple[str, str]:

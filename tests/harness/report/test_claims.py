@@ -26,7 +26,8 @@ from harness.report.text.badges import badges
 from harness.report.text.heading import machine
 from harness.report.text.numbers import DASH, percent
 from harness.report.text.run_notices import notices
-from harness.report.text.verdict import keeping_up, shown_load, verdict, why_none_is_best
+from harness.report.text.terms import terms
+from harness.report.text.verdict import shown_load, verdict, why_none_is_best
 from harness.runs.reader import OnlineRun, load_run
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.results import Comparison, Skipped
@@ -136,10 +137,20 @@ def test_the_verdict_claims_real_differences_and_names_what_is_level(tmp_path):
         make_online(tmp_path / "run", engines=[ENGINES[0], *ENGINES[2:]], scales=[0.4], repeats=10)
     )
     first, second = verdict(run)
-    assert first.startswith("At scale 0.4, the heaviest load, roseinfer's TTFT p99 is")
-    assert "lower than SGLang's (95 % interval" in first
+    winner, loser = (
+        next(s.ttft_ms.p99 for s in run.pooled if s.label == label) for label in ("roseinfer", "SGLang")
+    )
+    at = r"At [\d.]+ requests/s \(scale 0\.4\), the heaviest load"
+    said = r"roseinfer has a TTFT p99 of ([\d.,]+) ms, .* lower than SGLang with ([\d.,]+) ms \(95 % interval"
+    found = re.match(f"{at}, {said}", first)
+    assert found and [float(text.replace(",", "")) for text in found.groups()] == pytest.approx(
+        [winner, loser], rel=0.01
+    )
     assert "vLLM" not in first + second
-    assert second.startswith("At that load, roseinfer's TPOT p99 is")
+    assert second.startswith("At that load, roseinfer has a TPOT p99 of")
+    assert [column.title for column in first_table(run.pooled, shown_load(run), {}).columns[1:4]] == [
+        "p50", "p90", "p99",
+    ]  # fmt: skip
 
 
 def test_the_verdict_without_a_difference(run):
@@ -185,10 +196,10 @@ def test_the_machine_is_that_of_the_run(run):
         assert machine(meta) == f"{ahead}Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz, 2 cores, 8 GiB"
 
 
-@pytest.mark.parametrize(("repeats", "rests_on"), [(1, ", if repeats differ by 25 %"), (3, "")])
+@pytest.mark.parametrize(("repeats", "rests_on"), [(1, True), (3, False)])
 @pytest.mark.parametrize(("ratio", "ci", "words"), [
-    (5.2, (4.6, 5.9), "5.2× lower than SGLang's (95 % interval 4.6× to 5.9×{})"),
-    (1.25, (1.11, 1.43), "20 % lower than SGLang's (95 % interval 10 % to 30 %{})"),
+    (5.2, (4.6, 5.9), r"5\.2× lower than SGLang with \S+ ms \(95 % interval 4\.6× to 5\.9×\)"),
+    (1.25, (1.11, 1.43), r"20 % lower than SGLang with \S+ ms \(95 % interval 10 % to 30 %\)"),
 ])  # fmt: skip
 def test_how_much_lower_and_what_that_rests_on(run, ratio, ci, words, repeats, rests_on):
     pooled = [s for s in run.results.summaries if s.label in ("roseinfer", "SGLang")]
@@ -198,7 +209,10 @@ def test_how_much_lower_and_what_that_rests_on(run, ratio, ci, words, repeats, r
     ):
         p99 = comparison(a, b, r, ends, statistic="p99").model_copy(update={"repeats": (repeats, repeats)})
         changed = run.results.model_copy(update={"summaries": pooled, "comparisons": [p99]})
-        assert words.format(rests_on) in verdict(type(run)(run.path, changed, run.requests, run.chunks))[0]
+        shown = type(run)(run.path, changed, run.requests, run.chunks)
+        assert re.search(words, verdict(shown)[0])
+        said = "There is one repeat: the intervals assume that repeats differ by 25 %."
+        assert (said in terms(shown)) == rests_on and (said in summary(shown)) == rests_on
 
 
 def test_one_engine_is_compared_with_nothing(small, swept):
@@ -219,7 +233,9 @@ def test_a_closed_loop_is_told_by_its_requests_in_flight(small):
     load = ClosedLoop(concurrency=64)
     summaries = [summary.model_copy(update={"load": load}) for summary in small.results.summaries]
     closed = replace(small, results=small.results.model_copy(update={"summaries": summaries}))
-    assert verdict(small)[0].startswith("At scale 1, the heaviest load, roseinfer has")
+    assert re.match(
+        r"At [\d.]+ requests/s \(scale 1\), the heaviest load, roseinfer has", verdict(small)[0]
+    )
     assert verdict(closed)[0].startswith("With 64 requests in flight, roseinfer has")
 
 
@@ -371,7 +387,7 @@ def test_every_notice_is_in_one_badge(run, small):
 def test_the_first_table_of_a_closed_loop_has_tokens_a_second_and_no_offered_rate() -> None:
     run = load_run(Path(__file__).parents[3] / "reports/h200-qwen3-8b")
     assert isinstance(run, OnlineRun)
-    assert "vLLM's output tok/s is 5 % lower than roseinfer's" in verdict(run)[0]
+    assert "roseinfer reaches 3,424 output tok/s, 1.05× the" in verdict(run)[0]
     table = first_table(run.pooled, shown_load(run), best_labels(run.pooled, run.results.comparisons))
     names = [column.full for column in table.columns]
     assert "requests/s offered" not in names
@@ -392,4 +408,6 @@ def test_the_first_table_says_what_was_answered_of_what_was_offered(run):
         assert by["requests/s achieved"] == summary.req_per_s
         assert by["requests/s offered"] == summary.offered_req_per_s
         assert summary.peak_in_flight in by.values()
-    assert "% of them" in keeping_up(run) and "%" not in keeping_up(run).replace(" %", "")
+    assert table.title.endswith(f"requests/s ({load})")
+    [answered, *_] = terms(run)
+    assert "% of the requests that were offered" in answered and "%" not in answered.replace(" %", "")
