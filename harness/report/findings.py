@@ -31,7 +31,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a run says about one load. `made` is the day; `validity` says which engines are not compared."""
+    """What a run says about one load.
+
+    `validity` says which engines are not compared, `seconds` how long the shortest cell was measured; `made`
+    is the day.
+    """
 
     model: str
     machine: str
@@ -39,6 +43,7 @@ class Finding:
     answers: tuple[Answer, ...]
     validity: str
     repeats: int
+    seconds: float
     made: str
 
 
@@ -66,6 +71,7 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
         answers,
         f"invalid: {'. '.join(invalid)}" if invalid else f"{plural(len(cells), 'engine')}, valid",
         len({summary.repeat for summary in run.repeats}),
+        round(min(summary.duration_s for summary in run.repeats if summary.load == load), 1),
         run.meta.created[:10],
     )
 
@@ -130,6 +136,7 @@ def _offline(run: OfflineRun) -> list[Finding]:
             (Answer(METRICS[RATE].label, first if rival else "", said),),
             f"{plural(len(means), 'engine')}, valid",
             max(len(values) for values in rates.values()),
+            round(min(result.total_s for result in run.results.results), 1),
             run.meta.created[:10],
         )
     ]

@@ -17,6 +17,8 @@ from harness.errors import UsageError
 from harness.files import write_whole
 from harness.report.findings import FINDINGS, Finding, findings
 from harness.report.page import environment, text_of
+from harness.report.text.badges import ENOUGH_REPEATS
+from harness.report.text.provenance import assumed
 from harness.report.winners import LATENCIES, RATE
 from harness.runs.reader import load_run
 from harness.schema.metrics import METRICS
@@ -62,7 +64,13 @@ def write_index(folder: Path) -> Path:
     page = (
         environment()
         .get_template("index.html.j2")
-        .render(entries=entries, groups=_groups(entries), css=text_of("report.css"))
+        .render(
+            entries=entries,
+            groups=_groups(entries),
+            css=text_of("report.css"),
+            assumed=assumed,
+            enough=ENOUGH_REPEATS,
+        )
     )
     write_whole(folder / INDEX, page.encode())
     return folder / INDEX
@@ -87,7 +95,9 @@ def _entry(path: Path) -> Entry | None:
     meta = {name: unescape(content) for name, content in _META.findall(head)}
     if "title" not in meta:
         return None
-    known = _carried(meta["findings"]) if "findings" in meta else _computed(path.with_suffix(""))
+    known = _carried(meta["findings"]) if "findings" in meta else None
+    if known is None:
+        known = _computed(path.with_suffix(""))
     made, machine, verdict = (meta.get(name, "") for name in ("made", "machine", "verdict"))
     return Entry(path.name, meta["title"], made, machine, verdict, known)
 

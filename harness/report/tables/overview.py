@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.report.best import BestLabels
 from harness.report.tables.latency import grid, loads_of
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
-from harness.report.winners import LATENCIES
 from harness.report.text.verdict import shown_percentile
+from harness.report.winners import LATENCIES
 from harness.runs.reader import OnlineRun
 from harness.schema.metrics import METRICS
 
@@ -19,9 +18,7 @@ def overview_table(run: OnlineRun, best_labels: BestLabels) -> Table:
     """TTFT and TPOT at the median and the percentile of the verdict, the achieved and the offered rate, and
     output tokens, in the order of the loads."""
     pooled = run.pooled
-    shown = [
-        (metric, f"p{q}") for metric in LATENCIES for q in sorted({50, shown_percentile(run, metric)})
-    ]
+    shown = [(metric, f"p{q}") for metric in LATENCIES for q in sorted({50, shown_percentile(run, metric)})]
     rates = [("req_per_s", "req/s"), ("offered_req_per_s", "offered"), ("output_tok_per_s", "tok/s")]
     columns = [
         Column(head_of(summary.load for summary in pooled)),

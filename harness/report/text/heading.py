@@ -14,7 +14,6 @@ from harness.schema.load_settings import lengths_text
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import RunInfo, TraceRecord
 
-
 _ABOUT = ("Model", "Machine", "Trace", "Load", "Batch")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.metrics.percentiles import missing, supported
 from harness.report.text.capacity import capacity_verdict
-from harness.report.text.load_words import where, with_rate
+from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, number, several
 from harness.report.winners import Winner, compared_by, winner
 from harness.runs.reader import OfflineRun, OnlineRun, Run

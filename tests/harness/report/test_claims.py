@@ -136,6 +136,7 @@ def test_the_verdict_claims_real_differences_and_names_what_is_level(tmp_path):
     run = load_run(
         make_online(tmp_path / "run", engines=[ENGINES[0], *ENGINES[2:]], scales=[0.4], repeats=10)
     )
+    assert isinstance(run, OnlineRun)
     first, second = verdict(run)
     winner, loser = (
         next(s.ttft_ms.p99 for s in run.pooled if s.label == label) for label in ("roseinfer", "SGLang")
@@ -233,9 +234,7 @@ def test_a_closed_loop_is_told_by_its_requests_in_flight(small):
     load = ClosedLoop(concurrency=64)
     summaries = [summary.model_copy(update={"load": load}) for summary in small.results.summaries]
     closed = replace(small, results=small.results.model_copy(update={"summaries": summaries}))
-    assert re.match(
-        r"At [\d.]+ requests/s \(scale 1\), the heaviest load, roseinfer has", verdict(small)[0]
-    )
+    assert re.match(r"At [\d.]+ requests/s \(scale 1\), the heaviest load, roseinfer has", verdict(small)[0])
     assert verdict(closed)[0].startswith("With 64 requests in flight, roseinfer has")
 
 

@@ -10,7 +10,11 @@ import pytest
 from harness.report.render import write_report
 
 REPORTS = Path(__file__).parents[3] / "reports"
-RAW = sorted(times.parent.name for times in REPORTS.glob("*/requests.parquet"))
+RAW = sorted(
+    path.parent.name
+    for name in ("requests.parquet", "offline_results.json")
+    for path in REPORTS.glob(f"*/{name}")
+)
 
 
 def test_there_are_reports_with_raw_times() -> None:

@@ -42,7 +42,10 @@ def test_a_change_is_found_and_shown(before, after, tmp_path):
     assert "<title>roseinfer (2 runs) · rosebench</title>" in page
     assert "roseinfer, scale 1" in page and "A is before, B is after." in page
     assert re.search(r"roseinfer's TTFT p99 at scale 1 is \+\d+ % \(worse\)", change.verdict)
-    assert re.search(r"Run 1: At [\d.]+ requests/s \(scale 1\)", page) and "after against before: roseinfer" in page
+    assert (
+        re.search(r"Run 1: At [\d.]+ requests/s \(scale 1\)", page)
+        and "after against before: roseinfer" in page
+    )
 
 
 def test_the_loads_of_several_runs_stand_on_one_axis(before, after, tmp_path):
