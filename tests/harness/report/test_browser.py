@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from importlib.resources import files
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -160,6 +161,17 @@ def test_the_first_screen_answers(page, width, screens):
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+@pytest.mark.parametrize("width", [1440, 1024])
+def test_five_engines_fit_the_first_screen(browser, width):
+    """Of the published run with the longest names."""
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get((Path(__file__).parents[3] / "reports/h200-gpt2.html").as_uri())
+    end = browser.execute_script("return document.querySelector('.first').getBoundingClientRect().bottom")
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert end <= 900
+
+
 def test_a_badge_opens_on_its_notices(page):
     bad = page.find_element("css selector", "details.badge.bad")
     text = bad.find_element("css selector", ".notices")
@@ -211,7 +223,7 @@ def test_a_baseline_is_chosen(page):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(page, scheme):
+def test_axe_finds_no_violation(page, scheme):
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
     page.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
@@ -223,9 +235,8 @@ def test_axe_finds_nothing_serious(page, scheme):
         "axe.run({exclude: [['.card svg > *']]}, options).then(arguments[0])"
     )
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    serious = [fault for fault in found["violations"] if fault["impact"] in ("serious", "critical")]
-    assert not serious, [
-        (fault["id"], [node["html"][:160] for node in fault["nodes"][:4]]) for fault in serious
+    assert not found["violations"], [
+        (fault["id"], [node["html"][:160] for node in fault["nodes"][:4]]) for fault in found["violations"]
     ]
 
 
