@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import sys
+from difflib import get_close_matches
 
 from harness.errors import BenchError
 from harness.plain_text import hide_values, visible
@@ -55,11 +56,15 @@ def _run() -> int:
     try:
         code: int | None = app(standalone_mode=False)
     except typer.TyperException as error:
+        hint = "`bench --help` lists the commands, `bench COMMAND --help` their options"
         message = error.format_message().replace(": Value error, ", ": ")
+        if similar := getattr(error, "possibilities", None):  # for an option that there is not
+            message, _, _ = message.partition(" (Possible options")
+            close = get_close_matches(message.split()[-1], similar, 1)
+            hint = "".join(f"did you mean {option}? " for option in close) + hint
         if message.startswith("Usage: "):
             print(message, file=sys.stderr)
         elif message:
-            hint = "`bench --help` lists the commands, `bench COMMAND --help` their options"
             print(f"bench: {visible(message)}\n  hint: {hint}", file=sys.stderr)
         return error.exit_code
     return code or 0

@@ -72,6 +72,12 @@ def test_a_misspelt_key_is_corrected(text: str, meant: str, tmp_path: Path) -> N
     assert raised.value.hint.startswith(f"did you mean {meant}? ")
 
 
+def test_a_misspelt_option_is_corrected(bench: Any) -> None:
+    done = bench("online", "--concurency", "3")
+    assert done.code == 2
+    assert done.err.startswith("bench: No such option: --concurency\n  hint: did you mean --concurrency? ")
+
+
 @pytest.mark.parametrize(("command", "kind"), COMMANDS)
 def test_a_settings_file_to_begin_with(
     command: str, kind: type[CommonSettings], bench: Any, tmp_path: Path
