@@ -60,7 +60,7 @@ def _run() -> int:
         message = error.format_message().replace(": Value error, ", ": ")
         if similar := getattr(error, "possibilities", None):  # for an option that there is not
             message, _, _ = message.partition(" (Possible options")
-            close = get_close_matches(message.split()[-1], similar, 1)
+            close = get_close_matches(message.split()[-1], similar, 1, cutoff=0.7)
             hint = "".join(f"did you mean {option}? " for option in close) + hint
         if message.startswith("Usage: "):
             print(message, file=sys.stderr)
