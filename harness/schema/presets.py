@@ -103,6 +103,8 @@ def preset_values(name: str, command: str, given: dict[str, Any]) -> dict[str, A
     if chosen := given.keys() & _WHEN.keys():
         kept = set[str]().union(*(_WHEN[when] for when in chosen))
         left_out |= (_WHEN.keys() | {"rounds", "arrivals"}) - kept
+    if "n" in given:
+        left_out.add("rounds")
     if given.keys() & _WHAT:
         left_out |= {"input_len", "output_len"}
     return {key: value for key, value in preset.values.items() if key not in left_out}

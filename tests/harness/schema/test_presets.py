@@ -69,3 +69,8 @@ def test_another_kind_of_load_replaces_the_presets(name: str, given: dict[str, s
 def test_real_prompts_replace_the_presets_lengths() -> None:
     settings = build(OnlineSettings, None, {"preset": "inferencex:1k1k", "dataset": "builtin"})
     assert settings.dataset == "builtin" and settings.input_len == 128
+
+
+def test_a_number_of_requests_replaces_the_presets_rounds() -> None:
+    settings = build(OnlineSettings, None, {"preset": "inferencex:1k1k", "concurrency": "2,64", "n": 5})
+    assert [settings.requests(load) for load in settings.loads] == [5, 5]
