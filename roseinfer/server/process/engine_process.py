@@ -25,9 +25,9 @@ SPIN = {"GOMP_SPINCOUNT": "3000"}
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 #: Matrix products that oneDNN and PyTorch's layer above it keep compiled, one for each number of tokens and
-#: shape of weights. Their own 1,024 take half a GiB, and leave the memory between them in pieces. The
-#: environment's values win.
-KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "LRU_CACHE_CAPACITY": "256"}
+#: shape of weights. Each takes half a MiB and leaves the heap in pieces: their own 1,024 take 1.2 GiB, 32
+#: less than 64 MiB. To compile one again costs 0.3 ms (docs/notes/soak.md). The environment's values win.
+KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:
