@@ -113,8 +113,8 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
 
 
 class ProfileRequest(msgspec.Struct, frozen=True):
-    """`POST /start_profile`: a torch profile of the engine's next `num_steps` steps (without it: until
-    `/stop_profile`), written into `output_dir` within the server's folder for profiles."""
+    """`POST /start_profile`: a torch profile of the engine's next `num_steps` steps, or of those until
+    `/stop_profile`, written into `output_dir` within the server's folder for profiles."""
 
     output_dir: str = "."
     num_steps: Annotated[int, msgspec.Meta(ge=1, le=MAX_PROFILE_STEPS)] = MAX_PROFILE_STEPS

@@ -36,7 +36,11 @@ def test_every_route_is_described(serving: Any) -> None:
     assert sorted(found) == sorted([*ROUTES, ("POST", "/start_profile")])
     assert all(next(iter(methods.values()))["summary"] for methods in document["paths"].values())
     body = document["components"]["schemas"]["CompletionRequest"]
-    assert body["required"] == ["prompt"] and {"max_tokens", "stop", "stream"} < body["properties"].keys()
+    fields = body["properties"]
+    assert body["required"] == ["prompt"] and {"max_tokens", "stop", "stream"} < fields.keys()
+    stated = {name: fields[name]["anyOf"][0] for name in ("n", "logprobs", "stop", "min_p", "stop_token_ids")}
+    bounds = [value for name in stated for key, value in stated[name].items() if key.startswith("max")]
+    assert bounds == [128, 20, 256, 1, 64]
 
 
 def fuzz(server: Any, path: str) -> None:
