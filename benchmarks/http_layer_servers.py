@@ -29,6 +29,7 @@ from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.openai.backend import Backend
 from roseinfer.server.openai.errors import error_response
 from roseinfer.server.openai.large_bodies import LargeBodies
+from roseinfer.server.openai.submission import Submission
 from roseinfer.server.process.engine_process import EngineProcess
 from roseinfer.server.queue_limits import QueueLimits
 from roseinfer.tokenizer.tokenizer import load_tokenizer
@@ -95,11 +96,13 @@ class Routes:
         backend = Backend(engine, tokenizer, model, 1, None)
         backend.detokenizer().escaped.fill()
         limits = ServerConfig()
-        self._app = App(
-            backend, counters, access=Access((), (), counters.salt), max_inflight=None,
-            queue=QueueLimits(counters, limits.max_waiting_requests, limits.max_waiting_tokens),
-            tokenize_threads=1, large_bodies=LargeBodies(model, tokenizer), created=int(time.time()),
+        access = Access((), (), counters.salt)
+        queue = QueueLimits(counters, limits.max_waiting_requests, limits.max_waiting_tokens)
+        submission = Submission(
+            backend, counters, access=access, queue=queue, max_inflight=None, tokenize_threads=1,
+            large_bodies=LargeBodies(model, tokenizer),
         )  # fmt: skip
+        self._app = App(backend, counters, submission, access=access, queue=queue, created=int(time.time()))
         gc.collect()
         gc.freeze()
 

@@ -36,6 +36,7 @@ from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.openai.backend import Backend
 from roseinfer.server.openai.errors import error_response
 from roseinfer.server.openai.large_bodies import LargeBodies
+from roseinfer.server.openai.submission import Submission
 from roseinfer.server.queue_limits import QueueLimits
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import load_tokenizer
@@ -85,14 +86,23 @@ class FrontEnd:
         name = server.served_model_name or settings.model
         backend = Backend(self.engine, tokenizer, name, server.stream_interval, template)
         self._large_bodies = LargeBodies(settings.model, tokenizer)
+        access = Access(keys, server.allowed_host or (), counters.salt)
+        queue = QueueLimits(counters, server.max_waiting_requests, server.max_waiting_tokens)
+        submission = Submission(
+            backend,
+            counters,
+            access=access,
+            queue=queue,
+            max_inflight=server.max_inflight_requests,
+            tokenize_threads=server.tokenize_threads if server.mp_async_admit else 0,
+            large_bodies=self._large_bodies,
+        )
         self._app = app = App(
             backend,
             counters,
-            access=Access(keys, server.allowed_host or (), counters.salt),
-            max_inflight=server.max_inflight_requests,
-            queue=QueueLimits(counters, server.max_waiting_requests, server.max_waiting_tokens),
-            tokenize_threads=server.tokenize_threads if server.mp_async_admit else 0,
-            large_bodies=self._large_bodies,
+            submission,
+            access=access,
+            queue=queue,
             created=settings.created,
             profile_dir=None if server.profile_dir is None else Path(server.profile_dir).resolve(),
         )

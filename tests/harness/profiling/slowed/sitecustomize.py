@@ -17,13 +17,13 @@ SHAPE = (8192, 1024)
 def slow_tokenizer(module: Any) -> None:
     import asyncio
 
-    original = module.App._token_ids
+    original = module.Submission._token_ids
 
     async def slow(self: Any, *arguments: Any) -> Any:
         await asyncio.sleep(SLEEP_S)
         return await original(self, *arguments)
 
-    module.App._token_ids = slow
+    module.Submission._token_ids = slow
 
 
 def slow_layers(module: Any) -> None:
@@ -40,7 +40,7 @@ def slow_layers(module: Any) -> None:
 
 
 SLOWDOWNS = {
-    "tokenizer": ("roseinfer.server.app", slow_tokenizer),
+    "tokenizer": ("roseinfer.server.openai.submission", slow_tokenizer),
     "layers": ("roseinfer.attention.cpu_paged", slow_layers),
 }
 

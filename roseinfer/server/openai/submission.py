@@ -1,0 +1,150 @@
+"""From an admitted request to what the engine is asked for: parsed, within limits, as token ids."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roseinfer.server.access import Access
+from roseinfer.server.http.connection import Connection
+from roseinfer.server.http.errors import BadRequestError, HttpError
+from roseinfer.server.http.parser import HttpRequest
+from roseinfer.server.http.producer import Answer
+from roseinfer.server.metrics.counters import Counters
+from roseinfer.server.openai.backend import Backend
+from roseinfer.server.openai.completion import Completion
+from roseinfer.server.openai.generation import Generation, too_long
+from roseinfer.server.openai.large_bodies import LARGE, LargeBodies, read
+from roseinfer.server.openai.requests import GenerationRequest
+from roseinfer.server.openai.responses import ChatFormat, CompletionFormat
+from roseinfer.server.openai.stream import StreamedCompletion
+from roseinfer.server.queue_limits import QueueLimits
+from roseinfer.tokenizer.tokenizer import Tokenizer
+from roseinfer.tracing.spans import span
+
+
+class Submission:
+    """Of completions and chats to the engine. `tokenize_threads` 0 tokenizes within the handler."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        counters: Counters,
+        *,
+        access: Access,
+        queue: QueueLimits,
+        max_inflight: int | None,
+        tokenize_threads: int,
+        large_bodies: LargeBodies,
+    ) -> None:
+        self._backend, self._counters = backend, counters
+        self._access, self._queue, self._max_inflight = access, queue, max_inflight
+        self._tokenizing = ThreadPoolExecutor(tokenize_threads, "tokenize") if tokenize_threads else None
+        self._large_bodies = large_bodies
+
+    def answer(self, request: HttpRequest, connection: Connection, *, chat: bool) -> Answer:
+        """What `request` asks for. Token ids in a body that is not large reach the engine at once. Raises
+        HttpError."""
+        if len(request.body) > LARGE:
+            return self._answer_large(request, connection, chat)
+        most = self._backend.engine.info.limits.max_model_len
+        asked = read(request.take_body(), chat, self._backend.chat_template, most)
+        return self._generate(*asked, request, connection, chat)
+
+    async def _answer_large(self, request: HttpRequest, connection: Connection, chat: bool) -> None:
+        most = self._backend.engine.info.limits.max_model_len
+        asked = await self._large_bodies.read(request, chat, most)
+        tokenizing = self._generate(*asked, request, connection, chat)
+        if tokenizing is not None:
+            await tokenizing
+
+    def _generate(
+        self,
+        body: GenerationRequest,
+        generation: Generation,
+        request: HttpRequest,
+        connection: Connection,
+        chat: bool,
+    ) -> Coroutine[Any, Any, None] | None:
+        """Have it generated; texts are tokenized first, in what is returned."""
+        if body.model is not None and body.model != self._backend.model:
+            message = f"the model {body.model!r:.100} does not exist; this is {self._backend.model!r}"
+            raise HttpError(404, message, "model", "model_not_found")
+        client = self._access.client(request, connection.peer)
+        self._check_inflight(generation.num_choices)
+        ids = [prompt for prompt in generation.prompts if not isinstance(prompt, str)]
+        if len(ids) < len(generation.prompts):
+            return self._tokenize(body, generation, connection, client, chat)
+        self._submit(body, generation, ids, 0.0, connection, client, chat)
+        return None
+
+    async def _tokenize(
+        self,
+        body: GenerationRequest,
+        generation: Generation,
+        connection: Connection,
+        client: int,
+        chat: bool,
+    ) -> None:
+        """The prompts to token ids; they count as in flight meanwhile."""
+        choices, start = generation.num_choices, time.monotonic()
+        self._queue.check(client, choices)
+        with self._backend.engine.reserve(client, choices):
+            prompts = [await self._token_ids(p, generation.special_tokens) for p in generation.prompts]
+        tokenize = time.monotonic() - start
+        self._submit(body, generation, prompts, tokenize, connection, client, chat)
+        self._counters.observe("tokenize", np.array([tokenize]))
+
+    def _submit(
+        self,
+        body: GenerationRequest,
+        generation: Generation,
+        prompts: list[NDArray[np.int32]],
+        tokenize: float,
+        connection: Connection,
+        client: int,
+        chat: bool,
+    ) -> None:
+        """Ask the engine for every answer. `tokenize`: seconds until the prompts were token ids."""
+        engine = self._backend.engine
+        if generation.params.prompt_logprobs is not None and not engine.info.runner.prompt_logprobs:
+            raise BadRequestError("logprobs of prompts need a server with --no-cuda-graph", "echo")
+        generation = generation.fit(engine.info.limits, prompts)
+        self._queue.check(client, generation.num_choices, generation.n * sum(map(len, prompts)))
+        kind = StreamedCompletion if body.stream else Completion
+        form = ChatFormat if chat else CompletionFormat
+        completion = kind(self._backend, connection, body, form(self._backend.model), tokenize)
+        completion.start(generation, prompts, client)
+
+    def _check_inflight(self, choices: int) -> None:
+        limit = self._max_inflight
+        if limit is not None and choices > limit:
+            raise BadRequestError(f"{choices} answers are asked for; the server gives {limit} at a time", "n")
+        if limit is not None and self._counters.inflight + choices > limit:
+            raise HttpError(429, "too many requests in flight", headers={"retry-after": "1"})
+
+    async def _token_ids(self, prompt: str | NDArray[np.int32], special_tokens: bool) -> NDArray[np.int32]:
+        if not isinstance(prompt, str):
+            return prompt
+        tokenizer = self._backend.tokenizer
+        if tokenizer is None:
+            raise BadRequestError("the model has no tokenizer; send token ids", "prompt")
+        most = self._backend.engine.info.limits.max_model_len
+        if self._tokenizing is None:
+            return _encode(tokenizer, most, prompt, special_tokens)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._tokenizing, _encode, tokenizer, most, prompt, special_tokens)
+
+
+def _encode(tokenizer: Tokenizer, most: int, text: str, special_tokens: bool) -> NDArray[np.int32]:
+    with span("roseinfer.tokenize"):
+        ids = tokenizer.encode_within(most, text, special_tokens)
+    if ids is None:
+        raise too_long(most)
+    return ids
