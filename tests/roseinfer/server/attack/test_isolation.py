@@ -13,14 +13,8 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 OPTIONS = (
-    "--kv-tokens",
-    "1536",
-    "--prefix-cache",
-    "--chunked-prefill-size",
-    "64",
-    "--frontend-processes",
-    "2",
-)
+    "--kv-tokens", "1536", "--prefix-cache", "--chunked-prefill-size", "64", "--frontend-processes", "2",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -31,11 +25,10 @@ def test_preemption(serve: Any, tried: Callable[[int], None], temperature: int) 
     shared = [chance.randrange(50_000) for _ in range(40)]
     bodies = [
         {
-            "prompt": shared[: chance.choice((0, 16,
-            40))] + [chance.randrange(50_000) for _ in range(chance.randint(1, 60))],
+            "prompt": shared[: chance.choice((0, 16, 40))]
+            + [chance.randrange(50_000) for _ in range(chance.randint(1, 60))],
             "max_tokens": chance.randint(20, 120), "temperature": temperature, "seed": index,
-            "ignore_eos": True,
-            "return_token_ids": True,
+            "ignore_eos": True, "return_token_ids": True,
         }
         for index in range(50)
     ]  # fmt: skip
