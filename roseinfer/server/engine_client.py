@@ -7,10 +7,9 @@ import logging
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,20 +39,17 @@ from roseinfer.request.params import Finished, SamplingParams
 from roseinfer.server.http.errors import EngineDeadError, HttpError, InternalError, SilentEngineError
 from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.metrics.observer import Observer
+from roseinfer.server.questions import Questions
 from roseinfer.server.spinner import Spinner
 from roseinfer.tracing.spans import span
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 #: Seconds for the engine to answer what is no request for tokens: it does so after its step; to write a
 #: profile; and to say what its load is, after which the last known load serves.
 ANSWER_TIMEOUT, WRITE_TIMEOUT, LOAD_TIMEOUT = 30.0, 600.0, 2.0
 #: Seconds without a message after which an engine that has work is asked for a sign of life.
 ASK_AFTER = 1.0
-#: Questions to the engine that may be without an answer.
-MAX_WAITING = 1000
 
 
 class TokenReceiver(Protocol):
@@ -99,8 +95,8 @@ class EngineClient:
         self._load = Load(0, 0, 0.0, 0, 0, 0)  # the last that is known
         self._counters, self._observer, self._on_death = counters, Observer(counters), on_death
         self._receivers: dict[int, TokenReceiver] = {}
-        self._queries: deque[asyncio.Future[Load]] = deque()
-        self._orders: deque[asyncio.Future[Done]] = deque()
+        self._queries = Questions[Query, Load](self._send)
+        self._orders = Questions[Order, Done](self._send)
         self._next_id = front_end << OWNER_SHIFT
         self._reserved = 0
         self.alive = False
@@ -137,9 +133,8 @@ class EngineClient:
         silence = time.monotonic() - self._heard
         if not self.alive or not self._receivers or silence < ASK_AFTER:
             return
-        if not self._queries:
-            self._channel.send(Query())
-            self._queries.append(asyncio.get_running_loop().create_future())
+        if not self._queries.open:
+            self._queries.put(Query())
         if silence > self._patience:
             self._counters.set_silent(True)
             for receiver in list(self._receivers.values()):
@@ -151,33 +146,24 @@ class EngineClient:
         if self.silent:
             return self._load
         try:
-            return await self._ask(Query(), self._queries, LOAD_TIMEOUT)
+            return await self._queries.ask(Query(), LOAD_TIMEOUT)
         except SilentEngineError:
             return self._load
 
     async def flush(self) -> None:
         """Have the engine forget its prefix cache. Raises as `order`."""
-        await self._ask(Query(flush=True), self._queries, ANSWER_TIMEOUT)
+        await self._queries.ask(Query(flush=True), ANSWER_TIMEOUT)
 
     async def order(self, order: Order) -> Done:
         """Have the engine do something else than answer requests. Raises EngineDeadError, and HttpError where
         it does not answer in time."""
         limit = WRITE_TIMEOUT if isinstance(order, StopProfile) else ANSWER_TIMEOUT
-        return await self._ask(order, self._orders, limit)
+        return await self._orders.ask(order, limit)
 
-    async def _ask(self, message: Query | Order, waiting: deque[asyncio.Future[T]], limit: float) -> T:
-        """Answers come in the order of the messages, so one given up keeps its place until it comes."""
+    def _send(self, message: Query | Order) -> None:
         if not self.alive:
             raise EngineDeadError
-        if len(waiting) >= MAX_WAITING:
-            raise SilentEngineError
         self._channel.send(message)
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        waiting.append(answer)
-        try:
-            return await asyncio.wait_for(answer, limit)
-        except TimeoutError:
-            raise SilentEngineError from None
 
     def submit(
         self,
@@ -259,13 +245,9 @@ class EngineClient:
             case Load():
                 self._load = message
                 self._counters.set_silent(False)
-                answer = self._queries.popleft()
-                if not answer.done():
-                    answer.set_result(message)
+                self._queries.answer(message)
             case Done():
-                done = self._orders.popleft()
-                if not done.done():
-                    done.set_result(message)
+                self._orders.answer(message)
             case Record(end):
                 if end:
                     self._channel.send(Recorded(os.getpid(), span.take()))
@@ -304,10 +286,8 @@ class EngineClient:
         was_alive, self.alive = self.alive, False
         for receiver in list(self._receivers.values()):
             receiver.fail(EngineDeadError())
-        unanswered: list[asyncio.Future[Any]] = [*self._queries, *self._orders]
-        for future in unanswered:
-            if not future.done():
-                future.set_exception(EngineDeadError())
+        self._queries.fail()
+        self._orders.fail()
         if was_alive:
             self._on_death()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from typing import Any
 
@@ -15,6 +16,7 @@ from roseinfer.ipc.messages import (
     Done,
     Load,
     PackedLogprobs,
+    Query,
     Ready,
     StartProfile,
     Submit,
@@ -117,3 +119,27 @@ def test_questions_end_whatever_the_engine_does(text_model: Any, monkeypatch: py
         theirs.close()
 
     asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_sign_of_life_that_does_not_come(text_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for it: when the engine ends, the log has no error of it."""
+    monkeypatch.setattr(engine_client, "ASK_AFTER", -1.0)
+    logged: list[dict[str, Any]] = []
+
+    async def test() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+        ours, theirs = socket.socketpair()
+        engine: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
+        engine.send(0, Ready(text_model.llm.engine.info))
+        died, ended = asyncio.Event(), asyncio.Event()
+        client = EngineClient(ours, 0, Counters.create(1), died.set)
+        await client.start()
+        client.submit(np.array([1], dtype=np.int32), SamplingParams(2), Kept(ended), 0.0)
+        client.watch()
+        assert [type(message) for _, message in engine.receive(wait=True)] == [Submit, Query]
+        theirs.close()
+        await died.wait()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+    gc.collect()
+    assert not logged
