@@ -88,7 +88,9 @@ class EngineConfig:
         None, "how long processes without work stay awake; 1000 with a GPU, else 0, if not given"
     )
     threads: int | None = setting(
-        None, "CPU threads; if not given one for each physical core, in a server one fewer"
+        None,
+        "CPU threads, of all processes that compute together; if not given one for each physical core, in a "
+        "server one fewer",
     )
     packed_weights: bool = setting(True, "store weights in the layout of the CPU's matrix kernels")
     cpu_kernels: bool = setting(True, "use the C++ kernels on a CPU")

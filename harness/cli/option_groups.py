@@ -7,7 +7,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Run": ("config", "resume", "out", "serve", "open_report", "as_json", "quiet", "help"),
     "Engines": (
         *("engines", "model", "device", "dtype", "max_model_len", "vocab_size", "cpu_threads"),
-        *("quantization", "prefix_cache"),
+        *("tensor_parallel_size", "data_parallel_size", "quantization", "prefix_cache"),
     ),
     "Servers that are running already": (
         *("base_url", "server", "served_model", "tokenizer", "endpoint", "header", "api_key_env", "ca_cert"),

@@ -25,6 +25,8 @@ ALIKE: dict[str, Callable[[StoredRun], object]] = {
     ],
     "prompts": lambda run: "text" if run.settings.text_prompts else "token ids",
     "cpu-threads": lambda run: run.settings.cpu_threads,
+    "tensor-parallel-size": lambda run: run.settings.tensor_parallel_size,
+    "data-parallel-size": lambda run: run.settings.data_parallel_size,
     "endpoint": lambda run: run.settings.endpoint,
     "mix": lambda run: [run.settings.lora, run.settings.response_format, run.settings.response_format_share],
     "prefix-cache": lambda run: run.settings.prefix_cache,

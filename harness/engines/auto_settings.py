@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.engines.cores import CpuSplit, compute_threads, physical_cores, split
+from harness.engines.parallel import Parallel
 from harness.errors import UsageError
 from harness.schema.common_settings import CommonSettings, Device, Dtype
 from harness.telemetry import gpu, machine
@@ -29,8 +30,14 @@ class Placement:
 def resolve_placement(settings: CommonSettings) -> Placement:
     """By the settings and this machine. Raises UsageError where they do not fit."""
     device, cpus = resolve_device(settings.device), split(physical_cores())
-    threads = resolve_cpu_threads(settings.cpu_threads, device, cpus.engine)
+    processes = parallel_of(settings).devices
+    threads = resolve_cpu_threads(settings.cpu_threads, device, cpus.engine, processes)
     return Placement(device, resolve_dtype(settings.dtype, device), threads, cpus)
+
+
+def parallel_of(settings: CommonSettings) -> Parallel:
+    """Over how many GPUs, or on a CPU processes, the engines of a run compute."""
+    return Parallel(settings.tensor_parallel_size, settings.data_parallel_size)
 
 
 def resolve_device(device: Device) -> Literal["cuda", "cpu"]:
@@ -54,12 +61,17 @@ def resolve_dtype(dtype: Dtype, device: Literal["cuda", "cpu"]) -> Literal["fp16
 
 
 def resolve_cpu_threads(
-    asked: int | Literal["auto"], device: Literal["cuda", "cpu"], cpus: Collection[int] | None
+    asked: int | Literal["auto"],
+    device: Literal["cuda", "cpu"],
+    cpus: Collection[int] | None,
+    processes: int = 1,
 ) -> int | Literal["auto"]:
-    """Compute threads of every engine on `cpus` (None: all CPUs); on a GPU that stays each engine's choice.
+    """Compute threads of every engine on `cpus` (None: all CPUs), in all its `processes` together; on a GPU
+    that stays each engine's choice.
 
     Raises:
-        UsageError: a number is asked for on a GPU, or one above the CPUs that there are.
+        UsageError: a number is asked for on a GPU, or one above the CPUs that there are, or one that leaves a
+            process without a thread.
     """
     if device == "cuda":
         if asked != "auto":
@@ -67,9 +79,20 @@ def resolve_cpu_threads(
                 f"--cpu-threads {asked}: the engines compute on the GPU", "leave it out, or add --device cpu"
             )
         return asked
-    if asked == "auto":
-        return compute_threads(cpus)
     most = len(os.sched_getaffinity(0) if cpus is None else cpus)
+    if processes > most:
+        raise UsageError(
+            f"--tensor-parallel-size × --data-parallel-size are {processes} processes, and engines may use "
+            f"{most} CPUs here",
+            "give smaller sizes",
+        )
+    if asked == "auto":
+        return max(compute_threads(cpus), processes)
     if asked > most:
         raise UsageError(f"--cpu-threads {asked}: engines may use {most} CPUs here", "give a smaller number")
+    if asked < processes:
+        raise UsageError(
+            f"--cpu-threads {asked} is less than one for each of {processes} processes that compute",
+            f"give --cpu-threads {processes} or more",
+        )
     return asked

@@ -17,6 +17,7 @@ import msgspec
 from pydantic import JsonValue
 
 from harness.engines.cores import compute_threads, engine_cores
+from harness.engines.parallel import ONE, Parallel
 from harness.engines.profiler import Route
 from harness.engines.prometheus import PrefixCounters
 from harness.engines.prompts import AS_COUNTED, Lengths, Prompts, Texts, TokenIds, Words
@@ -87,6 +88,11 @@ class EngineVariant:
         override = self.variant.prefix_cache
         return prefix_cache if override is None else override
 
+    def spread(self, parallel: Parallel) -> Parallel:
+        """Over how many GPUs it computes: the variant's, else the run's `parallel`."""
+        tensor, data = self.variant.tensor_parallel_size, self.variant.data_parallel_size
+        return Parallel(tensor or parallel.tensor, data or parallel.data)
+
     def skipped(
         self, reason: str, hint: str = "", *, load: Load | None = None, repeat: int | None = None
     ) -> Skipped:
@@ -108,7 +114,7 @@ class EngineSettings:
 
     `max_model_len` is the context in tokens. `max_concurrency` is the most requests that the load can have in
     flight, None if unknown. `cpus` are the logical CPUs that the engine may use, None for all. `cpu_threads`
-    are its compute threads on a CPU, None for the default of all engines.
+    are its compute threads on a CPU, None for the default of all engines. `parallel` is the run's.
     """
 
     engine_variant: EngineVariant
@@ -123,6 +129,7 @@ class EngineSettings:
     cpu_threads: int | None = None
     seed: int = 0
     host: str = "127.0.0.1"
+    parallel: Parallel = ONE
 
     @property
     def torch_dtype(self) -> str:
@@ -144,6 +151,21 @@ class EngineSettings:
         if override == "all":
             return len(engine_cores(self.cpus))
         return override or self.cpu_threads or compute_threads(self.cpus)
+
+    @property
+    def spread(self) -> Parallel:
+        """Over how many GPUs, or on a CPU processes, it computes: the variant's, else the run's."""
+        return self.engine_variant.spread(self.parallel)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that it computes on."""
+        return self.spread.devices if self.device == "cuda" else 0
+
+    @property
+    def threads_each(self) -> int | None:
+        """Of `threads`, those of each process that computes."""
+        return None if self.threads is None else max(1, self.threads // self.spread.devices)
 
     @property
     def caches_prefixes(self) -> bool:

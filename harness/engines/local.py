@@ -6,17 +6,18 @@ import os
 import subprocess
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import JsonValue
 
 from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, Missing, Server
 from harness.engines.find import find
 from harness.engines.flags import supported_flags
+from harness.engines.parallel import Parallel, only_gpus
 from harness.engines.process.engine_server import EngineServer, Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler
 from harness.engines.selfreport import SelfReport
@@ -25,6 +26,8 @@ from harness.modules import ELSEWHERE
 from harness.schema.fairness import Fact
 from harness.schema.results import LaunchRecord
 from harness.telemetry.gpu import memory_restored
+
+GIVE_ONE = "leave this engine out, or give it sizes of 1"
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,10 @@ class LocalEngine(Engine):
     caveat: ClassVar[str] = ""
     #: Options that turn its prefix cache on and off, where they are not in all of its versions.
     cache_options: ClassVar[Mapping[bool, str]] = {}
+    #: Options for `Parallel.tensor` and `Parallel.data`; empty: it cannot.
+    parallel_options: ClassVar[tuple[str, str]] = ("", "")
+    #: Whether its in-process API has replicas too.
+    offline_replicas: ClassVar[bool] = False
     #: Pages with the server's settings, read once when it is ready.
     pages: ClassVar[tuple[str, ...]] = ()
 
@@ -91,19 +98,59 @@ class LocalEngine(Engine):
         """How its own profiler captures that; None if it has none. nsys needs no support by the engine."""
         return EngineProfiler() if capture.tool == "nsys" else None
 
+    def cannot_spread(self, spread: Parallel, device: Literal["cuda", "cpu"]) -> str | None:
+        """Why its server cannot compute like that; None where it can."""
+        tensor, data = self.parallel_options
+        if spread.tensor > 1 and not tensor:
+            return f"{self.display} has no tensor parallelism"
+        if spread.data > 1 and not data:
+            return f"{self.display} has no replicas behind one port"
+        return None
+
+    def parallel_arguments(self, spread: Parallel) -> list[str]:
+        """Options for several GPUs, or on a CPU processes; none for one."""
+        sizes = zip(self.parallel_options, (spread.tensor, spread.data), strict=True)
+        return [word for option, size in sizes if size > 1 for word in (option, str(size))]
+
+    def check_spread(self, settings: EngineSettings) -> None:
+        """Raises EngineError where it cannot compute on as many GPUs, or processes, as it is to."""
+        spread, threads = settings.spread, settings.threads
+        if why := self.cannot_spread(spread, settings.device):
+            raise EngineError(why, GIVE_ONE)
+        if threads is not None and threads < spread.devices:
+            raise EngineError(
+                f"{settings.engine_variant.label} computes in {spread.devices} processes, "
+                f"and --cpu-threads is {threads}",
+                f"give --cpu-threads {spread.devices} or more",
+            )
+
+    def check_offline(self, settings: EngineSettings) -> None:
+        """Raises EngineError where its in-process API cannot."""
+        self.check_spread(settings)
+        if settings.spread.data > 1 and not self.offline_replicas:
+            raise EngineError(f"{self.display} has no replicas in its in-process API", GIVE_ONE)
+
+    def gpus(self, settings: EngineSettings) -> dict[str, str]:
+        """Variables that let it see the GPUs that it is to compute on."""
+        return only_gpus(settings.spread, os.environ) if settings.device == "cuda" else {}
+
     def server(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
-        """The command with the variant's settings.
+        """The command with the variant's settings, on as many GPUs as they say.
 
         Raises:
             UsageError: the variant has an option that the installed version does not have.
+            EngineError: it cannot compute on so many GPUs.
         """
         variant = settings.engine_variant.variant
         self.check_options(installation, settings.engine_variant, settings.prefix_cache)
+        self.check_spread(settings)
+        parallel = self.parallel_arguments(settings.spread)
+        self._check_flags(installation, settings.engine_variant, parallel)
         launch = self.command(installation, settings, port)
         return replace(
             launch,
-            argv=(*launch.argv, *variant.args),
-            env={**launch.env, **installation.env, **variant.env},
+            argv=(*launch.argv, *parallel, *variant.args),
+            env={**self.gpus(settings), **launch.env, **installation.env, **variant.env},
         )
 
     def check_options(
@@ -111,14 +158,20 @@ class LocalEngine(Engine):
     ) -> None:
         """Raises UsageError unless the installed version has all options of the variant and those of the
         prefix cache. `prefix_cache` is the run's."""
-        options = {arg.partition("=")[0] for arg in engine_variant.variant.args if arg.startswith("--")}
+        options = [*engine_variant.variant.args]
         if (of_cache := self.cache_options.get(engine_variant.caches_prefixes(prefix_cache))) is not None:
-            options.add(of_cache)
+            options.append(of_cache)
+        self._check_flags(installation, engine_variant, options)
+
+    def _check_flags(
+        self, installation: Installation, engine_variant: EngineVariant, arguments: Sequence[str]
+    ) -> None:
+        options = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
         if options and (unknown := sorted(options - self.flags(installation))):
             raise UsageError(
                 f"{engine_variant.ref}: {self.display} {installation.version} has no option "
                 f"{', '.join(unknown)}",
-                f"change {self.config_file.name}, or install a version that has it",
+                f"change {self.config_file.name} or the settings, or install a version that has it",
             )
 
     def flags(self, installation: Installation) -> frozenset[str]:
@@ -139,6 +192,7 @@ class LocalEngine(Engine):
             variant=engine_variant.ref.variant,
             label=engine_variant.label,
             version=installation.version,
+            gpus=settings.gpus,
         )
         self.server(installation, settings, port=0)
         self.prepare(settings)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from harness.engines.auto_settings import Placement, resolve_placement
+from harness.engines.auto_settings import Placement, parallel_of, resolve_device, resolve_placement
 from harness.engines.base import Engine, EngineVariant, Installation, Missing
-from harness.engines.local import LocalEngine
+from harness.engines.local import GIVE_ONE, LocalEngine
+from harness.engines.parallel import check_gpus
 from harness.engines.registry import get_engine, get_engine_variant
 from harness.engines.running.servers import address_of, reported_context
 from harness.errors import EngineError, UsageError
@@ -47,9 +49,11 @@ def select_engines(settings: OnlineSettings) -> Selection:
     engine_variants = make_engine_variants(settings)
     engines = {v.label: get_engine(v.ref.name, address_of(settings, v.server)) for v in engine_variants}
     found, missing = find_engines(engine_variants, engines)
+    device = resolve_device(settings.device)
+    missing += _that_cannot_spread(settings, device, engine_variants, engines, {s.label for s in missing})
     if len(missing) == len(engine_variants):
         raise UsageError(
-            "none of the engines is installed: " + "; ".join(f"{s.label}: {s.reason}" for s in missing),
+            "none of the engines can be measured: " + "; ".join(f"{s.label}: {s.reason}" for s in missing),
             "; ".join(dict.fromkeys(s.hint for s in missing)),
         )
     absent = {s.label for s in missing}
@@ -58,6 +62,8 @@ def select_engines(settings: OnlineSettings) -> Selection:
     placement = resolve_placement(settings)
     for engine_variant in present:
         _check_options(engines[engine_variant.label], engine_variant, settings.prefix_cache)
+        if engine_variant.server is None:
+            check_gpus(engine_variant.label, engine_variant.spread(parallel_of(settings)), placement.device)
     return Selection(present, engines, found, missing, context, placement)
 
 
@@ -110,6 +116,24 @@ def find_engines(
         else:
             found[place.engine] = place
     return list(found.values()), missing
+
+
+def _that_cannot_spread(
+    settings: CommonSettings,
+    device: Literal["cuda", "cpu"],
+    engine_variants: list[EngineVariant],
+    engines: dict[str, Engine],
+    absent: set[str],
+) -> list[Skipped]:
+    """Those of the engines that are there which cannot compute on as many GPUs as they are to."""
+    skipped = []
+    for engine_variant in engine_variants:
+        engine = engines[engine_variant.label]
+        if isinstance(engine, LocalEngine) and engine_variant.label not in absent:
+            spread = engine_variant.spread(parallel_of(settings))
+            if why := engine.cannot_spread(spread, device):
+                skipped.append(engine_variant.skipped(why, GIVE_ONE))
+    return skipped
 
 
 def _check_options(engine: Engine, engine_variant: EngineVariant, prefix_cache: bool) -> None:

@@ -35,6 +35,12 @@ class Variant(Strict):
     cpu_threads: PositiveInt | Literal["all"] | None = Field(
         None, description="overrides --cpu-threads for this variant; all: one on each physical core"
     )
+    tensor_parallel_size: PositiveInt | None = Field(
+        None, description="overrides --tensor-parallel-size for this variant"
+    )
+    data_parallel_size: PositiveInt | None = Field(
+        None, description="overrides --data-parallel-size for this variant"
+    )
     offline: dict[str, JsonValue] | None = Field(
         default_factory=dict,
         description="arguments of the engine's in-process API; null: not a thing of offline runs",

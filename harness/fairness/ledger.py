@@ -22,6 +22,8 @@ class Setting:
 SETTINGS = (
     Setting("device", "device"),
     Setting("threads", "compute threads"),
+    Setting("tensor_parallel", "tensor parallel size"),
+    Setting("data_parallel", "data parallel size"),
     Setting("cpus", "CPUs that it is confined to"),
     Setting("processes", "processes", comparable=False),
     Setting("http_processes", "of these, that speak HTTP", comparable=False),

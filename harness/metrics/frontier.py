@@ -6,7 +6,7 @@ others are the engine's frontier.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.metrics.attainment import rate
@@ -35,18 +35,19 @@ class Served:
     dominated: bool = False
 
 
-def served(points: Sequence[Sequence[Group]], gpus: int) -> list[Served]:
+def served(points: Sequence[Sequence[Group]], gpus: Mapping[str, int]) -> list[Served]:
     """Every engine and load that has both rates, in the order given.
 
     Args:
         points: The repeats of each engine and load.
-        gpus: That the run used; 0: the machine is what is counted.
+        gpus: That each engine computed on, by label; 0: the machine is what is counted.
     """
     found = []
     for repeats in points:
         total, user = rate(repeats, "output_tok_per_s"), _user(repeats)
         if total is not None and total.value > 0 and user is not None:
-            found.append(Served(repeats[0].label, repeats[0].load, total.times(1 / max(1, gpus)), user))
+            count = max(1, gpus[repeats[0].label])
+            found.append(Served(repeats[0].label, repeats[0].load, total.times(1 / count), user))
     return with_dominated(found)
 
 

@@ -51,6 +51,8 @@ class Known(TypedDict, total=False):
     prefixes: Sequence[PrefixHits]
     #: Seconds that a cell was to be measured.
     wanted_s: float
+    #: GPUs that each engine computes on, by label.
+    gpus: Mapping[str, int]
     #: What the engines score in the accuracy task.
     scores: TaskScores | None
     #: What the engines report of speculative decoding in each cell.
@@ -101,8 +103,15 @@ def summarize_points(points: Sequence[Point], **known: Unpack[Known]) -> list[On
             pooled = pooled.model_copy(update=costs(point.repeats, machines) | judgement)
         summaries += [*each, pooled]
     wrong, scores = known.get("wrong") or {}, known.get("scores")
+    summaries = [_per_gpu(summary, known.get("gpus") or {}) for summary in summaries]
     judged = [scored(discredit(summary, wrong.get(summary.label)), scores) for summary in summaries]
     return list(with_brief(with_order(judged), known.get("wanted_s", 0.0)))
+
+
+def _per_gpu(summary: OnlineSummary, gpus: Mapping[str, int]) -> OnlineSummary:
+    count = gpus.get(summary.label, 0)
+    rate = summary.output_tok_per_s / count if count else None
+    return summary.model_copy(update={"output_tok_per_s_per_gpu": rate})
 
 
 def _by_cell(seen: Sequence[Seen]) -> dict[tuple[str, Load, int | None], Seen]:

@@ -17,6 +17,7 @@ from harness.schema.gate_terms import GateTerm
 from harness.schema.load import Load
 from harness.schema.metrics import METRICS, latencies
 from harness.schema.prices import Hourly, Prices, hourly
+from harness.schema.results import gpus_used
 from harness.schema.slo import Slo
 
 Box = Literal["pass", "fail", "undecided", "unknown"]
@@ -63,7 +64,7 @@ class Decision:
 
     Attributes:
         slo: limits on each request.
-        gpus: that the run used; 0: rates and prices are of the machine.
+        gpus: of the machine, which `hourly` is of; 0: rates and prices are of the machine.
         hourly: what an hour of all of it costs; None without prices.
     """
 
@@ -112,7 +113,7 @@ def decide(run: OnlineRun, asked: Asked = NOTHING) -> Decision:
         terms,
         slo,
         [_within(repeats, terms, slo, invalid) for repeats in points] if terms or slo else [],
-        served(points, gpus),
+        served(points, {point[0].label: gpus_used(run.meta, point[0].label) for point in points}),
         gpus,
         None if prices is None else hourly(prices, environment, settings.device),
     )

@@ -97,9 +97,10 @@ def measure_block(
     engine = resolved.engines[engine_variant.label]
     log = log_file(run.folder, engine_variant.ref, "server")
     notify(EngineStarting(engine_variant.label, log))
-    idle = idle_watts()
+    settings = resolved.engine_settings(engine_variant)
+    idle = idle_watts(gpus=None if engine_variant.server else settings.gpus or None)
     try:
-        with engine.open(resolved.engine_settings(engine_variant), log) as server:
+        with engine.open(settings, log) as server:
             wanted = resolved.request_settings(engine_variant, server.served_name)
             asked = engine.adapted(server, wanted)
             encode = engine.encoder(asked)
@@ -258,7 +259,10 @@ class _Measuring:
         server = ServerMonitor(
             self.server.target, known_series(before, self._series), self.resolved.settings.metrics_interval
         )
-        with CellMonitor(engine=lambda: self.server.pids) as monitor, server:
+        with (
+            CellMonitor(engine=lambda: self.server.pids, gpus=self.server.record.gpus or None) as monitor,
+            server,
+        ):
             result = self._send(requests, in_flight, progress)
         self.server.check()
         machine = monitor.summary().model_copy(update={"idle_watts": self.idle_watts})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.engines.parallel import check_gpus
 from harness.engines.registry import get_engine_variant
 from harness.errors import BenchError, CleanupError, UsageError
 from harness.files import write_json
@@ -56,6 +57,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
         for entry in entries
     }
     for entry, launch in launches.items():
+        check_gpus(entry.label, launch.spread, launch.device)
         if launch.caches_prefixes and (settings.settle or settings.min_duration):
             raise UsageError(
                 f"{entry.label} would answer the same batch again from its prefix cache",
@@ -81,7 +83,7 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
                 measured, record = through_server(entry.engine, launch, batch, log, split.client)
             else:
                 measured, record = through_worker(entry.engine, launch, batch, log)
-            row = result(measured, entry.engine_variant, repeat, settings, batch.requests)
+            row = result(measured, entry.engine_variant, repeat, settings, batch.requests, launch.gpus)
         except CleanupError:
             raise
         except BenchError as error:

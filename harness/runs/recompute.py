@@ -15,7 +15,7 @@ from harness.metrics.samples import Group, by_load, in_order, split
 from harness.metrics.summary import summarize_points
 from harness.schema.calibration import client_ceiling
 from harness.schema.metrics import LATENCIES
-from harness.schema.results import Comparison, OnlineResults, OnlineSummary
+from harness.schema.results import Comparison, OnlineResults, OnlineSummary, gpus_used
 
 #: Floating-point sums may differ this much between machines.
 _CLOSE = 1e-9
@@ -44,6 +44,7 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
         wanted_s=settings.measured_s,
         scores=results.accuracy,
         drafted=results.speculation,
+        gpus={label: gpus_used(results.meta, label) for label in {point.pooled.label for point in points}},
     )
     return results.model_copy(update={"summaries": summaries, "comparisons": compare_points(points)})
 

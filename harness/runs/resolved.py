@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from harness.calibration.calibrate import calibrate
 from harness.calibration.calibration_file import load as load_calibration
-from harness.engines.auto_settings import Placement, resolve_placement
+from harness.engines.auto_settings import Placement, parallel_of, resolve_placement
 from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, RequestSettings
 from harness.engines.cores import CpuSplit
 from harness.engines.selection import select_engines
@@ -163,6 +163,7 @@ def engine_settings(
         cpus=cpus.engine,
         cpu_threads=None if settings.cpu_threads == "auto" else settings.cpu_threads,
         seed=settings.seed,
+        parallel=parallel_of(settings),
     )
 
 

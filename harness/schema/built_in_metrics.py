@@ -195,6 +195,19 @@ BUILT_IN = (
         uses=frozenset({"tables", "offline"}),
     ),
     Metric(
+        "output_tok_per_s_per_gpu",
+        "tok/s/GPU",
+        "output token rate of a GPU",
+        "tok/s",
+        "output tokens / duration / GPUs",
+        "The output token rate divided by the GPUs that the engine computes on: tensor parallel size × data "
+        "parallel size. Shown where an engine has more than one.",
+        "cell",
+        lower_is_better=False,
+        uses=frozenset({"tables", "offline"}),
+        like="output_tok_per_s",
+    ),
+    Metric(
         "goodput_req_per_s",
         "goodput req/s",
         "goodput",

@@ -63,6 +63,12 @@ class CommonSettings(Strict):
         description="compute threads of every engine on a CPU; auto: one on each of its cores but one, "
         "which is for HTTP and the client",
     )
+    tensor_parallel_size: int = Field(
+        1, ge=1, description="GPUs, or on a CPU processes, that share each layer of the model"
+    )
+    data_parallel_size: int = Field(
+        1, ge=1, description="replicas of the model behind one port, each on --tensor-parallel-size GPUs"
+    )
     prefix_cache: bool = Field(False, description="let engines reuse the KV cache of shared prefixes")
     ignore_eos: bool = Field(True, description="every answer has exactly the length asked for")
     settle: float | None = Field(

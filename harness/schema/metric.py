@@ -125,7 +125,8 @@ class Metric:
         counted: what a rate counts; it is divided by the measured time.
         by_engine: only the engine knows it: per request, else from its histograms.
         decimals: in tables; None: as many as show three digits.
-        like: another metric; where every engine has the same values of both, this one is not shown.
+        like: another metric; where every engine has the same values of both, or none of this one, this one
+            is not shown.
     """
 
     name: str

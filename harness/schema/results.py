@@ -103,6 +103,7 @@ class OnlineSummary(WithLatencies):
     req_per_s: float
     output_tok_per_s: float
     total_tok_per_s: float
+    output_tok_per_s_per_gpu: float | None = Field(None, description="null where no GPU was used")
     goodput_req_per_s: float | None = None
     peak_in_flight: int | None = Field(
         None, description="the most requests sent and not ended at once; null: the raw times are not known"
@@ -209,6 +210,7 @@ class LaunchRecord(Strict):
     variant: str | None = None
     label: str
     version: str | None = None
+    gpus: int | None = Field(None, description="that it was started on; null: of an older run, or not known")
     argv: list[str] = Field(default_factory=list)
     env: dict[str, str] = Field(default_factory=dict, description="set on top of the inherited environment")
     settings: dict[str, JsonValue] = Field(default_factory=dict, description="as the engine reports them")
@@ -267,6 +269,13 @@ class OfflineRunInfo(_RunInfo):
 
 RunInfo = Annotated[OnlineRunInfo | OfflineRunInfo, Field(discriminator="kind")]
 RUN_INFO: TypeAdapter[RunInfo] = TypeAdapter(RunInfo)
+
+
+def gpus_used(info: OnlineRunInfo | OfflineRunInfo, label: str) -> int:
+    """GPUs of the engine of that label; 0 on a CPU. Of a running server they are what the settings say."""
+    known = (launch.gpus for launch in info.launches if launch.label == label and launch.gpus is not None)
+    asked = info.settings.tensor_parallel_size * info.settings.data_parallel_size
+    return next(known, asked if info.settings.device == "cuda" else 0)
 
 
 class PrefixCount(Strict):
@@ -333,6 +342,7 @@ class OfflineResult(Strict):
     req_per_s: float
     output_tok_per_s: float
     total_tok_per_s: float
+    output_tok_per_s_per_gpu: float | None = Field(None, description="null where no GPU was used")
 
 
 class OfflineResults(Strict):

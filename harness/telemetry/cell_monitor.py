@@ -43,9 +43,16 @@ class CellMonitor:
 
     Args:
         engine: PIDs of the engine's processes now; empty where nothing is known of them.
+        gpus: That the engine computes on; None: all that this process may use.
     """
 
-    def __init__(self, period_s: float = PERIOD_S, engine: Callable[[], Sequence[int]] = tuple) -> None:
+    def __init__(
+        self,
+        period_s: float = PERIOD_S,
+        engine: Callable[[], Sequence[int]] = tuple,
+        gpus: int | None = None,
+    ) -> None:
+        self._gpus = gpus
         self._period_s = period_s
         self._stop = threading.Event()
         self._own, self._engine, self._rapl = CpuTime(), CpuTime(), RaplReader()
@@ -54,7 +61,7 @@ class CellMonitor:
         self.readings: list[Reading] = []
 
     def __enter__(self) -> Self:
-        self._gpu = GpuReader()
+        self._gpu = GpuReader(self._gpus)
         self._take()
         self._thread.start()
         return self

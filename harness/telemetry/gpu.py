@@ -61,6 +61,12 @@ def available() -> bool:
         return bool(handles)
 
 
+def count() -> int:
+    """How many GPUs this process may use."""
+    with visible_devices() as handles:
+        return len(handles)
+
+
 def describe() -> list[dict[str, JsonValue]]:
     """Name, memory (bytes), power limit (W), clocks (MHz), temperature, driver and CUDA of each GPU.
 

@@ -32,11 +32,12 @@ class GpuReading(NamedTuple):
 
 
 class GpuReader:
-    """Holds NVML open; reads every GPU that this process may use, in the order of CUDA."""
+    """Holds NVML open; reads the GPUs that this process may use, in the order of CUDA: the first `most`, or
+    all."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
         self._stack = ExitStack()
-        self._handles = self._stack.enter_context(visible_devices())
+        self._handles = self._stack.enter_context(visible_devices())[:most]
 
     def close(self) -> None:
         """Close NVML."""

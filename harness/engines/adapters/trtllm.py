@@ -85,6 +85,7 @@ class Trtllm(LocalEngine):
     needs = ("torch",)
     install = "bench engines install trtllm, with PIP_EXTRA_INDEX_URL naming the vendor's package index"
     module = "tensorrt_llm.commands.serve"
+    parallel_options = ("--tp_size", "")
     caveat = "written from its documentation, never run with this harness"
 
     def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
@@ -113,7 +114,7 @@ class Trtllm(LocalEngine):
         return COUNT_TOKENS
 
     def facts(self, report: SelfReport) -> dict[str, Fact]:
-        facts = report.all_from_log(_LINES)
+        facts = report.all_from_log(_LINES) | report.from_argv({"tensor_parallel": "--tp_size"})
         for fact in report.from_log("overlap", _NO_OVERLAP).values():
             facts["overlap"] = fact.model_copy(update={"value": not fact.value})
         if sizes := sorted({int(size) for size in _GRAPH.findall(report.log)}):
@@ -136,4 +137,6 @@ class Trtllm(LocalEngine):
             "max_seq_len": settings.max_model_len,
             **options(settings),
         }
+        if settings.spread.tensor > 1:
+            arguments["tensor_parallel_size"] = settings.spread.tensor
         return OfflineFactory(f"{folder() / 'trtllm_llm.py'}:Trtllm", arguments, QUIET)

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from harness.engines.base import COUNT_TOKENS, EngineSettings, Installation, RequestSettings
 from harness.engines.cores import engine_cores
 from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.parallel import shares
 from harness.engines.process.engine_server import Launch
 from harness.engines.profiler import CaptureRequest, EngineProfiler, Route
 from harness.engines.prometheus import PrefixCounters
@@ -33,6 +34,8 @@ _INFO = "/server_info?config_format=json"
 #: Places of the ledger's settings on that page.
 _PLACES = {
     "device": "vllm_config.device_config.device",
+    "tensor_parallel": "vllm_config.parallel_config.tensor_parallel_size",
+    "data_parallel": "vllm_config.parallel_config.data_parallel_size",
     "dtype": "vllm_config.model_config.dtype",
     "kv_dtype": "vllm_config.cache_config.cache_dtype",
     "kv_tokens": "vllm_config.cache_config.kv_cache_size_tokens",
@@ -51,22 +54,23 @@ _LINES = {
     "attention": r"Using (\w+) attention backend",
     "sampler": r"Using (\w+) for top-p & top-k sampling",
 }
-_CORES = re.compile(r"local_rank=0, core ids=\[([\d, ]*)\]")
+_CORES = re.compile(r"local_rank=\d+, core ids=\[([\d, ]*)\]")
 
 
 def environment(settings: EngineSettings) -> dict[str, str]:
     """Offline, and on a CPU an explicit KV cache (a sixteenth of memory, 1 to 16 GiB) and the CPUs that it
-    binds its compute threads to, one each."""
+    binds its compute threads to, one each, those of different processes apart."""
     if settings.threads is None:
         return QUIET
     gib = psutil.virtual_memory().total // 2**30 // 16
     cores = engine_cores(settings.cpus)
     others = sorted({*(settings.cpus or os.sched_getaffinity(0))} - {*cores})
     bound = sorted([*cores, *others][: settings.threads])
+    each = shares(bound, settings.spread.devices)
     return {
         **QUIET,
         "VLLM_CPU_KVCACHE_SPACE": str(min(max(gib, 1), 16)),
-        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, bound)),
+        "VLLM_CPU_OMP_THREADS_BIND": "|".join(",".join(map(str, cpus)) for cpus in each),
     }
 
 
@@ -93,6 +97,7 @@ class Vllm(LocalEngine):
         "prefill_ms": "vllm:request_prefill_time_seconds",
     }
     pages = (_INFO,)
+    parallel_options = ("--tensor-parallel-size", "--data-parallel-size")
     flush = Route("/reset_prefix_cache")
     prefix_counters = PrefixCounters("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total")
     server_series: ClassVar[Mapping[str, str]] = {
@@ -139,8 +144,8 @@ class Vllm(LocalEngine):
         kv_dtype = facts.get("kv_dtype")
         if kv_dtype is not None and kv_dtype.value == "auto":
             facts["kv_dtype"] = kv_dtype.model_copy(update={"value": facts["dtype"].value})
-        if cores := _CORES.search(report.log):
-            facts["threads"] = Fact(value=len(cores[1].split(",")), source=LOG)
+        if cores := {*_CORES.findall(report.log)}:
+            facts["threads"] = Fact(value=sum(len(cpus.split(",")) for cpus in cores), source=LOG)
         return facts
 
     def profiler(self, installation: Installation, capture: CaptureRequest) -> EngineProfiler:
@@ -165,5 +170,7 @@ class Vllm(LocalEngine):
             "enable_prefix_caching": settings.caches_prefixes,
             "seed": settings.seed,
         }
+        if settings.spread.tensor > 1:
+            arguments["tensor_parallel_size"] = settings.spread.tensor
         target = f"{folder() / 'vllm_llm.py'}:Vllm"
         return OfflineFactory(target, arguments, environment(settings))

@@ -13,11 +13,7 @@ from harness.schema.results import OnlineSummary
 
 def throughput_table(summaries: Sequence[OnlineSummary]) -> Table:
     """Rates and failures, one row an engine and load (and repeat, where the summaries have one)."""
-    shown = [
-        name
-        for name in rates("tables")
-        if any(summary.value(name, name) is not None for summary in summaries)
-    ]
+    shown = [name for name in rates("tables") if _has_own(summaries, name)]
     places = {
         name: metric_decimals(name, (summary.value(name, name) for summary in summaries)) for name in shown
     }
@@ -42,6 +38,13 @@ def throughput_table(summaries: Sequence[OnlineSummary]) -> Table:
         ]
         rows.append(row)
     return Table("throughput", "Throughput and failures", columns, rows)
+
+
+def _has_own(summaries: Sequence[OnlineSummary], name: str) -> bool:
+    """Whether any summary has the rate, and of one that is `like` another more than that one."""
+    like = METRICS[name].like
+    values = [(summary.value(name, name), like and summary.value(like, like)) for summary in summaries]
+    return any(value is not None and value != other for value, other in values)
 
 
 def identity_cells(summary: OnlineSummary) -> list[Cell]:

@@ -32,8 +32,9 @@ def result(
     repeat: int,
     settings: OfflineSettings,
     requests: Sequence[PlannedRequest],
+    gpus: int = 0,
 ) -> OfflineResult:
-    """The row of the results.
+    """The row of the results, of an engine on so many GPUs.
 
     Raises:
         EngineError: a prompt got another number of tokens than was asked for, or an answer is missing.
@@ -71,4 +72,5 @@ def result(
         req_per_s=prompts / seconds,
         output_tok_per_s=completion_tokens / seconds,
         total_tok_per_s=total_tokens / seconds,
+        output_tok_per_s_per_gpu=completion_tokens / seconds / gpus if gpus else None,
     )

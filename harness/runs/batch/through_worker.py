@@ -57,9 +57,10 @@ def through_worker(
     """
     installation = engine.installed()
     label, variant = settings.engine_variant.label, settings.engine_variant.variant
+    engine.check_offline(settings)
     factory = engine.offline(installation, settings)
     arguments = {**factory.arguments, **(variant.offline or {})}
-    env = {**factory.env, **installation.env, **variant.env}
+    env = {**engine.gpus(settings), **factory.env, **installation.env, **variant.env}
     job = {
         "target": factory.target,
         "arguments": arguments,
@@ -93,6 +94,7 @@ def through_worker(
         variant=settings.engine_variant.ref.variant,
         label=label,
         version=installation.version,
+        gpus=settings.gpus,
         argv=[*argv[:2], "JOB", "RESULT"],
         env=env,
         settings=arguments,

@@ -40,6 +40,8 @@ COMMON: dict[str, tuple[str, Any]] = {
     "interleave": ("no", False),
     "warmup": ("5", 5),
     "cpu_threads": ("4", 4),
+    "tensor_parallel_size": ("2", 2),
+    "data_parallel_size": ("3", 3),
     "prefix_cache": ("yes", True),
     "ignore_eos": ("no", False),
     "settle": ("1.5", 1.5),

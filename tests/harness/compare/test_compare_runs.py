@@ -62,11 +62,12 @@ def test_verdicts_hold_for_all_engines_and_loads_together(make):
     assert smallest.adjusted_p == pytest.approx(52 / 26 * before.adjusted_p)  # Holm's first step
 
 
-def test_runs_on_other_numbers_of_threads_are_not_comparable(make):
-    a, b = make("a", cpu_threads=1), make("b", cpu_threads=2)
+@pytest.mark.parametrize("setting", ["cpu_threads", "tensor_parallel_size", "data_parallel_size"])
+def test_runs_on_other_numbers_of_threads_or_gpus_are_not_comparable(make, setting):
+    a, b = make("a", **{setting: 1}), make("b", **{setting: 2})
     [obstacle] = compare_runs(a, b).obstacles
-    assert obstacle.name == "cpu-threads"
-    assert compare_runs(a, b, allowed=["cpu-threads"]).outcome == "no gate"
+    assert obstacle.name == setting.replace("_", "-")
+    assert compare_runs(a, b, allowed=[obstacle.name]).outcome == "no gate"
 
 
 def test_a_slower_run_is_a_regression(make):

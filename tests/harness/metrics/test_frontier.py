@@ -80,10 +80,11 @@ FAILED = {"error": "timeout", "t_end": 1.0}
 
 def test_rates_of_a_group_by_hand() -> None:
     """22 tokens in 0.2 s; 100 tokens a second for each user."""
-    [point] = served([group([[answer(99), answer(99)]])], gpus=2)
+    [point] = served([group([[answer(99), answer(99)]])], gpus={"roseinfer": 2})
     assert point.total.value == pytest.approx(22 / 0.2 / 2, rel=1e-6)
     assert point.user.value == pytest.approx(100) and point.total.ci is None and not point.dominated
-    [two] = served([group([[answer(99)] * 2, [answer(99, 11)] * 2, [answer(99, 9)] * 2])], gpus=0)
+    repeats = [[answer(99)] * 2, [answer(99, 11)] * 2, [answer(99, 9)] * 2]
+    [two] = served([group(repeats)], gpus={"roseinfer": 0})
     assert two.user.ci is not None and two.user.ci[0] < 100 < two.user.ci[1] and two.total.ci is not None
 
 

@@ -35,7 +35,13 @@ def test_uses_are_in_the_order_of_the_registry():
     )
     assert latencies("headline") == ("ttft_ms", "tpot_ms")
     assert rates("gated") == ("req_per_s", "output_tok_per_s", "goodput_req_per_s")
-    assert rates("offline") == ("req_per_s", "output_tok_per_s", "total_tok_per_s", "total_s")
+    assert rates("offline") == (
+        "req_per_s",
+        "output_tok_per_s",
+        "total_tok_per_s",
+        "output_tok_per_s_per_gpu",
+        "total_s",
+    )
 
 
 @pytest.mark.parametrize(
