@@ -100,6 +100,9 @@ class EngineConfig:
     tensor_parallel_size: int = setting(
         1, "CPU: processes that share the model, each with a part of every layer and of the cache"
     )
+    rank_timeout_s: float = setting(
+        30.0, "with tensor_parallel_size: how long a step waits for another process before the engine ends"
+    )
     batch_invariant: bool = setting(
         False,
         "CPU, bf16: an answer is the same alone, beside others and after interruptions; prompts take longer",
@@ -113,3 +116,5 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be at least 1")
         if self.spin_ms is not None and not 0 <= self.spin_ms <= 60_000:
             raise ConfigError("spin_ms must be from 0 to 60000")
+        if not 1 <= self.rank_timeout_s <= 3600:
+            raise ConfigError("rank_timeout_s must be from 1 to 3600")

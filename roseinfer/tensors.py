@@ -1,4 +1,4 @@
-"""Arrays of the host on their way to a device, and tensors on their way back."""
+"""Arrays of the host on their way to a device, tensors on their way back, and words for a full memory."""
 
 from __future__ import annotations
 
@@ -23,3 +23,9 @@ def fetch(tensor: Tensor) -> Tensor:
         return tensor
     host = torch.empty_like(tensor, device="cpu", pin_memory=True)
     return host.copy_(tensor, non_blocking=True)
+
+
+def no_memory(error: Exception) -> str | None:
+    """`not enough memory: …`, one line, where `error` is that; on a CPU PyTorch has no type for it."""
+    full = isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+    return f"not enough memory: {str(error).partition(chr(10))[0]}" if full else None

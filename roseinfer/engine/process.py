@@ -53,6 +53,7 @@ from roseinfer.ipc.messages import (
 from roseinfer.request.logprobs import StepLogprobs
 from roseinfer.request.params import RequestError
 from roseinfer.scheduler.scheduler import StepResult
+from roseinfer.tensors import no_memory
 from roseinfer.tracing.ranges import named_range
 
 log = logging.getLogger(__name__)
@@ -84,8 +85,10 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
     except ConfigError as error:
         _send_all(channels, Failed(str(error)))
         return 2
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        _send_all(channels, Failed(f"not enough memory: {error}"))
+    except (MemoryError, RuntimeError) as error:
+        if (why := no_memory(error)) is None:
+            raise
+        _send_all(channels, Failed(why))
         return 2
     gc.collect()
     gc.freeze()
@@ -103,6 +106,10 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
         return 1
     except RankError as error:
         end_now(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if (why := no_memory(error)) is None:
+            raise
+        end_now(why)
 
 
 def end_now(why: str) -> NoReturn:

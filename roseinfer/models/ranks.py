@@ -16,8 +16,6 @@ from roseinfer.models.shard import Shard
 
 #: PyTorch's types do not have most of what is used of it here.
 _c10d: Any = dist
-#: The longest wait for another rank within a step.
-TIMEOUT_S = 30.0
 
 
 def is_missing(error: RuntimeError) -> bool:
@@ -28,8 +26,9 @@ def is_missing(error: RuntimeError) -> bool:
 class Ranks:
     """One process alone: its parts are the whole."""
 
-    def connect(self, file: Path) -> None:
-        """Wait for the other ranks, which give the same `file`; it must not exist before."""
+    def connect(self, file: Path, timeout_s: float) -> None:
+        """Wait for the other ranks, which give the same `file`; it must not exist before. From then on none
+        is waited for longer than `timeout_s`."""
 
     def embed(self, tokens: Tensor, table: Tensor) -> Tensor:
         """Rows `[T, width]` of the ids `tokens` `[T]`. `table` holds the rank's part of the vocabulary."""
@@ -51,17 +50,18 @@ ALONE = Ranks()
 class GlooRanks(Ranks):
     """Processes of one machine that talk over its loopback; all make the same calls in the same order.
 
-    Every method raises RuntimeError when a rank has gone, or is silent for TIMEOUT_S: see `is_missing`.
+    Every method raises RuntimeError when a rank has gone, or is silent for the `timeout_s` of `connect`: see
+    `is_missing`.
     """
 
     def __init__(self, shard: Shard, vocab_size: int) -> None:
         self._shard, self._vocab_size = shard, vocab_size
         self._first, self._end = shard.vocabulary(vocab_size)
 
-    def connect(self, file: Path) -> None:
+    def connect(self, file: Path, timeout_s: float) -> None:
         options = _c10d.ProcessGroupGloo._Options()
         options._devices = [_c10d.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-        options._timeout = timedelta(seconds=TIMEOUT_S)
+        options._timeout = timedelta(seconds=timeout_s)
         store = _c10d.FileStore(str(file), self._shard.ranks)
         self._group = _c10d.ProcessGroupGloo(store, self._shard.rank, self._shard.ranks, options)
         self._group.barrier().wait()

@@ -1,4 +1,5 @@
-"""A rank other than 0: it computes its part of every step that rank 0 announces, and ends with rank 0.
+"""A rank other than 0: it computes its part of every step that rank 0 announces, and ends with rank 0, which
+kills it where it cannot end by itself.
 
 Started as `python -m roseinfer.engine.ranks.follow CONFIG RANK FD`: an EngineConfig in JSON, and the
 descriptor of its end of a socket to rank 0.
@@ -7,6 +8,7 @@ descriptor of its end of a socket to rank 0.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import signal
@@ -29,8 +31,12 @@ from roseinfer.engine.ranks.step_memory import Step, StepMemory
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.model import Model
 from roseinfer.models.ranks import is_missing
+from roseinfer.tensors import no_memory
 
 log = logging.getLogger(__name__)
+
+#: Of prctl(2).
+_PR_SET_PDEATHSIG = 1
 
 
 def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:
@@ -46,17 +52,25 @@ def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:
         pool = KVPool(model.config.kv_shape(part.dtype), start.num_blocks, config.block_size, part.device)
         made = make_attention(pool, cpu_kernels=config.cpu_kernels, prefill_backend=config.prefill_backend)
         _say(sock, Done())
-    except (ConfigError, MemoryError) as error:
+    except ConfigError as error:
         _say(sock, Done(f"rank {rank}: {error}"))
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if (why := no_memory(error)) is None:
+            raise
+        _say(sock, Done(f"rank {rank}: {why}"))
         return 2
     steps = StepMemory(descriptors[0], config.block_size)
     os.close(descriptors[0])
     try:
-        model.ranks.connect(Path(start.file))
+        model.ranks.connect(Path(start.file), config.rank_timeout_s)
         while sock.recv(1):
             compute(model, made.attention, pool, steps.read())
-    except RuntimeError as error:
-        if not is_missing(error):
+    except (MemoryError, RuntimeError) as error:
+        if (why := no_memory(error)) is not None:
+            _say(sock, Done(why))
+            return 2
+        if not isinstance(error, RuntimeError) or not is_missing(error):
             raise
         while sock.recv(1):  # rank 0 says how it went and ends; who ends before it is taken for the cause
             pass
@@ -90,6 +104,7 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends with rank 0, which answers clients first
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # also a rank that hangs
     given, own_rank, fd = sys.argv[1:]
     with socket.socket(fileno=int(fd)) as end:
         sys.exit(run(msgspec.json.decode(given, type=EngineConfig), int(own_rank), end))

@@ -16,11 +16,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
+import psutil
 
 from roseinfer.batch import Batch, Ints
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.ranks.step_memory import StepMemory
-from roseinfer.models.ranks import TIMEOUT_S, Ranks, is_missing
+from roseinfer.models.ranks import Ranks, is_missing
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What a rank says when it has loaded its part, again when it has its cache, or why it cannot."""
+    """What a rank says when it has loaded its part, again when it has its cache, or why it cannot go on."""
 
     error: str | None = None
 
@@ -51,12 +52,13 @@ class Done(msgspec.Struct, frozen=True):
 class RankGroup:
     """Ranks 1 to `config.tensor_parallel_size` - 1, which load as soon as this is made.
 
-    They end with this process, when the group is closed, and when it is not referred to any more.
+    They end with this process, whatever they are doing, when the group is closed, and when it is not referred
+    to any more. The thread that makes the group must last as long as it.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self._memory: StepMemory | None = None
-        self._block_size = config.block_size
+        self._block_size, self._timeout_s = config.block_size, config.rank_timeout_s
         self._ends: dict[int, str] = {}
         self._ended = threading.Condition()
         self._on_end: Callable[[str], None] | None = None
@@ -94,14 +96,12 @@ class RankGroup:
             for rank, process in enumerate(self.processes, start=1):
                 threading.Thread(target=_watch, args=(weakref.ref(self), rank, process), daemon=True).start()
             with self.watched():
-                own.connect(Path(start.file))
+                own.connect(Path(start.file), self._timeout_s)
 
     def _await_all(self) -> None:
         """Wait for every rank's Done. Raises ConfigError where a rank could not go on."""
         for rank, (sock, process) in enumerate(zip(self._sockets, self.processes, strict=True), start=1):
-            with sock.makefile("rb") as lines:
-                answer = lines.readline()
-            done = msgspec.json.decode(answer, type=Done) if answer else Done(_end(rank, process))
+            done = _said(sock) or Done(_end(rank, process))
             if done.error is not None:
                 self.close()
                 raise ConfigError(done.error)
@@ -141,8 +141,20 @@ class RankGroup:
     def _error(self) -> RankError:
         with self._ended:
             self._ended.wait_for(lambda: self._ends, _END_S)
-            silent = f"a rank of the engine was silent for {TIMEOUT_S:.0f} s"
+            states = ", ".join(
+                f"rank {rank} is {_state(p)}" for rank, p in enumerate(self.processes, start=1)
+            )
+            silent = f"a step has waited {self._timeout_s:g} s for another rank of the engine ({states})"
             return RankError(next(iter(self._ends.values()), silent))
+
+    def last_words(self, rank: int) -> str:
+        """How a rank that has ended did, and why if it has said so."""
+        how = _end(rank, self.processes[rank - 1])
+        try:
+            said = _said(self._sockets[rank - 1])
+        except OSError:  # closed here
+            said = None
+        return f"{how}: {said.error}" if said is not None and said.error is not None else how
 
     def _note(self, rank: int, how: str) -> None:
         with self._ended:
@@ -156,13 +168,27 @@ class RankGroup:
 def _watch(group: weakref.ref[RankGroup], rank: int, process: subprocess.Popen[bytes]) -> None:
     process.wait()
     if (alive := group()) is not None:
-        alive._note(rank, _end(rank, process))
+        alive._note(rank, alive.last_words(rank))
 
 
 def _end(rank: int, process: subprocess.Popen[bytes]) -> str:
     code = process.wait()
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return f"rank {rank} of the engine has ended ({how})"
+
+
+def _said(sock: socket.socket) -> Done | None:
+    """The next of what a rank says; None where it has ended."""
+    with sock.makefile("rb") as lines:
+        answer = lines.readline()
+    return msgspec.json.decode(answer, type=Done) if answer else None
+
+
+def _state(process: subprocess.Popen[bytes]) -> str:
+    try:
+        return str(psutil.Process(process.pid).status())
+    except psutil.NoSuchProcess:
+        return "gone"
 
 
 def _close(

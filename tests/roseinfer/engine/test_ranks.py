@@ -94,6 +94,18 @@ def test_tokens_equal_those_of_one_process(gpt2_folder: Path) -> None:
             llm.generate(*traffic())
 
 
+def test_a_rank_without_memory_says_so(gpt2_folder: Path) -> None:
+    """Logits of a long prompt take 8 MiB, and it gets 1 MiB more than it has."""
+    with opened(gpt2_folder, prefill_max_tokens=1024) as llm:
+        llm.generate([[1]], SamplingParams(2))
+        (rank,) = children()
+        most = rank.memory_info().vms + (1 << 20)
+        rank.rlimit(psutil.RLIMIT_AS, (most, most))
+        asked = SamplingParams(1, prompt_logprobs=1)
+        with pytest.raises(RankError, match=r"rank 1 .* has ended \(exit code 2\): not enough memory: "):
+            llm.generate([[7] * 900], asked)
+
+
 def with_aborts(llm: LLM) -> dict[int, list[int]]:
     """Answers of those whose clients stay, while others leave between steps."""
     rng = np.random.default_rng(4)

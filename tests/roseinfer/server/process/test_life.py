@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import struct
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -84,19 +87,32 @@ def test_engine_killed(serve: Any) -> None:
     assert "SIGKILL" in server.log[-1]
 
 
-def test_rank_killed(serve: Any) -> None:
-    """An engine that has lost one of its processes ends, busy or not, and says which."""
-    server = serve("--tensor-parallel-size", "2")
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (psutil.Process.kill, r"rank 1 of the engine has ended \(killed by SIGKILL\)"),
+        (psutil.Process.suspend, r"waited 1 s for another rank of the engine \(rank 1 is stopped\)"),
+    ],
+    ids=["killed", "hung"],
+)
+def test_a_rank_lost(serve: Any, tmp_path: Path, fault: Callable[[psutil.Process], None], why: str) -> None:
+    """An engine that has lost one of its processes ends, says which and how, and leaves nothing: the memory
+    of steps has no name and goes with the last process that has it."""
+    server = serve(
+        "--tensor-parallel-size", "2", "--rank-timeout-s", "1", environment={"TMPDIR": str(tmp_path)}
+    )
     client = connect(server, 0)
     first_chunk(client)
     (rank,) = server.engine.children()
-    rank.kill()
+    assert any("memfd:roseinfer-step" in part.path for part in rank.memory_maps())
+    fault(rank)
     rest = client.makefile("rb").read()
     assert b'"type":"server_error"' in rest and b"[DONE]" in rest
-    assert server.ended() and not rank.is_running()
+    assert server.ended() and not psutil.wait_procs([rank], 60)[1]
     assert server.process.returncode == 1
     server._drain.join()
-    assert any("rank 1 of the engine has ended (killed by SIGKILL)" in line for line in server.log)
+    assert any(re.search(why, line) for line in server.log), server.log
+    assert not list(tmp_path.iterdir())
 
 
 def test_front_end_killed(serve: Any) -> None:
