@@ -8,6 +8,7 @@ from harness.report.tables.capacity import capacity_tables
 from harness.report.tables.noise import noise_tables
 from harness.report.tables.offline import offline_table
 from harness.report.tables.overview import overview_table
+from harness.report.tables.tuning import tuning_tables
 from harness.report.text.run_notices import notices
 from harness.report.text.terms import terms
 from harness.report.text.verdict import verdict
@@ -28,6 +29,8 @@ def print_ending(run: Run, display: Display) -> None:
         display.print_tables([offline_table(run.results.results)])
     elif search is not None:
         display.print_tables(capacity_tables(search))
+    elif run.results.tune is not None:
+        display.print_tables(tuning_tables(run.results.tune))
     else:
         best = best_labels(run.pooled, run.results.comparisons)
         display.print_tables([overview_table(run, best)])

@@ -26,6 +26,7 @@ from harness.runs.online import resume_online, run_online
 from harness.runs.reader import load_run
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchPlan
+from harness.schema.tune import TunePlan
 
 EXAMPLES = (
     "bench online --engines roseinfer,vllm --scales 0.4,0.8,1.6 --repeats 5",
@@ -60,6 +61,7 @@ def measure(
     settings: OnlineSettings | None,
     resume: Path | None,
     search: SearchPlan | None = None,
+    tune: TunePlan | None = None,
     *,
     serve: int | None = None,
     open_report: bool,
@@ -90,7 +92,7 @@ def measure(
                 for load in settings.loads if search is None else ():
                     if short := few_rounds(load, settings.requests(load)):
                         display.line(f"{short.text}. {MORE_ROUNDS}")
-                run, results = run_online(settings, command_line(), show, search)
+                run, results = run_online(settings, command_line(), show, search, tune)
             else:
                 assert resume is not None
                 run, results = resume_online(resume, show)

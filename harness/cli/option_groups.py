@@ -20,6 +20,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("output_len", "ignore_eos", "text_prompts", "lora", "response_format", "response_format_share"),
         *("seed", "timeout_s", "deadline_s"),
     ),
+    "Tuning": ("engine", "space", "objective", "configurations", "reduction", "finalists"),
     "Search": ("by", "lowest", "highest", "first", "cells", "per_start", "tolerance"),
     "Confidence in the numbers": (
         *("repeats", "interleave", "aa", "warmup", "settle", "min_duration", "window", "steady_state"),

@@ -22,6 +22,7 @@ from harness.runs.events import (
     Calibrating,
     CellDone,
     CellProgress,
+    ConfigurationDropped,
     EngineSkipped,
     EngineStarting,
     EngineWarming,
@@ -84,6 +85,8 @@ class Display:
                 self._measured += 1
                 self._share(self._measured)
                 self.text(f"[{cell.index + 1}/{self._cells}] {cell}: {_summary(summary)}")
+            case ConfigurationDropped(label, repeats):
+                self.line(f"{label} is left out after {plural(repeats, 'repeat')}")
             case BatchStarting(label, repeat, index, total, log):
                 self.line(f"[{index + 1}/{total}] {label}, repeat {repeat}; log: {log}")
                 self._now(f"[{index + 1}/{total}] {label}, repeat {repeat}")

@@ -20,6 +20,7 @@ from harness.schema.online_settings import OnlineSettings
 from harness.schema.prices import Prices
 from harness.schema.profile import ProfileManifest, Profiles
 from harness.schema.results import OfflineResults, OnlineResults, RunInfo
+from harness.schema.space import Space
 
 SCHEMAS: dict[str, Any] = {
     "online-settings": OnlineSettings,
@@ -33,6 +34,7 @@ SCHEMAS: dict[str, Any] = {
     "profile-manifest": ProfileManifest,
     "profiles": Profiles,
     "prices": Prices,
+    "space": Space,
 }
 #: Parquet files of a run; a row is shown as an object.
 TABLES = {"requests-table": REQUESTS, "chunks-table": CHUNKS, "server-table": SERVER}

@@ -12,8 +12,7 @@ from harness.cli.online import measure
 from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet
 from harness.errors import UsageError
-from harness.metrics.percentiles import needed
-from harness.runs.search_state import parse_limits
+from harness.runs.search_state import enough_requests, parse_limits
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchAxis, SearchPlan
 
@@ -87,13 +86,5 @@ def search(
     if settings is not None:
         plan = _plan(locals())
         for term in parse_limits(plan.limits):
-            _supported(term.text, term.statistic, settings.n)
+            enough_requests(term.text, term.statistic, settings.n)
     measure(settings, resume, plan, open_report=open_report, as_json=as_json, quiet=quiet)
-
-
-def _supported(limit: str, statistic: str, n: int) -> None:
-    """Raises UsageError where a cell has too few requests for a percentile."""
-    if statistic.startswith("p") and statistic[1:].isdigit() and n < (least := needed(int(statistic[1:]))):
-        raise UsageError(
-            f"{limit} needs at least {least} requests in each cell, and --n is {n}", f"give --n {least}"
-        )

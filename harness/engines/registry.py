@@ -73,5 +73,10 @@ def get_engine_variant(ref: EngineRef) -> EngineVariant:
         UsageError: unknown engine or variant.
     """
     engine = get_engine(ref.name)
-    variant = find_variant(engine, ref.variant)
+    if not ref.is_inline:
+        variant = find_variant(engine, ref.variant)
+        return EngineVariant(ref, variant, engine.label(variant))
+    base = find_variant(engine, ref.base)
+    own = {"label": ref.variant, "args": [*base.args, *ref.args], "env": base.env | ref.env}
+    variant = base.model_copy(update=own)
     return EngineVariant(ref, variant, engine.label(variant))

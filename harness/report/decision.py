@@ -96,8 +96,8 @@ class Decision:
 
 
 def decide(run: OnlineRun, asked: Asked = NOTHING) -> Decision:
-    """Without limits of the reader's those of a search hold, or the run's own service level at p99; without
-    prices those that the run was made with.
+    """Without limits of the reader's those of a search or tuning hold, or the run's own service level at p99;
+    without prices those that the run was made with.
 
     Raises:
         UsageError: The prices have none for the run's machine.
@@ -123,6 +123,8 @@ def _own_terms(run: OnlineRun) -> list[GateTerm]:
     """The limits that the run was made with."""
     if run.meta.search is not None:
         return parse_limits(run.meta.search.limits)
+    if run.meta.tune is not None and run.meta.tune.limits is not None:
+        return parse_limits(run.meta.tune.limits)
     limits = run.meta.settings.slo.model_dump(exclude_none=True) if run.meta.settings.slo else {}
     texts = [
         f"{METRICS[name].short_name}_p99<={_plain(limit)}ms"

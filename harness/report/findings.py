@@ -51,10 +51,10 @@ FINDINGS = TypeAdapter(list[Finding])
 
 
 def findings(run: Run) -> list[Finding]:
-    """One for each load of a run, from light to heavy; none of a search, whose cells are few and short."""
+    """One for each load of a run, from light to heavy; none of a search or tuning, which ask other things."""
     if isinstance(run, OfflineRun):
         return _offline(run)
-    if run.results.search is not None:
+    if run.meta.is_adaptive:
         return []
     return [_finding(run, load) for load in from_light_to_heavy(summary.load for summary in run.pooled)]
 

@@ -38,6 +38,7 @@ from harness.report.tables.server import server_table
 from harness.report.tables.speculation import speculation_table
 from harness.report.tables.table import Table
 from harness.report.tables.throughput import throughput_table
+from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.waterfall import waterfall_table
 from harness.report.text import provenance
 from harness.report.text.badges import Badge, badges
@@ -244,8 +245,12 @@ class Chapter:
 
     @property
     def searched(self) -> list[Table]:
-        """Of a run of `bench search`."""
-        found = self.run.results.search if isinstance(self.run, OnlineRun) else None
+        """Of a run of `bench search` or `bench tune`."""
+        if not isinstance(self.run, OnlineRun):
+            return []
+        if self.run.results.tune is not None:
+            return tuning_tables(self.run.results.tune)
+        found = self.run.results.search
         return [] if found is None else capacity_tables(found)
 
     @property

@@ -57,7 +57,7 @@ def live_page(folder: Path) -> str:
     every = {chart.name: chart for chart in (*charts, *latest)}
     dark = {look.color: on_dark(look.color) for look in styles.values()}
     cells = None
-    if raw is not None and raw.info.search is None:
+    if raw is not None and not raw.info.is_adaptive:
         cells = len(raw.info.order) * len(raw.info.settings.loads)
     code, digest = script("charts.js", "report.js", "live.js")
     return (

@@ -20,6 +20,7 @@ from harness.report.tables.server import server_table
 from harness.report.tables.speculation import speculation_table
 from harness.report.tables.table import Table
 from harness.report.tables.throughput import throughput_table
+from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.waterfall import waterfall_table
 from harness.report.text.heading import facts, title
 from harness.report.text.run_notices import notices
@@ -37,6 +38,8 @@ def summary(run: Run) -> str:
     if isinstance(run, OnlineRun):
         if run.results.search is not None:
             parts += [table(found) for found in capacity_tables(run.results.search)]
+        if run.results.tune is not None:
+            parts += [table(found) for found in tuning_tables(run.results.tune)]
         best = best_labels(run.pooled, run.results.comparisons)
         parts.append(table(headline_table(run.pooled, best)))
         parts += [table(latency_table(run.pooled, metric, best)) for metric in shown_latencies(run.pooled)]

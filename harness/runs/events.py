@@ -80,6 +80,14 @@ class CellDone:
 
 
 @dataclass(frozen=True)
+class ConfigurationDropped:
+    """A configuration of `bench tune` is not measured again, after so many repeats."""
+
+    label: str
+    repeats: int
+
+
+@dataclass(frozen=True)
 class BatchStarting:
     """A batch of `bench offline` begins: number `index` of `total`, its engine's output going to `log`."""
 
@@ -128,6 +136,7 @@ Event = (
     | WarmupProgress
     | CellProgress
     | CellDone
+    | ConfigurationDropped
     | BatchStarting
     | BatchDone
     | CaptureStarting

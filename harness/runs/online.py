@@ -10,6 +10,7 @@ from harness.fairness.ledger import ledger
 from harness.files import write_json
 from harness.metrics.prefixes import prefix_hits
 from harness.metrics.samples import in_order, split
+from harness.metrics.summary import summarize
 from harness.records.parquet import assemble, read_records
 from harness.runs.accuracy import task_scores
 from harness.runs.answers import judge_answers, judged_answers, unjudged
@@ -18,20 +19,28 @@ from harness.runs.events import EngineSkipped, Notify, Reporting, Started
 from harness.runs.folder import JOURNAL, ONLINE_RESULTS, alone, make_folder
 from harness.runs.info import online_info
 from harness.runs.journal import read_journal
-from harness.runs.recompute import recompute
+from harness.runs.recompute import counted, recompute
 from harness.runs.resolved import Resolved, resolve_online
 from harness.runs.run_state import Run
 from harness.runs.search import search_loads
 from harness.runs.search_state import search_results
+from harness.runs.tune.found import tune_results
+from harness.runs.tune.measure import measure_tuning
+from harness.runs.tune.tuning import tuning_of
 from harness.schema.load import ClosedLoop
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.prices import hourly, read_prices
-from harness.schema.results import OnlineResults
+from harness.schema.results import OnlineResults, OnlineSummary
 from harness.schema.search import SearchPlan
+from harness.schema.tune import TunePlan
 
 
 def run_online(
-    settings: OnlineSettings, command: list[str], notify: Notify, search: SearchPlan | None = None
+    settings: OnlineSettings,
+    command: list[str],
+    notify: Notify,
+    search: SearchPlan | None = None,
+    tune: TunePlan | None = None,
 ) -> tuple[Path, OnlineResults]:
     """Measure every cell that `settings` ask for. Returns the run's folder and its results.
 
@@ -42,6 +51,7 @@ def run_online(
         command: The command line, to be repeated.
         notify: Called with each event.
         search: How the loads are chosen; None: they are those of the settings.
+        tune: Which of the engines, configurations of one, are measured how often; None: all alike.
 
     Raises:
         UsageError: A setting cannot work; nothing was started.
@@ -52,7 +62,7 @@ def run_online(
     info = online_info(
         resolved.settings, command, resolved.found, resolved.workload.record, resolved.calibration
     )
-    info.search, info.prices = search, prices
+    info.search, info.tune, info.prices = search, tune, prices
     if prices is not None:
         hourly(prices, info.environment, resolved.settings.device)
     folder = make_folder(settings.out, "online")
@@ -73,7 +83,7 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
     with alone(folder):
         run = Run.open(folder)
         cells = {cell.index for block in run.blocks() for cell in block.cells}
-        finished = run.info.search is None and cells == run.done and not unjudged(run)
+        finished = not run.info.is_adaptive and cells == run.done and not unjudged(run)
         resolved = None if finished else resolve_online(run.settings, notify)
         if resolved is not None:
             _unchanged(run, resolved)
@@ -100,16 +110,20 @@ def _unchanged(run: Run, resolved: Resolved) -> None:
 
 def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
     """Measure and judge what is left, write the results. `resolved` is None where nothing is left."""
-    blocks, search = run.blocks(), run.info.search
+    blocks, search, tune = run.blocks(), run.info.search, run.info.tune
     cells = sum(len(block.cells) for block in blocks)
     if search is not None and resolved is not None:
         cells = search.cells * len(resolved.engine_variants)
+    elif tune is not None:
+        cells = tune.cells(run.settings.repeats)
     notify(Started(run.folder, cells, len(run.done), run.info.trace))
     for skipped in run.skipped:
         if skipped.load is None:
             notify(EngineSkipped(skipped))
     if resolved is not None and search is not None:
         search_loads(run, resolved, _results(run).summaries if run.done else [], notify)
+    elif resolved is not None and tune is not None:
+        measure_tuning(run, resolved, _each_cell(run), notify)
     elif resolved is not None:
         for block in blocks:
             measure_block(run, resolved, block, notify)
@@ -135,7 +149,8 @@ def _results(run: Run) -> OnlineResults:
     """Everything in the results comes from the stored tables; engines are in the order of the settings."""
     records = read_records(run.folder, run.done)
     labels = [engine_variant.label for engine_variant in make_engine_variants(run.settings)]
-    requests = in_order(records.requests, labels)
+    requests = in_order(counted(run.info, records.requests), labels)
+    measured_labels = {*requests["label"]}
     groups = split(requests, records.chunks, run.settings.cut)
     entries = read_journal(run.folder / JOURNAL)
     reported = {entry.cell: entry.reported for entry in entries if entry.reported}
@@ -146,10 +161,10 @@ def _results(run: Run) -> OnlineResults:
         meta=run.info,
         summaries=[],
         comparisons=[],
-        skipped=run.left_out(),
+        skipped=[fault for fault in run.left_out() if run.info.counts(fault.repeat)],
         prefixes=prefixes,
         speculation=[drafted for entry in entries for drafted in entry.drafted],
-        ledger=ledger(run.info.launches),
+        ledger=ledger([launch for launch in run.info.launches if launch.label in measured_labels]),
         answers=judged_answers(run.folder),
         accuracy=task_scores(run.folder),
         reported=reported,
@@ -158,4 +173,24 @@ def _results(run: Run) -> OnlineResults:
     results = recompute(measured, groups)
     if run.info.search is not None:
         results.search = search_results(run.info.search, entries, results.summaries)
+    if run.info.tune is not None:
+        tuning = tuning_of(run.info.tune, _each_cell(run), run.left_out())
+        results.tune = tune_results(tuning, groups, results.summaries, run.settings.slo)
     return results
+
+
+def _each_cell(run: Run) -> list[OnlineSummary]:
+    """A summary of each cell, in the order in which they were measured."""
+    if not run.done:
+        return []
+    records = read_records(run.folder, run.done)
+    made = summarize(
+        records.requests,
+        records.chunks,
+        slo=run.settings.slo,
+        cut=run.settings.cut,
+        ceiling=run.ceiling,
+        wanted_s=run.settings.measured_s,
+    )
+    by_cell = {(summary.label, summary.repeat): summary for summary in made}
+    return [by_cell[entry.label, entry.repeat] for entry in read_journal(run.folder / JOURNAL)]

@@ -15,16 +15,23 @@ from harness.metrics.samples import Group, by_load, in_order, split
 from harness.metrics.summary import summarize_points
 from harness.schema.calibration import client_ceiling
 from harness.schema.metrics import LATENCIES
-from harness.schema.results import Comparison, OnlineResults, OnlineSummary, gpus_used
+from harness.schema.results import Comparison, OnlineResults, OnlineRunInfo, OnlineSummary, gpus_used
 
 #: Floating-point sums may differ this much between machines.
 _CLOSE = 1e-9
 
 
 def regroup(results: OnlineResults, requests: pd.DataFrame, chunks: pd.DataFrame) -> list[Group]:
-    """The raw tables as groups, engines in the order of the results, cut as the run's settings say."""
+    """The raw tables as groups, engines in the order of the results, cut as the run's settings say; without
+    the repeats of a tuning that chose what it compares."""
     labels = dict.fromkeys(summary.label for summary in results.summaries)
+    requests = counted(results.meta, requests)
     return split(in_order(requests, labels), chunks, results.meta.settings.cut)
+
+
+def counted(info: OnlineRunInfo, requests: pd.DataFrame) -> pd.DataFrame:
+    """The rows that summaries and comparisons are of."""
+    return requests if info.tune is None else requests[requests["repeat"] >= info.tune.rounds]
 
 
 def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:

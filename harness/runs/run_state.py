@@ -76,7 +76,7 @@ class Run:
     def blocks(self) -> list[Block]:
         """Every block of the run, measured or not: the same whenever it is asked.
 
-        A search has those that are measured: what comes next depends on them.
+        A search or tuning has those that are measured: what comes next depends on them.
         """
         missing = {fault.label for fault in self.skipped if fault.load is None}
         there = [
@@ -84,7 +84,7 @@ class Run:
             for engine_variant in make_engine_variants(self.settings)
             if engine_variant.label not in missing
         ]
-        if self.info.search is not None:
+        if self.info.is_adaptive:
             return measured_blocks(there, read_journal(self.folder / JOURNAL))
         return plan(self.settings, there)
 

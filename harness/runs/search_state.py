@@ -7,6 +7,7 @@ from itertools import combinations
 
 from harness.errors import UsageError
 from harness.metrics.capacity import CONFIDENCE, Bounds, Knowledge, Trial
+from harness.metrics.percentiles import needed
 from harness.runs.journal import JournalEntry
 from harness.schema.gate_terms import ERROR_RATE, GateTerm, parse_gate
 from harness.schema.results import OnlineSummary
@@ -30,6 +31,14 @@ def parse_limits(text: str) -> list[GateTerm]:
             hint = "write it like ttft_p99<=200ms"
             raise UsageError(f"the limit {term.text!r} is relative to another run", hint)
     return terms
+
+
+def enough_requests(what: str, statistic: str, n: int) -> None:
+    """Raises UsageError where a cell of `n` requests is too small for a percentile."""
+    if statistic.startswith("p") and statistic[1:].isdigit() and n < (least := needed(int(statistic[1:]))):
+        raise UsageError(
+            f"{what} needs at least {least} requests in each cell, and there are {n}", f"give --n {least}"
+        )
 
 
 class EngineSearch:
@@ -107,9 +116,9 @@ class EngineSearch:
 
     def _judge(self, summary: OnlineSummary, start: int) -> SearchTrial:
         """Whether a cell met every limit. One in which requests failed counts: it was too heavy."""
-        failed = summary.num_error / max(1, summary.num_requests)
-        measured = {term.text: _value(summary, term, failed) for term in self._terms}
-        held = all(_holds(term, measured[term.text]) for term in self._terms)
+        failed = failed_share(summary)
+        measured = {term.text: value_of(summary, term) for term in self._terms}
+        held = all(holds(term, measured[term.text]) for term in self._terms)
         counts = summary.valid or summary.num_error > 0
         return SearchTrial(
             load=summary.load,
@@ -121,13 +130,20 @@ class EngineSearch:
         )
 
 
-def _value(summary: OnlineSummary, term: GateTerm, failed: float) -> float | None:
+def failed_share(summary: OnlineSummary) -> float:
+    """Of a cell's requests."""
+    return summary.num_error / max(1, summary.num_requests)
+
+
+def value_of(summary: OnlineSummary, term: GateTerm) -> float | None:
+    """What a limit is on; None where no request succeeded."""
     if term.metric == ERROR_RATE:
-        return failed
+        return failed_share(summary)
     return summary.value(term.metric, term.statistic) if summary.num_success else None
 
 
-def _holds(term: GateTerm, value: float | None) -> bool:
+def holds(term: GateTerm, value: float | None) -> bool:
+    """Whether a value is on the right side of its limit; none is not."""
     return value is not None and (value <= term.limit if term.at_most else value >= term.limit)
 
 

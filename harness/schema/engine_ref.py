@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -35,11 +35,21 @@ def _engines(value: object) -> object:
     return names
 
 
+def _is_empty(value: object) -> bool:
+    return not value
+
+
 class EngineRef(Strict):
-    """An engine and one of its variants: `NAME` or `NAME@VARIANT`."""
+    """An engine and one of its variants: `NAME` or `NAME@VARIANT`.
+
+    With arguments or an environment, `variant` is the name of settings that are laid over `base` here.
+    """
 
     name: EngineName
     variant: str | None = None
+    base: str | None = Field(None, description="variant below `args` and `env`", exclude_if=_is_empty)
+    args: list[str] = Field(default_factory=list, description="of the server", exclude_if=_is_empty)
+    env: dict[str, str] = Field(default_factory=dict, description="of the server", exclude_if=_is_empty)
 
     @model_validator(mode="before")
     @classmethod
@@ -50,6 +60,17 @@ class EngineRef(Strict):
         if match is None:
             raise ValueError(f"{value!r} is not NAME or NAME@VARIANT")
         return {"name": match["name"], "variant": match["variant"]}
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if self.is_inline and self.variant is None:
+            raise ValueError(f"the settings of {self.name} have no name: give them as its variant")
+        return self
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether the variant is defined here, and not in a file."""
+        return bool(self.args or self.env or self.base)
 
     def __str__(self) -> str:
         return f"{self.name}@{self.variant}" if self.variant else self.name

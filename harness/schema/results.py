@@ -18,6 +18,8 @@ from harness.schema.online_settings import OnlineSettings
 from harness.schema.prices import Prices
 from harness.schema.search import SearchPlan, SearchResults
 from harness.schema.speculation import Speculation
+from harness.schema.tune import TunePlan, TuneResults
+from harness.schema.verdict import Verdict as Verdict
 
 SCHEMA_VERSION: Literal[2] = 2
 
@@ -155,9 +157,6 @@ class Skipped(Strict):
     hint: str = ""
 
 
-Verdict = Literal["better", "worse", "no difference", "not enough data"]
-
-
 class Comparison(Strict):
     """A statistic of two engines at one load, and the ratio `a / b` with its 95 % interval."""
 
@@ -257,7 +256,18 @@ class OnlineRunInfo(_RunInfo):
     kind: Literal["online"] = "online"
     settings: OnlineSettings
     search: SearchPlan | None = Field(None, description="of `bench search`: how loads are chosen")
+    tune: TunePlan | None = Field(None, description="of `bench tune`: what is tried, and how")
     prices: Prices | None = Field(None, description="the file given with --price")
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether what is measured next depends on what was measured before."""
+        return self.search is not None or self.tune is not None
+
+    def counts(self, repeat: int | None) -> bool:
+        """Whether summaries and comparisons are of this repeat; those before the end of a tuning have chosen
+        what it compares."""
+        return self.tune is None or repeat is None or repeat >= self.tune.rounds
 
 
 class OfflineRunInfo(_RunInfo):
@@ -317,6 +327,7 @@ class OnlineResults(Strict):
     )
     ledger: Ledger | None = None
     search: SearchResults | None = Field(None, description="of `bench search`")
+    tune: TuneResults | None = Field(None, description="of `bench tune`")
     answers: AnswerChecks | None = None
     accuracy: TaskScores | None = Field(None, description="null where the model has no trained weights")
     reported: dict[int, dict[str, ReportedMean]] = Field(

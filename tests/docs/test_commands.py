@@ -20,6 +20,7 @@ from .commands import ROOT, Shown, shown
 SETTINGS: dict[str, type[Any]] = {
     "online": OnlineSettings,
     "search": OnlineSettings,
+    "tune": OnlineSettings,
     "offline": OfflineSettings,
 }
 #: Stand for something, and are not typed: `…`, `[--host 127.0.0.1]`.
@@ -50,7 +51,7 @@ def test_bench_takes_it(text, block, monkeypatch):
     assert name in COMMANDS
     values = parsed(load_command(name), words, block)
     if name in SETTINGS and words:
-        kind, own = SETTINGS[name], {"slo"} if name == "search" else set()
+        kind, own = SETTINGS[name], {"slo"} if name in ("search", "tune") else set()
         given = {key: value for key, value in values.items() if value not in (None, [], ())}
         build(kind, None, {key: given[key] for key in given if key in kind.model_fields.keys() - own})
 

@@ -8,6 +8,7 @@ from harness.metrics.percentiles import missing, supported
 from harness.report.text.capacity import capacity_verdict
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, number, several
+from harness.report.text.tuning import tuning_verdict
 from harness.report.winners import Winner, compared_by, winner
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy, heaviest
@@ -46,6 +47,8 @@ def shown_percentile(run: OnlineRun, metric: str) -> int:
 def _online(run: OnlineRun) -> list[str]:
     if run.results.search is not None:
         return capacity_verdict(run.results.search)
+    if run.results.tune is not None:
+        return tuning_verdict(run.results.tune)
     if not any(summary.valid for summary in run.pooled):
         return ["No engine has a valid result.", "The warnings say why."]
     load = shown_load(run)

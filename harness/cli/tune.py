@@ -1,0 +1,86 @@
+"""`bench tune`: the settings of an engine that are better than its defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from harness.cli.online import measure
+from harness.cli.options import with_settings
+from harness.cli.outcome import Json, Open, Quiet
+from harness.errors import UsageError
+from harness.runs.tune.plan import plan_tuning
+from harness.schema.base import first_fault
+from harness.schema.engine_ref import RUNNING_SERVER, EngineRef
+from harness.schema.online_settings import OnlineSettings
+
+#: What a tuning decides itself, or cannot do.
+_DECIDED = (
+    *("engines", "repeats", "interleave", "slo", "aa", "preset", "profile", "profile_only"),
+    *("base_url", "server", "served_model", "tokenizer", "header", "api_key_env", "ca_cert", "wait_ready"),
+    "prompt_nonce",
+)
+
+EXAMPLES = (
+    "bench tune roseinfer --concurrency 8 --rounds 10",
+    "bench tune vllm --space space.yaml --request-rate 4 --objective e2e_p90 --slo 'ttft_p90<=500ms' --n 100",
+)
+
+EngineArgument = Annotated[str | None, typer.Argument(help="NAME or NAME@VARIANT, whose settings are tuned")]
+SpaceFile = Annotated[
+    Path | None,
+    typer.Option("--space", help="YAML file of values to try; else bench's own", metavar="FILE"),
+]
+Objective = Annotated[
+    str | None,
+    typer.Option(
+        help="what is to be best: a latency with a statistic, or a rate; "
+        "else output_tok_per_s in a closed loop, or e2e_p50",
+        metavar="tpot_p50",
+    ),
+]
+Limits = Annotated[str | None, typer.Option(help="limits that must hold", metavar="ttft_p99<=200ms")]
+Configurations = Annotated[int, typer.Option(min=1, help="drawn from the space, beside the default")]
+Reduction = Annotated[int, typer.Option(min=2, help="one in N goes on, judged at 1, N, N² … repeats")]
+Finalists = Annotated[int, typer.Option(min=1, help="compared with the default at the end")]
+Repeats = Annotated[int, typer.Option(min=2, help="of the default and of each finalist in that comparison")]
+Resume = Annotated[Path | None, typer.Option(help="finish this tuning, with its own settings", metavar="RUN")]
+
+
+def _settings(own: dict[str, Any]) -> dict[str, Any]:
+    """What the command's own options mean as settings of a run. Raises UsageError."""
+    if own["engine"] is None:
+        raise UsageError("no engine is named", "bench tune ENGINE --space FILE")
+    try:
+        ref = EngineRef.model_validate(own["engine"])
+    except ValidationError as error:
+        raise UsageError(first_fault(error), "bench tune vllm, or vllm@VARIANT") from None
+    if ref.name == RUNNING_SERVER:
+        raise UsageError("the settings of a running server cannot be changed", "name an engine, such as vllm")
+    return {"engines": [ref], "repeats": own["repeats"]}
+
+
+@with_settings(OnlineSettings, instead="resume", without=_DECIDED, derive=_settings)
+def tune(
+    settings: OnlineSettings | None,
+    engine: EngineArgument = None,
+    space: SpaceFile = None,
+    objective: Objective = None,
+    slo: Limits = None,
+    configurations: Configurations = 12,
+    reduction: Reduction = 3,
+    finalists: Finalists = 2,
+    repeats: Repeats = 5,
+    resume: Resume = None,
+    open_report: Open = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find settings of an engine that are better than its defaults, with a verdict on each."""
+    plan = None
+    if settings is not None:
+        settings, plan = plan_tuning(settings, space, objective, slo, configurations, reduction, finalists)
+    measure(settings, resume, tune=plan, open_report=open_report, as_json=as_json, quiet=quiet)

@@ -1,0 +1,68 @@
+"""What a tuning found, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.report.text.numbers import DASH, decimals, number
+from harness.schema.gate_terms import names_of
+from harness.schema.metrics import METRICS
+from harness.schema.space import Settings
+from harness.schema.tune import FinalistFound, TunePlan, TuneResults
+
+
+def objective_name(plan: TunePlan) -> str:
+    """`TPOT p50, ms`, or `output tok/s`."""
+    metric, statistic = names_of(plan.objective)
+    label = METRICS[metric].label
+    return f"{label} {statistic}, ms" if METRICS[metric].is_latency else label
+
+
+def written(settings: Settings) -> str:
+    """As a command line has them: `--max-num-seqs 64 --no-async-scheduling`, variables before."""
+    return " ".join(_words(settings)) or "none"
+
+
+def _words(settings: Settings) -> Iterator[str]:
+    for name, value in settings.items():
+        if not name.startswith("--"):
+            yield f"{name}={value}"
+    for name, value in settings.items():
+        if name.startswith("--"):
+            if isinstance(value, bool):
+                yield name if value else f"--no-{name.removeprefix('--')}"
+            else:
+                yield f"{name} {value}"
+
+
+def ratio(found: FinalistFound) -> str:
+    """Of the finalist's value to the default's."""
+    return DASH if found.ratio is None else f"{found.ratio:.3f}"
+
+
+def ratio_ends(found: FinalistFound) -> str:
+    """Its 95 % interval; empty where there is none."""
+    return "" if found.ci is None else f"{found.ci[0]:.3f} to {found.ci[1]:.3f}"
+
+
+def tuning_verdict(tune: TuneResults) -> list[str]:
+    """Which settings are better than the default, and by how much."""
+    what = objective_name(tune.plan)
+    settings = {found.label: found.settings for found in tune.configurations}
+    default = tune.configurations[0].label
+    if tune.best is not None:
+        best = next(found for found in tune.finalists if found.label == tune.best)
+        values = [value for value in (best.value, best.default) if value is not None]
+        value, before = (number(each, decimals(values)) for each in values)
+        return [
+            f"{best.label} is better than the default: {what} {value} instead of {before}, {ratio(best)} "
+            f"times as much (95 % interval {ratio_ends(best)}).",
+            f"Its settings: {written(settings[best.label])}.",
+        ]
+    if not tune.finalists:
+        return [f"No configuration but the default of {default} could be measured.", "The table says why."]
+    said = [f"No configuration is shown to be better than {default} by {what}."]
+    beyond = [f.label for f in tune.finalists if f.verdict == "better" and f.within is False]
+    if beyond:
+        said.append(f"{', '.join(beyond)} would be, but not within {tune.plan.limits}.")
+    return said

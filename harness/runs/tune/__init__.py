@@ -1,0 +1,1 @@
+"""`bench tune`: the settings of one engine that are better than its defaults."""

@@ -1,0 +1,82 @@
+"""What a tuning will try, and the settings of its run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.engines.auto_settings import resolve_placement
+from harness.engines.registry import LOCAL, get_engine, get_engine_variant
+from harness.errors import UsageError
+from harness.runs.search_state import enough_requests, parse_limits
+from harness.runs.tune.halving import optuna
+from harness.runs.tune.space_file import read_space
+from harness.schema.engine_ref import EngineRef
+from harness.schema.gate_terms import ERROR_RATE, names_of
+from harness.schema.load import ClosedLoop
+from harness.schema.online_settings import OnlineSettings
+from harness.schema.tune import Configuration, TunePlan
+
+
+def plan_tuning(
+    settings: OnlineSettings,
+    space_file: Path | None,
+    objective: str | None,
+    limits: str | None,
+    configurations: int,
+    reduction: int,
+    finalists: int,
+) -> tuple[OnlineSettings, TunePlan]:
+    """The settings of the run, whose engines are the configurations, and the plan. Nothing is started.
+
+    Args:
+        settings: Of one engine at one load.
+        objective: A latency with a statistic or a rate; None: output tokens a second in a closed loop, and
+            else E2E at the median, as the load says how many tokens there are.
+
+    Raises:
+        UsageError: The engine cannot be tuned, there are several loads, the space does not fit the engine,
+            or a cell has too few requests for a percentile.
+    """
+    optuna()
+    [ref] = settings.engines
+    get_engine(ref.name)
+    if ref.name not in LOCAL:
+        raise UsageError(
+            f"{ref.name} is not started by bench, which cannot set its options", "name an engine"
+        )
+    if len(settings.loads) > 1:
+        raise UsageError("settings are tuned at one load", "give one --concurrency, --request-rate or scale")
+    [load] = settings.loads
+    objective = objective or ("output_tok_per_s" if isinstance(load, ClosedLoop) else "e2e_p50")
+    metric, statistic = names_of(objective)
+    if metric == ERROR_RATE:
+        raise UsageError(
+            "an error rate of 0 cannot be improved", "name a latency such as tpot_p50, or a rate"
+        )
+    terms = parse_limits(limits) if limits else []
+    for text, asked in ((objective, statistic), *((term.text, term.statistic) for term in terms)):
+        enough_requests(text, asked, settings.requests(load))
+    space = read_space(space_file, ref.name, resolve_placement(settings).device)
+    default = EngineRef(name=ref.name, variant=ref.variant)
+    refs, found = [default], [Configuration(label=get_engine_variant(default).label, variant=ref.variant)]
+    for number, drawn in enumerate(space.draw(configurations, settings.seed), start=1):
+        own = EngineRef(
+            name=ref.name,
+            variant=f"c{number}",
+            base=ref.variant,
+            args=space.arguments(drawn),
+            env=space.variables(drawn),
+        )
+        refs.append(own)
+        found.append(Configuration(label=get_engine_variant(own).label, variant=own.variant, settings=drawn))
+    plan = TunePlan(
+        engine=ref.name,
+        base=ref.variant,
+        space=space,
+        configurations=found,
+        objective=objective,
+        limits=limits,
+        reduction=reduction,
+        finalists=finalists,
+    )
+    return settings.model_copy(update={"engines": refs}), plan

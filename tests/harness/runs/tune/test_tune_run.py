@@ -1,0 +1,140 @@
+"""`bench tune` on an engine that is the mock server, whose best settings are known."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from harness.engines import registry
+from harness.engines.base import EngineSettings, Installation
+from harness.engines.local import LocalEngine, OfflineFactory
+from harness.engines.process.engine_server import Launch
+from harness.errors import EngineError, UsageError
+from harness.runs.events import CellDone, Started
+from harness.runs.online import resume_online, run_online
+from harness.runs.reader import OnlineRun, load_run
+from harness.runs.tune.plan import plan_tuning
+from harness.schema.online_settings import OnlineSettings
+from harness.schema.results import OnlineResults
+from harness.schema.tune import TunePlan
+
+from ..conftest import Watcher, journal, press_ctrl_c
+
+Plan = Callable[..., tuple[OnlineSettings, TunePlan]]
+MODULE = "harness.mock_server"
+
+
+class Mock(LocalEngine):
+    name = "roseinfer"  # whose place it takes: names of engines are those that are installed
+    display = "Mock"
+    distributions = ("rosebench",)
+    install = "it is there"
+    module = MODULE
+
+    def find(self) -> Installation:
+        return Installation(self.name, "1", "rosebench", Path(sys.executable), "here")
+
+    def command(self, installation: Installation, settings: EngineSettings, port: int) -> Launch:
+        words = (sys.executable, "-m", MODULE, "--host", settings.host, "--port", str(port), "--ttft-ms", "5")
+        return Launch((*words, "--itl-ms", "8"), settings.served_name, ready_path="/v1/models")
+
+    def help_command(self, installation: Installation) -> list[str]:
+        return [sys.executable, "-m", MODULE, "--help"]
+
+    def offline(self, installation: Installation, settings: EngineSettings) -> OfflineFactory:
+        raise EngineError("it has no in-process API", "")
+
+
+@pytest.fixture
+def mock_engine(monkeypatch: pytest.MonkeyPatch, integration: None) -> None:
+    monkeypatch.setitem(registry.LOCAL, "roseinfer", Mock())
+
+
+@pytest.fixture
+def plan_for(tmp_path: Path, mock_engine: None) -> Plan:
+    """Plans a short tuning over a space."""
+
+    def make(args: dict[str, Any], **given: Any) -> tuple[OnlineSettings, TunePlan]:
+        file = tmp_path / "space.yaml"
+        file.write_text(yaml.safe_dump({"engine": "roseinfer", "args": args}))
+        quick: dict[str, Any] = {
+            "calibrate": False,
+            "check_answers": False,
+            "accuracy": False,
+            "server_metrics": False,
+        }
+        quick |= {"warmup": 0, "n": 6, "concurrency": [2], "input_len": 4, "output_len": 6, "device": "cpu"}
+        settings = OnlineSettings(
+            engines=["roseinfer"], model="random:gpt2-tiny", out=tmp_path / "runs", repeats=2, **quick
+        )
+        usual: dict[str, Any] = {"configurations": 3, "reduction": 2, "finalists": 1}
+        usual |= {"objective": "tpot_p50", "limits": None}
+        return plan_tuning(settings, file, **usual | given)
+
+    return make
+
+
+def outcome(results: OnlineResults) -> dict[object, object]:
+    assert results.tune is not None
+    return {found.settings.get("--itl-ms"): found.state for found in results.tune.configurations}
+
+
+def children() -> list[psutil.Process]:
+    found = psutil.Process().children(recursive=True)
+    return [child for child in found if MODULE in " ".join(child.cmdline())]
+
+
+def test_the_best_setting_is_found_after_an_interruption(plan_for: Plan) -> None:
+    settings, plan = plan_for({"--itl-ms": [2, 40, 60]})
+    watch = Watcher({2: press_ctrl_c})
+    with pytest.raises(KeyboardInterrupt):
+        run_online(settings, ["bench"], watch, tune=plan)
+    assert not children()
+    folder: Path = watch.of(Started)[0].folder
+    before = journal(folder)
+    again = Watcher()
+    _, results = resume_online(folder, again)
+    assert journal(folder)[:3] == before and len(again.of(CellDone)) == len(journal(folder)) - 3
+    assert outcome(results)[2] == "finalist" and outcome(results)[None] == "default"
+    assert results.tune is not None
+    [finalist] = results.tune.finalists
+    assert finalist.repeats == (2, 2) and (finalist.ratio or 1) < 0.7
+    assert {summary.label for summary in results.summaries} == {"Mock", finalist.label}
+    assert all(s.repeat is None or s.repeat >= plan.rounds for s in results.summaries)
+    read = load_run(folder)
+    assert isinstance(read, OnlineRun) and read.disagreements == []
+    assert read.results.tune == results.tune
+    _, same = resume_online(folder, last := Watcher())
+    assert same.tune == results.tune and not last.of(CellDone)
+
+
+def test_a_setting_with_which_the_server_does_not_start_is_left_out(plan_for: Plan) -> None:
+    settings, plan = plan_for({"--itl-ms": ["fast", 2]}, finalists=1)
+    _, results = run_online(settings, ["bench"], Watcher(), tune=plan)
+    assert outcome(results) == {None: "default", "fast": "failed", 2: "finalist"}
+    assert results.skipped == []
+    assert results.tune is not None
+    [failed] = [found for found in results.tune.configurations if found.state == "failed"]
+    assert "invalid float value" in failed.reason
+
+
+@pytest.mark.parametrize(
+    ("args", "given", "says"),
+    [
+        ({"--fast": [1]}, {}, "has no option --fast"),
+        ({}, {}, "has neither args nor env"),
+        ({"--itl-ms": {"values": [1], "device": "cuda"}}, {}, "has nothing for a cpu device"),
+        ({"--itl-ms": [2]}, {"objective": "speed"}, "there is no 'speed'"),
+        ({"--itl-ms": [2]}, {"objective": "error_rate"}, "cannot be improved"),
+        ({"--itl-ms": [2]}, {"limits": "ttft_p99<=1s"}, "at least 100 requests"),
+    ],
+)
+def test_what_cannot_be_tuned_says_why(plan_for: Plan, args: Any, given: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        plan_for(args, **given)
