@@ -14,7 +14,7 @@ from harness.schema.cell_notice import CellNotice
 from harness.schema.common_settings import SHORT_CELL_S
 from harness.schema.fairness import TaskScores
 from harness.schema.load import ClosedLoop, Load
-from harness.schema.results import OnlineSummary
+from harness.schema.results import OfflineResult, OnlineSummary
 
 #: A cell is invalid when the client sent later than this at p99, unless TTFT is so long that it is nothing.
 LAG_LIMIT_MS = 1.0
@@ -76,6 +76,12 @@ def too_brief(seconds: float, wanted_s: float = 0.0) -> CellNotice | None:
     )
     text = f"{BRIEF} {seconds:.3g} s{asked}; for numbers to publish use --settle 30 --min-duration 30"
     return CellNotice(kind="short", text=text)
+
+
+def with_too_brief(result: OfflineResult) -> OfflineResult:
+    """The result of a batch; one that was measured for less than SHORT_CELL_S says so."""
+    brief = too_brief(result.total_s * result.batches)
+    return result.model_copy(update={"notices": [] if brief is None else [brief]})
 
 
 def discredit(summary: OnlineSummary, why: str | None) -> OnlineSummary:

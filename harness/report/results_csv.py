@@ -69,9 +69,8 @@ def _rows(result: OnlineSummary | OfflineResult) -> Iterator[_Row]:
     load: tuple[str, float | None] = ("batch", None)
     if isinstance(result, OnlineSummary):
         load = result.load.kind, result.load.value
-    valid, notices = True, ""
-    if isinstance(result, OnlineSummary):
-        valid, notices = result.valid, " ".join(dict.fromkeys(notice.kind for notice in result.notices))
+    valid = result.valid if isinstance(result, OnlineSummary) else True
+    notices = " ".join(dict.fromkeys(notice.kind for notice in result.notices))
     for name, metric in METRICS.items():
         if not metric.is_latency:
             ends = getattr(result, f"{name}_ci", None) or (None, None)

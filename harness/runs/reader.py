@@ -11,6 +11,7 @@ import pandas as pd
 
 from harness.errors import UsageError
 from harness.metrics.samples import Group, split
+from harness.metrics.validity import with_too_brief
 from harness.records.cell import CellRecords
 from harness.records.parquet import read_records, read_server
 from harness.runs.accuracy import task_scores
@@ -112,7 +113,7 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
         differ = disagreements(stored, computed)
         return OnlineRun(path, computed, raw.requests, raw.chunks, groups, differ, server)
     if (path / OFFLINE_RESULTS).is_file():
-        return OfflineRun(path, read_of_run(path, OFFLINE_RESULTS, OfflineResults))
+        return OfflineRun(path, _noticed(read_of_run(path, OFFLINE_RESULTS, OfflineResults)))
     if (path / JOURNAL).is_file():
         raise UsageError(f"the run in {path} is not finished", f"finish it with bench online --resume {path}")
     raise UsageError(
@@ -145,6 +146,11 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     if not paths:
         raise UsageError("no run is named", "name one or more run folders")
     return [load_run(path) for path in paths]
+
+
+def _noticed(stored: OfflineResults) -> OfflineResults:
+    """The results with the notices of today."""
+    return stored.model_copy(update={"results": [with_too_brief(result) for result in stored.results]})
 
 
 def _tables(path: Path) -> CellRecords:

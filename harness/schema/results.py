@@ -354,6 +354,9 @@ class OfflineResult(Strict):
     output_tok_per_s: float
     total_tok_per_s: float
     output_tok_per_s_per_gpu: float | None = Field(None, description="null where no GPU was used")
+    notices: list[CellNotice] = Field(
+        default_factory=list, description="what a reader must know before believing the figures"
+    )
 
 
 class OfflineResults(Strict):

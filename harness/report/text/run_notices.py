@@ -11,7 +11,7 @@ from harness.report.text.heading import fitted
 from harness.report.text.load_words import where
 from harness.report.text.numbers import percent, plural, several
 from harness.report.text.provenance import say
-from harness.runs.reader import OnlineRun, Run
+from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.cell_notice import CellNotice
 from harness.schema.results import OnlineSummary
 
@@ -62,6 +62,8 @@ def notices(run: Run) -> list[Notice]:
     found += _fitting(run)
     if isinstance(run, OnlineRun):
         found += [*_unfair(run), *_noise(run), *_rounds(run), *_brief(run), *_cells(run), *_window(run)]
+    else:
+        found += _brief_batches(run)
     return sorted(found, key=lambda notice: _KINDS.index(notice.kind))
 
 
@@ -181,6 +183,20 @@ def _brief(run: OnlineRun) -> list[Notice]:
     _, summary, text = min(found, key=lambda entry: entry[0])
     title = f"{plural(len(found), 'cell')} of {len(run.pooled)} {'is' if len(found) == 1 else 'are'} short."
     detail = _sentence(f"{summary.label} {where(summary.load)}: {text}")
+    return [Notice("load", title, detail, "length")]
+
+
+def _brief_batches(run: OfflineRun) -> list[Notice]:
+    """The shortest measurement of a batch, where they are too short."""
+    results = run.results.results
+    found = [(result.total_s * result.batches, result) for result in results if result.notices]
+    if not found:
+        return []
+    _, result = min(found, key=lambda entry: entry[0])
+    title = (
+        f"{len(found)} of {plural(len(results), 'measurement')} {'is' if len(found) == 1 else 'are'} short."
+    )
+    detail = _sentence(f"{result.label}, repeat {result.repeat}: {result.notices[0].text}")
     return [Notice("load", title, detail, "length")]
 
 

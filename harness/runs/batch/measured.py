@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from harness.engines.base import EngineVariant
 from harness.errors import EngineError
+from harness.metrics.validity import with_too_brief
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import OfflineResult
 from harness.workload import PlannedRequest
@@ -59,7 +60,7 @@ def result(
     seconds, completion_tokens = measured.total_s, sum(measured.output_tokens)
     prompt_tokens = sum(len(request.prompt) for request in requests)
     total_tokens = prompt_tokens * measured.batches + completion_tokens
-    return OfflineResult(
+    found = OfflineResult(
         engine=engine_variant.ref.name,
         variant=engine_variant.ref.variant,
         label=label,
@@ -74,3 +75,4 @@ def result(
         total_tok_per_s=total_tokens / seconds,
         output_tok_per_s_per_gpu=completion_tokens / seconds / gpus if gpus else None,
     )
+    return with_too_brief(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from harness.cli.ending import print_ending
+from harness.cli.progress import make_display
 from harness.engines.adapters.roseinfer import Roseinfer
 from harness.engines.base import EngineSettings, EngineVariant, Installation, Server
 from harness.engines.local import OfflineFactory
@@ -17,9 +20,11 @@ from harness.engines.registry import LOCAL
 from harness.engines.variants import Variant
 from harness.errors import CleanupError, EngineError, UsageError
 from harness.models import resolve
+from harness.report.render import write_run_outputs
 from harness.runs.batch.through_worker import Batch, through_worker
 from harness.runs.events import BatchStarting
 from harness.runs.offline import run_offline
+from harness.runs.reader import load_run
 from harness.schema.engine_ref import EngineRef
 from harness.schema.load_settings import Uniform
 from harness.schema.offline_settings import OfflineSettings
@@ -38,7 +43,7 @@ def small(out: Path, engines: str = "roseinfer") -> OfflineSettings:
     )  # fmt: skip
 
 
-def test_both_ways_are_measured_and_saved(tmp_path: Path):
+def test_both_ways_are_measured_and_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     events: list[object] = []
     folder, results = run_offline(small(tmp_path, "roseinfer,openai"), ["bench", "offline"], events.append)
     assert sorted(row.label for row in results.results) == ["roseinfer", "roseinfer (in-process)"]
@@ -53,6 +58,22 @@ def test_both_ways_are_measured_and_saved(tmp_path: Path):
     assert saved.meta.versions.roseinfer
     run = json.loads((folder / "run.json").read_text())
     assert (run["settings"]["device"], run["settings"]["warmup"]) == ("cpu", 3)
+    check_that_it_was_short(folder, capsys)
+
+
+def check_that_it_was_short(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the terminal, the report, summary.md, the CSV and the JSON."""
+    write_run_outputs(folder)
+    with make_display(quiet=False) as display:
+        print_ending(load_run(folder), display)
+    text = "2 of 2 measurements are short."
+    assert text in capsys.readouterr().err
+    assert all(text in (folder / file).read_text() for file in ("report.html", "summary.md"))
+    rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
+    assert rows and all(row["notices"] == "short" for row in rows)
+    for row in json.loads((folder / "offline_results.json").read_text())["results"]:
+        [notice] = row["notices"]
+        assert notice["kind"] == "short" and notice["text"].startswith("measured for 0.")
 
 
 def test_a_worker_that_fails_shows_its_last_lines(tmp_path: Path):
