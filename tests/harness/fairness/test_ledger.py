@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,25 @@ keys = st.sampled_from([setting.key for setting in SETTINGS])
 facts = st.dictionaries(
     keys, st.builds(Fact, value=st.sampled_from([None, 1, 2, "a", [1]]), source=st.just("log"))
 )
+
+
+def launched(**values: object) -> LaunchRecord:
+    facts = {key: Fact(value=value, source="log") for key, value in values.items()}
+    return LaunchRecord(engine="e", label=repr(values), facts=facts)
+
+
+@pytest.mark.parametrize(
+    "key", ["threads", "cpus", "dtype", "kv_dtype", "context", "prefix_cache", "answers"]
+)
+def test_what_favours_an_engine_is_flagged(key: str) -> None:
+    [row] = ledger([launched(**{key: 1}), launched(**{key: 2})]).unequal
+    assert row.key == key
+
+
+@pytest.mark.parametrize("key", ["processes", "http_processes", "idle_cores"])
+def test_what_an_engine_uses_beside_its_threads_has_a_row(key: str) -> None:
+    [row] = ledger([launched(**{key: 1}), launched(**{key: 4})]).rows
+    assert (row.key, row.agreement) == (key, "own")
 
 
 @given(st.lists(facts, max_size=4))

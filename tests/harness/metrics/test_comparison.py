@@ -105,9 +105,12 @@ def test_a_rate_of_one_repeat_has_the_interval_of_the_assumed_spread(tables):
 def test_pairs_scale_by_scale(tables):
     rows = engine("a", 0, n=20) + engine("b", 1, n=20) + engine("c", 2, n=20)
     rows += engine("a", 3, scale=0.5, n=20) + engine("b", 4, scale=0.5, n=20)
-    requests, chunks = tables(rows)
-    every = {(c.load.value, c.a, c.b) for c in compare(requests, chunks)}
+    comparisons = compare(*tables(rows))
+    every = {(c.load.value, c.a, c.b) for c in comparisons}
     assert every == {(0.5, "a", "b"), (1.0, "a", "b"), (1.0, "a", "c"), (1.0, "b", "c")}
+    judged = [c for c in comparisons if c.adjusted_p is not None]
+    assert {c.comparisons for c in judged} == {len(judged)}  # all pairs and loads are corrected together
+    assert len(judged) > 13
 
 
 def test_an_engine_without_successes_is_not_compared(tables):
