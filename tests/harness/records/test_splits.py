@@ -17,6 +17,7 @@ from harness.records.sse import read_events
 
 behaviours = st.builds(
     Behaviour,
+    tokens=st.none() | st.integers(0, 8),
     tokens_per_chunk=st.integers(1, 4),
     chat=st.booleans(),
     empty_first=st.booleans(),
@@ -28,6 +29,7 @@ behaviours = st.builds(
     role_usage=st.integers(0, 1),
     ids_in=st.sampled_from(["each", "first", "last"]),
     prompt_off_by=st.integers(-1, 2),
+    finish_reason=st.sampled_from(["length", "stop", "content_filter", "cancelled", None]),
     comments=st.integers(0, 2),
     reasoning=st.integers(0, 3),
     tool_calls=st.integers(0, 2),
