@@ -30,8 +30,10 @@ from roseinfer.server.openai.backend import Backend
 from roseinfer.server.openai.errors import error_response
 from roseinfer.server.openai.large_bodies import LargeBodies
 from roseinfer.server.openai.submission import Submission
+from roseinfer.server.prefix_owners import PrefixOwners
 from roseinfer.server.process.engine_process import EngineProcess
 from roseinfer.server.queue_limits import QueueLimits
+from roseinfer.server.replicas import Replicas
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 
 STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
@@ -89,7 +91,8 @@ class Routes:
             EngineConfig(device="cpu", warmup=False, threads=1), 1, "benchmarks.synthetic_engine"
         )
         counters = Counters.create(1)
-        engine = EngineClient(self._process.sockets[0], 0, counters, lambda: None)
+        client = EngineClient(self._process.sockets[0], 0, counters.of(0), lambda: None)
+        engine = Replicas([client], counters, PrefixOwners.create(counters.salt))
         await engine.start()
         model = engine.info.config.model
         tokenizer = load_tokenizer(model)

@@ -23,6 +23,10 @@ class ConfigError(Exception):
     """A setting that cannot work. The message says which, and what would."""
 
 
+#: Environment variable of an engine process: how many of them share the machine.
+REPLICAS = "ROSEINFER_REPLICAS"
+
+
 def setting(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 

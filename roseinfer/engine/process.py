@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import torch
 
-from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.config import REPLICAS, ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.engine.profiler import StepProfiler, nvtx_ranges
 from roseinfer.engine.ranks.group import RankError
@@ -63,17 +63,28 @@ OMP_THREADS = "OMP_NUM_THREADS"
 _LAST_WORDS = threading.Lock()
 
 
-def leave_a_core(config: EngineConfig, environment: Mapping[str, str]) -> EngineConfig:
-    """On a CPU, one compute thread fewer than PyTorch would take, which is one for each physical core.
+def share_cores(config: EngineConfig, environment: Mapping[str, str]) -> EngineConfig:
+    """On a CPU, one compute thread fewer than PyTorch would take, which is one for each physical core; the
+    engine processes of a server share them.
 
     The core that is left is for the front ends. With a thread on every core each layer of each step waits for
-    whatever else runs on one of them (docs/notes/cpu-engine.md). `--threads` and OMP_NUM_THREADS win.
+    whatever else runs on one of them (docs/notes/cpu-engine.md). `--threads`, which is of all these processes
+    together, and OMP_NUM_THREADS, which is of each, win.
+
+    Raises:
+        ConfigError: several engine processes would share a GPU.
     """
-    if config.threads is not None or OMP_THREADS in environment:
-        return config
+    replicas = int(environment.get(REPLICAS, "1"))
     if resolve_device(config.device).type != "cpu":
+        if replicas > 1:
+            raise ConfigError("data_parallel_size above 1 works with --device cpu")
         return config
-    return replace(config, threads=max(1, torch.get_num_threads() - 1))
+    threads = config.threads
+    if threads is None:
+        if OMP_THREADS in environment:
+            return config
+        threads = torch.get_num_threads() - 1
+    return replace(config, threads=max(1, threads // replicas))
 
 
 def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
@@ -81,7 +92,7 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
     end_with(sockets[0])
     channels: EngineChannels[ToEngine] = EngineChannels(sockets, ToEngine)  # type: ignore[arg-type]
     try:
-        engine = Engine(leave_a_core(config, os.environ))
+        engine = Engine(share_cores(config, os.environ))
     except ConfigError as error:
         _send_all(channels, Failed(str(error)))
         return 2

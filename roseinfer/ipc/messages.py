@@ -12,6 +12,9 @@ from roseinfer.tracing.spans import Span
 
 #: A request's id is `front end << OWNER_SHIFT | number`, so that its tokens find their way back.
 OWNER_SHIFT = 40
+#: Within those of a front end, ids are `replica << REPLICA_SHIFT | number`.
+REPLICA_SHIFT = 34
+MAX_REPLICAS = 1 << (OWNER_SHIFT - REPLICA_SHIFT)
 #: What a profile may be at most, in steps and seconds: its events are in memory until it ends.
 MAX_PROFILE_STEPS = 1000
 MAX_PROFILE_SECONDS = 60.0

@@ -23,6 +23,7 @@ from roseinfer.server.openai.openapi import openapi
 from roseinfer.server.openai.requests import ProfileRequest, parse
 from roseinfer.server.openai.submission import Submission
 from roseinfer.server.queue_limits import QueueLimits
+from roseinfer.server.replicas import together
 
 #: Routes that need no key: of liveness, then of readiness.
 OPEN = ("/health", "/live", "/livez", "/ready", "/readyz")
@@ -123,21 +124,22 @@ class App:
         }
 
     async def _server_info(self, request: HttpRequest, connection: Connection) -> Response:
-        """What the engine runs with, and its load now."""
-        load = await self._backend.engine.load()
+        """What the engine runs with, each replica of several, and the load now, of all together."""
+        loads = await self._backend.engine.loads()
         info = {
             "version": __version__,
             "model": self._backend.model,
             "settings": self._backend.engine.info.settings(),
             "http_processes": len(self._counters.closed()),
-            "load": msgspec.structs.asdict(load) | {"inflight": self._counters.inflight},
+            "data_parallel_size": len(loads),
+            "load": msgspec.structs.asdict(together(loads)) | {"inflight": self._counters.inflight},
         }
         return Response(200, msgspec.json.encode(info))
 
     async def _metrics(self, request: HttpRequest, connection: Connection) -> Response:
-        """For Prometheus: all front ends together, whichever answers."""
-        load = await self._backend.engine.load()
-        return Response(200, exposition(self._counters, load), CONTENT_TYPE)
+        """For Prometheus: all front ends together, whichever answers; each replica of several by itself."""
+        loads = await self._backend.engine.loads()
+        return Response(200, exposition(self._counters, loads), CONTENT_TYPE)
 
     async def _flush_cache(self, request: HttpRequest, connection: Connection) -> Response:
         """Forget the prefix cache. Answers in flight are not affected."""

@@ -35,6 +35,11 @@ class ServerConfig:
         32_768, "answers that may wait for their first token; one client alone may have half of them"
     )
     max_waiting_tokens: int = setting(1 << 26, "tokens of their prompts together")
+    data_parallel_size: int = setting(
+        1,
+        "CPU: engines behind one port, each with the whole model and a cache of its own; they share the "
+        "threads",
+    )
     frontend_processes: int | None = setting(
         None, "processes that speak HTTP; a third of the cores, 8 at most, if not given"
     )
@@ -49,7 +54,7 @@ class ServerConfig:
             raise ConfigError("port must be from 0 to 65535")
         for name in (
             "max_inflight_requests", "frontend_processes", "stream_interval", "mp_tokenize_workers",
-            "max_buffered_mib", "max_waiting_requests", "max_waiting_tokens",
+            "max_buffered_mib", "max_waiting_requests", "max_waiting_tokens", "data_parallel_size",
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -58,8 +63,9 @@ class ServerConfig:
             raise ConfigError("grace_seconds must be from 0 to 86400")
         if not 1 <= self.stall_seconds <= 86_400:
             raise ConfigError("stall_seconds must be from 1 to 86400")
-        if (self.frontend_processes or 0) > 64:
-            raise ConfigError("frontend_processes must be at most 64")
+        for name in ("frontend_processes", "data_parallel_size"):
+            if (getattr(self, name) or 0) > 64:
+                raise ConfigError(f"{name} must be at most 64")
 
     @property
     def num_front_ends(self) -> int:
@@ -74,7 +80,8 @@ class ServerConfig:
     def describe(self) -> str:
         """One line that says what is in use."""
         return (
-            f"processes={self.num_front_ends} tokenize_threads={self.tokenize_threads} "
+            f"processes={self.num_front_ends} data_parallel_size={self.data_parallel_size} "
+            f"tokenize_threads={self.tokenize_threads} "
             f"async_admit={self.mp_async_admit} stream_interval={self.stream_interval}"
         )
 

@@ -1,4 +1,4 @@
-"""A front end's view of the engine process: submit, receive tokens, discard."""
+"""A front end's view of one engine process: submit, receive tokens, discard."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from roseinfer.info import EngineInfo
 from roseinfer.ipc.front_end_channel import FrontEndChannel
 from roseinfer.ipc.messages import (
     OWNER_SHIFT,
+    REPLICA_SHIFT,
     Discard,
     Done,
     Failed,
@@ -72,7 +73,8 @@ class TokenReceiver(Protocol):
 
 
 class EngineClient:
-    """Talks to the engine over one channel. Use `await start()` before anything else.
+    """Talks to an engine, which is one replica, over one channel. Use `await start()` before anything else.
+    `counters` are those of the replica.
 
     `on_death` is called when a started engine ends without having been asked to. Answers end with an error
     when it has given no sign of life for `patience` seconds. Messages that have come together are worked off
@@ -89,6 +91,7 @@ class EngineClient:
         on_death: Callable[[], None],
         patience: float = 120.0,
         joined: AbstractContextManager[None] | None = None,
+        replica: int = 0,
     ) -> None:
         self._joined = joined or nullcontext()
         self._socket, self._patience, self._heard = sock, patience, time.monotonic()
@@ -97,8 +100,7 @@ class EngineClient:
         self._receivers: dict[int, TokenReceiver] = {}
         self._queries = Questions[Query, Load](self._send)
         self._orders = Questions[Order, Done](self._send)
-        self._next_id = front_end << OWNER_SHIFT
-        self._reserved = 0
+        self._next_id = front_end << OWNER_SHIFT | replica << REPLICA_SHIFT
         self.alive = False
 
     async def start(self) -> None:
@@ -191,21 +193,8 @@ class EngineClient:
         self._observer.submitted(id, len(prompt), received, client)
         return id
 
-    @contextmanager
-    def reserve(self, client: int, answers: int) -> Iterator[None]:
-        """Count `answers` of `client` as in flight that are not submitted yet."""
-        self._reserved += answers
-        self._counters.add_waiting(client, answers, 0)
-        self._count_inflight()
-        try:
-            yield
-        finally:
-            self._reserved -= answers
-            self._counters.add_waiting(client, -answers, 0)
-            self._count_inflight()
-
     def _count_inflight(self) -> None:
-        self._counters.set_inflight(len(self._receivers) + self._reserved)
+        self._counters.set_inflight(len(self._receivers))
 
     def discard(self, id: int) -> None:
         """Forget a request; nothing happens if it has ended."""

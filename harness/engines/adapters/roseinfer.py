@@ -104,6 +104,9 @@ class Roseinfer(LocalEngine):
         if isinstance(settings, dict) and facts:
             source = facts["dtype"].source
             chunk, graphs = settings.get("chunked_prefill_size"), settings.get("cuda_graph")
+            replicas, threads = facts.get("data_parallel"), settings.get("threads")
+            if replicas and isinstance(replicas.value, int) and isinstance(threads, int):
+                facts["threads"] = Fact(value=threads * replicas.value, source=source)
             facts["chunked_prefill"] = Fact(value=chunk is not None, source=source)
             if isinstance(graphs, list):
                 facts["graphs"] = Fact(value=shortened(graphs), source=source)

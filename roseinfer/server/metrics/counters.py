@@ -1,7 +1,9 @@
-"""Numbers that all front ends can read: one row for each, written by that one alone."""
+"""Numbers that all front ends can read, in rows that one of them alone writes: a row of its own, and one for
+each replica of the engine."""
 
 from __future__ import annotations
 
+import copy
 import mmap
 import os
 
@@ -27,6 +29,8 @@ HISTOGRAMS = {
     "queue_wait": "From submission to the engine to admission.",
     "prefill": "From admission to the first token.",
 }
+#: Of these, what a front end does before it chooses a replica.
+OF_FRONT_ENDS = frozenset({"tokenize"})
 _INFLIGHT, _CLOSED, _SILENT, _WAITING, _WAITING_TOKENS, _FIRST_COUNT = range(6)
 _FIRST_HISTOGRAM = _FIRST_COUNT + len(COUNTS)
 _BUCKETS = len(BOUNDS) + 1
@@ -38,30 +42,45 @@ _SALT = 16
 
 
 class Counters:
-    """Shared memory with the descriptor `fd`."""
+    """Shared memory with the descriptor `fd`: what the front end `own` counts in its own row is written here,
+    and what is read is the sum of all rows."""
 
-    def __init__(self, fd: int, front_ends: int, own: int) -> None:
-        self.fd = fd
-        size = front_ends * _WIDTH * 8
+    def __init__(self, fd: int, front_ends: int, own: int, replicas: int = 1) -> None:
+        self.fd, self.replicas = fd, replicas
+        each = 1 + replicas
+        size = front_ends * each * _WIDTH * 8
         memory = mmap.mmap(fd, size + _SALT)
         #: The same random bytes in all front ends.
         self.salt = memory[size:]
-        self._table = np.frombuffer(memory, count=front_ends * _WIDTH).reshape(front_ends, _WIDTH)
-        self._own = self._table[own]
+        self._table = np.frombuffer(memory, count=front_ends * each * _WIDTH).reshape(-1, _WIDTH)
         # The same for single numbers, which it reads and writes faster.
         self._all = memoryview(memory)[:size].cast("d")
-        self._first = own * _WIDTH
+        self._own_row = own * each
+        self._place(self._own_row, 0, 1)
         self._column = {name: _FIRST_COUNT + index for index, name in enumerate(COUNTS)}
         for index, name in enumerate(HISTOGRAMS):
             self._column[name] = _FIRST_HISTOGRAM + index * (_BUCKETS + 1)
 
+    def _place(self, row: int, first: int, step: int) -> None:
+        """Write to `row`; read each `step`-th row from `first` on."""
+        self._own, self._first = self._table[row], row * _WIDTH
+        self._read = self._table[first::step]
+        self._start, self._step = first * _WIDTH, step * _WIDTH
+
     @classmethod
-    def create(cls, front_ends: int) -> Counters:
+    def create(cls, front_ends: int, replicas: int = 1) -> Counters:
         """For the first front end; the others open its descriptor."""
+        size = front_ends * (1 + replicas) * _WIDTH * 8
         fd = os.memfd_create("roseinfer-counters")
-        os.ftruncate(fd, front_ends * _WIDTH * 8 + _SALT)
-        os.pwrite(fd, os.urandom(_SALT), front_ends * _WIDTH * 8)
-        return cls(fd, front_ends, 0)
+        os.ftruncate(fd, size + _SALT)
+        os.pwrite(fd, os.urandom(_SALT), size)
+        return cls(fd, front_ends, 0, replicas)
+
+    def of(self, replica: int) -> Counters:
+        """What is counted of one replica, by this front end, and read from those of all."""
+        view = copy.copy(self)
+        view._place(self._own_row + 1 + replica, 1 + replica, 1 + self.replicas)
+        return view
 
     @property
     def inflight(self) -> int:
@@ -84,20 +103,24 @@ class Counters:
 
     def _sum(self, column: int) -> float:
         """Over all front ends."""
-        return sum(self._all[column::_WIDTH])
+        return sum(self._all[self._start + column :: self._step])
+
+    def load(self) -> tuple[float, float]:
+        """Answers in flight, and the tokens of prompts that wait, in all front ends."""
+        return self._sum(_INFLIGHT), self._sum(_WAITING_TOKENS)
 
     def closed(self) -> list[int]:
         """Connections that each front end has had and closed."""
-        return [int(count) for count in self._table[:, _CLOSED]]
+        return [int(count) for count in self._table[:: 1 + self.replicas, _CLOSED]]
 
     def count(self, name: str) -> float:
         """A count over all front ends."""
-        return float(self._table[:, self._column[name]].sum())
+        return float(self._read[:, self._column[name]].sum())
 
     def histogram(self, name: str) -> tuple[list[float], float]:
         """Samples in each bucket, and the sum of all samples (s), over all front ends."""
         start = self._column[name]
-        *buckets, total = self._table[:, start : start + _BUCKETS + 1].sum(0).tolist()
+        *buckets, total = self._read[:, start : start + _BUCKETS + 1].sum(0).tolist()
         return buckets, total
 
     def add_waiting(self, client: int, answers: int, tokens: int) -> None:

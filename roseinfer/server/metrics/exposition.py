@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -11,39 +12,83 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from roseinfer.ipc.messages import Load
-from roseinfer.server.metrics.counters import BOUNDS, COUNTS, HISTOGRAMS, Counters
+from roseinfer.server.metrics.counters import BOUNDS, COUNTS, HISTOGRAMS, OF_FRONT_ENDS, Counters
+
+#: Name, what it is, and its value now.
+_Value = tuple[str, str, Callable[[Counters, Load], float]]
+_GAUGES: tuple[_Value, ...] = (
+    ("running", "Requests that run.", lambda counters, load: load.running),
+    ("waiting", "Requests that wait to be admitted.", lambda counters, load: load.waiting),
+    ("kv_usage", "Share of the KV cache's blocks that are in use.", lambda counters, load: load.kv_usage),
+    (
+        "prefix_hit_rate",
+        "Share of prompt tokens that were in the prefix cache.",
+        lambda counters, load: load.hit_rate,
+    ),
+    (
+        "engine_silent",
+        "1 while the engine has work and gives no sign of life.",
+        lambda counters, load: counters.silent,
+    ),
+    ("inflight", "Answers in flight in the front ends.", lambda counters, load: counters.inflight),
+)
+
+
+def _count(name: str, counters: Counters, load: Load) -> float:
+    return counters.count(name)
+
+
+_COUNTERS: tuple[_Value, ...] = (
+    (
+        "preemptions",
+        "Requests that lost their blocks and were computed again.",
+        lambda counters, load: load.preemptions,
+    ),
+    *((name, about, partial(_count, name)) for name, about in COUNTS.items()),
+)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def exposition(counters: Counters, load: Load) -> bytes:
-    """All metrics, over all front ends, as text."""
+#: What a label `replica` tells apart where there are several.
+_Replica = tuple[list[str], Counters, Load]
+
+
+def exposition(counters: Counters, loads: Sequence[Load]) -> bytes:
+    """All metrics, over all front ends, as text. Those of several replicas have a label each."""
     registry = CollectorRegistry()
-    registry.register(_Metrics(counters, load))
+    registry.register(_Metrics(counters, loads))
     return generate_latest(registry)
 
 
 class _Metrics(Collector):
-    def __init__(self, counters: Counters, load: Load) -> None:
-        self._counters, self._load = counters, load
+    def __init__(self, counters: Counters, loads: Sequence[Load]) -> None:
+        alone = len(loads) == 1
+        self._all, self._label = counters, [] if alone else ["replica"]
+        self._replicas: list[_Replica] = (
+            [([], counters, loads[0])]
+            if alone
+            else [([str(index)], counters.of(index), load) for index, load in enumerate(loads)]
+        )
 
     def collect(self) -> Iterator[Metric]:
-        load, counters = self._load, self._counters
-        for name, about, value in (
-            ("running", "Requests that run.", load.running),
-            ("waiting", "Requests that wait to be admitted.", load.waiting),
-            ("kv_usage", "Share of the KV cache's blocks that are in use.", load.kv_usage),
-            ("prefix_hit_rate", "Share of prompt tokens that were in the prefix cache.", load.hit_rate),
-            ("engine_silent", "1 while the engine has work and gives no sign of life.", counters.silent),
-            ("inflight", "Answers in flight in the front ends.", counters.inflight),
-        ):
-            yield GaugeMetricFamily(f"roseinfer_{name}", about, value)
-        about = "Requests that lost their blocks and were computed again."
-        yield CounterMetricFamily("roseinfer_preemptions", about, load.preemptions)
-        for name, about in COUNTS.items():
-            yield CounterMetricFamily(f"roseinfer_{name}", about, counters.count(name))
+        for name, about, value in _GAUGES:
+            gauge = GaugeMetricFamily(f"roseinfer_{name}", about, labels=self._label)
+            for label, counters, load in self._replicas:
+                gauge.add_metric(label, value(counters, load))
+            yield gauge
+        for name, about, count in _COUNTERS:
+            counter = CounterMetricFamily(f"roseinfer_{name}", about, labels=self._label)
+            for label, counters, load in self._replicas:
+                counter.add_metric(label, count(counters, load))
+            yield counter
         for name, about in HISTOGRAMS.items():
-            samples, total = counters.histogram(name)
-            bounds = [*map(str, BOUNDS.tolist()), "+Inf"]
-            buckets = list(zip(bounds, accumulate(samples), strict=True))
-            yield HistogramMetricFamily(f"roseinfer_{name}_seconds", about, buckets, total)
+            of_front_ends = name in OF_FRONT_ENDS
+            labels = [] if of_front_ends else self._label
+            histogram = HistogramMetricFamily(f"roseinfer_{name}_seconds", about, labels=labels)
+            whole: list[_Replica] = [([], self._all, self._replicas[0][2])]
+            for label, counters, _ in whole if of_front_ends else self._replicas:
+                samples, total = counters.histogram(name)
+                bounds = [*map(str, BOUNDS.tolist()), "+Inf"]
+                histogram.add_metric(label, list(zip(bounds, accumulate(samples), strict=True)), total)
+            yield histogram

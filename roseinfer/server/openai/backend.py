@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roseinfer.server.engine_client import EngineClient
+from roseinfer.server.replicas import Replicas
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.detokenizer import Detokenizer, NoText
 from roseinfer.tokenizer.token_names import TokenNames
@@ -15,9 +15,10 @@ _NO_NAMES = TokenNames([], {})
 
 @dataclass(frozen=True)
 class Backend:
-    """The engine and the model's text; `model` is its name for clients, `stream_interval` tokens a chunk."""
+    """The engine, or all replicas of it, and the model's text; `model` is its name for clients,
+    `stream_interval` tokens a chunk."""
 
-    engine: EngineClient
+    engine: Replicas
     tokenizer: Tokenizer | None
     model: str
     stream_interval: int

@@ -1,8 +1,9 @@
-"""One front end: HTTP on one side, a channel to the engine on the other.
+"""One front end: HTTP on one side, a channel to each replica of the engine on the other.
 
 The first front end is the server's parent process. The others are started as
-`python -m roseinfer.server.process.front_end` with INDEX ENGINE_FD HANDOVER_FD COUNTERS_FD SETTINGS, get
-their connections over the handover socket, API keys in the environment, and end when that socket closes.
+`python -m roseinfer.server.process.front_end` with INDEX HANDOVER_FD COUNTERS_FD PREFIXES_FD SETTINGS and the
+ENGINE_FD of each replica, get their connections over the handover socket, API keys in the environment, and
+end when that socket closes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import uvloop
@@ -37,7 +40,9 @@ from roseinfer.server.openai.backend import Backend
 from roseinfer.server.openai.errors import error_response
 from roseinfer.server.openai.large_bodies import LargeBodies
 from roseinfer.server.openai.submission import Submission
+from roseinfer.server.prefix_owners import PrefixOwners
 from roseinfer.server.queue_limits import QueueLimits
+from roseinfer.server.replicas import Replicas
 from roseinfer.tokenizer.chat import ChatTemplate
 from roseinfer.tokenizer.tokenizer import load_tokenizer
 from roseinfer.tracing.spans import span
@@ -64,21 +69,34 @@ class Settings(msgspec.Struct, frozen=True):
     created: int  # when the server was started, seconds since the epoch
 
 
+class Shared(NamedTuple):
+    """Memory of all front ends."""
+
+    counters: Counters
+    owners: PrefixOwners
+
+
 class FrontEnd:
-    """Use `await start()` first; `on_death` is called when the engine ends by itself after that."""
+    """Use `await start()` first; `on_death` is called with the index of a replica of the engine that ends by
+    itself after that."""
 
     def __init__(
         self,
         index: int,
         settings: Settings,
         keys: Sequence[str],
-        channel: socket.socket,
-        counters: Counters,
-        on_death: Callable[[], None],
+        channels: Sequence[socket.socket],
+        shared: Shared,
+        on_death: Callable[[int], None],
     ) -> None:
-        server = settings.server
+        server, counters = settings.server, shared.counters
         joined = JoinedWrites()
-        self.engine = EngineClient(channel, index, counters, on_death, server.stall_seconds, joined)
+        patience = server.stall_seconds
+        engines = [
+            EngineClient(sock, index, counters.of(n), partial(on_death, n), patience, joined, replica=n)
+            for n, sock in enumerate(channels)
+        ]
+        self.engine = Replicas(engines, counters, shared.owners)
         self._grace = server.grace_seconds
         self.hurry = asyncio.Event()  # set: no answer gets more time
         tokenizer = load_tokenizer(settings.model)
@@ -197,11 +215,12 @@ async def _serve(front_end: FrontEnd, handover: socket.socket, ended: asyncio.Ev
     await front_end.stop()
 
 
-async def _main(index: int, engine: int, handover: int, counters: int, settings: Settings) -> None:
+async def _main(
+    index: int, handover: int, shared: Shared, settings: Settings, engines: Sequence[int]
+) -> None:
     ended = asyncio.Event()
-    numbers = Counters(counters, settings.server.num_front_ends, index)
-    channel = socket.socket(fileno=engine)
-    front_end = FrontEnd(index, settings, api_keys(None), channel, numbers, ended.set)
+    channels = [socket.socket(fileno=engine) for engine in engines]
+    front_end = FrontEnd(index, settings, api_keys(None), channels, shared, lambda replica: ended.set())
     await _serve(front_end, socket.socket(fileno=handover), ended)
 
 
@@ -209,7 +228,10 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent says when to stop
         signal.signal(number, signal.SIG_IGN)
-    index, engine, handover, counters = map(int, sys.argv[1:5])
+    index, handover, counters_fd, prefixes, *engines = map(int, (*sys.argv[1:5], *sys.argv[6:]))
     settings = msgspec.json.decode(sys.argv[5], type=Settings)
+    server = settings.server
+    counters = Counters(counters_fd, server.num_front_ends, index, server.data_parallel_size)
+    shared = Shared(counters, PrefixOwners(prefixes, counters.salt))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_main(index, engine, handover, counters, settings))
+        runner.run(_main(index, handover, shared, settings, engines))

@@ -13,6 +13,7 @@ from types import TracebackType
 from roseinfer.server.access import KEYS
 from roseinfer.server.child import Child
 from roseinfer.server.metrics.counters import Counters
+from roseinfer.server.process.front_end import Shared
 
 log = logging.getLogger(__name__)
 
@@ -23,22 +24,23 @@ MAX_ACCEPTED = 8
 
 
 class FrontEnds:
-    """Front ends 1, 2, … as processes. Leaving the context ends them."""
+    """Front ends 1, 2, … as processes, each with its channels to the engines. Leaving the context ends
+    them."""
 
     def __init__(
-        self, settings: bytes, keys: Sequence[str], channels: list[socket.socket], counters: Counters
+        self, settings: bytes, keys: Sequence[str], channels: Sequence[list[socket.socket]], shared: Shared
     ) -> None:
         environment = {**os.environ, KEYS: "\n".join(keys)} if keys else None
         self.children: list[Child] = []
         self.handovers: list[socket.socket] = []
-        for index, channel in enumerate(channels, 1):
+        fds = [shared.counters.fd, shared.owners.fd]
+        for index, engines in enumerate(channels, 1):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            numbers = (index, channel.fileno(), theirs.fileno(), counters.fd)
-            arguments = [*map(str, numbers), settings.decode()]
-            sockets = [channel, theirs]
+            numbers, ends = (index, theirs.fileno(), *fds), [engine.fileno() for engine in engines]
+            arguments = [*map(str, numbers), settings.decode(), *map(str, ends)]
             module = "roseinfer.server.process.front_end"
             self.children.append(
-                Child(module, arguments, sockets, shared=[counters.fd], environment=environment)
+                Child(module, arguments, [theirs, *engines], shared=fds, environment=environment)
             )
             self.handovers.append(ours)
 

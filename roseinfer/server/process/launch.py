@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
+from contextlib import ExitStack
 
 import msgspec
 
@@ -23,18 +24,25 @@ def launch(engine: EngineConfig, server: ServerConfig, module: str = "roseinfer.
     _allow_many_connections()
     with bind(server.host, server.port) as listener:
         check_exposure(listener, keys, server.insecure)
-        with EngineProcess(engine, front_ends, module) as process:
+        replicas = server.data_parallel_size
+        with ExitStack() as stack:
+            engines = [
+                stack.enter_context(EngineProcess(engine, front_ends, module, replicas))
+                for _ in range(replicas)
+            ]
             # Imported while the engine loads.
             from roseinfer.server.metrics.counters import Counters
-            from roseinfer.server.process.front_end import Settings
+            from roseinfer.server.prefix_owners import PrefixOwners
+            from roseinfer.server.process.front_end import Settings, Shared
             from roseinfer.server.process.front_ends import FrontEnds
             from roseinfer.server.process.serve import serve
 
-            counters = Counters.create(front_ends)
+            counters = Counters.create(front_ends, replicas)
+            shared = Shared(counters, PrefixOwners.create(counters.salt))
             settings = Settings(server, engine.model, int(time.time()))
-            channels = process.sockets[1:]
-            with FrontEnds(msgspec.json.encode(settings), keys, channels, counters) as others:
-                return serve(process, others, listener, counters, settings, keys)
+            channels = [[process.sockets[index] for process in engines] for index in range(front_ends)]
+            with FrontEnds(msgspec.json.encode(settings), keys, channels[1:], shared) as others:
+                return serve(engines, others, listener, shared, settings, keys)
 
 
 def _allow_many_connections() -> None:

@@ -1,4 +1,4 @@
-"""The server's life: the first front end, with the engine and the other front ends below it."""
+"""The server's life: the first front end, with the engines and the other front ends below it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import uvloop
 from roseinfer.config import ConfigError
 from roseinfer.server.child import Child
 from roseinfer.server.http.errors import EngineDeadError
-from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.process.engine_process import EngineProcess
-from roseinfer.server.process.front_end import FrontEnd, Settings
+from roseinfer.server.process.front_end import FrontEnd, Settings, Shared
 from roseinfer.server.process.front_ends import Dispatcher, FrontEnds
 from roseinfer.server.process.listen import listen
 
@@ -27,27 +26,27 @@ log = logging.getLogger(__name__)
 
 
 def serve(
-    engine: EngineProcess,
+    engines: Sequence[EngineProcess],
     others: FrontEnds,
     listener: socket.socket,
-    counters: Counters,
+    shared: Shared,
     settings: Settings,
     keys: Sequence[str],
 ) -> int:
     """Answer requests on `listener` until a signal to stop, or until a process ends that must not.
 
-    Returns the process's exit code: 0 after a signal to stop, 1 when the engine or a front end has died.
+    Returns the process's exit code: 0 after a signal to stop, 1 when an engine or a front end has died.
     Raises ConfigError before serving.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(engine, others, listener, counters, settings, keys))
+        return runner.run(_serve(engines, others, listener, shared, settings, keys))
 
 
 async def _serve(
-    engine: EngineProcess,
+    engines: Sequence[EngineProcess],
     others: FrontEnds,
     listener: socket.socket,
-    counters: Counters,
+    shared: Shared,
     settings: Settings,
     keys: Sequence[str],
 ) -> int:
@@ -64,13 +63,15 @@ async def _serve(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
+    channels = [engine.sockets[0] for engine in engines]
     front_end = FrontEnd(
-        0, settings, keys, engine.sockets[0], counters, lambda: stop("the engine process", engine.child)
-    )
-    starting = asyncio.ensure_future(_start(front_end, engine, others, stop))
+        0, settings, keys, channels, shared,
+        lambda replica: stop(_name(replica, len(engines)), engines[replica].child),
+    )  # fmt: skip
+    starting = asyncio.ensure_future(_start(front_end, engines, others, stop))
     either: list[asyncio.Future[Any]] = [starting, died]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    dispatcher = Dispatcher(listener, others.handovers, counters, front_end.adopt)
+    dispatcher = Dispatcher(listener, others.handovers, shared.counters, front_end.adopt)
     if starting.done():
         await starting  # raises what went wrong
         log.info("engine: %s", front_end.engine.info.describe())
@@ -88,13 +89,21 @@ async def _serve(
     return 0 if dead is None else 1
 
 
+def _name(replica: int, replicas: int) -> str:
+    return "the engine process" if replicas == 1 else f"replica {replica} of the engine"
+
+
 async def _start(
-    front_end: FrontEnd, engine: EngineProcess, others: FrontEnds, stop: Callable[[str, Child], None]
+    front_end: FrontEnd,
+    engines: Sequence[EngineProcess],
+    others: FrontEnds,
+    stop: Callable[[str, Child], None],
 ) -> None:
-    """Wait until the engine and all front ends are ready. Raises ConfigError."""
+    """Wait until all engines and front ends are ready. Raises ConfigError."""
     try:
         await front_end.start()
     except EngineDeadError:
-        how = engine.child.how_it_ended()
-        raise ConfigError(f"the engine process ended while it was starting ({how})") from None
+        replica = next((index for index, engine in enumerate(engines) if engine.child.ended()), 0)
+        name, how = _name(replica, len(engines)), engines[replica].child.how_it_ended()
+        raise ConfigError(f"{name} ended while it was starting ({how})") from None
     await others.ready(lambda index: stop(f"front end {index + 1}", others.children[index]))

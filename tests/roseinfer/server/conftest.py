@@ -60,8 +60,9 @@ class Serving:
         else:
             raise AssertionError("".join(self.log))
         self.below = psutil.Process(self.process.pid).children()
-        (self.engine,) = (child for child in self.below if "roseinfer.engine.process" in child.cmdline())
-        self.front_ends = [child for child in self.below if child != self.engine]
+        self.engines = [child for child in self.below if "roseinfer.engine.process" in child.cmdline()]
+        self.engine = self.engines[0]
+        self.front_ends = [child for child in self.below if child not in self.engines]
         self._drain = threading.Thread(target=lambda: self.log.extend(self.process.stderr or ()))
         self._drain.start()
 
@@ -168,12 +169,12 @@ def serve(text_model: Any, integration: None) -> Iterator[Serve]:
 
 
 @pytest.fixture
-def launch(text_model: Any, integration: None) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+def launch(text_model: Any, integration: None) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start a server's process and do not wait for it."""
     processes: list[subprocess.Popen[str]] = []
 
-    def run() -> subprocess.Popen[str]:
-        processes.append(start(str(text_model.folder)))
+    def run(*options: str) -> subprocess.Popen[str]:
+        processes.append(start(str(text_model.folder), *options))
         return processes[-1]
 
     yield run

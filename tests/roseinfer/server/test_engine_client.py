@@ -66,7 +66,7 @@ def test_an_error_in_one_answer_ends_that_answer_alone(text_model: Any) -> None:
         engine: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
         engine.send(0, Ready(text_model.llm.engine.info))
         died, ended = asyncio.Event(), asyncio.Event()
-        client = EngineClient(ours, 0, Counters.create(1), died.set)
+        client = EngineClient(ours, 0, Counters.create(1).of(0), died.set)
         await client.start()
         broken = [Kept(ended, "push"), Kept(ended, "add_logprobs")]
         whole = Kept(ended)
@@ -98,7 +98,7 @@ def test_questions_end_whatever_the_engine_does(text_model: Any, monkeypatch: py
         ours, theirs = socket.socketpair()
         engine: EngineChannels[ToEngine] = EngineChannels([theirs], ToEngine)  # type: ignore[arg-type]
         engine.send(0, Ready(text_model.llm.engine.info))
-        client = EngineClient(ours, 0, Counters.create(1), lambda: None)
+        client = EngineClient(ours, 0, Counters.create(1).of(0), lambda: None)
         await client.start()
         with pytest.raises(OverflowError):
             await client.order(StartProfile("folder", 2**64, False))

@@ -1,0 +1,133 @@
+"""A front end's view of all engines of the server: each answer comes from one of them, orders go to all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roseinfer.config import ConfigError
+from roseinfer.info import EngineInfo
+from roseinfer.ipc.messages import MAX_REPLICAS, REPLICA_SHIFT, Done, Load, Order
+from roseinfer.request.params import SamplingParams
+from roseinfer.server.engine_client import EngineClient, TokenReceiver
+from roseinfer.server.http.errors import EngineDeadError, SilentEngineError
+from roseinfer.server.metrics.counters import Counters
+from roseinfer.server.prefix_owners import PrefixOwners
+from roseinfer.server.routing import Router
+
+
+class Replicas:
+    """`engines` are in the order of the replicas. Use `await start()` before anything else."""
+
+    def __init__(self, engines: Sequence[EngineClient], counters: Counters, owners: PrefixOwners) -> None:
+        self._engines, self._counters, self._owners = engines, counters, owners
+        self._reserved = 0
+
+    async def start(self) -> None:
+        """Wait until all are ready. Raises ConfigError with the reason of the first that cannot start, and
+        EngineDeadError where one ended."""
+        starts = [asyncio.ensure_future(engine.start()) for engine in self._engines]
+        await asyncio.wait(starts, return_when=asyncio.FIRST_EXCEPTION)
+        failed = [start.exception() for start in starts if start.done()]
+        for start in starts:
+            start.cancel()
+        for error in sorted(filter(None, failed), key=lambda error: not isinstance(error, ConfigError)):
+            raise error
+        config = self.info.config
+        owners = self._owners if config.prefix_cache else None
+        loads = [self._counters.of(index).load for index in range(len(self._engines))]
+        self._router = Router(loads, owners, config.block_size)
+
+    def stop(self) -> None:
+        """Expect the channels to close from now on."""
+        for engine in self._engines:
+            engine.stop()
+
+    def __len__(self) -> int:
+        return len(self._engines)
+
+    @property
+    def info(self) -> EngineInfo:
+        """What each of them runs with."""
+        return self._engines[0].info
+
+    @property
+    def alive(self) -> bool:
+        """Whether all are; the server ends when one is not."""
+        return all(engine.alive for engine in self._engines)
+
+    @property
+    def silent(self) -> bool:
+        """Whether one has work and gives no sign of life."""
+        return any(engine.silent for engine in self._engines)
+
+    def watch(self) -> None:
+        """See whether they do their work. Call it every second or so."""
+        for engine in self._engines:
+            engine.watch()
+
+    async def loads(self) -> list[Load]:
+        """As EngineClient.load, of each."""
+        return list(await asyncio.gather(*(engine.load() for engine in self._engines)))
+
+    async def flush(self) -> None:
+        """As EngineClient.flush, of all."""
+        self._owners.clear()
+        await asyncio.gather(*(engine.flush() for engine in self._engines))
+
+    async def order(self, order: Order) -> Done:
+        """As EngineClient.order, of all; the first error that one answers with."""
+        found = await asyncio.gather(*(engine.order(order) for engine in self._engines))
+        return next((done for done in found if done.error is not None), Done())
+
+    def submit(
+        self,
+        prompt: NDArray[np.int32],
+        params: SamplingParams,
+        receiver: TokenReceiver,
+        received: float,
+        client: int = 0,
+    ) -> int:
+        """As EngineClient.submit, to the replica that is to answer: not to one that is silent."""
+        if len(self._engines) == 1:
+            return self._engines[0].submit(prompt, params, receiver, received, client)
+        if not self.alive:
+            raise EngineDeadError
+        awake = [index for index, engine in enumerate(self._engines) if not engine.silent]
+        if not awake:
+            raise SilentEngineError
+        engine = self._engines[self._router.choose(prompt, awake)]
+        return engine.submit(prompt, params, receiver, received, client)
+
+    def discard(self, id: int) -> None:
+        """Forget a request; nothing happens if it has ended."""
+        self._engines[(id >> REPLICA_SHIFT) % MAX_REPLICAS].discard(id)
+
+    @contextmanager
+    def reserve(self, client: int, answers: int) -> Iterator[None]:
+        """Count `answers` of `client` as in flight that are not submitted yet."""
+        self._reserve(client, answers)
+        try:
+            yield
+        finally:
+            self._reserve(client, -answers)
+
+    def _reserve(self, client: int, answers: int) -> None:
+        self._reserved += answers
+        self._counters.add_waiting(client, answers, 0)
+        self._counters.set_inflight(self._reserved)
+
+
+def together(loads: Sequence[Load]) -> Load:
+    """The load of several replicas as one: sums, and the mean share of their caches."""
+    running, waiting, preemptions, prompt_tokens, cached_tokens = (
+        sum(getattr(load, name) for load in loads)
+        for name in ("running", "waiting", "preemptions", "prompt_tokens", "cached_tokens")
+    )
+    kv_usage = fmean(load.kv_usage for load in loads)
+    return Load(running, waiting, kv_usage, preemptions, prompt_tokens, cached_tokens)

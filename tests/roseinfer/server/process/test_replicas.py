@@ -1,0 +1,118 @@
+"""Several engines behind one port, as real processes."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from roseinfer.request.params import SamplingParams
+
+from ..conftest import Serving
+from .test_life import connect, first_chunk, leave
+
+pytestmark = pytest.mark.integration
+
+
+def test_two_replicas(serve: Any, text_model: Any) -> None:
+    """With prefix caches behind two front ends, until one is killed."""
+    two = serve(
+        *("--data-parallel-size", "2", "--prefix-cache", "--frontend-processes", "2", "--grace-seconds", "60")
+    )
+    tokens_equal_those_of_one_engine_and_both_are_used(two, text_model)
+    a_prefix_goes_to_where_it_is(two)
+    what_is_asked_of_all(two)
+    clients_leave(two)
+    one_killed(two)
+
+
+def by_replica(server: Serving, name: str) -> list[float]:
+    """The values of a metric, by replica."""
+    families = text_string_to_metric_families(server.request("/metrics").body.decode())
+    samples = [sample for family in families for sample in family.samples if sample.name == name]
+    assert [sample.labels for sample in samples] == [{"replica": "0"}, {"replica": "1"}]
+    return [sample.value for sample in samples]
+
+
+def rises(server: Serving, name: str, before: list[float], total: int) -> list[float]:
+    """What it rose by, once that is `total` in all: an answer is counted after its last token."""
+    end = time.monotonic() + 60
+    while sum(now := by_replica(server, name)) - sum(before) < total and time.monotonic() < end:
+        pass
+    return [b - a for a, b in zip(before, now, strict=True)]
+
+
+def tokens_equal_those_of_one_engine_and_both_are_used(two: Serving, text_model: Any) -> None:
+    prompts = [[7 * index % 50 + 1] * (index + 3) for index in range(12)]
+    expected = text_model.llm.generate(prompts, SamplingParams(8, ignore_eos=True))
+    before = by_replica(two, "roseinfer_requests_total")
+
+    def answer(prompt: list[int]) -> list[int]:
+        reply = two.complete(prompt, max_tokens=8, ignore_eos=True, return_token_ids=True)
+        tokens: list[int] = reply.json["choices"][0]["token_ids"]
+        return tokens
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(answer, prompts)) == expected
+    used = rises(two, "roseinfer_requests_total", before, len(prompts))
+    assert sum(used) == len(prompts) and min(used) > 0
+    assert two.becomes_idle()
+
+
+def a_prefix_goes_to_where_it_is(two: Serving) -> None:
+    """From whichever front end; after a flush nobody has it."""
+    assert two.request("/flush_cache", b"", headers={"content-type": "application/json"}).status == 200
+    shared = [3, 1, 4, 1, 5, 9, 2, 6] * 12
+    before = by_replica(two, "roseinfer_requests_total")
+    cached = []
+    for index in range(6):
+        reply = two.complete([*shared, index + 1], max_tokens=2, ignore_eos=True)
+        cached.append(reply.json["usage"]["prompt_tokens_details"]["cached_tokens"])
+        assert two.becomes_idle()
+    assert cached == [0] + [len(shared)] * 5
+    assert sorted(rises(two, "roseinfer_requests_total", before, 6)) == [0, 6]
+
+
+def what_is_asked_of_all(two: Serving) -> None:
+    assert [two.request(path).status for path in ("/health", "/ready", "/integrity")] == [200] * 3
+    info = two.request("/server_info").json
+    assert info["data_parallel_size"] == 2 and info["load"]["running"] == 0
+    assert by_replica(two, "roseinfer_inflight") == [0, 0]
+    assert "roseinfer_tokenize_seconds_count " in two.request("/metrics").body.decode()
+
+
+def clients_leave(two: Serving) -> None:
+    """Nothing is left in either replica."""
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(lambda index: leave(two, index), range(60)))
+    assert two.becomes_idle()
+
+
+def one_killed(server: Serving) -> None:
+    """Its answers end with an error at once, those of the other are whole; then the server ends, and says
+    why."""
+    clients = [connect(server, index) for index in range(2)]
+    for client in clients:
+        first_chunk(client)
+    assert by_replica(server, "roseinfer_running") == [1, 1]
+    server.engines[1].kill()
+    answers = [client.makefile("rb").read() for client in clients]
+    assert sorted(b"the engine has stopped" in answer for answer in answers) == [False, True]
+    assert sum(b'"finish_reason":"length"' in answer for answer in answers) == 1
+    assert all(b"[DONE]" in answer for answer in answers)
+    assert server.ended() and server.process.returncode == 1
+    server._drain.join()
+    assert "replica 1 of the engine has ended (killed by SIGKILL)" in server.log[-1]
+
+
+def test_a_replica_that_cannot_start(launch: Any) -> None:
+    """The other ends too."""
+    process = launch("--data-parallel-size", "2", "--kv-tokens", "1")
+    below = psutil.Process(process.pid).children()
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 2 and "1 tokens of KV cache are too few" in log
+    assert not psutil.wait_procs(below, 10)[1]
