@@ -11,16 +11,20 @@
 
 namespace {
 
-// Heads per job: as many neighbours as leave every thread two jobs, so that a token's row is read in one go.
+constexpr int TILE = W;  // tokens that are read at a time: a vector of scores
+
+// Heads per job: as many neighbours as leave each of several threads two jobs, so that a token's row is read in one go.
 int heads_per_job(int64_t requests, int kv_heads) {
+    const int threads = omp_get_max_threads();
+    const int64_t wanted = threads > 1 ? 2 * threads : 1;
     int parts = 1;
-    while (parts < kv_heads && (requests * parts < 2 * omp_get_max_threads() || kv_heads % parts)) ++parts;
+    while (parts < kv_heads && (requests * parts < wanted || kv_heads % parts)) ++parts;
     return kv_heads / parts;
 }
 
 // In place, over `length` scores; what follows them up to a whole vector is overwritten.
 void softmax(float* score, int64_t length) {
-    const int64_t end = (length + W - 1) / W * W;
+    const int64_t end = up(length, W);
     const float top = largest(score, length, end);
     vec total = {};
     for (int64_t t = 0; t < end; t += W) {
@@ -32,12 +36,82 @@ void softmax(float* score, int64_t length) {
     for (int64_t t = 0; t < end; t += W) store(score + t, load(score + t) * scale);
 }
 
-// Reads the row of a job `AHEAD` tokens before its use. Rows that are parts of a token's lie apart: the processor does
-// not guess them as it does whole ones.
-constexpr int64_t AHEAD = 4;
+#ifdef __AVX512BF16__
+template <typename T>
+using Query = T;  // the dot product takes both as they are
+#else
+template <typename T>
+using Query = float;  // converted once, not for every key
+#endif
+
+// Adds to sum[i] the products of `dim` elements of a query and of keys[i], by lanes.
+template <typename Q, typename T>
+inline void add_products(vec (&sum)[TILE], const Q* query, const T* const* keys, int64_t at, int dim) {
+    for (int d = 0; d < dim; d += W) {
+        const vec part = load(query + d);
+        for (int i = 0; i < TILE; ++i) sum[i] += part * load(keys[i] + at + d);
+    }
+}
+
+#ifdef __AVX512BF16__
+inline void add_products(vec (&sum)[TILE], const bf16* query, const bf16* const* keys, int64_t at, int dim) {
+    const int pairs = dim / (2 * W) * 2 * W;
+    const auto pair = [](const bf16* p) { return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p)); };
+    __m512 total[TILE] = {};
+    for (int d = 0; d < pairs; d += 2 * W) {
+        const __m512bh part = pair(query + d);
+        for (int i = 0; i < TILE; ++i) total[i] = _mm512_dpbf16_ps(total[i], part, pair(keys[i] + at + d));
+    }
+    for (int i = 0; i < TILE; ++i) std::memcpy(&sum[i], &total[i], sizeof total[i]);
+    if (pairs < dim) add_products<bf16, bf16>(sum, query + pairs, keys, at + pairs, dim - pairs);
+}
+#endif
+
+// Adds to R sums of V vectors `count` values, each by the sum's own weights.
+template <int R, int V, typename T>
+void add_weighted(float* to, int dim, const float* weights, int64_t weights_stride, const T* const* values, int64_t at,
+                  int count) {
+    vec sum[R][V];
+    for (int r = 0; r < R; ++r) {
+        for (int v = 0; v < V; ++v) sum[r][v] = load(to + r * dim + v * W);
+    }
+    for (int i = 0; i < count; ++i) {
+        for (int v = 0; v < V; ++v) {
+            const vec value = load(values[i] + at + v * W);
+            for (int r = 0; r < R; ++r) sum[r][v] += weights[r * weights_stride + i] * value;
+        }
+    }
+    for (int r = 0; r < R; ++r) {
+        for (int v = 0; v < V; ++v) store(to + r * dim + v * W, sum[r][v]);
+    }
+}
+
+constexpr int MOST = 4;  // sums, and vectors of each, at a time: 16 of the 32 registers
+
+template <int R, typename T>
+void add_parts(float* to, int dim, const float* weights, int64_t weights_stride, const T* const* values, int64_t at,
+               int count) {
+    int d = 0;
+    for (; d + MOST * W <= dim; d += MOST * W) {
+        add_weighted<R, MOST>(to + d, dim, weights, weights_stride, values, at + d, count);
+    }
+    for (; d < dim; d += W) add_weighted<R, 1>(to + d, dim, weights, weights_stride, values, at + d, count);
+}
+
+// Adds values to `group` sums of `dim` elements, which follow each other.
+template <typename T>
+void add_values(int group, float* to, int dim, const float* weights, int64_t weights_stride, const T* const* values,
+                int64_t at, int count) {
+    for (; group > 0; group -= MOST, to += MOST * dim, weights += MOST * weights_stride) {
+        if (group >= 4) add_parts<4>(to, dim, weights, weights_stride, values, at, count);
+        if (group == 3) add_parts<3>(to, dim, weights, weights_stride, values, at, count);
+        if (group == 2) add_parts<2>(to, dim, weights, weights_stride, values, at, count);
+        if (group == 1) add_parts<1>(to, dim, weights, weights_stride, values, at, count);
+    }
+}
 
 template <typename T>
-void fetch(const T* row, int64_t elements) {
+inline void fetch(const T* row, int64_t elements) {
     for (int64_t i = 0; i < elements; i += 64 / sizeof(T)) __builtin_prefetch(row + i);
 }
 
@@ -50,51 +124,57 @@ void decode(const T* q, const T* k, const T* v, int64_t q_stride, int64_t k_stri
     const int kv_part = heads_per_job(requests, kv_heads);
     const int parts = kv_heads / kv_part;
     const int part = kv_part * group;  // query heads of a job
-    const bool apart = parts > 1;
     const int64_t token = static_cast<int64_t>(kv_heads) * dim;
-    int64_t longest = 0;
-    for (int64_t r = 0; r < requests; ++r) longest = lengths[r] > longest ? lengths[r] : longest;
-    const int64_t padded = (longest + W - 1) / W * W;
+    const int64_t padded = up(*std::max_element(lengths, lengths + requests), W);
 #pragma omp parallel
     {
-        std::vector<float> query(part * dim), score(part * padded), acc(part * dim);
+        std::vector<Query<T>> query(part * dim);
+        std::vector<float> score(part * padded), acc(part * dim);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t job = 0; job < requests * parts; ++job) {
             const int64_t r = job / parts;
             const int64_t kv = job % parts * kv_part;
             const int64_t length = lengths[r];
             const int64_t* table = blocks + r * blocks_stride;
-            const auto at = [&](int64_t t) {
-                return (table[t / block_size] * block_size + t % block_size) * token + kv * dim;
+            // Calls use(first, rows, head) for every tile of tokens and every key head of the job, while the next
+            // tile is fetched. After the last token its row is repeated.
+            const auto each_tile = [&](const T* cache, const auto& use) {
+                const T* rows[2][TILE];
+                const auto find = [&](int64_t first, const T** found) {
+                    for (int i = 0; i < TILE; ++i) {
+                        const int64_t t = std::min(first + i, length - 1);
+                        const int64_t slot = table[t / block_size] * block_size + t % block_size;
+                        found[i] = cache + slot * token + kv * dim;
+                    }
+                };
+                find(0, rows[0]);
+                for (int64_t first = 0, turn = 0; first < length; first += TILE, turn ^= 1) {
+                    find(first + TILE, rows[turn ^ 1]);
+                    for (int head = 0; head < kv_part; ++head) {
+                        for (const T* row : rows[turn ^ 1]) fetch(row + head * dim, dim);
+                        use(first, rows[turn], head);
+                    }
+                }
             };
             std::memcpy(keys + slots[r] * token + kv * dim, k + r * k_stride + kv * dim,
                         kv_part * dim * sizeof(T));
             std::memcpy(values + slots[r] * token + kv * dim, v + r * v_stride + kv * dim,
                         kv_part * dim * sizeof(T));
             const T* source = q + r * q_stride + kv * group * dim;
-            for (int i = 0; i < part * dim; i += W) store(&query[i], load(source + i) * scale);
-            for (int64_t t = 0; t < length; ++t) {
-                const T* row = keys + at(t);
-                if (apart) fetch(keys + at(std::min(t + AHEAD, length - 1)), kv_part * dim);
-                for (int h = 0; h < part; ++h) {
-                    vec dot = {};
-                    for (int d = 0; d < dim; d += W) dot += load(&query[h * dim + d]) * load(row + h / group * dim + d);
-                    score[h * padded + t] = sum(dot);
+            for (int i = 0; i < part * dim; i += W) store(&query[i], load(source + i));
+            each_tile(keys, [&](int64_t first, const T* const* rows, int head) {
+                for (int h = head * group; h < (head + 1) * group; ++h) {
+                    vec products[TILE] = {};
+                    add_products(products, &query[h * dim], rows, head * dim, dim);
+                    store(&score[h * padded + first], sums(products) * scale);
                 }
-            }
+            });
             for (int h = 0; h < part; ++h) softmax(&score[h * padded], length);
             std::fill(acc.begin(), acc.end(), 0.0f);
-            for (int64_t t = 0; t < length; ++t) {
-                const T* row = values + at(t);
-                if (apart) fetch(values + at(std::min(t + AHEAD, length - 1)), kv_part * dim);
-                for (int h = 0; h < part; ++h) {
-                    const float weight = score[h * padded + t];
-                    for (int d = 0; d < dim; d += W) {
-                        float* to = &acc[h * dim + d];
-                        store(to, load(to) + weight * load(row + h / group * dim + d));
-                    }
-                }
-            }
+            each_tile(values, [&](int64_t first, const T* const* rows, int head) {
+                const int h = head * group, count = std::min<int64_t>(TILE, length - first);
+                add_values(group, &acc[h * dim], dim, &score[h * padded + first], padded, rows, head * dim, count);
+            });
             for (int i = 0; i < part * dim; i += W) store(out + (r * heads + kv * group) * dim + i, load(&acc[i]));
         }
     }

@@ -12,6 +12,9 @@ namespace {
 constexpr int VECTORS = 3;  // of 16 outputs, in a panel
 constexpr int ROWS = 9;     // with three vectors each: 27 of the 32 registers
 constexpr int64_t PANEL = VECTORS * W;
+// Where several rows use what is read, the processor does not read ahead far enough by itself.
+constexpr int SEVERAL = 4;
+constexpr int64_t AHEAD = 4096;  // elements, 8 KiB
 
 // Calls finish(row, vector, sums) for R rows, `stride` apart, and V vectors of outputs.
 template <int R, int V, typename Finish>
@@ -20,6 +23,7 @@ void tile(const bf16* panel, const bf16* x, int64_t stride, int64_t inputs, cons
     for (int64_t i = 0; i < inputs; i += 2) {
         __m512bh pairs[V];
         for (int v = 0; v < V; ++v) {
+            if (R >= SEVERAL) __builtin_prefetch(panel + AHEAD + i * V * W + 2 * v * W);
             pairs[v] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(panel + i * V * W + 2 * v * W));
         }
         for (int r = 0; r < R; ++r) {
@@ -54,8 +58,6 @@ void product(int64_t rows, int64_t vectors, const bf16* panel, const bf16* x, in
     if (vectors == 2) return rows_of<ROWS, 2>(rows, panel, x, stride, inputs, finish);
     rows_of<ROWS, 1>(rows, panel, x, stride, inputs, finish);
 }
-
-inline int64_t up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 }  // namespace
 #endif

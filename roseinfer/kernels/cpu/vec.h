@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
 #include <immintrin.h>
 #endif
 
@@ -17,6 +17,8 @@ typedef float vec __attribute__((vector_size(W * sizeof(float)), aligned(4)));
 typedef int32_t ints __attribute__((vector_size(W * sizeof(int32_t)), aligned(4)));
 typedef uint16_t narrow __attribute__((vector_size(W * sizeof(uint16_t)), aligned(2)));
 typedef uint32_t wide __attribute__((vector_size(W * sizeof(uint32_t)), aligned(4)));
+
+inline int64_t up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 struct bf16 {
     uint16_t bits;
@@ -69,6 +71,31 @@ inline vec exp(vec x) {
 inline float sum(vec v) {
     float total = 0;
     for (int i = 0; i < W; ++i) total += v[i];
+    return total;
+}
+
+// The sum of each of 16 vectors.
+inline vec sums(const vec (&x)[W]) {
+    vec total;
+#ifdef __AVX512F__
+    __m512 four[4];  // each: in its quarters, parts of the sums of four vectors
+    for (int i = 0; i < 4; ++i) {
+        __m512 two[2];
+        for (int j = 0; j < 2; ++j) {
+            const __m512 a = reinterpret_cast<__m512>(x[4 * i + 2 * j]), b = reinterpret_cast<__m512>(x[4 * i + 2 * j + 1]);
+            two[j] = _mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b);
+        }
+        const __m512d a = _mm512_castps_pd(two[0]), b = _mm512_castps_pd(two[1]);
+        four[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)) + _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+    }
+    const auto halves = [](__m512 a, __m512 b) {
+        return _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd);
+    };
+    const __m512 all = halves(halves(four[0], four[1]), halves(four[2], four[3]));
+    std::memcpy(&total, &all, sizeof total);
+#else
+    for (int i = 0; i < W; ++i) total[i] = sum(x[i]);
+#endif
     return total;
 }
 
