@@ -9,7 +9,7 @@ from harness.errors import UsageError
 from harness.metrics.samples import Group, by_load
 from harness.metrics.validity import invalid_reasons
 from harness.runs.reader import read_raw
-from harness.schema.calibration import client_ceiling
+from harness.schema.client_ceiling import client_ceiling
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineRunInfo

@@ -27,9 +27,14 @@ class Placement:
     cpus: CpuSplit
 
 
-def resolve_placement(settings: CommonSettings) -> Placement:
-    """By the settings and this machine. Raises UsageError where they do not fit."""
-    device, cpus = resolve_device(settings.device), split(physical_cores())
+def resolve_placement(settings: CommonSettings, alone: bool = False) -> Placement:
+    """By the settings and this machine. Raises UsageError where they do not fit.
+
+    Args:
+        alone: Clients run on other machines, and the engine has all cores.
+    """
+    device = resolve_device(settings.device)
+    cpus = CpuSplit(None, None) if alone else split(physical_cores())
     processes = parallel_of(settings).devices
     threads = resolve_cpu_threads(settings.cpu_threads, device, cpus.engine, processes)
     return Placement(device, resolve_dtype(settings.dtype, device), threads, cpus)

@@ -38,8 +38,11 @@ class Selection:
         return [engine_variant.ref.name for engine_variant in self.variants]
 
 
-def select_engines(settings: OnlineSettings) -> Selection:
+def select_engines(settings: OnlineSettings, alone: bool = False) -> Selection:
     """Find the engines that `settings` ask for, and ask the running ones.
+
+    Args:
+        alone: Clients run on other machines, and an engine has all cores of this one.
 
     Raises:
         UsageError: An engine, variant or option is unknown, none is there, or a setting does not fit this
@@ -59,7 +62,7 @@ def select_engines(settings: OnlineSettings) -> Selection:
     absent = {s.label for s in missing}
     present = [v for v in engine_variants if v.label not in absent]
     context = reported_context(settings, engines)
-    placement = resolve_placement(settings)
+    placement = resolve_placement(settings, alone)
     for engine_variant in present:
         _check_options(engines[engine_variant.label], engine_variant, settings.prefix_cache)
         if engine_variant.server is None:

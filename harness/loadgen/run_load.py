@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import selectors
-import socket
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from statistics import median
+from collections.abc import Sequence
 
 import msgspec
 
 from harness.errors import UsageError
-from harness.loadgen.client_main import WorkerPlan
-from harness.loadgen.client_process import ClientProcess
+from harness.loadgen.host_load import HostLoad, ProgressCallback
 from harness.loadgen.http import request_head
-from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, Target
-from harness.loadgen.system_limits import check_limits
-
-ProgressCallback = Callable[[Progress], None]
+from harness.loadgen.load_plan import LoadPlan, LoadResult
 
 
 def run_load(
@@ -45,43 +35,21 @@ def run_load(
         UsageError: The load needs more files or ports than there are, the host or a core is unknown.
         BenchError: A client process failed.
     """
+    with HostLoad(dict(enumerate(deal(plan, clients))), cpus) as load:
+        return load.run(time.monotonic() + start_delay_s, progress)
+
+
+def deal(plan: LoadPlan, clients: int) -> list[LoadPlan]:
+    """Split a load: the j-th request that follows no other goes to client j mod n, with all that follow it.
+    In a closed loop it goes to the client that holds slot j mod concurrency, so that clients with one slot
+    more also get that many more requests.
+
+    Raises:
+        UsageError: There is nothing to send, nobody to send it, or a header that cannot be sent.
+    """
     if not plan.requests:
         raise UsageError("there is nothing to send", "ask for at least one request")
     request_head(plan.target)
-    shares = _deal(plan, clients)
-    check_limits(shares)
-    addresses = _resolve(plan.target)
-    if unknown := set(cpus or ()) - _usable_cpus():
-        raise UsageError(
-            f"this process may not run on CPU {', '.join(map(str, sorted(unknown)))}",
-            f"choose among {', '.join(map(str, sorted(_usable_cpus())))}",
-        )
-    processes: list[ClientProcess] = []
-    with tempfile.TemporaryDirectory(prefix="rosebench-load-") as folder:
-        try:
-            for client, share in enumerate(shares):
-                cpu = cpus[client % len(cpus)] if cpus else None
-                processes.append(ClientProcess(WorkerPlan(client, share, addresses, cpu), Path(folder)))
-            with selectors.DefaultSelector() as selector:
-                for process in processes:
-                    selector.register(process.stdout, selectors.EVENT_READ, process)
-                _listen(selector, until_ready=processes)
-                t0 = time.monotonic() + start_delay_s
-                for process in processes:
-                    process.start(t0)
-                _listen(selector, on_progress=lambda: progress and progress(_total(processes)))
-            results = [process.result() for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-    responses = sorted((r for result in results for r in result.responses), key=lambda r: r.index)
-    return LoadResult(t0, responses, [result.usage for result in results])
-
-
-def _deal(plan: LoadPlan, clients: int) -> list[LoadPlan]:
-    """Split a load: the j-th request that follows no other goes to client j mod n, with all that follow it.
-    In a closed loop it goes to the client that holds slot j mod concurrency, so that clients with one slot
-    more also get that many more requests."""
     if clients < 1:
         raise UsageError(f"{clients} client processes cannot send anything", "ask for --clients 1 or more")
     firsts = [r.index for r in plan.requests if r.after is None]
@@ -99,43 +67,3 @@ def _deal(plan: LoadPlan, clients: int) -> list[LoadPlan]:
         )
         for client in range(count)
     ]
-
-
-def _resolve(target: Target) -> list[str]:
-    """The target's addresses, resolved once so that no client resolves them while it measures."""
-    try:
-        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise UsageError(f"the host {target.host!r} is unknown: {error}", "check the URL") from None
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
-
-
-def _usable_cpus() -> set[int]:
-    return os.sched_getaffinity(0)
-
-
-def _total(processes: Sequence[ClientProcess]) -> Progress:
-    parts = [process.progress for process in processes]
-    known = [p.ttft_us for p in parts if p.ttft_us]
-    return Progress(
-        sum(p.sent for p in parts),
-        sum(p.done for p in parts),
-        sum(p.failed for p in parts),
-        round(median(known)) if known else 0,
-    )
-
-
-def _listen(
-    selector: selectors.BaseSelector,
-    until_ready: Sequence[ClientProcess] = (),
-    on_progress: Callable[[], object] = lambda: None,
-) -> None:
-    """Read what the clients write until all of `until_ready` are ready or, without those, all have ended."""
-    while selector.get_map() and not (until_ready and all(process.ready for process in until_ready)):
-        for key, _ in selector.select():
-            process: ClientProcess = key.data
-            if process.read():
-                on_progress()
-                continue
-            selector.unregister(process.stdout)
-            process.check()

@@ -50,11 +50,22 @@ def invalid_reasons(group: Group, ceiling: ClientCeiling | None = None) -> list[
     reasons = [f"{failed} of {len(everything)} requests failed"] if failed else []
     lag, ttft = group.sample("submit_lag_ms").values, group.sample("ttft_ms").values
     if lag.size and ttft.size:
-        late = float(np.percentile(lag, 99))
         limit = max(LAG_LIMIT_MS, LAG_LIMIT_OF_TTFT * float(np.median(ttft)))
-        if late > limit:
-            reasons.append(f"the client sent late: submit lag p99 {late:.2f} ms, above {limit:.2f} ms")
+        reasons += [
+            f"{who} sent late: submit lag p99 {late:.2f} ms, above {limit:.2f} ms"
+            for who, late in _lags_ms(group).items()
+            if late > limit
+        ]
     return reasons + above
+
+
+def _lags_ms(group: Group) -> dict[str, float]:
+    """The submit lag's p99 of each node that sent, or of this machine's client."""
+    lag = group.metrics["submit_lag_ms"]
+    if "host" not in group.requests or group.requests["host"].isna().all():
+        return {"the client": float(np.percentile(lag.dropna(), 99))}
+    hosts = group.requests.loc[lag.index, "host"]
+    return {f"node {host}": float(np.percentile(own, 99)) for host, own in lag.dropna().groupby(hosts)}
 
 
 def few_rounds(load: Load, sent: int) -> CellNotice | None:

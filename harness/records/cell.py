@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow as pa
 
 from harness.loadgen.load_plan import LoadResult
+from harness.records.answers import Answers, Wanted, parse
 from harness.records.columns import CHUNKS, REQUESTS
-from harness.records.request_record import read_request
 from harness.schema.load import Load, load_text
 
 
@@ -31,6 +31,12 @@ class Expected(NamedTuple):
     formatted: bool = False
     session: int | None = None
     turn: int = 0
+
+    def wanted(self, exact_length: bool) -> Wanted:
+        """What its answer must have. With `exact_length`, exactly the tokens that are asked for."""
+        return Wanted(
+            self.output_tokens if exact_length else None, self.input_tokens if self.exact_prompt else None
+        )
 
 
 @dataclass(frozen=True)
@@ -68,72 +74,38 @@ def read_cell(
         expected: What each request asks for, by request index.
         exact_length: A request that gives another number of tokens failed; true where EOS is ignored.
     """
-    requests: dict[str, list[Any]] = {name: [] for name in REQUESTS.names}
-    chunk_request: list[int] = []
-    chunk_t: list[float] = []
-    chunk_tokens: list[int] = []
-    t0 = result.t0
+    wanted = {raw.index: expected[raw.index].wanted(exact_length) for raw in result.responses}
+    return cell_records(parse(result, wanted, tokens_of), expected, identity)
 
-    def since_start(t: float | None) -> float | None:
-        return None if t is None else t - t0
 
-    for raw in result.responses:
-        asked = expected[raw.index]
-        record = read_request(
-            raw,
-            asked.output_tokens if exact_length else None,
-            asked.input_tokens if asked.exact_prompt else None,
-            tokens_of,
-        )
-        row = {
-            **vars(identity),
-            "load": load_text(identity.load),
-            "request": raw.index,
-            "input_tokens": asked.input_tokens,
-            "output_tokens": asked.output_tokens,
-            "t_sched": raw.t_sched - t0,
-            "t_sent": since_start(raw.t_sent),
-            "t_head": since_start(record.t_head),
-            "t_first": record.chunks[0][0] - t0 if record.chunks else None,
-            "t_answer": since_start(record.t_answer) if record.chunks else None,
-            "t_last": record.chunks[-1][0] - t0 if record.chunks else None,
-            "t_end": since_start(raw.t_end),
-            "completion_tokens": record.completion_tokens,
-            "prompt_tokens": record.prompt_tokens,
-            "chunks": len(record.chunks),
-            "token_source": record.token_source,
-            "status": record.status,
-            "error": record.error,
-            "error_detail": record.detail,
-            "finish_reason": record.finish_reason,
-            "queue_wait_ms": record.queue_wait_ms,
-            "prefill_ms": record.prefill_ms,
-            "client": raw.client,
-            "connection_reused": raw.reused,
-            "late_s": raw.late_s,
-            "adapter": asked.adapter,
-            "formatted": asked.formatted,
-            "reusable_tokens": asked.reusable_tokens,
-            "cached_tokens": record.cached_tokens,
-            "session": asked.session,
-            "turn": None if asked.session is None else asked.turn,
-            "session_start": None,
-        }
-        for name, column in requests.items():
-            column.append(row[name])
-        for t, tokens in record.chunks:
-            chunk_request.append(raw.index)
-            chunk_t.append(t - t0)
-            chunk_tokens.append(tokens)
-    requests["session_start"] = _session_starts(requests)
-    chunks = {
-        "cell": [identity.cell] * len(chunk_t),
-        "request": chunk_request,
-        "t": chunk_t,
-        "tokens": chunk_tokens,
+def cell_records(answers: Answers, expected: Sequence[Expected], identity: CellIdentity) -> CellRecords:
+    """The two tables of a cell: what was measured, with what each request asked for and whose it is."""
+    table = answers.requests
+    asked = [expected[index] for index in table["request"].to_pylist()]
+    known: dict[str, list[Any]] = {
+        name: [value] * len(asked)
+        for name, value in {**vars(identity), "load": load_text(identity.load)}.items()
     }
+    known |= {
+        "input_tokens": [request.input_tokens for request in asked],
+        "output_tokens": [request.output_tokens for request in asked],
+        "adapter": [request.adapter for request in asked],
+        "formatted": [request.formatted for request in asked],
+        "reusable_tokens": [request.reusable_tokens for request in asked],
+        "session": [request.session for request in asked],
+        "turn": [None if request.session is None else request.turn for request in asked],
+    }
+    known["session_start"] = _session_starts(
+        known | {name: table[name].to_pylist() for name in ("request", "error", "t_sent")}
+    )
+    columns = [
+        table[field.name] if field.name in table.column_names else pa.array(known[field.name], field.type)
+        for field in REQUESTS
+    ]
+    cell = pa.array([identity.cell] * len(answers.chunks), pa.int32())
     return CellRecords(
-        pa.table(requests, schema=REQUESTS).to_pandas(), pa.table(chunks, schema=CHUNKS).to_pandas()
+        pa.table(columns, schema=REQUESTS).to_pandas(),
+        pa.table([cell, *answers.chunks.columns], schema=CHUNKS).to_pandas(),
     )
 
 

@@ -36,6 +36,7 @@ REQUESTS = pa.schema(
         ("queue_wait_ms", pa.float64()),  # as the engine reports it for this request, else null
         ("prefill_ms", pa.float64()),
         ("client", pa.int32()),  # which client process sent it
+        ("host", pa.string()),  # the node of a cluster that sent it; null: the machine that wrote this table
         ("connection_reused", pa.bool_()),
         # A later turn of a session: by how much t_sched is later than its time in the trace, as the answer
         # before it had not ended; 0 where it was in time, null for every other request.

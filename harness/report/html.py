@@ -29,6 +29,7 @@ from harness.report.tables.decision import decision_tables
 from harness.report.tables.latency import first_table, headline_table, latency_table, shown_latencies
 from harness.report.tables.ledger import SideBySide, side_by_side, sources
 from harness.report.tables.lengths import lengths_table
+from harness.report.tables.nodes import nodes_table
 from harness.report.tables.noise import noise_tables, planning_tables
 from harness.report.tables.offline import offline_repeats_table, offline_table
 from harness.report.tables.prefix_hits import prefix_table
@@ -225,6 +226,12 @@ class Chapter:
     def server(self) -> Table | None:
         assert isinstance(self.run, OnlineRun)
         return server_table(self.run.groups, self.run.server)
+
+    @property
+    def nodes(self) -> Table | None:
+        """Of a run on a cluster."""
+        assert isinstance(self.run, OnlineRun)
+        return nodes_table(self.run.groups, self.run.results.senders)
 
     @property
     def speculation(self) -> Table | None:

@@ -9,6 +9,7 @@ from time import monotonic, sleep
 
 import msgspec
 
+from harness.cluster.testbed import Reading, Sent, Testbed
 from harness.engines.base import Encoder, Engine, EngineVariant, RequestSettings, Server, endpoint_target
 from harness.engines.prometheus import PrefixCounters, Samples, histograms, mean_between, read_samples
 from harness.engines.registry import ENGINES
@@ -18,13 +19,12 @@ from harness.engines.server_pages import post
 from harness.engines.speculation import speculation
 from harness.errors import BenchError, CleanupError, EngineError
 from harness.files import now
-from harness.loadgen.load_plan import LoadPlan, LoadResult, Progress, WireRequest
-from harness.loadgen.run_load import run_load
+from harness.loadgen.load_plan import LoadPlan, Progress, WireRequest
 from harness.metrics.prefixes import prefix_hits
 from harness.metrics.summary import summarize
-from harness.models.text_tokens import token_counter
 from harness.plain_text import visible
-from harness.records.cell import CellIdentity, CellRecords, Expected, read_cell
+from harness.records.answers import Answers
+from harness.records.cell import CellIdentity, CellRecords, Expected, cell_records
 from harness.records.parquet import write_cell, write_server
 from harness.runs.accuracy import score_engine
 from harness.runs.answers import ask_engine
@@ -47,8 +47,6 @@ from harness.schema.fairness import Fact
 from harness.schema.load import ClosedLoop
 from harness.schema.machine_load import MachineLoad
 from harness.schema.results import OnlineSummary
-from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
-from harness.telemetry.idle_power import idle_watts
 from harness.workload import PlannedRequest
 from harness.workload.prefix_reuse import reusable_tokens
 from harness.workload.sessions import with_answers
@@ -98,16 +96,16 @@ def measure_block(
     log = log_file(run.folder, engine_variant.ref, "server")
     notify(EngineStarting(engine_variant.label, log))
     settings = resolved.engine_settings(engine_variant)
-    idle = idle_watts(gpus=None if engine_variant.server else settings.gpus or None)
+    testbed = resolved.machines.testbeds[0]
     try:
-        with engine.open(settings, log) as server:
+        idle = testbed.idle_watts(None if engine_variant.server else settings.gpus or None)
+        with testbed.serve(engine, settings, log) as server:
             wanted = resolved.request_settings(engine_variant, server.served_name)
             asked = engine.adapted(server, wanted)
             encode = engine.encoder(asked)
             server.record.facts.update(request_facts(wanted, asked))
             run.launched(server.record)
-            tokens_of = token_counter(asked.tokenizer) if asked.tokenizer else None
-            measuring = _Measuring(run, resolved, notify, engine, server, asked, encode, tokens_of, idle)
+            measuring = _Measuring(run, resolved, notify, testbed, engine, server, asked, encode, idle)
             measuring.warm_up(left[0])
             measuring.note_waiting()
             checked = _checked(engine_variant, asked)
@@ -150,11 +148,11 @@ class _Measuring:
     run: Run
     resolved: Resolved
     notify: Notify
+    testbed: Testbed
     engine: Engine
     server: Server
     asked: RequestSettings
     encode: Encoder
-    tokens_of: Callable[[str], int] | None
     idle_watts: float | None
 
     def warm_up(self, cell: Cell) -> None:
@@ -170,9 +168,9 @@ class _Measuring:
             def progress(progress: Progress, before: int = before) -> None:
                 self.notify(WarmupProgress(label, total, before + progress.done))
 
-            result = self._send(wave, len(wave), progress, WARMUP_DELAY_S)
+            sent = self._send(wave, len(wave), progress, WARMUP_DELAY_S)
             before += len(wave)
-            records = self._read(result, wave, cell)
+            records = self._records(sent.answers, wave, cell)
             self.server.check()
             if records.requests["error"].notna().all():
                 first = records.requests.iloc[0]
@@ -186,13 +184,12 @@ class _Measuring:
 
     def note_waiting(self) -> None:
         """Look at what the engine's processes do while nothing is asked of them, once for each engine."""
-        label, pids = self.server.record.label, self.server.pids
-        if not pids or self.run.knows(label, "idle_cores"):
+        label = self.server.record.label
+        if self.run.knows(label, "idle_cores") or not self.server.pids:
             return
-        spent = CpuTime()
-        before, begin = spent.read(processes_of(pids)), monotonic()
+        before, begin = self.testbed.engine_cpu_s(self.server), monotonic()
         sleep(WAITING_S)
-        cores = (spent.read(processes_of(pids)) - before) / (monotonic() - begin)
+        cores = max(0.0, self.testbed.engine_cpu_s(self.server) - before) / (monotonic() - begin)
         source = f"CPU time of its processes in the {WAITING_S:g} s after the warm-up"
         self.run.learn(label, "idle_cores", Fact(value=round(cores, 2), source=source))
 
@@ -209,15 +206,15 @@ class _Measuring:
             planned = self.resolved.workload.requests(cell.load, cell.load_seed, cell.shape_seed, first, n)
             requests = self._with_drawn_fields(planned, cell)
             before, result, machine, server = self._load(cell, requests)
-            lasted_s = max((response.t_end or 0.0 for response in result.responses), default=0.0) - result.t0
-            failed = any(response.error is not None for response in result.responses)
-            if lasted_s >= wanted_s or failed or not isinstance(cell.load, ClosedLoop):
+            answers = result.answers
+            lasted_s = answers.lasted_s
+            if lasted_s >= wanted_s or answers.broken or not isinstance(cell.load, ClosedLoop):
                 break
             sent = sum(request.after is None for request in requests)  # a session counts once
             first, n = first + sent, ceil(sent * MARGIN * wanted_s / max(lasted_s, 0.01))
-        records = self._read(result, requests, cell)
+        records = self._records(answers, requests, cell)
         write_cell(self.run.folder, cell.index, records)
-        write_server(self.run.folder, cell.index, server.table(cell.index, result.t0))
+        write_server(self.run.folder, cell.index, server.table(cell.index, answers.t0))
         after, ref, wanted = self._samples(), cell.engine_variant.ref, self.engine.histograms
         counted = (counters.count(before, after) for counters in self._counters)
         prefix_cache = next(filter(None, counted), None)
@@ -230,6 +227,8 @@ class _Measuring:
             speculation=speculation(before, after),
             reported=mean_between(histograms(before, wanted), histograms(after, wanted)),
             machine=machine,
+            node=self.testbed.node,
+            senders=result.hosts,
             start=cell.start,
         )  # fmt: skip
         self.run.finish(entry)
@@ -245,7 +244,7 @@ class _Measuring:
 
     def _load(
         self, cell: Cell, requests: list[PlannedRequest]
-    ) -> tuple[Samples, LoadResult, MachineLoad, ServerMonitor]:
+    ) -> tuple[Samples, Sent, MachineLoad, ServerMonitor]:
         """Send a cell's requests: what the server counted before, what came back, what the machine did, what
         the server said of itself."""
 
@@ -259,14 +258,13 @@ class _Measuring:
         server = ServerMonitor(
             self.server.target, known_series(before, self._series), self.resolved.settings.metrics_interval
         )
-        with (
-            CellMonitor(engine=lambda: self.server.pids, gpus=self.server.record.gpus or None) as monitor,
-            server,
-        ):
-            result = self._send(requests, in_flight, progress)
+        with self.testbed.watch(self.server) as watch, server:
+            sent = self._send(requests, in_flight, progress)
         self.server.check()
-        machine = monitor.summary().model_copy(update={"idle_watts": self.idle_watts})
-        return before, result, machine, server
+        machine = watch.machine.model_copy(update={"idle_watts": self.idle_watts})
+        for host in sent.hosts:
+            host.machine = watch.nodes.get(host.name)
+        return before, sent, machine, server
 
     @property
     def _engines(self) -> list[Engine]:
@@ -301,7 +299,7 @@ class _Measuring:
         concurrency: int | None,
         progress: Callable[[Progress], None] | None = None,
         start_delay_s: float = MEASURED_DELAY_S,
-    ) -> LoadResult:
+    ) -> Sent:
         wire = [
             WireRequest(
                 request.index,
@@ -315,49 +313,42 @@ class _Measuring:
         ]
         settings, target = self.resolved.settings, endpoint_target(self.server.target, self.asked.endpoint)
         load = LoadPlan(target, wire, concurrency, settings.timeout_s, settings.deadline_s)
-        return run_load(
-            load,
-            clients=self.resolved.clients,
-            cpus=self.resolved.cpus.client,
-            progress=progress,
-            start_delay_s=start_delay_s,
+        exact = self.asked.ignore_eos
+        wanted = {request.index: self._expected(request).wanted(exact) for request in requests}
+        texts_of = sorted({index for request in requests for index in request.answers})
+        reading = Reading(wanted, self.asked.tokenizer, texts_of)
+        return self.testbed.send(load, reading, self.resolved.clients, progress, start_delay_s)
+
+    def _expected(self, request: PlannedRequest, reusable: int | None = None) -> Expected:
+        """What a request asks for."""
+        counted = self.encode.input_tokens(request)
+        return Expected(
+            len(request.prompt) if counted is None else counted,
+            request.output_tokens,
+            reusable,
+            exact_prompt=counted is not None and not request.answers,
+            adapter=request.adapter,
+            formatted=request.response_format is not None,
+            session=request.session,
+            turn=request.turn,
         )
 
-    def _read(self, result: LoadResult, requests: list[PlannedRequest], cell: Cell) -> CellRecords:
-        requests = with_answers(requests, result.responses, self.asked.tokenizer)
-        sent = sorted(
-            (response.t_sent, response.index) for response in result.responses if response.t_sent is not None
+    def _records(self, answers: Answers, requests: list[PlannedRequest], cell: Cell) -> CellRecords:
+        requests = with_answers(requests, answers.texts, self.asked.tokenizer)
+        times = zip(
+            answers.requests["t_sent"].to_pylist(), answers.requests["request"].to_pylist(), strict=True
         )
+        sent = sorted((t_sent, index) for t_sent, index in times if t_sent is not None)
         reusable = reusable_tokens(requests[index].prompt for _, index in sent)
         known = {
             index: tokens
             for (_, index), tokens in zip(sent, reusable, strict=True)
             if len(requests[index].prompt)
         }
-        expected = []
-        for request in requests:
-            counted = self.encode.input_tokens(request)
-            planned = len(request.prompt) if counted is None else counted
-            asks = Expected(
-                planned,
-                request.output_tokens,
-                known.get(request.index),
-                exact_prompt=counted is not None and not request.answers,
-                adapter=request.adapter,
-                formatted=request.response_format is not None,
-                session=request.session,
-                turn=request.turn,
-            )
-            expected.append(asks)
+        expected = [self._expected(request, known.get(request.index)) for request in requests]
         ref, label = cell.engine_variant.ref, cell.engine_variant.label
         identity = CellIdentity(cell.index, ref.name, ref.variant, label, cell.load, cell.repeat)
-        records = read_cell(
-            result,
-            expected,
-            identity,
-            exact_length=self.asked.ignore_eos,
-            tokens_of=self.tokens_of,
-        )
+        records = cell_records(answers, expected, identity)
         details = records.requests["error_detail"]
         records.requests["error_detail"] = details.map(visible, na_action="ignore")
         return records

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pydantic import JsonValue
 
 import harness
+from harness.cluster.testbed import Machines
 from harness.engines.base import Installation
 from harness.files import now
 from harness.schema.calibration import Calibration
@@ -24,8 +25,10 @@ def online_info(
     found: Iterable[Installation],
     trace: TraceRecord | None = None,
     calibration: Calibration | None = None,
+    machines: Machines | None = None,
 ) -> OnlineRunInfo:
-    """`run.json` of a run of `bench online` that begins now, on this machine."""
+    """`run.json` of a run of `bench online` that begins now, on these machines; None: on this one."""
+    machine, hosts = (environment(), ()) if machines is None else (machines.environment(), machines.hosts)
     client: JsonValue = (
         "none: cells are not judged by what the client sustains; `bench calibrate` measures it"
         if calibration is None
@@ -35,9 +38,10 @@ def online_info(
         created=now(),
         command=command,
         settings=settings,
-        environment=environment() | {"calibration": client},
+        environment=machine | {"calibration": client},
         versions=versions(found),
         trace=trace,
+        hosts=list(hosts),
     )
 
 

@@ -13,6 +13,7 @@ from harness.files import sync_folder
 from harness.plain_text import visible, visible_content
 from harness.schema.base import Strict, first_fault
 from harness.schema.fairness import ReportedMean
+from harness.schema.hosts import HostCell
 from harness.schema.load import Load
 from harness.schema.machine_load import MachineLoad
 from harness.schema.results import PrefixCount
@@ -50,6 +51,8 @@ class JournalEntry(Strict):
         default_factory=dict, description="means by the engine's own histograms, by metric"
     )
     machine: MachineLoad | None = Field(None, description="what the machine did meanwhile")
+    node: str | None = Field(None, description="of a cluster: where the engine ran")
+    senders: list[HostCell] = Field(default_factory=list, description="of a cluster: the nodes that sent it")
     start: int | None = Field(
         None, description="of a search: which start of the engine's server measured it, from 0"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness.cluster.machines import machines_of
 from harness.engines.selection import make_engine_variants
 from harness.errors import BenchError, UsageError
 from harness.fairness.ledger import ledger
@@ -58,16 +59,22 @@ def run_online(
         BenchError: No cell could be measured, or an engine could not be ended.
     """
     prices = None if settings.price is None else read_prices(settings.price)
-    resolved = resolve_online(settings, notify)
-    info = online_info(
-        resolved.settings, command, resolved.found, resolved.workload.record, resolved.calibration
-    )
-    info.search, info.tune, info.prices = search, tune, prices
-    if prices is not None:
-        hourly(prices, info.environment, resolved.settings.device)
-    folder = make_folder(settings.out, "online")
-    with alone(folder):
-        return folder, _go(Run.create(folder, info, resolved.missing), resolved, notify)
+    with machines_of(settings) as machines:
+        resolved = resolve_online(settings, notify, machines)
+        info = online_info(
+            resolved.settings,
+            command,
+            resolved.found,
+            resolved.workload.record,
+            resolved.calibration,
+            machines,
+        )
+        info.search, info.tune, info.prices = search, tune, prices
+        if prices is not None:
+            hourly(prices, info.environment, resolved.settings.device)
+        folder = make_folder(settings.out, "online")
+        with alone(folder):
+            return folder, _go(Run.create(folder, info, resolved.missing), resolved, notify)
 
 
 def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
@@ -84,10 +91,12 @@ def resume_online(folder: Path, notify: Notify) -> tuple[Path, OnlineResults]:
         run = Run.open(folder)
         cells = {cell.index for block in run.blocks() for cell in block.cells}
         finished = not run.info.is_adaptive and cells == run.done and not unjudged(run)
-        resolved = None if finished else resolve_online(run.settings, notify)
-        if resolved is not None:
+        if finished:
+            return folder, _go(run, None, notify)
+        with machines_of(run.settings) as machines:
+            resolved = resolve_online(run.settings, notify, machines)
             _unchanged(run, resolved)
-        return folder, _go(run, resolved, notify)
+            return folder, _go(run, resolved, notify)
 
 
 def _unchanged(run: Run, resolved: Resolved) -> None:
@@ -157,6 +166,7 @@ def _results(run: Run) -> OnlineResults:
     counts = {entry.cell: entry.prefix_cache for entry in entries if entry.prefix_cache is not None}
     prefixes = prefix_hits(requests, counts)
     machines = {entry.cell: entry.machine for entry in entries if entry.machine is not None}
+    senders = {entry.cell: entry.senders for entry in entries if entry.senders}
     measured = OnlineResults(
         meta=run.info,
         summaries=[],
@@ -169,6 +179,7 @@ def _results(run: Run) -> OnlineResults:
         accuracy=task_scores(run.folder),
         reported=reported,
         machines=machines,
+        senders=senders,
     )
     results = recompute(measured, groups)
     if run.info.search is not None:

@@ -13,7 +13,7 @@ from harness.metrics.comparison import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.samples import Group, by_load, in_order, split
 from harness.metrics.summary import summarize_points
-from harness.schema.calibration import client_ceiling
+from harness.schema.client_ceiling import client_ceiling
 from harness.schema.metrics import LATENCIES
 from harness.schema.results import Comparison, OnlineResults, OnlineRunInfo, OnlineSummary, gpus_used
 

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import TypeVar
 
-from harness.calibration.calibrate import calibrate
-from harness.calibration.calibration_file import load as load_calibration
+from harness.cluster.testbed import Machines
+from harness.cluster.this_machine import ThisMachine
 from harness.engines.auto_settings import Placement, parallel_of, resolve_placement
 from harness.engines.base import Engine, EngineSettings, EngineVariant, Installation, RequestSettings
 from harness.engines.cores import CpuSplit
-from harness.engines.selection import select_engines
-from harness.errors import BenchError
 from harness.models.choice import NO_TOKENIZER, ModelChoice, choose_model
 from harness.models.model_folder import ModelFolder
 from harness.runs.drawn_fields import drawn_fields
@@ -55,6 +52,7 @@ class Resolved:
     found: list[Installation]
     missing: list[Skipped]
     cpus: CpuSplit
+    machines: Machines
     calibration: Calibration | None = None
     drawn_fields: DrawnFields | None = None
 
@@ -84,22 +82,27 @@ class Resolved:
         return engine_settings(self.settings, engine_variant, self.model, in_flight, self.cpus)
 
 
-def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
+def resolve_online(settings: OnlineSettings, notify: Notify, machines: Machines | None = None) -> Resolved:
     """Look everything up before anything starts; calibrates the client where that was never done.
+
+    Args:
+        machines: Where engines and clients run; None: this machine.
 
     Raises:
         UsageError: A setting cannot work here, or no engine that was asked for is there.
     """
-    selection = select_engines(settings)
+    machines = machines or ThisMachine()
+    selection = machines.select(settings)
     names, placement = selection.names, selection.placement
     model = choose_model(settings, placement.device, names, selection.context)
     settings = _decided(settings, placement, model)
     if settings.prompt_nonce is None and RUNNING_SERVER in names:
         settings = settings.model_copy(update={"prompt_nonce": secrets.randbits(32)})
+    machines.use_model(settings.model, settings.tokenizer or settings.model)
     workload = Workload.make(settings, model.vocab_size, model.max_model_len, model.text_tokenizer())
     fields = drawn_fields(settings)
-    calibration = _calibration(settings, notify)
-    clients = _clients(settings, workload, placement.cpus, calibration)
+    calibration = machines.calibration(settings, lambda what: notify(Calibrating(what)))
+    clients = _clients(settings, workload, machines.clients(selection), calibration)
     return Resolved(
         settings=settings.model_copy(update={"clients": clients}),
         model=model.folder,
@@ -110,6 +113,7 @@ def resolve_online(settings: OnlineSettings, notify: Notify) -> Resolved:
         found=selection.found,
         missing=selection.missing,
         cpus=placement.cpus,
+        machines=machines,
         calibration=calibration,
         drawn_fields=fields,
     )
@@ -167,26 +171,17 @@ def engine_settings(
     )
 
 
-def _calibration(settings: OnlineSettings, notify: Notify) -> Calibration | None:
-    """The client's on this machine; None where it cannot be measured, or is not to be."""
-    stored = load_calibration()
-    if stored is not None or not settings.calibrate:
-        return stored
-    with suppress(BenchError):
-        return calibrate(quick=True, report_status=lambda what: notify(Calibrating(what)))
-    return None
-
-
 def _clients(
-    settings: OnlineSettings, workload: Workload, cpus: CpuSplit, calibration: Calibration | None
+    settings: OnlineSettings, workload: Workload, limits: tuple[int, int], calibration: Calibration | None
 ) -> int:
-    """One process or, where the client has cores of its own, as many of these as the load needs."""
+    """As many processes as the load needs, within what the machines should run."""
+    least, most = limits
     if settings.clients != "auto":
         return settings.clients
-    if cpus.client is None:
-        return 1
+    if least == most:
+        return least
     if calibration is None:
         needed = workload.concurrency() / REQUESTS_PER_CLIENT
     else:
         needed = workload.tokens_per_s() / (CLIENT_SHARE * calibration.ceiling(1).chunks_per_s)
-    return min(len(cpus.client), max(1, ceil(needed)))
+    return min(most, max(least, ceil(needed)))

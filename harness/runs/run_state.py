@@ -15,7 +15,8 @@ from harness.plain_text import visible
 from harness.runs.folder import JOURNAL, RUN, SKIPPED, read_info
 from harness.runs.journal import JournalEntry, append_journal, read_journal
 from harness.runs.schedule import Block, measured_blocks, plan
-from harness.schema.calibration import ClientCeiling, client_ceiling
+from harness.schema.calibration import ClientCeiling
+from harness.schema.client_ceiling import client_ceiling
 from harness.schema.fairness import Fact
 from harness.schema.load import Load
 from harness.schema.online_settings import OnlineSettings

@@ -7,8 +7,6 @@ from typing import Literal
 from pydantic import Field
 
 from harness.schema.base import Strict
-from harness.schema.results import OnlineRunInfo
-from harness.schema.stored import checked
 
 
 class MachineKey(Strict):
@@ -64,11 +62,3 @@ class Calibration(Strict):
         """The ceiling measured with the most processes that are not more than `processes`."""
         fitting = [ceiling for ceiling in self.ceilings if ceiling.processes <= processes]
         return max(fitting or self.ceilings, key=lambda ceiling: ceiling.processes)
-
-
-def client_ceiling(info: OnlineRunInfo) -> ClientCeiling | None:
-    """What one client process of the run `info` sustains; None where that was not measured."""
-    found, clients = info.environment.get("calibration"), info.settings.clients
-    if not isinstance(found, dict) or not isinstance(clients, int):
-        return None
-    return checked(found, Calibration, "the client's calibration in the run").ceiling(clients)

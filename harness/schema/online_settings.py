@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from harness.schema.cluster_settings import Resources
 from harness.schema.comma_lists import listed
 from harness.schema.common_settings import CommonSettings
 from harness.schema.engine_ref import RUNNING_SERVER
@@ -195,6 +196,8 @@ class OnlineSettings(CommonSettings):
             idle["n"] = "excludes --ramp, which lasts its own time"
         if not self.server_metrics:
             idle["metrics_interval"] = "excludes --no-server-metrics"
+        if self.cluster is None:
+            idle |= dict.fromkeys(("engine_needs", "load_nodes"), "needs --cluster")
         if self.response_format is None:
             idle["response_format_share"] = "needs --response-format"
         if all(engine.name != RUNNING_SERVER for engine in self.engines):
@@ -233,6 +236,21 @@ class OnlineSettings(CommonSettings):
         rest = {key: value for key, value in given.items() if key != "request_rate"}
         return rest | {"concurrency": given.get("n", cls.model_fields["n"].default)}
 
+    cluster: str | None = Field(
+        None,
+        pattern=r"^(auto|ray://\S+|[^\s:/]+:\d+)$",
+        description="nodes of a Ray cluster: auto is the one that this machine is part of",
+        json_schema_extra={"metavar": "auto|ray://HOST:PORT"},
+    )
+    engine_needs: Resources = Field(
+        default_factory=dict,
+        description="what the node of an engine has, as Ray counts it, e.g. GPU:2,highmem:1; "
+        "else a GPU where there are any",
+        json_schema_extra={"metavar": "NAME:AMOUNT,…"},
+    )
+    load_nodes: int | None = Field(
+        None, ge=1, description="nodes that send to an engine; all that are left if not given"
+    )
     price: Path | None = Field(
         None,
         description="YAML file of what an hour of a GPU or of the machine costs, for what tokens cost",
@@ -284,6 +302,8 @@ class OnlineSettings(CommonSettings):
     def _consistent(self) -> Self:
         if self.window is not None and self.steady_state:
             raise ValueError("--window and --steady-state are two answers to one question: give one of them")
+        if self.cluster is not None and self.profile is not None:
+            raise ValueError("--profile is taken on this machine: leave it out with --cluster")
         if self.settle is not None and (self.window is not None or self.steady_state):
             raise ValueError("--settle is a window of its own: leave out --window and --steady-state")
         if self.aa and self.repeats < 2:

@@ -10,6 +10,7 @@ from harness.schema.base import Strict
 from harness.schema.built_in_metrics import BUILT_IN
 from harness.schema.cell_notice import CellNotice
 from harness.schema.fairness import AnswerChecks, Fact, Ledger, ReportedMean, Source, TaskScores, Waterfall
+from harness.schema.hosts import Host, HostCell
 from harness.schema.load import Load
 from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import LATENCIES, METRICS
@@ -258,6 +259,7 @@ class OnlineRunInfo(_RunInfo):
     search: SearchPlan | None = Field(None, description="of `bench search`: how loads are chosen")
     tune: TunePlan | None = Field(None, description="of `bench tune`: what is tried, and how")
     prices: Prices | None = Field(None, description="the file given with --price")
+    hosts: list[Host] = Field(default_factory=list, description="nodes of a cluster; empty: one machine")
 
     @property
     def is_adaptive(self) -> bool:
@@ -335,6 +337,9 @@ class OnlineResults(Strict):
     )
     machines: dict[int, MachineLoad] = Field(
         default_factory=dict, description="what the machine did during each cell"
+    )
+    senders: dict[int, list[HostCell]] = Field(
+        default_factory=dict, description="of a cluster: what the nodes that send did in each cell"
     )
 
 

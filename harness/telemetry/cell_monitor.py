@@ -44,6 +44,7 @@ class CellMonitor:
     Args:
         engine: PIDs of the engine's processes now; empty where nothing is known of them.
         gpus: That the engine computes on; None: all that this process may use.
+        ours: PIDs of other processes that, like this one, are not foreign with all below them.
     """
 
     def __init__(
@@ -51,12 +52,13 @@ class CellMonitor:
         period_s: float = PERIOD_S,
         engine: Callable[[], Sequence[int]] = tuple,
         gpus: int | None = None,
+        ours: Sequence[int] = (),
     ) -> None:
         self._gpus = gpus
         self._period_s = period_s
         self._stop = threading.Event()
         self._own, self._engine, self._rapl = CpuTime(), CpuTime(), RaplReader()
-        self._me, self._engine_pids = psutil.Process(), engine
+        self._roots, self._engine_pids = processes_of({os.getpid(), *ours}), engine
         self._thread = threading.Thread(target=self._watch, name="cell monitor", daemon=True)
         self.readings: list[Reading] = []
 
@@ -93,7 +95,7 @@ class CellMonitor:
                 cpus=len(times),
                 busy_s=sum(sum(time[:3]) + time.irq + time.softirq for time in times),
                 steal_s=sum(time.steal for time in times),
-                own_s=self._own.read((self._me, *self._me.children(recursive=True))),
+                own_s=self._own.read(tree for root in self._roots for tree in processes_below(root)),
                 mhz=frequency.current if frequency and frequency.current else None,
                 gpus=self._gpu.read(),
                 engine_s=self._engine.read(processes_of(engine)) if engine else None,
@@ -109,6 +111,13 @@ def processes_of(pids: Iterable[int]) -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):
             found.append(psutil.Process(pid))
     return found
+
+
+def processes_below(root: psutil.Process) -> list[psutil.Process]:
+    """A process and all below it; nothing of one that has ended."""
+    with suppress(psutil.NoSuchProcess):
+        return [root, *root.children(recursive=True)]
+    return []
 
 
 class CpuTime:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.loadgen.live_answers import answer_text, fill_text
-from harness.loadgen.load_plan import RawResponse
+from harness.loadgen.live_answers import fill_text
 from harness.models.text_tokens import load_tokenizer
 from harness.workload.dataset_content import encode
 from harness.workload.planned_requests import Message, PlannedRequest
 
 
 def with_answers(
-    requests: Sequence[PlannedRequest], responses: Sequence[RawResponse], tokenizer: Path | None
+    requests: Sequence[PlannedRequest], known: Mapping[int, str], tokenizer: Path | None
 ) -> list[PlannedRequest]:
-    """The requests as they were sent: markers replaced by the answers that came, token ids by the tokenizer
-    in that folder, where it is known."""
-    needed = {index for request in requests for index in request.answers}
-    if not needed:
+    """The requests as they were sent: markers replaced by the texts of the answers that came, by request,
+    token ids by the tokenizer in that folder, where it is known."""
+    if not any(request.answers for request in requests):
         return list(requests)
-    known = {raw.index: answer_text(raw) for raw in responses if raw.index in needed}
     encoding = None if tokenizer is None else load_tokenizer(tokenizer)
 
     def filled(request: PlannedRequest) -> PlannedRequest:

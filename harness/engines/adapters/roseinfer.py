@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import sys
 from collections.abc import Mapping
@@ -86,6 +87,8 @@ class Roseinfer(LocalEngine):
             arguments.append("--prefix-cache")
         elif "--no-prefix-cache" in self.flags(installation):
             arguments.append("--no-prefix-cache")
+        if not ipaddress.ip_address(settings.host).is_loopback:
+            arguments.append("--insecure")  # clients on other nodes of a cluster reach it, without a key
         without_key = {_KEYS: ""} if _KEYS in os.environ else {}  # the load sends none
         return Launch(tuple(arguments), settings.served_name, without_key)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.loadgen.load_plan import LoadPlan, Target, WireRequest
-from harness.loadgen.run_load import _deal
+from harness.loadgen.run_load import deal
 from harness.loadgen.system_limits import most_in_flight
 
 TARGET = Target("127.0.0.1", 1, "/")
@@ -19,7 +19,7 @@ TARGET = Target("127.0.0.1", 1, "/")
 )
 def test_every_request_goes_to_one_client(count: int, clients: int, concurrency: int | None) -> None:
     plan = LoadPlan(TARGET, [WireRequest(i, None, b"") for i in range(count)], concurrency=concurrency)
-    shares = _deal(plan, clients)
+    shares = deal(plan, clients)
     dealt = sorted(request.index for share in shares for request in share.requests)
     assert dealt == list(range(count))
     assert len(shares) <= clients and all(share.requests for share in shares)
@@ -37,7 +37,7 @@ def test_a_session_stays_with_one_client_in_its_order(sessions: list[int], clien
     for index, session in enumerate(sessions):
         requests.append(WireRequest(index, float(index), b"", last.get(session)))
         last[session] = index
-    shares = _deal(LoadPlan(TARGET, requests), clients)
+    shares = deal(LoadPlan(TARGET, requests), clients)
     held = [[request.index for request in share.requests] for share in shares]
     assert sorted(index for share in held for index in share) == list(range(len(sessions)))
     assert held == [sorted(share) for share in held] and all(held)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.calibration.calibration_file import this_machine
-from harness.engines.cores import CpuSplit
+from harness.cluster import this_machine as this_machine_module
 from harness.errors import BenchError
 from harness.runs import resolved
 from harness.runs.events import Calibrating, Event
@@ -50,7 +50,7 @@ def test_a_client_near_its_limit_makes_a_cell_invalid(
     found: Calibration,
     reason: str | None,
 ) -> None:
-    monkeypatch.setattr(resolved, "load_calibration", lambda: found)
+    monkeypatch.setattr(this_machine_module, "load_calibration", lambda: found)
     folder, results = run_online(settings_for(start_mock().url, tmp_path), ["bench"], lambda _: None)
     assert json.loads((folder / "run.json").read_text())["environment"]["calibration"] == found.model_dump()
     said = [why for summary in results.summaries for why in summary.invalid_reasons if "above half" in why]
@@ -68,8 +68,8 @@ def test_a_machine_without_one_is_calibrated_first(
         report_status("something")
         return calibration(1e9 if quick else 1.0)
 
-    monkeypatch.setattr(resolved, "load_calibration", lambda: None)
-    monkeypatch.setattr(resolved, "calibrate", measure)
+    monkeypatch.setattr(this_machine_module, "load_calibration", lambda: None)
+    monkeypatch.setattr(this_machine_module, "calibrate", measure)
     events: list[Event] = []
     folder, _ = run_online(settings_for(start_mock().url, tmp_path), ["bench"], events.append)
     assert events[0] == Calibrating("something")
@@ -84,8 +84,8 @@ def test_a_run_without_one_says_so(
     def fail(**_: object) -> Calibration:
         raise BenchError("too busy")
 
-    monkeypatch.setattr(resolved, "load_calibration", lambda: None)
-    monkeypatch.setattr(resolved, "calibrate", fail)
+    monkeypatch.setattr(this_machine_module, "load_calibration", lambda: None)
+    monkeypatch.setattr(this_machine_module, "calibrate", fail)
     settings = settings_for(start_mock().url, tmp_path, calibrate=not switched_off)
     folder, results = run_online(settings, ["bench"], lambda _: None)
     assert json.loads((folder / "run.json").read_text())["environment"]["calibration"].startswith("none: ")
@@ -93,19 +93,19 @@ def test_a_run_without_one_says_so(
 
 
 @pytest.mark.parametrize(
-    ("cores", "found", "tokens_per_s", "clients"),
+    ("limits", "found", "tokens_per_s", "clients"),
     [
-        (None, calibration(1e5), 1e6, 1),
-        (8, calibration(1e5), 1e3, 1),
-        (8, calibration(1e5), 25_001.0, 2),
-        (8, calibration(1e5), 1e6, 8),
-        (8, None, 1e6, 3),
+        ((1, 1), calibration(1e5), 1e6, 1),
+        ((1, 8), calibration(1e5), 1e3, 1),
+        ((1, 8), calibration(1e5), 25_001.0, 2),
+        ((1, 8), calibration(1e5), 1e6, 8),
+        ((1, 8), None, 1e6, 3),
+        ((4, 8), calibration(1e5), 1e3, 4),
     ],
 )
 def test_clients_follow_the_load(
-    cores: int | None, found: Calibration | None, tokens_per_s: float, clients: int
+    limits: tuple[int, int], found: Calibration | None, tokens_per_s: float, clients: int
 ) -> None:
     load: Any = SimpleNamespace(tokens_per_s=lambda: tokens_per_s, concurrency=lambda: 150)
-    cpus = CpuSplit(tuple(range(cores)) if cores else None, None)
-    assert resolved._clients(OnlineSettings(), load, cpus, found) == clients
-    assert resolved._clients(OnlineSettings(clients=5), load, cpus, found) == 5
+    assert resolved._clients(OnlineSettings(), load, limits, found) == clients
+    assert resolved._clients(OnlineSettings(clients=5), load, limits, found) == 5

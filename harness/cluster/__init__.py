@@ -1,0 +1,1 @@
+"""The machines of a run: this one, or the nodes of a Ray cluster."""

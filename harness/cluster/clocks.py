@@ -1,0 +1,68 @@
+"""How far another machine's monotonic clock is from ours, and how sure that is.
+
+A question that was sent at `asked` and answered at `answered` by our clock, with the other's time `shown`,
+says that the other's clock is between `shown - answered` and `shown - asked` ahead of ours: whatever the
+network did, the answer was given in between (Cristian, "Probabilistic clock synchronization", 1989). Several
+questions narrow that to the intersection, of which the quickest round trips decide most (NTP, RFC 5905).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from harness.schema.hosts import HostClock
+
+#: Questions of a reading: enough that some pass without waiting, few enough that no clock drifts meanwhile.
+ROUNDS = 20
+#: Clocks that are disciplined by NTP differ in speed by at most this (`adjtimex`: 500 ppm each).
+MOST_DRIFT = 1e-3
+
+
+@dataclass(frozen=True)
+class Offset:
+    """The other clock is `seconds` ahead of ours, give or take `bound`, at `at` by our clock."""
+
+    at: float
+    seconds: float
+    bound: float
+    round_trip: float
+
+
+def read_offset(ask: Callable[[], float], rounds: int = ROUNDS) -> Offset:
+    """Ask another machine for its time again and again."""
+    answers = []
+    for _ in range(rounds):
+        asked = time.monotonic()
+        shown = ask()
+        answers.append((asked, shown, time.monotonic()))
+    return offset_of(answers)
+
+
+def offset_of(answers: Iterable[tuple[float, float, float]]) -> Offset:
+    """From `(asked, shown, answered)`: by our clock, by the other's, by ours.
+
+    Between an answer and the last of them a clock may have drifted by MOST_DRIFT; the bound has that too.
+    """
+    answers = list(answers)
+    end = answers[-1][2]
+    low = max(shown - answered - MOST_DRIFT * (end - answered) for _, shown, answered in answers)
+    high = min(shown - asked + MOST_DRIFT * (end - asked) for asked, shown, _ in answers)
+    quickest = min(answered - asked for asked, _, answered in answers)
+    return Offset(end, (low + high) / 2, (high - low) / 2, quickest)
+
+
+def host_clock(before: Offset, after: Offset, t0: float) -> HostClock:
+    """What two readings, around a cell that was to begin at `t0` by our clock, say of a node's clock."""
+    seconds = after.at - before.at
+    drift, bound = (after.seconds - before.seconds) / seconds, (after.bound + before.bound) / seconds
+    until_start = max(0.0, t0 - before.at)
+    return HostClock(
+        offset_s=before.seconds,
+        bound_ms=1e3 * before.bound,
+        round_trip_ms=1e3 * min(before.round_trip, after.round_trip),
+        drift_ppm=1e6 * drift,
+        drift_bound_ppm=1e6 * bound,
+        start_bound_ms=1e3 * (before.bound + until_start * min(abs(drift) + bound, MOST_DRIFT)),
+    )

@@ -1,0 +1,278 @@
+"""What happens on a node of a cluster: an engine's server, client processes, and watching both.
+
+One of these lives on each node, in a process of its own. When that process ends, for whatever reason, its
+client processes end by their standard input, and the engine by its guard.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import psutil
+import pyarrow as pa
+
+from harness.cluster.this_machine import counter_of
+from harness.engines.base import EngineSettings, Server
+from harness.engines.cores import CpuSplit, physical_cores
+from harness.engines.registry import get_engine
+from harness.errors import BenchError
+from harness.loadgen.host_load import HostLoad
+from harness.loadgen.live_answers import answer_text
+from harness.loadgen.load_plan import ClientUsage, LoadPlan, LoadResult, Progress, Target
+from harness.models.model_folder import resolve, tokenizer_folder
+from harness.records.answers import Wanted, parse_part
+from harness.schema.machine_load import MachineLoad
+from harness.schema.results import LaunchRecord
+from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
+from harness.telemetry.revision import source_hash
+
+#: With fewer physical cores clients are not pinned.
+MIN_CORES = 4
+#: Responses that are read and sent to the driver at a time.
+PART = 2_000
+#: Bytes of an engine's log that go to the driver at a time.
+LOG_BYTES = 4 << 20
+#: The command to begin must arrive this long before the common moment.
+LEAST_NOTICE_S = 0.02
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What a node is. `machine` is the same for processes that see each other's PIDs."""
+
+    name: str
+    address: str
+    cores: int
+    physical_cores: int
+    niceness: int
+    source: str
+    machine: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer by its folder on the driver's machine and by its name."""
+
+    path: Path
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        """Its folder on this node: the same, where it is shared. Raises UsageError."""
+        return self.path if self.path.is_dir() else tokenizer_folder(self.name)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A server that is ready on a node."""
+
+    target: Target
+    served_name: str
+    record: LaunchRecord
+
+
+def this_kernel() -> str:
+    """The same for all processes that see each other's PIDs, and reach each other by 127.0.0.1."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return " ".join([boot, *(str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("pid", "net"))])
+
+
+class Node:
+    """The work of one node. Its methods are called by the driver, several at a time."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._folder = Path(tempfile.mkdtemp(prefix="rosebench-node-"))
+        self._log = self._folder / "server.log"
+        self._engine = ExitStack()
+        self._server: Server | None = None
+        self._sending = ExitStack()
+        self._load: HostLoad | None = None
+        self._result: LoadResult | None = None
+        self._monitor: CellMonitor | None = None
+        _without_defaults_of_ray()
+
+    def facts(self) -> NodeFacts:
+        """What this node is."""
+        return NodeFacts(
+            name=socket.gethostname(),
+            address=self._address,
+            cores=len(os.sched_getaffinity(0)),
+            physical_cores=len(physical_cores()),
+            niceness=os.getpriority(os.PRIO_PROCESS, 0),
+            source=source_hash(),
+            machine=this_kernel(),
+            pid=os.getpid(),
+        )
+
+    def ask(self, function: Callable[..., T], *arguments: object) -> T:
+        """What a function returns here."""
+        return function(*arguments)
+
+    def clock(self) -> float:
+        """This machine's monotonic clock, in seconds."""
+        return time.monotonic()
+
+    # An engine's server
+
+    def serve(self, settings: EngineSettings, model: str, host: str) -> Ready:
+        """Start a server that listens at `host`, with the model of that name as this node has it.
+
+        Raises:
+            EngineError: As `Engine.open`.
+            UsageError: The model is not here, and cannot be made.
+        """
+        self.stop()
+        self._log.unlink(missing_ok=True)
+        folder = resolve(model)
+        settings = replace(settings, model=folder.path, host=host)
+        engine = get_engine(settings.engine_variant.ref.name)
+        self._server = self._engine.enter_context(engine.open(settings, self._log))
+        return Ready(self._server.target, self._server.served_name, self._server.record)
+
+    def check(self) -> None:
+        """Raises EngineError when the server has died."""
+        if self._server is not None:
+            self._server.check()
+
+    def pids(self) -> list[int]:
+        """PIDs of the engine's living processes."""
+        return self._server.pids if self._server is not None else []
+
+    def stop(self) -> None:
+        """End the server, if there is one. Raises CleanupError."""
+        self._server = None
+        engine, self._engine = self._engine, ExitStack()
+        engine.close()
+
+    def log(self, offset: int) -> bytes:
+        """What the server printed from that byte on, as much as goes at a time."""
+        if not self._log.exists():
+            return b""
+        with self._log.open("rb") as file:
+            file.seek(offset)
+            return file.read(LOG_BYTES)
+
+    def engine_cpu_s(self) -> float:
+        """CPU seconds of the engine's living processes."""
+        return CpuTime().read(processes_of(self.pids()))
+
+    # Load
+
+    def prepare(self, shares: bytes) -> None:
+        """Start the client processes that send these shares, by the clients' numbers (msgpack), and wait
+        until they are ready. Raises UsageError and BenchError."""
+        self.end_load()
+        dealt = msgspec.msgpack.decode(shares, type=dict[int, LoadPlan])
+        self._load = self._sending.enter_context(HostLoad(dealt, load_cpus().client))
+
+    def run(self, t0: float) -> list[ClientUsage]:
+        """Begin at `t0` of this machine's monotonic clock, and return when the last response has ended.
+
+        Raises:
+            BenchError: A client process failed, or the command came too late.
+        """
+        assert self._load is not None
+        if time.monotonic() > t0 - LEAST_NOTICE_S:
+            raise BenchError(
+                "the command to begin came after the moment to begin",
+                "the network or the node is too busy; try again",
+            )
+        self._result = self._load.run(t0)
+        return self._result.usage
+
+    def progress(self) -> Progress:
+        """Of the load that is being sent."""
+        return self._load.progress if self._load is not None else Progress(0, 0, 0)
+
+    def part(
+        self, first: int, wanted: Mapping[int, Wanted], tokenizer: Tokenizer | None, host: str
+    ) -> tuple[bytes, bytes] | None:
+        """The tables of PART responses from number `first` on, as Arrow streams; None where there is none.
+
+        Each is forgotten when it was read.
+        """
+        assert self._result is not None
+        responses = self._result.responses[first : first + PART]
+        if not responses:
+            return None
+        tokens_of = counter_of(tokenizer.folder) if tokenizer else None
+        tables = parse_part(responses, self._result.t0, wanted, tokens_of, host)
+        for response in responses:
+            response.segments = []
+        requests, chunks = (packed(table) for table in tables)
+        return requests, chunks
+
+    def texts(self, wanted: Sequence[int]) -> dict[int, str]:
+        """Of the answers to these requests, where they came here; before the first `part`."""
+        assert self._result is not None
+        needed = {*wanted}
+        return {raw.index: answer_text(raw) for raw in self._result.responses if raw.index in needed}
+
+    def end_load(self) -> None:
+        """End the client processes and forget what came back."""
+        self._load = self._result = None
+        sending, self._sending = self._sending, ExitStack()
+        sending.close()
+
+    # Watching
+
+    def watch(self, ours: Sequence[int]) -> None:
+        """Watch this machine. Processes below those PIDs are ours too."""
+        self.watched()
+        gpus = self._server.record.gpus if self._server is not None else None
+        self._monitor = CellMonitor(engine=self.pids, gpus=gpus or None, ours=ours)
+        self._monitor.__enter__()
+
+    def watched(self) -> MachineLoad | None:
+        """What was seen since `watch`; None where nothing was watched."""
+        monitor, self._monitor = self._monitor, None
+        if monitor is None:
+            return None
+        monitor.__exit__(None, None, None)
+        return monitor.summary()
+
+    def close(self) -> None:
+        """End everything and leave nothing on the disk."""
+        self.end_load()
+        self.watched()
+        try:
+            self.stop()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def load_cpus() -> CpuSplit:
+    """The cores of a node that only sends: all, one client each, where it has some."""
+    cores = physical_cores()
+    return CpuSplit(tuple(core[0] for core in cores) if len(cores) >= MIN_CORES else None, None)
+
+
+def packed(table: pa.Table) -> bytes:
+    """A table as an Arrow stream, compressed."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _without_defaults_of_ray() -> None:
+    """Ray sets it for its workers; an engine is to run as if it were started by hand."""
+    shell = psutil.Process().parent()
+    given = shell.environ() if shell is not None else {}
+    if "OMP_NUM_THREADS" not in given:
+        os.environ.pop("OMP_NUM_THREADS", None)

@@ -1,0 +1,179 @@
+"""Actors on the nodes of a Ray cluster, and what becomes of calls to them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from harness.cluster.node import Node, NodeFacts
+from harness.errors import BenchError, EngineError, UsageError
+
+#: Threads of a node's process: a clock is read and progress asked for while an engine starts or a load runs.
+THREADS = 8
+#: Seconds in which nodes that are free give their places.
+PLACE_S = 60.0
+#: Seconds without an answer after which a node that should answer at once counts as lost.
+SILENCE_S = 30.0
+#: Seconds for everything on a node to end.
+CLOSE_S = 60.0
+
+#: With its own default Ray kills an engine's guard before the guard has ended the engine.
+ENVIRONMENT = {"RAY_kill_child_processes_on_worker_exit": "false"}
+
+Bundle = dict[str, float]
+
+
+class _Actor(Node):
+    """A node's work in a process of Ray."""
+
+    def __init__(self) -> None:
+        super().__init__(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
+class LostNodeError(EngineError):
+    """A node, or its process, does not answer any more."""
+
+
+class RayNode:
+    """A node's process. It ends with the driver at the latest.
+
+    Args:
+        bundle: Which place of the group is its.
+        gpus: How many of the node's GPUs it may use.
+    """
+
+    def __init__(self, group: PlacementGroup, bundle: int, gpus: float = 0) -> None:
+        self._group, self._bundle, self._gpus = group, bundle, gpus
+        self._start()
+
+    def call(self, method: str, *arguments: object, timeout_s: float | None = None) -> Any:
+        """What a method of `harness.cluster.node.Node` returns.
+
+        Raises:
+            BenchError: What it raises, with the node's name.
+            LostNodeError: The node does not answer.
+        """
+        return self.result(self.begin(method, *arguments), timeout_s)
+
+    def begin(self, method: str, *arguments: object) -> Any:
+        """Call a method; a reference to its result."""
+        return getattr(self._actor, method).remote(*arguments)
+
+    def result(self, reference: Any, timeout_s: float | None = None) -> Any:
+        """The result of `begin`. Raises as `call`."""
+        try:
+            return ray.get(reference, timeout=timeout_s)
+        except RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, BenchError):
+                cause.message = f"node {self.name}: {cause.message}"
+                raise cause from None
+            raise BenchError(f"node {self.name}: {type(cause).__name__}: {cause}") from error
+        except GetTimeoutError:
+            raise self._lost(f"no answer for {timeout_s:g} s") from None
+        except RayError as error:
+            raise self._lost(str(error).strip().partition("\n")[0]) from None
+
+    def revive(self) -> None:
+        """Start its process again where it has ended; on another node where its own is gone.
+
+        Raises:
+            LostNodeError: There is no node left for it.
+        """
+        with suppress(LostNodeError):
+            if not self._is_lost:
+                self.call("clock", timeout_s=SILENCE_S)
+                return
+        self.kill()
+        self._start()
+
+    def close(self) -> None:
+        """End everything there, then the process."""
+        if not self._is_lost:
+            with suppress(BenchError):
+                self.call("close", timeout_s=CLOSE_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """End its process; what it has started ends with it."""
+        with suppress(Exception):  # a client of Ray raises its own errors for an actor that is gone
+            ray.kill(self._actor)
+
+    def _start(self) -> None:
+        place = PlacementGroupSchedulingStrategy(self._group, self._bundle)
+        kind = ray.remote(_Actor).options(
+            num_cpus=0,
+            num_gpus=self._gpus,
+            max_concurrency=THREADS,
+            scheduling_strategy=place,
+            runtime_env={"env_vars": ENVIRONMENT},
+        )
+        self._is_lost = False
+        self._actor: Any = kind.remote()
+        self.name = f"of place {self._bundle}"
+        self.facts: NodeFacts = self.call("facts", timeout_s=PLACE_S)
+        self.name = self.facts.name
+
+    def _lost(self, why: str) -> LostNodeError:
+        self._is_lost = True
+        return LostNodeError(
+            f"node {self.name} was lost: {why}",
+            "see `ray status` and the logs of Ray on that node; what it measured is not counted",
+        )
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """A connection to the cluster at `address`, or to the one that runs here for `auto`.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        ray.init(address, logging_level=logging.ERROR, log_to_driver=False, ignore_reinit_error=True)
+    except (RayError, ConnectionError, OSError, RuntimeError, ValueError, ImportError) as error:
+        why = str(error).strip().partition("\n")[0]
+        raise UsageError(
+            f"--cluster {address}: {why}",
+            "start Ray with `ray start --head` on one node, and `ray start --address HOST:6379` on others",
+        ) from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def placed(bundles: list[Bundle]) -> Iterator[PlacementGroup]:
+    """A place on a node of its own for each bundle of resources, until the end of the `with`.
+
+    Raises:
+        UsageError: The cluster has no such nodes, or others use them.
+    """
+    group = placement_group(bundles, strategy="STRICT_SPREAD")
+    try:
+        if not group.wait(PLACE_S):
+            raise UsageError(
+                f"the cluster has no {len(bundles)} free nodes with {said(bundles)}",
+                "see `ray status`; ask for less with --load-nodes or --engine-needs",
+            )
+        yield group
+    finally:
+        with suppress(Exception):  # the cluster may be gone
+            remove_placement_group(group)
+
+
+def said(bundles: list[Bundle]) -> str:
+    """`CPU 2, GPU 1 and CPU 2`."""
+    texts = dict.fromkeys(", ".join(f"{k} {v:g}" for k, v in bundle.items()) for bundle in bundles)
+    return " and ".join(texts)

@@ -1,0 +1,304 @@
+"""An engine on one node of a cluster, and clients on others that send one load together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import pyarrow as pa
+import ray
+
+from harness.cluster.clocks import Offset, host_clock, read_offset
+from harness.cluster.node import Ready, Tokenizer
+from harness.cluster.ray_nodes import SILENCE_S, LostNodeError, RayNode
+from harness.cluster.testbed import Reading, Sent, Testbed, Watch
+from harness.engines.base import Engine, EngineSettings, Server
+from harness.errors import BenchError, EngineError
+from harness.loadgen.host_load import ProgressCallback
+from harness.loadgen.load_plan import ClientUsage, LoadPlan, Progress, Target
+from harness.loadgen.run_load import deal
+from harness.records.answers import MEASURED, RECEIVED, Answers
+from harness.schema.hosts import HostCell
+from harness.schema.machine_load import MachineLoad
+from harness.schema.results import LaunchRecord
+from harness.telemetry.idle_power import idle_watts
+
+#: From one look at the progress of a load to the next.
+LOOK_S = 0.5
+
+
+@dataclass
+class _Node:
+    """A node that sends, in a load: its clients' shares, its clock before and after."""
+
+    node: RayNode
+    shares: dict[int, LoadPlan]
+    before: Offset | None = None
+    running: Any = None
+    progress: Progress = field(default_factory=lambda: Progress(0, 0, 0))
+
+
+class RayTestbed(Testbed):
+    """One side of a cluster.
+
+    Args:
+        engine: Where the engine runs; None: measured servers run already.
+        senders: The nodes that send; of one node, that of the engine.
+    """
+
+    def __init__(self, engine: RayNode | None, senders: Sequence[RayNode]) -> None:
+        self._engine, self._senders = engine, list(senders)
+        self.node = None if engine is None else engine.name
+        #: Names by which every node finds or makes the model's folder, and the tokenizer's.
+        self.model, self.tokenizer = "", ""
+        #: Where an engine listens; empty: at its node's address.
+        self.host = ""
+
+    @property
+    def nodes(self) -> list[RayNode]:
+        """All nodes, each once."""
+        return list(dict.fromkeys([*([self._engine] if self._engine else []), *self._senders]))
+
+    @contextmanager
+    def serve(self, engine: Engine, settings: EngineSettings, log: Path) -> Iterator[Server]:
+        for node in self.nodes:
+            node.revive()
+        if self._engine is None:
+            with engine.open(settings, log) as server:
+                yield server
+            return
+        self.node = self._engine.name
+        server = RemoteServer(self._engine, log)
+        try:
+            server.start(settings, self.model, self.host or self._engine.facts.address)
+            yield server
+        finally:
+            server.stop()
+
+    def send(
+        self,
+        plan: LoadPlan,
+        reading: Reading,
+        clients: int,
+        progress: ProgressCallback | None,
+        start_delay_s: float,
+    ) -> Sent:
+        shares = dict(enumerate(deal(plan, clients)))
+        hosts = len(self._senders)
+        senders = [
+            _Node(node, {client: shares[client] for client in range(position, len(shares), hosts)})
+            for position, node in enumerate(self._senders[: len(shares)])
+        ]
+        try:
+            return self._send(senders, reading, progress, start_delay_s)
+        finally:
+            for sender in senders:
+                sender.node.begin("end_load")
+
+    def watch(self, server: Server) -> Watch:
+        return _Watch(self)
+
+    def engine_cpu_s(self, server: Server) -> float:
+        seconds: float = self._engine.call("engine_cpu_s", timeout_s=SILENCE_S) if self._engine else 0.0
+        return seconds
+
+    def idle_watts(self, gpus: int | None) -> float | None:
+        asked = partial(idle_watts, gpus=gpus)
+        watts: float | None = self._engine.call("ask", asked) if self._engine else None
+        return watts
+
+    def begin_watching(self) -> None:
+        """Watch every node."""
+        pids = [(node.facts.machine, node.facts.pid) for node in self.nodes]
+        for node in self.nodes:
+            ours = [pid for machine, pid in pids if machine == node.facts.machine]
+            node.call("watch", ours, timeout_s=SILENCE_S)
+
+    def end_watching(self) -> dict[str, MachineLoad]:
+        """What every node did, by its name; of one that was lost nothing is known."""
+        found = {}
+        for node in self.nodes:
+            with suppress(LostNodeError):
+                if (seen := node.call("watched", timeout_s=SILENCE_S)) is not None:
+                    found[node.name] = seen
+        return found
+
+    def _send(
+        self,
+        senders: Sequence[_Node],
+        reading: Reading,
+        progress: ProgressCallback | None,
+        start_delay_s: float,
+    ) -> Sent:
+        preparing = [
+            (sender.node, sender.node.begin("prepare", msgspec.msgpack.encode(sender.shares)))
+            for sender in senders
+        ]
+        for node, reference in preparing:
+            node.result(reference)
+        for sender in senders:
+            sender.before = self._offset(sender.node)
+        trip = max(sender.before.round_trip for sender in senders if sender.before)
+        t0 = time.monotonic() + start_delay_s + 4 * trip
+        for sender in senders:
+            assert sender.before is not None
+            sender.running = sender.node.begin("run", t0 + sender.before.seconds)
+        usage = self._wait(senders, progress)
+        clocks = {
+            sender.node.name: host_clock(sender.before, self._offset(sender.node), t0)
+            for sender in senders
+            if sender.before is not None
+        }
+        answers = collected(t0, senders, reading, self.tokenizer)
+        hosts = [
+            HostCell(
+                name=sender.node.name,
+                clients=sorted(sender.shares),
+                requests=sum(len(share.requests) for share in sender.shares.values()),
+                clock=clocks[sender.node.name],
+            )
+            for sender in senders
+        ]
+        return Sent(answers, sorted(usage, key=lambda spent: spent.client), hosts)
+
+    def _wait(self, senders: Sequence[_Node], report: ProgressCallback | None) -> list[ClientUsage]:
+        """Until every node has sent its part. Raises BenchError when one fails or is silent for SILENCE_S."""
+        usage: list[ClientUsage] = []
+        left = {sender.running: sender for sender in senders}
+        asked: dict[Any, _Node] = {}
+        heard = {sender.node.name: time.monotonic() for sender in senders}
+        while left:
+            waiting = {sender.node.name for sender in asked.values()}
+            asked |= {s.node.begin("progress"): s for s in left.values() if s.node.name not in waiting}
+            look = time.monotonic() + LOOK_S
+            while left and (rest := look - time.monotonic()) > 0:
+                ready, _ = ray.wait(list(left), num_returns=1, timeout=rest)
+                for reference in ready:
+                    usage += left.pop(reference).node.result(reference)
+            for reference in ray.wait(list(asked), num_returns=len(asked), timeout=0)[0] if asked else []:
+                sender = asked.pop(reference)
+                sender.progress = sender.node.result(reference)
+                heard[sender.node.name] = time.monotonic()
+            for sender in left.values():
+                if time.monotonic() - heard[sender.node.name] > SILENCE_S:
+                    raise LostNodeError(
+                        f"node {sender.node.name} did not answer for {SILENCE_S:g} s while it was sending",
+                        "see `ray status` and the network to that node; nothing of the cell is counted",
+                    )
+            if report is not None:
+                report(total([sender.progress for sender in senders]))
+        return usage
+
+    def _offset(self, node: RayNode) -> Offset:
+        return read_offset(lambda: node.call("clock", timeout_s=SILENCE_S))
+
+
+class RemoteServer:
+    """A server on a node, as the driver sees it. Its output is appended to `log` on this machine."""
+
+    target: Target
+    served_name: str
+    record: LaunchRecord
+
+    def __init__(self, node: RayNode, log: Path) -> None:
+        self._node, self._log, self._read = node, log, 0
+
+    def start(self, settings: EngineSettings, model: str, host: str) -> None:
+        """Start it and wait until it is ready. Raises EngineError."""
+        try:
+            ready: Ready = self._node.call("serve", settings, model, host)
+        except BenchError:
+            self._fetch_log()
+            raise
+        self.target, self.served_name = ready.target, ready.served_name
+        self.record = ready.record
+        self._fetch_log()
+
+    @property
+    def pids(self) -> list[int]:
+        """PIDs on its node of its living processes."""
+        found: list[int] = self._node.call("pids", timeout_s=SILENCE_S)
+        return found
+
+    def check(self) -> None:
+        """Raises EngineError when it has died, or its node was lost."""
+        self._node.call("check", timeout_s=SILENCE_S)
+        self._fetch_log()
+
+    def stop(self) -> None:
+        """End it. With its node, it is gone. Raises CleanupError."""
+        with suppress(LostNodeError):
+            self._node.call("stop")
+        self._fetch_log()
+
+    def _fetch_log(self) -> None:
+        with suppress(BenchError):
+            while piece := self._node.call("log", self._read, timeout_s=SILENCE_S):
+                self._log.parent.mkdir(parents=True, exist_ok=True)
+                with self._log.open("ab") as file:
+                    file.write(piece)
+                self._read += len(piece)
+
+
+class _Watch(Watch):
+    def __init__(self, testbed: RayTestbed) -> None:
+        self._testbed = testbed
+
+    def __enter__(self) -> Self:
+        self._testbed.begin_watching()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.nodes = self._testbed.end_watching()
+
+    @property
+    def machine(self) -> MachineLoad:
+        named = self.nodes.get(self._testbed.node or "")
+        if named is None:
+            named = next(iter(self.nodes.values()), None)
+        if named is None:
+            raise EngineError("no node says what it did in the cell", "see the logs of Ray")
+        return named
+
+
+def collected(t0: float, senders: Sequence[_Node], reading: Reading, name: str) -> Answers:
+    """The answers that came to all nodes, in the order of requests, fetched part by part."""
+    tokenizer = Tokenizer(reading.tokenizer, name) if reading.tokenizer else None
+    requests: list[pa.Table] = [MEASURED.empty_table()]
+    chunks: list[pa.Table] = [RECEIVED.empty_table()]
+    texts: dict[int, str] = {}
+    for sender in senders:
+        node, first = sender.node, 0
+        own = [request.index for share in sender.shares.values() for request in share.requests]
+        wanted = ray.put({index: reading.wanted[index] for index in own})
+        if reading.texts_of:
+            texts |= node.call("texts", reading.texts_of)
+        while (part := node.call("part", first, wanted, tokenizer, node.name)) is not None:
+            tables = [pa.ipc.open_stream(data).read_all() for data in part]
+            requests.append(tables[0])
+            chunks.append(tables[1])
+            first += len(tables[0])
+    table = pa.concat_tables(requests).sort_by("request")
+    order = [("request", "ascending"), ("t", "ascending")]
+    return Answers(t0, table, pa.concat_tables(chunks).sort_by(order), texts)
+
+
+def total(parts: Sequence[Progress]) -> Progress:
+    """The sums of what nodes say."""
+    known = [part.ttft_us for part in parts if part.ttft_us]
+    return Progress(
+        sum(part.sent for part in parts),
+        sum(part.done for part in parts),
+        sum(part.failed for part in parts),
+        round(median(known)) if known else 0,
+    )

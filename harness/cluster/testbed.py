@@ -1,0 +1,135 @@
+"""What a run needs of machines, whichever they are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+
+from pydantic import JsonValue
+
+from harness.engines.base import Engine, EngineSettings, Server
+from harness.engines.selection import Selection
+from harness.loadgen.host_load import ProgressCallback
+from harness.loadgen.load_plan import ClientUsage, LoadPlan
+from harness.records.answers import Answers, Wanted
+from harness.schema.calibration import Calibration
+from harness.schema.hosts import Host, HostCell
+from harness.schema.machine_load import MachineLoad
+from harness.schema.online_settings import OnlineSettings
+
+ReportStatus = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the answers to a load are read where they arrive.
+
+    `wanted` is by request; `tokenizer` the model's folder on this machine, to count tokens of text, None
+    where it is unknown; `texts_of` the requests whose answers' texts are kept.
+    """
+
+    wanted: Mapping[int, Wanted]
+    tokenizer: Path | None = None
+    texts_of: Sequence[int] = ()
+
+
+@dataclass
+class Sent:
+    """A load that was sent. `hosts` is empty where this machine sent it."""
+
+    answers: Answers
+    usage: list[ClientUsage]
+    hosts: list[HostCell] = field(default_factory=list)
+
+
+class Watch(ABC):
+    """A context manager that watches the machine of an engine and those that send."""
+
+    @abstractmethod
+    def __enter__(self) -> Watch:
+        """Begin."""
+
+    @abstractmethod
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+
+    #: What each node of a cluster did, by its name; valid after the `with`.
+    nodes: Mapping[str, MachineLoad] = MappingProxyType({})
+
+    @property
+    @abstractmethod
+    def machine(self) -> MachineLoad:
+        """What the engine's machine did; valid after the `with`."""
+
+
+class Testbed(ABC):
+    """The machines that measure a cell: one with the engine's server, and those that send."""
+
+    #: The node of the engine's server; None: this machine.
+    node: str | None = None
+
+    @abstractmethod
+    def serve(self, engine: Engine, settings: EngineSettings, log: Path) -> AbstractContextManager[Server]:
+        """A server that is ready inside the `with` and ended after it. Its output is appended to `log`.
+
+        Raises:
+            EngineError: As `Engine.open`; or a node was lost.
+        """
+
+    @abstractmethod
+    def send(
+        self,
+        plan: LoadPlan,
+        reading: Reading,
+        clients: int,
+        progress: ProgressCallback | None,
+        start_delay_s: float,
+    ) -> Sent:
+        """Send a load from so many client processes, and read what came back. Raises BenchError."""
+
+    @abstractmethod
+    def watch(self, server: Server) -> Watch:
+        """Watches the machines of a cell."""
+
+    @abstractmethod
+    def engine_cpu_s(self, server: Server) -> float:
+        """CPU seconds that the engine's living processes have had."""
+
+    @abstractmethod
+    def idle_watts(self, gpus: int | None) -> float | None:
+        """What the engine's machine takes without an engine, of so many of its GPUs or of all; None: not
+        known."""
+
+
+class Machines(ABC):
+    """All machines of a run."""
+
+    testbeds: Sequence[Testbed]
+    #: The nodes of a cluster; empty: this machine alone.
+    hosts: Sequence[Host] = ()
+
+    @abstractmethod
+    def select(self, settings: OnlineSettings) -> Selection:
+        """The engines of a run, looked up where they will run. Raises UsageError and EngineError."""
+
+    def use_model(self, name: str, tokenizer: str) -> None:  # noqa: B027
+        """What the run's model and tokenizer are, by the names with which every machine finds them."""
+
+    @abstractmethod
+    def calibration(self, settings: OnlineSettings, report: ReportStatus) -> Calibration | None:
+        """That of the slowest client, measured where it never was; None where it cannot be, or is not to
+        be."""
+
+    @abstractmethod
+    def clients(self, selection: Selection) -> tuple[int, int]:
+        """The fewest and the most client processes that a testbed should run."""
+
+    @abstractmethod
+    def environment(self) -> dict[str, JsonValue]:
+        """The engine's machine, as `run.json` has it."""

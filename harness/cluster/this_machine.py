@@ -1,0 +1,113 @@
+"""Engine and clients on this machine."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, suppress
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pydantic import JsonValue
+
+from harness.calibration.calibrate import calibrate
+from harness.calibration.calibration_file import load as load_calibration
+from harness.cluster.testbed import Machines, Reading, ReportStatus, Sent, Testbed, Watch
+from harness.engines.base import Engine, EngineSettings, Server
+from harness.engines.cores import CpuSplit, physical_cores, split
+from harness.engines.selection import Selection, select_engines
+from harness.errors import BenchError
+from harness.loadgen.host_load import ProgressCallback
+from harness.loadgen.load_plan import LoadPlan
+from harness.loadgen.run_load import run_load
+from harness.models.text_tokens import token_counter
+from harness.records.answers import parse
+from harness.schema.calibration import Calibration
+from harness.schema.machine_load import MachineLoad
+from harness.schema.online_settings import OnlineSettings
+from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
+from harness.telemetry.idle_power import idle_watts
+from harness.telemetry.machine import environment
+
+#: Loading a tokenizer takes up to a second; a run has one.
+counter_of = lru_cache(maxsize=2)(token_counter)
+
+
+class ThisTestbed(Testbed):
+    """This machine. `cpus` says which of its cores are the clients'."""
+
+    def __init__(self, cpus: CpuSplit) -> None:
+        self._cpus = cpus
+
+    def serve(self, engine: Engine, settings: EngineSettings, log: Path) -> AbstractContextManager[Server]:
+        return engine.open(settings, log)
+
+    def send(
+        self,
+        plan: LoadPlan,
+        reading: Reading,
+        clients: int,
+        progress: ProgressCallback | None,
+        start_delay_s: float,
+    ) -> Sent:
+        result = run_load(
+            plan, clients=clients, cpus=self._cpus.client, progress=progress, start_delay_s=start_delay_s
+        )
+        tokens_of = counter_of(reading.tokenizer) if reading.tokenizer else None
+        return Sent(parse(result, reading.wanted, tokens_of, reading.texts_of), result.usage)
+
+    def watch(self, server: Server) -> Watch:
+        return _Watch(server)
+
+    def engine_cpu_s(self, server: Server) -> float:
+        return CpuTime().read(processes_of(server.pids))
+
+    def idle_watts(self, gpus: int | None) -> float | None:
+        return idle_watts(gpus=gpus)
+
+
+class _Watch(Watch):
+    def __init__(self, server: Server) -> None:
+        self._monitor = CellMonitor(engine=lambda: server.pids, gpus=server.record.gpus or None)
+
+    def __enter__(self) -> Self:
+        self._monitor.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._monitor.__exit__(kind, error, trace)
+
+    @property
+    def machine(self) -> MachineLoad:
+        return self._monitor.summary()
+
+
+class ThisMachine(Machines):
+    """A run without a cluster."""
+
+    def __init__(self) -> None:
+        self.testbeds = [ThisTestbed(split(physical_cores()))]
+
+    def select(self, settings: OnlineSettings) -> Selection:
+        return select_engines(settings)
+
+    def calibration(self, settings: OnlineSettings, report: ReportStatus) -> Calibration | None:
+        return calibrated(settings.calibrate, report)
+
+    def clients(self, selection: Selection) -> tuple[int, int]:
+        return 1, len(selection.placement.cpus.client or (0,))
+
+    def environment(self) -> dict[str, JsonValue]:
+        return environment()
+
+
+def calibrated(measure: bool, report: ReportStatus) -> Calibration | None:
+    """The client's calibration on this machine, measured where it never was and `measure` says so."""
+    stored = load_calibration()
+    if stored is not None or not measure:
+        return stored
+    with suppress(BenchError):
+        return calibrate(quick=True, report_status=report)
+    return None

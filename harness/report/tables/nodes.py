@@ -1,0 +1,62 @@
+"""The nodes of a cluster in each cell: what they sent, how late, and how sure their clocks are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from harness.metrics.samples import Group
+from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.load_words import head_of, load_number
+from harness.report.text.numbers import DASH, number
+from harness.schema.hosts import HostCell
+
+_NOTE = (
+    "Latencies are differences of two stamps of one node's clock. Began within: how early or late the "
+    "node began the cell at most, by the offset and drift of its clock."
+)
+
+
+def nodes_table(groups: Sequence[Group], senders: Mapping[int, Sequence[HostCell]]) -> Table | None:
+    """One row a cell and node that sent; None without a cluster.
+
+    Args:
+        groups: Of each repeat.
+        senders: By cell.
+    """
+    if not senders:
+        return None
+    columns = [
+        Column("engine", numeric=False),
+        Column(head_of(group.load for group in groups)),
+        Column("repeat"),
+        Column("node", numeric=False),
+        *map(Column, ("clients", "requests", "submit lag p99 ms", "round trip ms", "began within ms")),
+        *map(Column, ("drift ppm", "CPUs busy with other work")),
+    ]
+    return Table("nodes", "Nodes that sent", columns, list(_rows(groups, senders)), (_NOTE,))
+
+
+def _rows(groups: Sequence[Group], senders: Mapping[int, Sequence[HostCell]]) -> Iterator[list[Cell]]:
+    for group in groups:
+        cell = int((group.whole or group).requests["cell"].iloc[0])
+        lag = group.metrics["submit_lag_ms"].dropna()
+        host = group.requests.loc[lag.index, "host"]
+        for sender in senders.get(cell, ()):
+            own, clock = lag[host == sender.name], sender.clock
+            late = float(np.percentile(own, 99)) if len(own) else None
+            foreign = sender.machine.foreign_cores_mean if sender.machine else None
+            yield [
+                Cell(group.label),
+                Cell(load_number(group.load), group.load.value),
+                Cell(str(group.repeat), group.repeat),
+                Cell(sender.name),
+                Cell(str(len(sender.clients)), len(sender.clients)),
+                Cell(str(sender.requests), sender.requests),
+                Cell(number(late, 2), late),
+                Cell(f"{clock.round_trip_ms:.2f}", clock.round_trip_ms),
+                Cell(f"{clock.start_bound_ms:.2f}", clock.start_bound_ms),
+                Cell(f"{clock.drift_ppm:+.0f} ± {clock.drift_bound_ppm:.0f}", clock.drift_ppm),
+                Cell(DASH if foreign is None else f"{foreign:.2g}", foreign),
+            ]

@@ -1,0 +1,32 @@
+"""A small Ray cluster on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+#: Of a node's object store.
+STORE_BYTES = 80 << 20
+
+
+@pytest.fixture(scope="session")
+def cluster(integration: None) -> Iterator[Any]:
+    """Three nodes of one CPU each, whose address is in RAY_ADDRESS."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("PYTHONPATH", os.pathsep.join(["", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
+        made = Cluster()
+        try:
+            for _ in range(3):
+                made.add_node(num_cpus=1, object_store_memory=STORE_BYTES, include_dashboard=False)
+            patch.setenv("RAY_ADDRESS", made.address)
+            yield made
+        finally:
+            made.shutdown()
