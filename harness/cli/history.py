@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,9 +14,15 @@ from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.history.gate import gate as judge
 from harness.history.store import DEFAULT, Store
+from harness.history.to_mlflow import to_mlflow
+from harness.history.to_wandb import to_wandb
+from harness.history.tracked import tracked
 from harness.report.results_csv import Data
 from harness.report.tables.history import history_table
+from harness.report.text.numbers import plural
 from harness.schema.gate_terms import ERROR_RATE, names_of, parse_gate
+
+_EXPORTS = {"mlflow": to_mlflow, "wandb": to_wandb}
 
 app = typer.Typer(no_args_is_help=True, help="Keep results of runs, show their trend, judge a run by them.")
 
@@ -68,6 +74,23 @@ def show(
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     console.print(rich_table(table))
+
+
+@app.command()
+def export(
+    to: Annotated[Literal["mlflow", "wandb"], typer.Option("--format", help="whose files are written")],
+    out: Annotated[
+        Path, typer.Option(help="folder for them; an MLflow database there is added to", metavar="FOLDER")
+    ],
+    project: Annotated[
+        str, typer.Option(help="experiment of MLflow, project of W&B", metavar="NAME")
+    ] = "rosebench",
+    store: In = DEFAULT,
+) -> None:
+    """Write the history as files of MLflow or Weights & Biases, by their own packages and offline."""
+    with Store.open(store) as history:
+        place, count = _EXPORTS[to](tracked(history), out, project)
+    echo(f"{plural(count, 'run')} written to {place}")
 
 
 @app.command()

@@ -13,6 +13,7 @@ from typing import Self
 
 import numpy as np
 from platformdirs import user_data_path
+from pydantic import JsonValue
 
 from harness.compare.comparable import ALIKE, hardware
 from harness.compare.stored_run import StoredRun
@@ -23,6 +24,8 @@ from harness.metrics.intervals import Estimate
 from harness.schema.load import Load, load_text, parse_load
 
 VERSION = 1
+#: Settings that say where a server is and who asks, which are nobody else's.
+_OF_A_SERVER = ("base_url", "api_key_env", "ca_cert", "prompt_nonce", "out")
 DEFAULT = user_data_path("rosebench") / "history.sqlite"
 
 _TABLES = """
@@ -145,6 +148,21 @@ class Store:
             Entry(past[run], label, parse_load(load), _estimate(*columns))
             for run, label, load, *columns in sorted(rows, key=lambda row: (row[1], row[2], order[row[0]]))
         ]
+
+    def settings(self, past: Past) -> dict[str, JsonValue]:
+        """Those of a run that are one value each, without the engines and how a running server is asked."""
+        [(text,)] = self._db.execute("SELECT settings FROM run WHERE id = ?", (past.id,))
+        found: dict[str, JsonValue] = json.loads(text)
+        plain = {name: value for name, value in found.items() if isinstance(value, str | int | float | bool)}
+        return {name: value for name, value in plain.items() if name not in _OF_A_SERVER}
+
+    def measured(self, past: Past) -> list[tuple[str, str | None, str, Load]]:
+        """Engine, variant, label and load of everything that a run has results of."""
+        rows = self._db.execute(
+            "SELECT DISTINCT engine, variant, label, load FROM result WHERE run = ? ORDER BY label, load",
+            (past.id,),
+        )
+        return [(engine, variant, label, parse_load(load)) for engine, variant, label, load in rows]
 
     def estimates(self, past: Past, label: str, load: Load) -> Estimates:
         """Everything that is known of one engine at one load in a run."""
