@@ -63,6 +63,11 @@ class Watch(ABC):
     nodes: Mapping[str, MachineLoad] = MappingProxyType({})
 
     @property
+    def begun(self) -> float | None:
+        """When it began, by this machine's monotonic clock; None: the engine's machine has another clock."""
+        return None
+
+    @property
     @abstractmethod
     def machine(self) -> MachineLoad:
         """What the engine's machine did; valid after the `with`."""

@@ -37,7 +37,7 @@ class StoredRun:
         """
         raw = read_raw(path, finished=True)
         cells: dict[str, dict[Load, list[Group]]] = {}
-        for repeats in by_load(raw.groups):
+        for repeats in by_load([group for group in raw.groups if raw.info.counts(group.repeat)]):
             cells.setdefault(repeats[0].label, {})[repeats[0].load] = repeats
         return cls(path, raw.info, raw.info.settings, cells, raw.wrong)
 

@@ -12,6 +12,7 @@ from harness.report.best import BestLabels, best_labels
 from harness.report.charts.block import data_block
 from harness.report.charts.chart import View
 from harness.report.charts.marks import css_color
+from harness.report.charts.power import power_is_known
 from harness.report.charts.run_charts import Charts
 from harness.report.charts.static import drawing
 from harness.report.decision import NOTHING, Asked, decide
@@ -220,7 +221,7 @@ class Chapter:
     @property
     def costs(self) -> Table | None:
         assert isinstance(self.run, OnlineRun)
-        return costs_table(self.run.pooled)
+        return costs_table(self.run.pooled, self.run.results.machines)
 
     @property
     def server(self) -> Table | None:
@@ -232,6 +233,11 @@ class Chapter:
         """Of a run on a cluster."""
         assert isinstance(self.run, OnlineRun)
         return nodes_table(self.run.groups, self.run.results.senders)
+
+    @property
+    def power_is_known(self) -> bool:
+        assert isinstance(self.run, OnlineRun)
+        return power_is_known(self.run.results.machines)
 
     @property
     def speculation(self) -> Table | None:

@@ -48,7 +48,7 @@ def summary(run: Run) -> str:
         parts += [table(found) for found in decision_tables(decide(run))]
         if lengths := lengths_table(run.groups):
             parts.append(table(lengths))
-        if costs := costs_table(run.pooled):
+        if costs := costs_table(run.pooled, run.results.machines):
             parts.append(table(costs))
         if said := server_table(run.groups, run.server):
             parts.append(table(said))

@@ -261,7 +261,8 @@ class _Measuring:
         with self.testbed.watch(self.server) as watch, server:
             sent = self._send(requests, in_flight, progress)
         self.server.check()
-        machine = watch.machine.model_copy(update={"idle_watts": self.idle_watts})
+        power = [] if watch.begun is None else watch.machine.power_since(sent.answers.t0 - watch.begun)
+        machine = watch.machine.model_copy(update={"idle_watts": self.idle_watts, "power": power})
         for host in sent.hosts:
             host.machine = watch.nodes.get(host.name)
         return before, sent, machine, server

@@ -9,7 +9,7 @@ from harness.errors import UsageError
 from harness.metrics.capacity import CONFIDENCE, Bounds, Knowledge, Trial
 from harness.metrics.percentiles import needed
 from harness.runs.journal import JournalEntry
-from harness.schema.gate_terms import ERROR_RATE, GateTerm, parse_gate
+from harness.schema.gate_terms import ERROR_RATE, LIMIT_HINT, GateTerm, parse_gate
 from harness.schema.results import OnlineSummary
 from harness.schema.search import CapacityFound, CapacityRatio, SearchPlan, SearchResults, SearchTrial
 
@@ -25,11 +25,10 @@ def parse_limits(text: str) -> list[GateTerm]:
     Raises:
         UsageError: One is no limit on a latency or a rate by itself.
     """
-    terms = parse_gate(text)
+    terms = parse_gate(text, "limit")
     for term in terms:
         if term.relative:
-            hint = "write it like ttft_p99<=200ms"
-            raise UsageError(f"the limit {term.text!r} is relative to another run", hint)
+            raise UsageError(f"the limit {term.text!r} is relative to another run", LIMIT_HINT)
     return terms
 
 

@@ -17,6 +17,8 @@ _TERM = re.compile(
     r"(?P<name>[a-z0-9_]+)\s*(?P<op><=|>=)\s*(?P<sign>[+-]?)(?P<number>\d+(\.\d+)?)\s*(?P<unit>ms|s|%|)"
 )
 _HINT = "write it like ttft_p99<=+10%, output_tok_per_s>=-3% or ttft_p99<=200ms"
+#: How a limit by itself is written.
+LIMIT_HINT = "write it like ttft_p99<=200ms, output_tok_per_s>=500 or error_rate<=1%"
 
 
 class GateTerm(Strict):
@@ -34,37 +36,40 @@ class GateTerm(Strict):
     relative: bool
 
 
-def parse_gate(text: str) -> list[GateTerm]:
+def parse_gate(text: str, word: str = "gate") -> list[GateTerm]:
     """Terms between commas, all of which must hold.
 
     `METRIC OP SIGN N%` limits the ratio B / A: `ttft_p99<=+10%` is at most 1.1. `METRIC OP N` limits B
     itself. A metric is a latency with a statistic (`tpot_p90`), a rate, or `error_rate`.
 
+    Args:
+        word: What a term is called in errors.
+
     Raises:
         UsageError: A term is none of this.
     """
-    return [_term(part.strip()) for part in text.split(",")]
+    return [_term(part.strip(), word) for part in text.split(",")]
 
 
-def _term(text: str) -> GateTerm:
+def _term(text: str, word: str) -> GateTerm:
     match = _TERM.fullmatch(text)
     if match is None:
-        raise UsageError(f"{text!r} is not a gate", _HINT)
+        raise UsageError(f"{text!r} is not a {word}", _HINT if word == "gate" else LIMIT_HINT)
     metric, statistic = names_of(match["name"])
     relative, unit = bool(match["sign"]), match["unit"]
     number = float(f"{match['sign']}{match['number']}")
     if relative:
         if unit != "%":
-            raise UsageError(f"the gate {text!r} has a sign, but is not a share of run A", _HINT)
+            raise UsageError(f"the {word} {text!r} has a sign, but is not a share of run A", _HINT)
         if metric == ERROR_RATE:
             raise UsageError(
-                f"the gate {text!r} limits a ratio of error rates", "write it like error_rate<=1%"
+                f"the {word} {text!r} limits a ratio of error rates", "write it like error_rate<=1%"
             )
         if number <= -100:
-            raise UsageError(f"the gate {text!r} asks for less than nothing", _HINT)
+            raise UsageError(f"the {word} {text!r} asks for less than nothing", _HINT)
         limit = number / 100
     else:
-        limit = number * _scale(text, metric, unit)
+        limit = number * _scale(text, metric, unit, word)
     return GateTerm(
         text=text,
         metric=metric,
@@ -83,12 +88,10 @@ def names_of(name: str) -> tuple[str, str]:
     if name in (*_RATES, ERROR_RATE):
         return name, name
     known = ", ".join([*(f"{latency}_p99" for latency in _LATENCIES), *_RATES, ERROR_RATE])
-    raise UsageError(
-        f"there is no {name!r} to set a gate on", f"known: {known}; also {', '.join(STATISTICS)}"
-    )
+    raise UsageError(f"there is no statistic {name!r}", f"known: {known}; also {', '.join(STATISTICS)}")
 
 
-def _scale(text: str, metric: str, unit: str) -> float:
+def _scale(text: str, metric: str, unit: str, word: str) -> float:
     """What one of the term's unit is in that of the results."""
     if metric == ERROR_RATE:
         units = {"%": 0.01, "": 1.0}
@@ -99,6 +102,6 @@ def _scale(text: str, metric: str, unit: str) -> float:
     if unit in units:
         return units[unit]
     if unit == "%":
-        raise UsageError(f"the gate {text!r} does not say whether more or less", "write +10% or -10%")
-    named = " or ".join(unit_name or "a plain number" for unit_name in units)
-    raise UsageError(f"the gate {text!r} needs a limit in {named}", _HINT)
+        raise UsageError(f"the {word} {text!r} does not say whether more or less", "write +10% or -10%")
+    named = " or ".join(f"a number in {name}" if name else "a plain number" for name in units)
+    raise UsageError(f"the {word} {text!r} needs {named}", _HINT if word == "gate" else LIMIT_HINT)

@@ -20,6 +20,15 @@ class GpuLoad(Strict):
     )
 
 
+class Power(Strict):
+    """What was taken in a part of a cell. Times are in s since the cell's start; of a node of a cluster,
+    whose clock is another, since it was first looked at."""
+
+    begin: float
+    end: float
+    watts: float
+
+
 class MachineLoad(Strict):
     """The CPUs that this process may use, and the GPUs, from a cell's first request to its last answer."""
 
@@ -36,6 +45,10 @@ class MachineLoad(Strict):
     idle_watts: float | None = Field(
         None, description="by the same counters before the engine was started; null: not known"
     )
+    power: list[Power] = Field(
+        default_factory=list,
+        description="over the cell, by the same counters; empty where they cannot be read",
+    )
     foreign_cores_mean: float = Field(description="cores that other processes kept busy, on average")
     foreign_cores_max: float = Field(description="the same in the busiest interval between two samples")
     steal_share: float = Field(description="of the CPUs' time, what the hypervisor gave to others")
@@ -49,6 +62,12 @@ class MachineLoad(Strict):
         counters = [gpu.joules for gpu in self.gpus] or [self.cpu_joules]
         known = [joules for joules in counters if joules is not None]
         return sum(known) if len(known) == len(counters) else None
+
+    def power_since(self, seconds: float) -> list[Power]:
+        """The power with times that count from so many seconds later."""
+        return [
+            Power(begin=part.begin - seconds, end=part.end - seconds, watts=part.watts) for part in self.power
+        ]
 
     @property
     def joules_above_idle(self) -> float | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 
 import psutil
 
-from harness.schema.machine_load import GpuLoad, MachineLoad
+from harness.schema.machine_load import GpuLoad, MachineLoad, Power
 from harness.telemetry.gpu_reader import GpuReader, GpuReading
 from harness.telemetry.rapl import RaplReader
 
@@ -155,6 +155,7 @@ def summarize_readings(readings: Sequence[Reading]) -> MachineLoad:
         own_cpu_s=own_s,
         engine_cpu_s=_rise(first.engine_s, last.engine_s),
         cpu_joules=_rise(first.cpu_j, last.cpu_j),
+        power=_power(readings),
         foreign_cores_mean=max(0.0, last.busy_s - first.busy_s - own_s) / seconds if seconds else 0.0,
         foreign_cores_max=max(foreign, default=0.0),
         steal_share=(last.steal_s - first.steal_s) / (seconds * last.cpus) if seconds else 0.0,
@@ -162,6 +163,23 @@ def summarize_readings(readings: Sequence[Reading]) -> MachineLoad:
         cpu_mhz_min=min(clocks, default=None),
         gpus=[_gpu(samples) for samples in zip(*(reading.gpus for reading in readings), strict=True)],
     )
+
+
+def _power(readings: Sequence[Reading]) -> list[Power]:
+    """Of all GPUs or, where there is none, of the processors, between every two readings."""
+    t0, found = readings[0].t, []
+    for before, after in pairwise(readings):
+        rise, seconds = _rise(_joules(before), _joules(after)), after.t - before.t
+        if rise is not None and seconds >= SHORTEST_S:
+            found.append(Power(begin=before.t - t0, end=after.t - t0, watts=rise / seconds))
+    return found
+
+
+def _joules(reading: Reading) -> float | None:
+    """What the counters say; None where one of the GPUs' is not there."""
+    counters = [gpu.energy_j for gpu in reading.gpus] or [reading.cpu_j]
+    known = [joules for joules in counters if joules is not None]
+    return sum(known) if len(known) == len(counters) else None
 
 
 def _rise(first: float | None, last: float | None) -> float | None:

@@ -13,6 +13,7 @@ from harness.report.charts.chart import Chart
 from harness.report.charts.decision import decision_charts
 from harness.report.charts.distributions import ecdf
 from harness.report.charts.overtime import latency_over_time, lives, lives_end, load_over_time, same_load
+from harness.report.charts.power import power_charts
 from harness.report.charts.rows import bars, capacity, waterfall
 from harness.report.charts.server import server_charts
 from harness.report.decision import NOTHING, Asked, decide
@@ -96,7 +97,12 @@ def _online(run: OnlineRun, asked: Asked) -> Charts:
         over_time={}
         if search
         else {
-            load: [latency_over_time(found), load_over_time(found), *server_charts(found, run.server)]
+            load: [
+                latency_over_time(found),
+                load_over_time(found),
+                *power_charts(found, run.results.machines, run.chunks),
+                *server_charts(found, run.server),
+            ]
             for load, found in firsts.items()
         },
         lives=[] if search else _lives(firsts),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from harness.report.tables.table import Cell, Column, Table, metric_decimals
 from harness.report.tables.throughput import identity_cells, identity_columns
 from harness.report.text.numbers import number
+from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import METRICS
 from harness.schema.results import OnlineSummary
 
@@ -21,10 +22,15 @@ _NOTES = (
 )
 
 
-def costs_table(summaries: Sequence[OnlineSummary]) -> Table | None:
+def costs_table(
+    summaries: Sequence[OnlineSummary], machines: Mapping[int, MachineLoad] | None = None
+) -> Table | None:
     """One row an engine and load; None where nothing is known of any.
 
     Where nothing counts energy, two columns say so.
+
+    Args:
+        machines: What the machine did in each cell, for what it took while it was idle.
     """
     if all(summary.engine_cpu_s is None and summary.joules is None for summary in summaries):
         return None
@@ -48,7 +54,16 @@ def costs_table(summaries: Sequence[OnlineSummary]) -> Table | None:
             ends = getattr(summary, f"{name}_ci", None)
             row.append(_known(summary.value(name, name), places[name], ends))
         rows.append(row)
-    return Table("costs", "CPU time and energy", columns, rows, _NOTES)
+    return Table("costs", "CPU time and energy", columns, rows, (*_NOTES, *_idle(machines or {})))
+
+
+def _idle(machines: Mapping[int, MachineLoad]) -> list[str]:
+    """What the idle machine took, from the least to the most."""
+    watts = sorted(machine.idle_watts for machine in machines.values() if machine.idle_watts is not None)
+    if not watts:
+        return []
+    ends = dict.fromkeys(number(end, 1) for end in (watts[0], watts[-1]))
+    return [f"Idle before the engines were started: {' to '.join(ends)} W."]
 
 
 def _known(value: float | None, decimals: int, ends: tuple[float, float] | None = None) -> Cell:

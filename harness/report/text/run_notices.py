@@ -86,7 +86,8 @@ def _unfair(run: OnlineRun) -> list[Notice]:
         for label, reason in run.results.answers.wrong.items():
             found.append(Notice("invalid", f"{label} answers wrongly.", _sentence(reason), "answers"))
     found += _unchecked(run)
-    if run.results.ledger is not None and (rows := run.results.ledger.unequal):
+    ledger = None if run.meta.tune is not None else run.results.ledger  # a tuning makes them unequal
+    if ledger is not None and (rows := ledger.unequal):
         parts = []
         for row in rows:
             text = (f"{label} {say(fact.value)}" for label, fact in row.facts.items() if fact is not None)

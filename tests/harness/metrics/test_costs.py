@@ -71,8 +71,9 @@ def test_repeats_give_the_intervals_of_energy(tables: Tables) -> None:
         assert low < getattr(pooled, name) < high
     low, high = pooled.joules_per_output_token_ci or (0, 0)
     assert (low, high) == pytest.approx((17.68, 22.62), abs=0.05)
-    table = costs_table([pooled])
+    table = costs_table([pooled], machines)
     assert table is not None and table.lines[0][-1].startswith("80.0 (")
+    assert table.notes[-1] == "Idle before the engines were started: 5.0 W."
     assert summarize(*tables(rows(1)), machines=machines)[-1].joules_per_output_token_ci is None
 
 

@@ -11,11 +11,13 @@ from harness.cli.report import report
 from harness.errors import UsageError
 from harness.records.columns import SERVER
 from harness.report.charts.decision import decision_charts
+from harness.report.charts.power import power_charts
 from harness.report.charts.server import server_charts
 from harness.report.decision import Asked, Decision, decide
 from harness.report.tables.decision import decision_tables
 from harness.runs.reader import OnlineRun, load_run
 from harness.schema.gate_terms import parse_gate
+from harness.schema.machine_load import MachineLoad, Power
 from harness.schema.prices import Prices
 
 from .conftest import ENGINES, make_online
@@ -120,3 +122,27 @@ def test_the_charts_of_servers_have_what_these_say(run: OnlineRun) -> None:
         "server_steps_in_flight_2": [([1, 2], [4, 4])],
     }
     assert server_charts([group], pd.DataFrame(columns=SERVER.names)) == []
+
+
+def test_power_over_time_stands_beside_tokens(run: OnlineRun) -> None:
+    [group] = [g for g in run.groups if g.label == "roseinfer" and g.load.value == 16 and g.repeat == 0]
+    [cell] = map(int, group.requests["cell"].unique())
+    own = run.chunks[run.chunks["cell"] == cell]
+    ends = [0.0, 1.5, float(own["t"].max()) + 1]
+    parts = [Power(begin=a, end=b, watts=w) for a, b, w in zip(ends, ends[1:], (50, 70), strict=False)]
+    quiet = {"seconds": 9, "samples": 3, "cpus": 2, "own_cpu_s": 1, "steal_share": 0}
+    quiet |= {"foreign_cores_mean": 0, "foreign_cores_max": 0}
+    machine = MachineLoad(power=parts, idle_watts=20, **quiet)
+    power, tokens = power_charts([group], {cell: machine}, run.chunks)
+    assert [list(series.y) for series in power.series] == [[50, 70], [20, 20]]
+    [series] = tokens.series
+    sent = [rate * (part.end - part.begin) for rate, part in zip(series.y, parts, strict=True)]
+    assert sum(sent) == pytest.approx(own["tokens"].sum())
+    assert sent[0] == pytest.approx(own.loc[own["t"] < 1.5, "tokens"].sum())
+    assert power_charts([group], {cell: machine.model_copy(update={"power": []})}, run.chunks) == []
+
+
+def test_power_that_nothing_counts_is_said_to_be_unknown(folder: Path, tmp_path: Path) -> None:
+    report([folder], out=tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert "Power over time: unknown" in page and "Power, W" not in page

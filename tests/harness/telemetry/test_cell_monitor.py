@@ -69,6 +69,23 @@ def test_a_gpu_counts_before_the_processors() -> None:
     assert summarize_readings(readings).joules == 3.0
 
 
+def test_power_between_readings_on_the_clock_of_the_cell() -> None:
+    readings = [
+        reading(t, 0, 0, cpu_j=joules) for t, joules in ((10, 0.0), (11, 40.0), (13, 60.0), (13.1, 99.0))
+    ]
+    power = summarize_readings(readings).power_since(0.5)
+    assert [(part.begin, part.end, part.watts) for part in power] == [(-0.5, 0.5, 40.0), (0.5, 2.5, 10.0)]
+    assert summarize_readings([reading(0, 0, 0), reading(1, 0, 0, cpu_j=3.0)]).power == []
+
+
+def test_power_of_gpus_is_that_of_all_that_are_counted() -> None:
+    pairs = [[GpuReading(None, None, 9.0, energy) for energy in both] for both in ((1.0, 2.0), (4.0, 9.0))]
+    readings = [reading(t, 0, 0, gpus=tuple(gpus), cpu_j=1.0) for t, gpus in enumerate(pairs)]
+    assert [part.watts for part in summarize_readings(readings).power] == [10.0]
+    blind = [GpuReading(None, None, 9.0, None), pairs[1][1]]
+    assert summarize_readings([readings[0], reading(2, 0, 0, gpus=tuple(blind))]).power == []
+
+
 def test_the_engine_is_watched_by_its_pids() -> None:
     stays = f"{BURN}\nprint(flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", stays], stdin=-1, stdout=-1, text=True) as engine:

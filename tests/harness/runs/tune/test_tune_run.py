@@ -11,6 +11,7 @@ import psutil
 import pytest
 import yaml
 
+from harness.compare.stored_run import StoredRun
 from harness.engines import registry
 from harness.engines.base import EngineSettings, Installation
 from harness.engines.local import LocalEngine, OfflineFactory
@@ -110,6 +111,11 @@ def test_the_best_setting_is_found_after_an_interruption(plan_for: Plan) -> None
     read = load_run(folder)
     assert isinstance(read, OnlineRun) and read.disagreements == []
     assert read.results.tune == results.tune
+    kept = StoredRun.read(folder)
+    assert {label: [len(each) for each in loads.values()] for label, loads in kept.cells.items()} == {
+        "Mock": [2],
+        finalist.label: [2],
+    }
     _, same = resume_online(folder, last := Watcher())
     assert same.tune == results.tune and not last.of(CellDone)
 
@@ -130,7 +136,7 @@ def test_a_setting_with_which_the_server_does_not_start_is_left_out(plan_for: Pl
         ({"--fast": [1]}, {}, "has no option --fast"),
         ({}, {}, "has neither args nor env"),
         ({"--itl-ms": {"values": [1], "device": "cuda"}}, {}, "has nothing for a cpu device"),
-        ({"--itl-ms": [2]}, {"objective": "speed"}, "there is no 'speed'"),
+        ({"--itl-ms": [2]}, {"objective": "speed"}, "there is no statistic 'speed'"),
         ({"--itl-ms": [2]}, {"objective": "error_rate"}, "cannot be improved"),
         ({"--itl-ms": [2]}, {"limits": "ttft_p99<=1s"}, "at least 100 requests"),
     ],
