@@ -41,21 +41,21 @@ def to_mlflow(found: Iterable[Tracked], folder: Path, experiment: str) -> tuple[
         where = (
             known.experiment_id if known else client.create_experiment(experiment, artifact_location=place)
         )
-        for one in found:
-            if client.search_runs([where], f"tags.`{KEY}` = '{_quoted(one.key)}'", max_results=1):
+        for result in found:
+            if client.search_runs([where], f"tags.`{KEY}` = '{_quoted(result.key)}'", max_results=1):
                 continue
-            at = _milliseconds(one.created)
-            tags = {KEY: one.key, "rosebench.run": one.run, _NAME: one.name}
-            if one.revision is not None:
-                tags[_COMMIT] = one.revision
+            at = _milliseconds(result.created)
+            tags = {KEY: result.key, "rosebench.run": result.run, _NAME: result.name}
+            if result.revision is not None:
+                tags[_COMMIT] = result.revision
             run_id = client.create_run(where, start_time=at, tags=tags).info.run_id
             client.log_batch(
                 run_id,
-                metrics=[Metric(name, value, at, 0) for name, value in one.values.items()],
-                params=[Param(name, str(value)) for name, value in one.settings.items()],
-                tags=[RunTag("mlflow.note.content", f"{one.name} of {one.run}")],
+                metrics=[Metric(name, value, at, 0) for name, value in result.values.items()],
+                params=[Param(name, str(value)) for name, value in result.settings.items()],
+                tags=[RunTag("mlflow.note.content", f"{result.name} of {result.run}")],
             )
-            for name, values in one.each.items():
+            for name, values in result.each.items():
                 steps = [Metric(f"repeats/{name}", value, at, step) for step, value in enumerate(values)]
                 client.log_batch(run_id, metrics=steps)
             client.set_terminated(run_id, end_time=at)

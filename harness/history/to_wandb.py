@@ -26,14 +26,14 @@ def to_wandb(found: Iterable[Tracked], folder: Path, project: str) -> tuple[Path
     folder.mkdir(parents=True, exist_ok=True)
     written = 0
     try:
-        for one in found:
+        for result in found:
             run = wandb.init(
                 project=project,
-                id=hashlib.sha256(one.key.encode()).hexdigest()[:16],
-                name=one.name,
-                group=one.run,
-                job_type=str(one.settings["engine"]),
-                config={**one.settings, "created": one.created, "revision": one.revision},
+                id=hashlib.sha256(result.key.encode()).hexdigest()[:16],
+                name=result.name,
+                group=result.run,
+                job_type=str(result.settings["engine"]),
+                config={**result.settings, "created": result.created, "revision": result.revision},
                 dir=str(folder.resolve()),
                 mode="offline",
                 resume="allow",
@@ -42,16 +42,16 @@ def to_wandb(found: Iterable[Tracked], folder: Path, project: str) -> tuple[Path
                     x_disable_meta=True,
                 ),
             )  # fmt: skip
-            for step in range(max(map(len, one.each.values()), default=0)):
+            for step in range(max(map(len, result.each.values()), default=0)):
                 run.log(
                     {
                         f"repeats/{name}": values[step]
-                        for name, values in one.each.items()
+                        for name, values in result.each.items()
                         if step < len(values)
                     },
                     step=step,
                 )
-            run.summary.update(one.values)
+            run.summary.update(result.values)
             run.finish()
             written += 1
     except wandb.Error as error:

@@ -28,16 +28,19 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Tracked]:
 
 
 def test_an_engine_at_a_load_is_a_run(found: list[Tracked]) -> None:
-    assert [one.name for one in found] == [
+    assert [result.name for result in found] == [
         f"{label}, {count} in flight" for label in ("roseinfer", "vLLM") for count in (4, 8)
     ]
-    assert len({one.key for one in found}) == 4
-    for one in found:
-        assert one.settings["load_concurrency"] in (4, 8) and one.settings["engine"] in ("roseinfer", "vllm")
-        assert "base_url" not in one.settings and "engines" not in one.settings
-        assert one.values["tpot_p50_low"] <= one.values["tpot_p50"] <= one.values["tpot_p50_high"]
-        assert len(one.each["output_tok_per_s"]) == 3
-        assert "ttft_p99" not in one.values, "60 requests do not support it"
+    assert len({result.key for result in found}) == 4
+    for result in found:
+        assert result.settings["load_concurrency"] in (4, 8) and result.settings["engine"] in (
+            "roseinfer",
+            "vllm",
+        )
+        assert "base_url" not in result.settings and "engines" not in result.settings
+        assert result.values["tpot_p50_low"] <= result.values["tpot_p50"] <= result.values["tpot_p50_high"]
+        assert len(result.each["output_tok_per_s"]) == 3
+        assert "ttft_p99" not in result.values, "60 requests do not support it"
 
 
 def test_mlflow_reads_what_was_written(found: list[Tracked], tmp_path: Path) -> None:
@@ -48,13 +51,13 @@ def test_mlflow_reads_what_was_written(found: list[Tracked], tmp_path: Path) -> 
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{file}")
     [experiment] = [e for e in client.search_experiments() if e.name == "bench"]
     by_name = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
-    assert by_name.keys() == {one.name for one in found}
-    for one in found:
-        run = by_name[one.name]
-        assert {name: run.data.metrics[name] for name in one.values} == pytest.approx(one.values)
-        assert run.data.params["engine"] == one.settings["engine"]
+    assert by_name.keys() == {result.name for result in found}
+    for result in found:
+        run = by_name[result.name]
+        assert {name: run.data.metrics[name] for name in result.values} == pytest.approx(result.values)
+        assert run.data.params["engine"] == result.settings["engine"]
         history = client.get_metric_history(run.info.run_id, "repeats/tpot_p50")
-        assert [point.value for point in sorted(history, key=lambda p: p.step)] == one.each["tpot_p50"]
+        assert [point.value for point in sorted(history, key=lambda p: p.step)] == result.each["tpot_p50"]
 
 
 def records_of(file: Path) -> list[Any]:
