@@ -6,8 +6,8 @@ from statistics import fmean
 
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH, decimals, number, plural
-from harness.report.text.tuning import objective_name, ratio, ratio_ends, written
-from harness.schema.tune import ConfigurationFound, FinalistFound, TuneResults
+from harness.report.text.tuning import objective_name, objective_unit, ratio, ratio_ends, written
+from harness.schema.tune import ConfigurationFound, FinalistFound, TunePlan, TuneResults
 
 
 def tuning_tables(tune: TuneResults) -> list[Table]:
@@ -19,7 +19,7 @@ def _finalists(tune: TuneResults) -> Table:
     plan = tune.plan
     columns = [
         Column("configuration", numeric=False),
-        Column(objective_name(plan)),
+        Column(_head(plan)),
         Column("default"),
         Column("times as much"),
         Column("95 % interval"),
@@ -56,7 +56,7 @@ def _configurations(tune: TuneResults) -> Table:
     columns = [
         Column("configuration", numeric=False),
         Column("repeats"),
-        Column(f"{objective_name(plan)}, mean"),
+        Column(f"{_head(plan)}, mean"),
         *map(Column, limits),
         Column("", numeric=False),
         Column("settings", numeric=False),
@@ -83,6 +83,10 @@ def _configurations(tune: TuneResults) -> Table:
         "by Optuna)."
     ]
     return Table("configurations", "Configurations that were tried", columns, rows, notes)
+
+
+def _head(plan: TunePlan) -> str:
+    return ", ".join(filter(None, (objective_name(plan), objective_unit(plan))))
 
 
 def _rungs(tune: TuneResults) -> str:

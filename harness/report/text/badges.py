@@ -63,7 +63,7 @@ def _online(run: OnlineRun, by: dict[Topic, list[Notice]]) -> list[Badge]:
         _answers(run, by.get("answers", ())),
         _repeats(run),
     ]
-    if run.results.ledger is not None and len(run.results.ledger.labels) > 1:
+    if run.meta.tune is None and run.results.ledger is not None and len(run.results.ledger.labels) > 1:
         rows = run.results.ledger.unequal
         unequal = by.get("settings", ())
         found.append(

@@ -12,10 +12,15 @@ from harness.schema.tune import FinalistFound, TunePlan, TuneResults
 
 
 def objective_name(plan: TunePlan) -> str:
-    """`TPOT p50, ms`, or `output tok/s`."""
+    """`TPOT p50`, or `output tok/s`."""
     metric, statistic = names_of(plan.objective)
     label = METRICS[metric].label
-    return f"{label} {statistic}, ms" if METRICS[metric].is_latency else label
+    return f"{label} {statistic}" if METRICS[metric].is_latency else label
+
+
+def objective_unit(plan: TunePlan) -> str:
+    """`ms`; empty for a rate, whose name has it."""
+    return "ms" if METRICS[names_of(plan.objective)[0]].is_latency else ""
 
 
 def written(settings: Settings) -> str:
@@ -53,7 +58,8 @@ def tuning_verdict(tune: TuneResults) -> list[str]:
     if tune.best is not None:
         best = next(found for found in tune.finalists if found.label == tune.best)
         values = [value for value in (best.value, best.default) if value is not None]
-        value, before = (number(each, decimals(values)) for each in values)
+        unit = objective_unit(tune.plan)
+        value, before = (f"{number(each, decimals(values))} {unit}".strip() for each in values)
         return [
             f"{best.label} is better than the default: {what} {value} instead of {before}, {ratio(best)} "
             f"times as much (95 % interval {ratio_ends(best)}).",

@@ -200,7 +200,7 @@ def _offline(run: OfflineRun) -> list[str]:
 
 def why_none_is_best(run: OnlineRun) -> str:
     """Why no engine is marked as the best; empty where there is one engine."""
-    if len({summary.label for summary in run.pooled}) < 2 or run.results.search is not None:
+    if len({summary.label for summary in run.pooled}) < 2 or run.meta.is_adaptive:
         return ""
     valid = [summary for summary in run.pooled if summary.valid]
     if not valid:
