@@ -94,6 +94,12 @@ def test_counts_that_cannot_be_right_fail_the_request(behaviour: dict[str, Any],
     assert record.error == kind
 
 
+def test_an_answer_that_begins_before_its_request_was_sent_fails() -> None:
+    script = write_script(Behaviour(), TOKENS, PROMPT)
+    raw = RawResponse(0, 0.0, 1.0, 9.0, [(step.after_s, step.data) for step in script.steps])
+    assert read_request(raw, TOKENS, PROMPT).error == "protocol"
+
+
 def test_a_token_that_begins_the_sequence_may_be_counted() -> None:
     assert answer(prompt_off_by=1).error is None
 
