@@ -118,6 +118,7 @@ def test_sglang_in_its_own_words(tmp_path: Path):
     argv = LOCAL["sglang"].server(there, _settings(plain, max_concurrency=20), 1).argv
     assert argv[argv.index("--max-total-tokens") + 1] == str(20 * 1024)
     assert "--disable-radix-cache" in argv
+    assert "--enable-metrics" not in argv  # it observes more in every step
     argv = LOCAL["sglang"].server(there, _settings(cached, device="cuda", dtype="fp16"), 1).argv
     assert argv[argv.index("--dtype") + 1] == "float16"
     assert not {"--disable-radix-cache", "--max-total-tokens", "--attention-backend"} & {*argv}

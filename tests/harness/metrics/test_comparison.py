@@ -113,6 +113,18 @@ def test_pairs_scale_by_scale(tables):
     assert len(judged) > 13
 
 
+def test_the_more_is_compared_the_more_a_difference_takes(tables):
+    two = several("a", (0, 1, 2)) + several("b", (3, 4, 5), slower=1.05)
+    four = two + several("c", (6, 7, 8)) + several("d", (9, 10, 11))
+    alone, together = (
+        found([c for c in compare(*tables(rows)) if (c.a, c.b) == ("a", "b")], "tpot_ms", "p50")
+        for rows in (two, four)
+    )
+    assert alone.ratio == together.ratio
+    assert (alone.comparisons, together.comparisons) == (13, 6 * 13)
+    assert alone.adjusted_p < together.adjusted_p
+
+
 def test_an_engine_without_successes_is_not_compared(tables):
     failed = [{**row, "error": "timeout"} for row in engine("b", 1, n=20)]
     assert not compare(*tables(engine("a", 0, n=20) + failed))
