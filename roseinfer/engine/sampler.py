@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,6 +12,10 @@ from torch import Tensor
 from roseinfer.engine.adjustments import Adjustments
 from roseinfer.engine.logprobs import Asked, PromptAsked
 from roseinfer.tensors import to_device
+
+#: Requests that a CPU samples at once, or one for each of its threads: what is made on the way, 1.2 MiB each
+#: for 50,000 tokens, then stays in its caches and does not grow with the batch.
+CPU_ROWS = 4
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,16 @@ def sample(logits: Tensor, how: SamplingBatch, newest: Tensor | None = None) -> 
     """
     if how.adjustments is not None:
         assert newest is not None
-        logits = how.adjustments.apply(logits, newest)
-    greedy = how.temperature <= 0
-    if greedy.all():
+        logits, how = how.adjustments.apply(logits, newest), replace(how, adjustments=None)
+    if (how.temperature <= 0).all():
         return _likeliest(logits)
-    device = logits.device
+    rows = len(logits) if logits.device.type != "cpu" else max(CPU_ROWS, torch.get_num_threads())
+    starts = range(0, len(logits), rows)
+    return torch.cat([_sample(logits[start : start + rows], part(how, start, rows)) for start in starts])
+
+
+def _sample(logits: Tensor, how: SamplingBatch) -> Tensor:
+    greedy, device = how.temperature <= 0, logits.device
     temperature = to_device(np.where(greedy, 1, how.temperature), device)
     below_best = logits.float() - logits.amax(-1, keepdim=True)  # 0 over any temperature stays 0
     probabilities = torch.softmax(below_best / temperature[:, None], -1)
