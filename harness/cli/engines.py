@@ -12,12 +12,13 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from harness.cli.terminal import Terminal
-from harness.engines.auto_settings import resolve_device, resolve_dtype
+from harness.engines.auto_settings import resolve_cpu_threads, resolve_device, resolve_dtype
 from harness.engines.base import EngineSettings, Installation, Missing
 from harness.engines.configured import load_variants
 from harness.engines.engine_names import check_name
 from harness.engines.find import CACHE, place
 from harness.engines.local import LocalEngine
+from harness.engines.parallel import Parallel
 from harness.engines.registry import BROKEN, ENGINES, LOCAL, get_engine, get_engine_variant
 from harness.environments.bundle import find_bundle, make_bundle, read_size
 from harness.environments.install import install as install_engine
@@ -56,6 +57,8 @@ def show(
     dtype: Annotated[Dtype, typer.Option(help="dtype of weights and activations")] = "auto",
     max_model_len: Annotated[int, typer.Option(min=2, help="context in tokens")] = 1024,
     prefix_cache: Annotated[bool, typer.Option(help="turn the prefix cache on")] = False,
+    tensor_parallel_size: Annotated[int, typer.Option(min=1, help="GPUs that share each layer")] = 1,
+    data_parallel_size: Annotated[int, typer.Option(min=1, help="replicas behind one port")] = 1,
 ) -> None:
     """Show the exact command and environment that would be started."""
     ref = _reference(name)
@@ -67,6 +70,8 @@ def show(
     if engine.caveat:
         console.print(f"# {engine.display}: {engine.caveat}", markup=False)
     where = resolve_device("auto") if device == "auto" else device
+    parallel = Parallel(tensor_parallel_size, data_parallel_size)
+    threads = resolve_cpu_threads("auto", where, None, parallel.devices)
     settings = EngineSettings(
         engine_variant=get_engine_variant(ref),
         model=model,
@@ -75,6 +80,8 @@ def show(
         dtype=resolve_dtype(dtype, where),
         max_model_len=max_model_len,
         prefix_cache=prefix_cache,
+        cpu_threads=None if threads == "auto" else threads,
+        parallel=parallel,
     )
     launch = engine.server(found, settings, port=8000)
     assignments = [f"{key}={shlex.quote(value)}" for key, value in sorted(launch.env.items())]

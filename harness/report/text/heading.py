@@ -96,7 +96,9 @@ def model(run: Run) -> str:
         if len(set(places.values())) == 1:
             return next(iter(places.values()))
         return several(f"{label}: {place}" for label, place in places.items())
-    return f"{settings.model}, {settings.dtype}, {settings.device}"
+    sizes = {"tensor parallel": settings.tensor_parallel_size, "data parallel": settings.data_parallel_size}
+    spread = "".join(f", {what} {size}" for what, size in sizes.items() if size > 1)
+    return f"{settings.model}, {settings.dtype}, {settings.device}{spread}"
 
 
 def _load(run: OnlineRun, trace: TraceRecord | None) -> str:

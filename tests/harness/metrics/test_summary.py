@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.metrics.summary import summarize
+from harness.report.tables.throughput import throughput_table
 from harness.schema.load import TraceLoad, load_text
 from harness.schema.slo import Slo
 
@@ -150,6 +151,18 @@ def test_a_late_client_makes_a_cell_invalid(tables, lag, ttft, valid):
     summary = summarize(*tables(regular(lag=lag, ttft=ttft)))[0]
     assert summary.valid is valid
     assert valid or "submit lag" in summary.invalid_reasons[0]
+
+
+def test_tokens_of_a_gpu_by_how_many_its_engine_has(tables):
+    """Shown where one has several; none on a CPU."""
+    rows = regular(8) + [row | {"label": "two", "cell": 1} for row in regular(8)]
+    for gpus, shown in (({"roseinfer": 1, "two": 2}, True), ({"roseinfer": 1, "two": 1}, False), ({}, False)):
+        found = [each for each in summarize(*tables(rows), gpus=gpus) if each.repeat is None]
+        for summary in found:
+            count = gpus.get(summary.label)
+            expected = pytest.approx(summary.output_tok_per_s / count) if count else None
+            assert summary.output_tok_per_s_per_gpu == expected
+        assert ("tok/s/GPU" in throughput_table(found).headers) is shown
 
 
 def test_goodput_counts_requests_within_every_limit(tables):
