@@ -49,10 +49,6 @@ class Child:
             self._process.kill()
             self._process.wait()
 
-    def ended(self) -> bool:
-        """Whether it has."""
-        return self._process.poll() is not None
-
     def kill(self) -> None:
         """End it at once."""
         self._process.kill()

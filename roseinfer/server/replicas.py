@@ -27,16 +27,19 @@ class Replicas:
     def __init__(self, engines: Sequence[EngineClient], counters: Counters, owners: PrefixOwners) -> None:
         self._engines, self._counters, self._owners = engines, counters, owners
         self._reserved = 0
+        #: The first that could not start.
+        self.failed = 0
 
     async def start(self) -> None:
         """Wait until all are ready. Raises ConfigError with the reason of the first that cannot start, and
         EngineDeadError where one ended."""
         starts = [asyncio.ensure_future(engine.start()) for engine in self._engines]
         await asyncio.wait(starts, return_when=asyncio.FIRST_EXCEPTION)
-        failed = [start.exception() for start in starts if start.done()]
+        errors = {index: start.exception() for index, start in enumerate(starts) if start.done()}
         for start in starts:
             start.cancel()
-        for error in sorted(filter(None, failed), key=lambda error: not isinstance(error, ConfigError)):
+        known = [(index, error) for index, error in errors.items() if error is not None]
+        for self.failed, error in sorted(known, key=lambda entry: not isinstance(entry[1], ConfigError)):
             raise error
         config = self.info.config
         owners = self._owners if config.prefix_cache else None

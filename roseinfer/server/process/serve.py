@@ -103,7 +103,7 @@ async def _start(
     try:
         await front_end.start()
     except EngineDeadError:
-        replica = next((index for index, engine in enumerate(engines) if engine.child.ended()), 0)
+        replica = front_end.engine.failed
         name, how = _name(replica, len(engines)), engines[replica].child.how_it_ended()
         raise ConfigError(f"{name} ended while it was starting ({how})") from None
     await others.ready(lambda index: stop(f"front end {index + 1}", others.children[index]))
