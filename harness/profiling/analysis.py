@@ -9,17 +9,26 @@ from pathlib import Path
 from harness.errors import UsageError
 from harness.files import write_json
 from harness.profiling.agreement import Sorts, agreement, sorts
+from harness.profiling.artifacts import torch_traces, trace_name
 from harness.profiling.explain import explain
 from harness.profiling.level import measure_levels
 from harness.profiling.profile_files import read_manifest, read_profiles
 from harness.profiling.reading.errors import TraceError
 from harness.profiling.reading.figures import figures
-from harness.profiling.reading.nsys_file import read_nsys
+from harness.profiling.reading.nsys_file import count_devices, read_nsys
 from harness.profiling.reading.timeline import Timeline
 from harness.profiling.reading.torch_trace import read_torch_trace
 from harness.runs.folder import FIGURES, MANIFEST, ONLINE_RESULTS
 from harness.runs.reader import read_raw
-from harness.schema.profile import Gap, ProfileFigures, ProfileManifest, ProfileRun, Profiles, Tool
+from harness.schema.profile import (
+    Gap,
+    ProfileFigures,
+    ProfileManifest,
+    ProfileRun,
+    Profiles,
+    RankFigures,
+    Tool,
+)
 from harness.schema.results import OnlineResults
 from harness.schema.stored import read_of_run
 
@@ -44,8 +53,9 @@ def analyse(run: Path) -> Profiles:
             unread[profile_run.output_dir] = profile_run.error
             continue
         try:
-            timeline = _read(run, profile_run)
-            found.append(figures(timeline, profile_run.tool, profile_run.label))
+            timeline, *others = _read(run, profile_run)
+            own = figures(timeline, profile_run.tool, profile_run.label)
+            found.append(own.model_copy(update={"ranks": _ranks(own, others)}))
             if tools[profile_run.label] > 1:
                 steps.setdefault(profile_run.label, {})[profile_run.tool] = sorts(timeline)
         except TraceError as error:
@@ -84,10 +94,24 @@ def find_gaps(run: Path, manifest: ProfileManifest, figures: Sequence[ProfileFig
     return explain(results, manifest.runs, figures, measure_levels(records.requests, records.chunks))
 
 
-def _read(run: Path, profile_run: ProfileRun) -> Timeline:
-    """Of one capture: the trace of the process that runs the model, or nsys's export."""
+def _read(run: Path, profile_run: ProfileRun) -> list[Timeline]:
+    """Of one capture, rank by rank: the traces of the processes that run the model, or nsys's export."""
     folder = run / profile_run.output_dir
     if profile_run.tool == "nsys":
-        return read_nsys(folder / "nsys.sqlite")
-    packed = folder / "trace.json.gz"
-    return read_torch_trace(packed if packed.exists() else folder / "trace.json")
+        export = folder / "nsys.sqlite"
+        return [read_nsys(export, rank) for rank in range(count_devices(export))]
+    traces = torch_traces(folder)
+    return [read_torch_trace(traces.get(rank, folder / trace_name(rank))) for rank in range(len(traces) or 1)]
+
+
+def _ranks(own: ProfileFigures, others: Sequence[Timeline]) -> list[RankFigures]:
+    """All ranks beside each other; none where there is one, or where one has no whole step."""
+    every = [own, *(figures(timeline, own.tool, own.label) for timeline in others)]
+    if not others or not all(each.steps for each in every):
+        return []
+    return [
+        RankFigures(
+            rank=rank, step_ms=each.step_ms, busy_ms=each.busy_ms, communication_ms=each.communication_ms
+        )
+        for rank, each in enumerate(every)
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 from harness.errors import EngineError
@@ -16,6 +17,11 @@ KINDS = {
     ".csv": "nsys stats",
 }
 
+#: Where a process is, in the names that engines give: vLLM's `dp0_pp0_tp1_dcp0_ep1_rank1`, SGLang's `-TP-1`,
+#: roseinfer's `.rank1`.
+_PLACE = re.compile(r"(?:^|[._-])(dp|tp|rank)-?(\d+)(?=[._-])", re.IGNORECASE)
+_NAMED = re.compile(r"trace(?:\.rank(\d+))?\.json(?:\.gz)?")
+
 
 def files(folder: Path) -> list[Path]:
     """Every file of a profile, by name."""
@@ -23,7 +29,9 @@ def files(folder: Path) -> list[Path]:
 
 
 def name_torch_traces(folder: Path) -> None:
-    """Call the largest trace `trace.json[.gz]`: that of the process that runs the model.
+    """Call the largest trace `trace.json[.gz]`: that of the process that runs the model. Of a model that
+    several ranks share that is rank 0, and the others are `trace.rankN.json[.gz]`; of several replicas the
+    first.
 
     Raises:
         EngineError: there is none.
@@ -31,8 +39,28 @@ def name_torch_traces(folder: Path) -> None:
     traces = [path for path in files(folder) if path.name.endswith((".json", ".json.gz"))]
     if not traces:
         raise EngineError("the engine's profiler wrote no trace", "see the log")
-    main = max(traces, key=lambda path: path.stat().st_size)
-    main.rename(folder / ("trace.json.gz" if main.name.endswith(".gz") else "trace.json"))
+    by_rank: dict[int, list[Path]] = {}
+    for path in traces:
+        place = {key.lower(): int(number) for key, number in _PLACE.findall(path.name)}
+        if not place.get("dp"):
+            by_rank.setdefault(place.get("rank", place.get("tp", 0)), []).append(path)
+    for rank, found in by_rank.items():
+        largest = max(found, key=lambda path: path.stat().st_size)
+        largest.rename(folder / f"{trace_name(rank)}{'.gz' if largest.name.endswith('.gz') else ''}")
+
+
+def trace_name(rank: int) -> str:
+    """Of the torch trace of a rank, unless it is packed."""
+    return f"trace.rank{rank}.json" if rank else "trace.json"
+
+
+def torch_traces(folder: Path) -> dict[int, Path]:
+    """What `name_torch_traces` has named, by rank."""
+    found = {}
+    for path in sorted(folder.glob("trace*.json*")):
+        if match := _NAMED.fullmatch(path.name):
+            found[int(match[1] or 0)] = path
+    return found
 
 
 def remove_oversized(folder: Path, max_bytes: int) -> str | None:

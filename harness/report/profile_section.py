@@ -39,6 +39,8 @@ def profile_section(run: Path) -> ProfileSection | None:
         return None
     figures = [profile for profile in profiles.figures if profile.steps]
     shown = [profile_tables.steps(figures), profile_tables.categories(figures)] if figures else []
+    if any(profile.ranks for profile in figures):
+        shown.append(profile_tables.ranks(figures))
     if any(profile.components for profile in figures):
         shown.append(profile_tables.components(figures))
     if profiles.agreements:

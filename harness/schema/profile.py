@@ -110,8 +110,17 @@ class KernelFigures(Strict):
     total_ms: float = Field(description="on a CPU: self time")
 
 
+class RankFigures(Strict):
+    """One of the processes, each with a GPU, that share a model. Means over all whole steps, in ms."""
+
+    rank: int
+    step_ms: float
+    busy_ms: float
+    communication_ms: float = Field(description="of busy_ms; waiting for other ranks is in it")
+
+
 class ProfileFigures(Strict):
-    """What was read from one profile."""
+    """What was read from one profile: of several ranks, that of rank 0."""
 
     tool: Tool
     label: str
@@ -122,6 +131,7 @@ class ProfileFigures(Strict):
     busy_share: float = Field(description="of the time of all whole steps")
     components: dict[Component, ComponentFigures] = Field(description="where ranges tell")
     kernels: list[KernelFigures] = Field(description="the longest in total")
+    ranks: list[RankFigures] = Field(default_factory=list, description="where there are several")
     remarks: list[str] = Field(default_factory=list)
 
     @property
@@ -133,6 +143,12 @@ class ProfileFigures(Strict):
     def busy_ms(self) -> float:
         """Of it with a kernel or copy running."""
         return fmean([step.busy_ms for step in self.steps.values()], self._counts)
+
+    @property
+    def communication_ms(self) -> float:
+        """Of that, sums and copies between ranks."""
+        each = [step.categories_ms["communication"] for step in self.steps.values()]
+        return fmean(each, self._counts)
 
     @property
     def _counts(self) -> list[int]:

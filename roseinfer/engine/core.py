@@ -15,7 +15,7 @@ from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.choose import choose_runner
 from roseinfer.engine.load import check_ranks, load_model
 from roseinfer.engine.loop import Loop
-from roseinfer.engine.ranks.group import RankGroup
+from roseinfer.engine.ranks.group import Profile, RankGroup
 from roseinfer.engine.resolve import resolve_policies, resolve_spin_ms
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.warmup import warm_up
@@ -146,6 +146,11 @@ class Engine:
         words for it. Without such processes nothing happens."""
         if self._group is not None:
             self._group.on_end(tell)
+
+    def profile_ranks(self, path: str | None, *, with_stack: bool = False) -> str | None:
+        """Begin a torch profile of the engine's other processes, into files beside `path`; without a path end
+        it, which returns when they are written, with what went wrong. One process has no others."""
+        return None if self._group is None else self._group.profile(Profile(path, with_stack))
 
     def close(self) -> None:
         """End the engine's other processes; it cannot be used any more."""

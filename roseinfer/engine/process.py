@@ -182,7 +182,7 @@ def split_logprobs(step: StepLogprobs) -> Iterator[tuple[int, PackedLogprobs]]:
 
 
 def _serve(engine: Engine, channels: EngineChannels[ToEngine]) -> NoReturn:
-    profiler = StepProfiler(len(channels), lambda message: _send_all(channels, message))
+    profiler = StepProfiler(len(channels), lambda message: _send_all(channels, message), engine.profile_ranks)
     orders: deque[tuple[int, Order]] = deque()
     while True:
         with named_range("roseinfer.ipc.recv") if engine.has_work else nullcontext():

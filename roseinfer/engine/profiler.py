@@ -30,11 +30,14 @@ def nvtx_ranges() -> AbstractContextManager[object]:
 
 class StepProfiler:
     """Off until started. A profile ends after its steps or when it is stopped, and is written when each of
-    the `front_ends`, which `send` reaches, has sent its ranges.
+    the `front_ends`, which `send` reaches, has sent its ranges. `ranks` has the engine's other processes
+    profile the same steps: see Engine.profile_ranks.
     """
 
-    def __init__(self, front_ends: int, send: Callable[[Record], None]) -> None:
-        self._front_ends, self._send = front_ends, send
+    def __init__(
+        self, front_ends: int, send: Callable[[Record], None], ranks: Callable[..., str | None]
+    ) -> None:
+        self._front_ends, self._send, self._ranks = front_ends, send, ranks
         self._recorded: list[Recorded] = []
         self._profile: profile | None = None
         self.writing = False
@@ -68,6 +71,7 @@ class StepProfiler:
         self.failure = None
         self._left, self._ends = steps, time.monotonic() + MAX_PROFILE_SECONDS
         self._profile = profile(activities=activities, with_stack=with_stack)
+        self._ranks(str(path), with_stack=with_stack)
         self._profile.start()
         self._send(Record())
 
@@ -88,6 +92,8 @@ class StepProfiler:
         self.writing = True
         with suppress(OSError, RuntimeError):  # where there is no room, add_ranges finds no file
             running.export_chrome_trace(str(self._own))
+        if (why := self._ranks(None)) is not None:
+            log.warning("%s", why)
 
     def add_ranges(self, ranges: Recorded) -> None:
         """The ranges of one front end; after the last, the trace is there, or a `failure`."""

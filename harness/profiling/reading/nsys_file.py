@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from harness.profiling.reading.errors import TraceError
@@ -24,25 +24,61 @@ RANGE_TYPES = (59, 60)
 COPIES = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 10: "Memcpy PtoP"}
 
 
-def read_nsys(path: Path) -> Timeline:
+def read_nsys(path: Path, rank: int = 0) -> Timeline:
     """The spans of an export. NVTX ranges are taken for torch's; there are no operators.
+
+    Args:
+        rank: Of several GPUs that ran kernels, ascending, which one is meant: its kernels, what the processes
+            that launched them did, and what those did that launched none.
 
     Raises:
         TraceError: not there, empty, or not such an export.
     """
+    with _opened(path) as database:
+        return _read(path, database, rank)
+
+
+def count_devices(path: Path) -> int:
+    """How many GPUs ran kernels, at least 1. Raises TraceError."""
+    with _opened(path) as database:
+        return max(1, len(_devices(database)))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     if not path.is_file() or path.stat().st_size == 0:
         raise TraceError(path, "it is not there or empty", "profile again; the log says what nsys did")
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            return _read(path, database)
+            if "StringIds" not in _tables(database):
+                what = "it is not an export of nsys: it has no StringIds"
+                raise TraceError(path, what, "export the report again")
+            yield database
     except sqlite3.Error as error:
         raise TraceError(path, f"it is not an export of nsys: {error}", "export the report again") from None
 
 
-def _read(path: Path, database: sqlite3.Connection) -> Timeline:
-    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if "StringIds" not in tables:
-        raise TraceError(path, "it is not an export of nsys: it has no StringIds", "export the report again")
+def _tables(database: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def _devices(database: sqlite3.Connection) -> dict[int, set[int]]:
+    """The processes that ran kernels on each GPU, ascending."""
+    found: dict[int, set[int]] = {}
+    if "CUPTI_ACTIVITY_KIND_KERNEL" in _tables(database):
+        query = "SELECT DISTINCT deviceId, globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY deviceId"
+        for device, process in database.execute(query):
+            found.setdefault(device, set()).add(process)
+    return found
+
+
+def _read(path: Path, database: sqlite3.Connection, rank: int) -> Timeline:
+    tables, devices = _tables(database), _devices(database)
+    wanted = [*devices][rank] if devices else 0
+    foreign = {process for processes in devices.values() for process in processes} - devices.get(
+        wanted, set()
+    )
+    of_device = f"WHERE deviceId = {wanted}"
     texts = dict(database.execute("SELECT id, value FROM StringIds"))
     names, links = Names(), _Links()
     device, calls, ranges = Column(), Column(), Column()
@@ -52,27 +88,29 @@ def _read(path: Path, database: sqlite3.Connection) -> Timeline:
             yield from database.execute(f"SELECT start, end, {columns} FROM {table} {where}")
 
     for start, end, name, link, process, stream in rows(
-        "CUPTI_ACTIVITY_KIND_KERNEL", "demangledName, correlationId, globalPid, streamId"
+        "CUPTI_ACTIVITY_KIND_KERNEL", "demangledName, correlationId, globalPid, streamId", of_device
     ):
         text = texts.get(name, "unknown kernel")
         device.add(names[text], start * US, end * US, process | stream, links[process, link])
     for start, end, kind, link, process, stream in rows(
-        "CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind, correlationId, globalPid, streamId"
+        "CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind, correlationId, globalPid, streamId", of_device
     ):
         text = COPIES.get(kind, "Memcpy")
         device.add(names[text], start * US, end * US, process | stream, links[process, link])
     for start, end, link, process, stream in rows(
-        "CUPTI_ACTIVITY_KIND_MEMSET", "correlationId, globalPid, streamId"
+        "CUPTI_ACTIVITY_KIND_MEMSET", "correlationId, globalPid, streamId", of_device
     ):
         device.add(names["Memset"], start * US, end * US, process | stream, links[process, link])
     for start, end, link, process, stream in rows(
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "correlationId, globalPid, streamId"
+        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "correlationId, globalPid, streamId", of_device
     ):
         device.add(names["CUDA graph"], start * US, end * US, process | stream, links[process, link])
     for start, end, name, link, thread in rows(
         "CUPTI_ACTIVITY_KIND_RUNTIME", "nameId, correlationId, globalTid"
     ):
         text = texts.get(name, "unknown call").partition("_v")[0]
+        if thread & PROCESS in foreign:
+            continue
         calls.add(names[text], start * US, end * US, thread, links[thread & PROCESS, link])
     kinds = ", ".join(map(str, RANGE_TYPES))
     for start, end, text_id, thread, literal in rows(
@@ -81,6 +119,8 @@ def _read(path: Path, database: sqlite3.Connection) -> Timeline:
         f"WHERE eventType IN ({kinds}) AND end IS NOT NULL",
     ):
         marked = _EXTRAS.sub("", str(literal or texts.get(text_id, "unnamed range")))
+        if thread & PROCESS in foreign:
+            continue
         ranges.add(names[marked], start * US, end * US, thread)
     if not len(device.start):
         raise TraceError(path, "it holds no kernels", "profile a server that uses the GPU, under load")

@@ -13,7 +13,11 @@ from harness.schema.profile import Category, Component, StepKind
 
 #: Category of a kernel or operator by a pattern that its name contains.
 CATEGORIES: tuple[tuple[Category, str], ...] = (
-    ("communication", r"nccl|all_?reduce|all_?gather|reduce_?scatter|c10d|gloo|custom_ar"),
+    (
+        "communication",
+        r"nccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter|cross_device_reduce|multimem|c10d|gloo|custom_ar"
+        r"|memcpy ptop",
+    ),
     ("sampling", r"argmax|multinomial|sampl|top_?[kp]|gumbel|exponential|radixsort|aten::sort"),
     (
         "matmul",

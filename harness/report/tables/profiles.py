@@ -64,6 +64,23 @@ def categories(figures: Sequence[ProfileFigures]) -> Table:
     return Table("profile-categories", "Where the time of a step goes, ms", columns, rows, notes)
 
 
+def ranks(figures: Sequence[ProfileFigures]) -> Table:
+    """The ranks of each engine that has several: what a step takes, and what of it is between them."""
+    heads = ("engine", "tool", "rank", "step ms", "busy ms", "communication ms", "share of the step")
+    columns = [Column(head, numeric=head not in heads[:2]) for head in heads]
+    rows = []
+    for profile in figures:
+        for rank in profile.ranks:
+            values = [rank.step_ms, rank.busy_ms, rank.communication_ms]
+            places = decimals(values)
+            share = rank.communication_ms / rank.step_ms if rank.step_ms else 0.0
+            times = [Cell(number(value, places), value) for value in values]
+            who = [Cell(profile.label), Cell(profile.tool), Cell(str(rank.rank), rank.rank)]
+            rows.append([*who, *times, Cell(f"{share:.0%}", share)])
+    notes = ["A rank that is done first waits for the others within communication."]
+    return Table("profile-ranks", "Ranks that share a model, mean of all steps", columns, rows, notes)
+
+
 def components(figures: Sequence[ProfileFigures]) -> Table:
     """Time in parts of the server, where ranges mark them."""
     heads = ("engine", "tool", "part", "ranges", "mean ms", "total ms")

@@ -26,17 +26,20 @@ from roseinfer.batch import Ints
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.load import load_model
 from roseinfer.engine.logprobs import PROMPT_ROWS
-from roseinfer.engine.ranks.group import Done, Start
+from roseinfer.engine.ranks.group import PROFILE, Done, Profile, Start
+from roseinfer.engine.ranks.rank_profile import RankProfile
 from roseinfer.engine.ranks.step_memory import Step, StepMemory
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.model import Model
 from roseinfer.models.ranks import is_missing
 from roseinfer.tensors import no_memory
+from roseinfer.tracing.ranges import named_range
 
 log = logging.getLogger(__name__)
 
 #: Of prctl(2).
 _PR_SET_PDEATHSIG = 1
+_TRACE = ".trace.json.gz"
 
 
 def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:
@@ -64,8 +67,12 @@ def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:
     os.close(descriptors[0])
     try:
         model.ranks.connect(Path(start.file), config.rank_timeout_s)
-        while sock.recv(1):
-            compute(model, made.attention, pool, steps.read())
+        profile = RankProfile()
+        while kind := sock.recv(1):
+            if kind == PROFILE:
+                _obey(msgspec.json.decode(_line(sock), type=Profile), rank, profile, sock)
+            else:
+                compute(model, made.attention, pool, steps.read())
     except (MemoryError, RuntimeError) as error:
         if (why := no_memory(error)) is not None:
             _say(sock, Done(why))
@@ -84,11 +91,30 @@ def compute(model: Model, attention: Attention, pool: KVPool, step: Step) -> Non
     if batch.copies.shape[1]:
         pool.copy_blocks(*batch.copies)
     attention.begin(batch)
-    hidden = model.forward(_tensor(batch.tokens), _tensor(batch.positions), attention)
-    model.logits(hidden[_tensor(batch.last_rows)])
+    name = "roseinfer.prefill_batch.model_forward" if batch.segments else "roseinfer.model.forward.eager"
+    with named_range(name):
+        hidden = model.forward(_tensor(batch.tokens), _tensor(batch.positions), attention)
+        model.logits(hidden[_tensor(batch.last_rows)])
     if len(step.prompt_rows):
         for rows in torch.split(_tensor(step.prompt_rows), PROMPT_ROWS):
             model.logits(hidden[rows])
+
+
+def _obey(order: Profile, rank: int, profile: RankProfile, sock: socket.socket) -> None:
+    if order.path is None:
+        _say(sock, Done(profile.stop()))
+    else:
+        path = Path(order.path)
+        name = path.name.removesuffix(_TRACE)
+        profile.start(path.with_name(f"{name}.rank{rank}{_TRACE}"), order.with_stack)
+
+
+def _line(sock: socket.socket) -> bytes:
+    """Up to the end of the line: steps may follow it."""
+    line = b""
+    while not line.endswith(b"\n") and (more := sock.recv(1)):
+        line += more
+    return line
 
 
 def _say(sock: socket.socket, done: Done) -> None:

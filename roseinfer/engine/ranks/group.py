@@ -25,10 +25,12 @@ from roseinfer.models.ranks import Ranks, is_missing
 
 log = logging.getLogger(__name__)
 
-#: Sent to a rank for each step.
-STEP = b"s"
+#: Sent to a rank for each step, and before a Profile, which is a line of JSON.
+STEP, PROFILE = b"s", b"p"
 #: How long a rank that other ranks miss may take to end.
 _END_S = 3.0
+#: How long one may take to write its profile.
+_WRITE_S = 120.0
 
 
 class RankError(Exception):
@@ -47,6 +49,14 @@ class Done(msgspec.Struct, frozen=True):
     """What a rank says when it has loaded its part, again when it has its cache, or why it cannot go on."""
 
     error: str | None = None
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """Profile the steps that follow, each rank into a file beside that of rank 0, `path`; without a path end
+    the profile and write it, for which a Done answers."""
+
+    path: str | None = None
+    with_stack: bool = False
 
 
 class RankGroup:
@@ -115,6 +125,25 @@ class RankGroup:
                 sock.send(STEP)
             except OSError:
                 raise self._error() from None
+
+    def profile(self, order: Profile) -> str | None:
+        """Begin or end a profile of the ranks; an end waits until they have written. Returns what went wrong
+        with one of them, or None."""
+        failures: list[str | None] = []
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):  # the next step finds that it has ended
+                sock.sendall(PROFILE + msgspec.json.encode(order) + b"\n")
+        for rank, sock in enumerate(self._sockets if order.path is None else (), start=1):
+            sock.settimeout(_WRITE_S)
+            try:
+                failures.append(done.error if (done := _said(sock)) is not None else None)
+            except TimeoutError:
+                failures.append(f"rank {rank} has not written its profile within {_WRITE_S:.0f} s")
+            except OSError:  # the next step finds that it has ended
+                pass
+            finally:
+                sock.settimeout(None)
+        return next(filter(None, failures), None)
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

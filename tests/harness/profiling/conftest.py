@@ -88,23 +88,31 @@ class NsysMaker:
         marks = ", ".join("?" * len(values))
         self.database.execute(f"INSERT INTO {table} VALUES ({marks})", values)
 
-    def step(self, at: int, link: int, process: int, marked: str | None) -> None:
+    def step(
+        self,
+        at: int,
+        link: int,
+        process: int,
+        marked: str | None,
+        device: int = 0,
+        second: str = "paged_decode_kernel",
+    ) -> None:
         """A graph launch of 5 µs that runs a 30 µs and a 10 µs kernel, and a copy of 5 µs."""
         thread = process << 24 | 1
         if marked is not None:
             self.insert("NVTX_EVENTS", at, at + 20_000, 59, marked, None, thread)
         launch = self.text("cudaGraphLaunch_v10000")
         self.insert("CUPTI_ACTIVITY_KIND_RUNTIME", at + 1_000, at + 6_000, thread, link, launch)
-        for offset, duration, name in ((10, 30, "nvjet_hsh_64x8"), (40, 10, "paged_decode_kernel")):
+        for offset, duration, name in ((10, 30, "nvjet_hsh_64x8"), (40, 10, second)):
             start = at + offset * 1_000
             self.insert(
-                "CUPTI_ACTIVITY_KIND_KERNEL", start, start + duration * 1_000, 0, 7, link, process << 24,
+                "CUPTI_ACTIVITY_KIND_KERNEL", start, start + duration * 1_000, device, 7, link, process << 24,
                 self.text(f"void {name}<half>(int)"), self.text(name), None,
             )  # fmt: skip
         copy = self.text("cudaMemcpyAsync_v3020")
         self.insert("CUPTI_ACTIVITY_KIND_RUNTIME", at + 7_000, at + 8_000, thread, link + 1, copy)
         self.insert(
-            "CUPTI_ACTIVITY_KIND_MEMCPY", at + 55_000, at + 60_000, 0, 7, link + 1, process << 24, 64, 2
+            "CUPTI_ACTIVITY_KIND_MEMCPY", at + 55_000, at + 60_000, device, 7, link + 1, process << 24, 64, 2
         )
 
     def close(self) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import EngineError
-from harness.profiling.artifacts import collect, name_torch_traces, remove_oversized
+from harness.profiling.artifacts import collect, name_torch_traces, remove_oversized, torch_traces
 
 
 def test_the_largest_trace_is_that_of_the_model(tmp_path: Path) -> None:
@@ -22,6 +22,28 @@ def test_the_largest_trace_is_that_of_the_model(tmp_path: Path) -> None:
     main = found["profiles/trace.json.gz"]
     assert (main.kind, main.bytes) == ("torch trace", 20)
     assert main.sha256 == hashlib.sha256(b"x" * 20).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["roseinfer-7.trace.json.gz", "roseinfer-7.rank1.trace.json.gz"],
+        ["dp0_pp0_tp0_dcp0_ep0_rank0.17.pt.trace.json.gz", "dp0_pp0_tp1_dcp0_ep1_rank1.17.pt.trace.json.gz"],
+        ["1795400264.1-TP-0.trace.json.gz", "1795400264.1-TP-1.trace.json.gz"],
+        ["17-TP-0-DP-0.trace.json.gz", "17-TP-1-DP-0.trace.json.gz", "17-TP-0-DP-1.trace.json.gz"],
+        ["rank0.json.gz", "rank1.json.gz"],
+    ],
+    ids=["roseinfer", "vLLM", "SGLang", "SGLang with replicas", "short"],
+)
+def test_each_rank_has_its_trace(names: list[str], tmp_path: Path) -> None:
+    """Whichever is the largest; of several replicas the first."""
+    for size, name in enumerate(names, start=1):
+        (tmp_path / name).write_bytes(b"x" * size)
+    name_torch_traces(tmp_path)
+    found = torch_traces(tmp_path)
+    assert {rank: path.stat().st_size for rank, path in found.items()} == {0: 1, 1: 2}
+    assert [path.name for path in found.values()] == ["trace.json.gz", "trace.rank1.json.gz"]
+    assert len(list(tmp_path.iterdir())) == len(names)
 
 
 def test_no_trace_is_an_error(tmp_path: Path) -> None:

@@ -153,6 +153,16 @@ def test_time_per_token_by_the_profiles() -> None:
     assert row[7].text == "decode step: matmul, +3.50 ms" and row[8].value == found.unexplained
 
 
+def test_sums_over_ranks_are_a_part_of_their_own() -> None:
+    pair = summary("A", 9, http=1), summary("B", 5, http=1)
+    profiles = [
+        profile("A", 9, {"matmul": 4, "communication": 3}, 2, "cuda"),
+        profile("B", 5, {"matmul": 3, "communication": 0.5}, 1.5, "cuda"),
+    ]
+    [found] = taken_apart(*pair, profiles, verdict("itl_ms", "worse"))
+    assert "is decode step: communication, +2.50 ms" in conclusion(found)
+
+
 def test_what_the_parts_do_not_reach_is_not_explained() -> None:
     pair = summary("A", 9, http=1), summary("B", 5, http=1)
     profiles = [profile("A", 8, {"matmul": 5.5}, 2.5), profile("B", 6, {"matmul": 4.5}, 2)]

@@ -25,6 +25,17 @@ KERNELS = {
     "aten::add_": "norm and elementwise",
     "void at::native::reduce_kernel<512, 1, ReduceOp<float, ArgMaxOps<float>>>": "sampling",
     "ncclDevKernel_AllReduce_Sum_f16_RING_LL": "communication",
+    "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "communication",
+    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)": "communication",
+    "ncclKernel_AllReduce_RING_LL_Sum_half(ncclDevComm*, unsigned long, ncclWork*)": "communication",
+    "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*, vllm::RankSignals)": (
+        "communication"
+    ),
+    "void one_shot_all_reduce_kernel<c10::BFloat16, 16, 2>(c10::BFloat16**, c10::BFloat16*)": "communication",
+    "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<2>": "communication",
+    "tensorrt_llm::kernels::oneShotAllReduceKernel": "communication",
+    "gloo:all_reduce": "communication",
+    "Memcpy PtoP (Device -> Device)": "communication",
     "aten::as_strided": "other",
     "roseinfer.prefill_batch.model_forward": "other",
 }

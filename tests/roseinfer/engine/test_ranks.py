@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import gzip
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,9 +77,9 @@ def traffic() -> tuple[list[list[int]], list[SamplingParams]]:
     return prompts, [SamplingParams(int(n), ignore_eos=True) for n in rng.integers(1, 16, len(prompts))]
 
 
-def test_tokens_equal_those_of_one_process(gpt2_folder: Path) -> None:
-    """Also with prompts in parts, a prefix cache, and requests that lose their blocks; a rank that is lost
-    ends the engine, with the reason."""
+def test_tokens_equal_those_of_one_process(gpt2_folder: Path, tmp_path: Path) -> None:
+    """Also with prompts in parts, a prefix cache, and requests that lose their blocks; ranks can be profiled;
+    one that is lost ends the engine, with the reason."""
     tight = {"kv_tokens": 560, "block_size": 4, "chunked_prefill_size": 48, "prefix_cache": True}
     with opened(gpt2_folder, 1) as alone:
         expected = alone.generate(*traffic())
@@ -88,10 +90,24 @@ def test_tokens_equal_those_of_one_process(gpt2_folder: Path) -> None:
         assert answers == {index: expected[index] for index in answers}
         llm.engine.flush_cache()
         llm.engine.check_idle()
+        assert profiled(llm, tmp_path) >= {
+            "roseinfer.prefill_batch.model_forward", "roseinfer.model.forward.eager", "gloo:all_reduce"
+        }  # fmt: skip
         (rank,) = children()
         rank.kill()
         with pytest.raises(RankError, match=r"rank 1 of the engine has ended \(killed by SIGKILL\)"):
             llm.generate(*traffic())
+
+
+def profiled(llm: LLM, folder: Path) -> set[str]:
+    """Names of what rank 1 does for a prompt and two tokens."""
+    assert llm.engine.profile_ranks(str(folder / "roseinfer-7.trace.json.gz")) is None
+    llm.generate([[1, 2, 3]], SamplingParams(2, ignore_eos=True))
+    assert llm.engine.profile_ranks(None) is None
+    (trace,) = folder.iterdir()
+    assert trace.name == "roseinfer-7.rank1.trace.json.gz"
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    return {event["name"] for event in events}
 
 
 def test_a_rank_without_memory_says_so(gpt2_folder: Path) -> None:

@@ -1,0 +1,38 @@
+"""A torch profile of a rank other than 0, from one order of rank 0 to the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+
+class RankProfile:
+    """Off until started."""
+
+    def __init__(self) -> None:
+        self._running: profile | None = None
+        self._path = Path()
+
+    def start(self, path: Path, with_stack: bool) -> None:
+        """Profile from now on; `path` is that of the trace, gzip."""
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        self._path, self._running = path, profile(activities=activities, with_stack=with_stack)
+        self._running.start()
+
+    def stop(self) -> str | None:
+        """End it and write the trace. Returns why there is none, or None."""
+        if self._running is None:
+            return None
+        running, self._running = self._running, None
+        running.stop()
+        partial = self._path.with_name(f".{self._path.name}")
+        try:
+            running.export_chrome_trace(str(partial))
+            partial.replace(self._path)
+        except (OSError, RuntimeError) as error:
+            return f"the profile of a rank cannot be written: {error}"
+        return None
