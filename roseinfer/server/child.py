@@ -49,6 +49,11 @@ class Child:
             self._process.kill()
             self._process.wait()
 
+    @property
+    def code(self) -> int | None:
+        """How it ended: its exit code, or minus the signal; None while it runs."""
+        return self._process.poll()
+
     def kill(self) -> None:
         """End it at once."""
         self._process.kill()

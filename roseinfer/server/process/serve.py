@@ -21,6 +21,8 @@ from roseinfer.server.process.listen import listen
 
 #: Seconds for front ends to end, beyond the time that answers have.
 SLACK = 3.0
+#: Seconds between looks for the process that ended first.
+POLL = 0.01
 
 log = logging.getLogger(__name__)
 
@@ -81,12 +83,24 @@ async def _serve(
     dead = await died
     starting.cancel()
     if dead is not None:
-        log.error("%s has ended (%s); stopping the server", dead[0], dead[1].how_it_ended())
+        name, child = await _first(dead, engines)
+        log.error("%s has ended (%s); stopping the server", name, child.how_it_ended())
     dispatcher.stop()
     listener.close()  # who connects now is refused at once
     others.ask_to_stop()
     await asyncio.gather(front_end.stop(), others.ended(settings.server.grace_seconds + SLACK))
     return 0 if dead is None else 1
+
+
+async def _first(dead: tuple[str, Child], engines: Sequence[EngineProcess]) -> tuple[str, Child]:
+    """Who ended first: a front end ends with 0 when an engine has ended, and may be seen before it."""
+    end = asyncio.get_running_loop().time() + SLACK
+    while dead[1].code in (None, 0) and asyncio.get_running_loop().time() < end:
+        for replica, engine in enumerate(engines):
+            if engine.child.code is not None:
+                return _name(replica, len(engines)), engine.child
+        await asyncio.sleep(POLL)
+    return dead
 
 
 def _name(replica: int, replicas: int) -> str:

@@ -105,4 +105,4 @@ def one_killed(server: Serving) -> None:
     assert all(b"[DONE]" in answer for answer in answers)
     assert server.ended() and server.process.returncode == 1
     server._drain.join()
-    assert "replica 1 of the engine has ended (killed by SIGKILL)" in server.log[-1]
+    assert "replica 1 of the engine has ended (killed by SIGKILL)" in server.log[-1], server.log
