@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from roseinfer.models.linear import Linear
 from roseinfer.models.shard import Shard
+from roseinfer.tracing.ranges import named_range
 
 #: PyTorch's types do not have most of what is used of it here.
 _c10d: Any = dist
@@ -83,15 +84,18 @@ class GlooRanks(Ranks):
         options = _c10d.GatherOptions()
         options.rootRank = 0
         if self._shard.rank:
-            self._group.gather([], [own], options).wait()
+            with named_range("roseinfer.ranks.gather"):
+                self._group.gather([], [own], options).wait()
             return logits
         parts = [torch.empty_like(own) for _ in range(self._shard.ranks)]
-        self._group.gather([parts], [own], options).wait()
+        with named_range("roseinfer.ranks.gather"):
+            self._group.gather([parts], [own], options).wait()
         return torch.cat(parts, 1)[:, : self._vocab_size]
 
     def _sum(self, part: Tensor) -> Tensor:
         """Of all ranks' `part`, in its place."""
         part = part.contiguous()
         if len(part):
-            self._group.allreduce([part]).wait()
+            with named_range("roseinfer.ranks.all_reduce"):
+                self._group.allreduce([part]).wait()
         return part

@@ -16,7 +16,7 @@ CATEGORIES: tuple[tuple[Category, str], ...] = (
     (
         "communication",
         r"nccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter|cross_device_reduce|multimem|c10d|gloo|custom_ar"
-        r"|memcpy ptop",
+        r"|memcpy ptop|^roseinfer\.ranks\.",
     ),
     ("sampling", r"argmax|multinomial|sampl|top_?[kp]|gumbel|exponential|radixsort|aten::sort"),
     (

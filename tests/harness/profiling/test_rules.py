@@ -35,6 +35,7 @@ KERNELS = {
     "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<2>": "communication",
     "tensorrt_llm::kernels::oneShotAllReduceKernel": "communication",
     "gloo:all_reduce": "communication",
+    "roseinfer.ranks.gather": "communication",
     "Memcpy PtoP (Device -> Device)": "communication",
     "aten::as_strided": "other",
     "roseinfer.prefill_batch.model_forward": "other",

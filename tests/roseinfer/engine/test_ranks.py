@@ -91,7 +91,8 @@ def test_tokens_equal_those_of_one_process(gpt2_folder: Path, tmp_path: Path) ->
         llm.engine.flush_cache()
         llm.engine.check_idle()
         assert profiled(llm, tmp_path) >= {
-            "roseinfer.prefill_batch.model_forward", "roseinfer.model.forward.eager", "gloo:all_reduce"
+            "roseinfer.prefill_batch.model_forward", "roseinfer.model.forward.eager",
+            "roseinfer.ranks.all_reduce", "roseinfer.ranks.gather",
         }  # fmt: skip
         (rank,) = children()
         rank.kill()
