@@ -225,6 +225,8 @@ def _tables(profiles: Profiles) -> list[Table]:
     if not profiles.figures:
         return []
     shown = [profile_tables.steps(profiles.figures), profile_tables.categories(profiles.figures)]
+    if any(figures.ranks for figures in profiles.figures):
+        shown.append(profile_tables.ranks(profiles.figures))
     if profiles.agreements:
         shown.append(profile_tables.agreements(profiles.agreements))
     return [*shown, *(gap_table(gap) for gap in profiles.gaps)]
