@@ -68,3 +68,14 @@ def test_p99_of_a_repeat_needs_some_hundred_requests_for_an_upper_end() -> None:
     rng = np.random.default_rng(4)
     assert estimates_of([sample(series(rng, 200, 0))])["p99"].within is None
     assert estimates_of([sample(series(rng, 600, 0))])["p99"].within is not None
+
+
+def test_repeats_count_by_unbiased_percentiles_and_the_shown_one_is_the_usual() -> None:
+    """The usual p99 of 100 requests is too low in 73 % of samples, in every repeat alike."""
+    rng = np.random.default_rng(5)
+    repeats = [series(rng, 100, 0) for _ in range(3)]
+    found = estimates_of([sample(values) for values in repeats], sample(np.concatenate(repeats)))["p99"]
+    assert found.each == pytest.approx(
+        [np.percentile(values, 99, method="median_unbiased") for values in repeats]
+    )
+    assert found.value == pytest.approx(np.percentile(np.concatenate(repeats), 99))
