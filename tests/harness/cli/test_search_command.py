@@ -66,7 +66,7 @@ def test_servers_of_known_capacity_are_told_apart(
     [
         ((), "a search needs limits"),
         (("--slo", "ttft_p99<=+10%"), "relative to another run"),
-        (("--slo", "latency_p99<=10ms"), "there is no 'latency_p99'"),
+        (("--slo", "latency_p99<=10ms"), "there is no statistic 'latency_p99'"),
         (("--slo", "ttft_p99<=200ms", "--n", "50"), "needs at least 100 requests"),
         (("--slo", "ttft_p50<=200ms", "--lowest", "9", "--highest", "3"), "--lowest 9 is not below"),
         (("--slo", "ttft_p50<=200ms", "--first", "1e6"), "is not between"),

@@ -83,7 +83,7 @@ def test_the_command_writes_what_was_asked_for(folder: Path, tmp_path: Path) -> 
         "TPOT 9 ms",
     ):
         assert said in page
-    with pytest.raises(UsageError, match="there is no 'latency_p99'"):
+    with pytest.raises(UsageError, match="there is no statistic 'latency_p99'"):
         report([folder], tmp_path / "out.html", slo="latency_p99<=2ms")
 
 
