@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from harness.records.stream import Stream, StreamChunk
 
 TokenSource = Literal["token_ids", "continuous_usage", "final_usage", "inferred"]
@@ -24,8 +27,9 @@ FLUSHED_CHUNKS = 1
 TEXT_FACTOR = 1.5
 TEXT_SLACK = 4
 
-#: The longest part of an answer, in characters, that is looked for when an answer repeats itself to its end.
-LONGEST_CYCLE = 256
+#: The longest part of an answer, in characters, that is looked for when an answer repeats itself, and how
+#: many characters at least have to be those before them.
+LONGEST_CYCLE, SHORTEST_REPEAT = 256, 16
 
 #: What stands for bytes that are no character: a server may send several for one token.
 REPLACEMENT = "\ufffd"
@@ -186,23 +190,31 @@ def _tokens_in(parts: Sequence[str], total: int, tokens_of: Callable[[str], int]
 
 
 def _without_cycle(stream: Stream, counts: Sequence[int]) -> tuple[list[str], int]:
-    """Text and tokens of an answer up to where it only repeats itself: `EZEZEZ` of 64 tokens becomes 32 when
-    it is read again, and says nothing about the count.
+    """Text and tokens of an answer but for where it repeats itself: `EZEZEZ` of 64 tokens becomes 32 when it
+    is read again, and says nothing about the count.
 
     Returns:
-        The text of each chunk that begins before the repetition, and the sum of the counts up to there.
+        The text of each chunk that begins elsewhere, and the sum of their counts.
     """
-    text = "".join(stream.text)
-    cut = len(text) - max(_repeated(text, size) for size in range(1, LONGEST_CYCLE + 1))
+    repeats = _repeats("".join(stream.text))
     begins = accumulate((chunk.text for chunk in stream.chunks), initial=0)
-    kept = sum(tokens for tokens, begin in zip(counts, begins, strict=False) if begin < cut)
+    kept = sum(
+        tokens
+        for tokens, begin in zip(counts, begins, strict=False)
+        if begin >= repeats.size or not repeats[begin]
+    )
     begins = accumulate(map(len, stream.text), initial=0)
-    return [part for part, begin in zip(stream.text, begins, strict=False) if begin < cut], kept
+    return [part for part, begin in zip(stream.text, begins, strict=False) if not repeats[begin]], kept
 
 
-def _repeated(text: str, size: int) -> int:
-    """How many characters at the end of a text are the same as those `size` before them."""
-    same = 0
-    while same + size < len(text) and text[-1 - same] == text[-1 - same - size]:
-        same += 1
-    return same
+def _repeats(text: str) -> NDArray[np.bool_]:
+    """(len(text),) which characters only say again what came before them: a cycle but its first round."""
+    codes = np.array([ord(character) for character in text], dtype=np.int32)
+    found = np.zeros(codes.size, dtype=bool)
+    for size in range(1, min(LONGEST_CYCLE, codes.size - 1) + 1):
+        same = codes[size:] == codes[:-size]
+        edges = np.flatnonzero(np.diff(same, prepend=False, append=False))
+        for start, stop in zip(edges[::2], edges[1::2], strict=True):
+            if stop - start >= max(size, SHORTEST_REPEAT):
+                found[start + size : stop + size] = True
+    return found

@@ -123,10 +123,18 @@ def said(texts: list[str]) -> Stream:
     return Stream(chunks=chunks, text=texts, completion_tokens=len(texts), finish_reason="length")
 
 
-@given(st.integers(0, 20), st.lists(st.sampled_from("EZQ"), min_size=1, max_size=4), st.integers(40, 200))
-def test_an_answer_that_repeats_itself_is_believed(begin: int, cycle: list[str], n: int) -> None:
-    """A tokenizer reads a cycle of two tokens as one again, or as a few long ones."""
-    texts = [f" w{i}" for i in range(begin)] + [cycle[i % len(cycle)] for i in range(n)]
+def cycles(tokens: int, most: int) -> st.SearchStrategy[list[tuple[list[str], int]]]:
+    """At most so many cycles of so many tokens, and how often a token of each is said."""
+    cycle = st.lists(st.sampled_from("EZQ"), min_size=1, max_size=tokens)
+    return st.lists(st.tuples(cycle, st.integers(40, 200)), min_size=1, max_size=most)
+
+
+@given(st.integers(0, 20), cycles(4, most=1) | cycles(2, most=2))
+def test_an_answer_that_repeats_itself_is_believed(begin: int, repeated: list[tuple[list[str], int]]) -> None:
+    """A tokenizer reads a cycle of two tokens as one again, or as a few long ones; the cycle may change."""
+    texts = [f" w{i}" for i in range(begin)]
+    for place, (cycle, n) in enumerate(repeated):
+        texts += [f" w{begin + place}"] + [cycle[i % len(cycle)] for i in range(n)]
 
     def tokens_of(text: str) -> int:
         return len(re.findall(r" w\d+|[EZQ]{1,16}", text))
