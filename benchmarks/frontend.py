@@ -22,12 +22,13 @@ import typer
 import uvloop
 
 from benchmarks.running_server import running_server
-from benchmarks.synthetic_engine import STEP_MS
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.options import with_settings
 from roseinfer.server.config import ServerConfig
 from roseinfer.server.process.launch import launch
 
+#: Milliseconds of a step of the engine that computes nothing, in its environment.
+STEP_MS = "ROSEINFER_SYNTHETIC_STEP_MS"
 _PROMPT = list(range(100, 228))
 
 

@@ -28,8 +28,8 @@ import numpy as np
 import psutil
 import uvloop
 
+from benchmarks.frontend import STEP_MS
 from benchmarks.running_server import ROOT
-from benchmarks.synthetic_engine import STEP_MS
 from roseinfer.server.config import ServerConfig
 
 OWN = "roseinfer"

@@ -14,6 +14,7 @@ import time
 import msgspec
 import numpy as np
 
+from benchmarks.frontend import STEP_MS
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
 from roseinfer.engine.process import end_with, split
@@ -21,9 +22,6 @@ from roseinfer.ipc.engine_channel import EngineChannels
 from roseinfer.ipc.messages import Discard, Load, Query, Ready, Submit, ToEngine
 from roseinfer.request.params import Finished, FinishReason
 from roseinfer.scheduler.scheduler import StepResult
-
-#: Milliseconds of a step, from the environment.
-STEP_MS = "ROSEINFER_SYNTHETIC_STEP_MS"
 
 
 def run(config: EngineConfig, sockets: list[socket.socket], step_s: float) -> None:

@@ -12,11 +12,11 @@ from .run_checks import check_end
 
 
 def test_an_engine_against_itself_and_then_a_slower_one(
-    start_mock: Any, start_bench: Any, bench: Any, quick: list[str]
+    start_mock: Any, bench: Any, quick: list[str]
 ) -> None:
-    server, slow = start_mock("--ttft-ms", "20"), start_mock("--ttft-ms", "400")
+    server, slow = start_mock("--ttft-ms", "50"), start_mock("--ttft-ms", "1000")
     load = [*quick, "--n", "8", "--scales", "0.01", "--repeats", "3"]
-    done = start_bench("online", "--base-url", server.url, *load, "--aa").end()
+    done = bench("online", "--base-url", server.url, *load, "--aa")
     run = Path(done.out.strip()).parent
     check_end(done.code, run)
     results = json.loads((run / "online_results.json").read_text())
@@ -28,7 +28,7 @@ def test_an_engine_against_itself_and_then_a_slower_one(
     assert sorted(journal) == ["openai (A)"] * 3 + ["openai (B)"] * 3
     assert "openai against itself: " in done.err and "repeats to find 10 %" in done.err
 
-    other = start_bench("online", "--base-url", slow.url, *load).end()
+    other = bench("online", "--base-url", slow.url, *load)
     worse = Path(other.out.strip()).parent
     check_end(other.code, worse)
     # A busy machine makes the client late, which is not what is tested here.

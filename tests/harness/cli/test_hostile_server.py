@@ -84,7 +84,12 @@ def hostile_url(integration: None) -> Iterator[str]:
 
 
 def test_nothing_of_an_attack_arrives_and_the_key_stays(
-    hostile_url: str, start_bench: Any, quick: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hostile_url: str,
+    start_bench: Any,
+    bench: Any,
+    quick: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SERVER_KEY", KEY)
     monkeypatch.setenv("TENANT", TENANT)
@@ -95,9 +100,9 @@ def test_nothing_of_an_attack_arrives_and_the_key_stays(
     assert done.code == 3, done.err
     assert json.loads(done.out)["summaries"][0]["errors"] == {"http_500": 3, "stream_error": 3}
     [folder] = (tmp_path / "runs").iterdir()
-    page = start_bench("report", folder, "--out", tmp_path / "report.html").end()
+    page = bench("report", str(folder), "--out", str(tmp_path / "report.html"))
     assert page.code == 0, page.err
-    compared = start_bench("compare", folder, folder, "--json").end()
+    compared = bench("compare", str(folder), str(folder), "--json")
 
     assert Hostile.keys == {f"Bearer {KEY}"} and len(Hostile.command_lines) > 2
     assert not [line for line in Hostile.command_lines if KEY.encode() in line or TENANT.encode() in line]

@@ -24,18 +24,18 @@ SAID = {
 
 
 @pytest.fixture
-def run(start_mock: Any, start_bench: Callable[..., Any], tmp_path: Path, quick: list[str]) -> Path:
+def run(start_mock: Any, bench: Callable[..., Any], quick: list[str], any_lag: None) -> Path:
     """One request at a time where a dozen a second come, answered in chunks of eight tokens."""
     server = start_mock("--slots", "1", "--ttft-ms", "30", "--itl-ms", "1", "--tokens-per-chunk", "8")
-    done = start_bench(
+    done = bench(
         "online", "--base-url", server.url, *quick, "--n", "60", "--scales", "0.01", "--fit", "clip",
         "--max-output-len", "12",
-    ).end()  # fmt: skip
+    )  # fmt: skip
     assert done.code == 0, done.err
     return Path(done.out.strip()).parent
 
 
-def test_saturated_in_large_chunks_disturbed_and_wrong(run: Path, start_bench: Callable[..., Any]) -> None:
+def test_saturated_in_large_chunks_disturbed_and_wrong(run: Path, bench: Callable[..., Any]) -> None:
     """The queue is real; the machine's record and the answers are changed as if they had been so."""
     [entry] = map(json.loads, (run / "journal.jsonl").read_text().splitlines())
     entry["machine"]["steal_share"] = 0.5
@@ -46,7 +46,7 @@ def test_saturated_in_large_chunks_disturbed_and_wrong(run: Path, start_bench: C
         for label, count in right.items()
     }
     (run / "accuracy.json").write_text(json.dumps({"given": given}))
-    done = start_bench("online", "--resume", run).end()
+    done = bench("online", "--resume", str(run))
     assert done.code == 3, "no cell is valid"
 
     results = json.loads((run / "online_results.json").read_text())

@@ -50,7 +50,19 @@ def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
     assert any(re.split(r"\s{2,}", line.strip()) == heads for line in lines)
 
 
-def test_a_profile_that_fails_hides_no_result(bench: Any, tmp_path: Path) -> None:
+def gives(*tokens: int) -> Callable[..., tuple[Measured, LaunchRecord]]:
+    """Measures without an engine."""
+    return lambda *_: (Measured(1.0, tokens), LaunchRecord(engine="roseinfer", label="roseinfer"))
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tested begins after the measurement."""
+    monkeypatch.setattr("harness.runs.offline.through_server", gives(3, 3))
+    monkeypatch.setattr("harness.runs.offline.through_worker", gives(3, 3))
+
+
+def test_a_profile_that_fails_hides_no_result(bench: Any, tmp_path: Path, measured: None) -> None:
     """nsys is for engines on a GPU."""
     done = bench(*QUICK, "--engines", "roseinfer", "--profile", "nsys", "--out", str(tmp_path))
     assert done.code == 3
@@ -66,7 +78,7 @@ def test_a_profile_that_fails_hides_no_result(bench: Any, tmp_path: Path) -> Non
 
 
 def test_ctrl_c_within_the_profile_keeps_the_results(
-    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Any, tmp_path: Path, measured: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -116,10 +128,6 @@ def test_a_run_that_ends_early_names_what_it_has(
 
 def test_an_engine_that_fails(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The in-process run gives a token too few, then the server as well."""
-
-    def gives(*tokens: int) -> Callable[..., tuple[Measured, LaunchRecord]]:
-        return lambda *_: (Measured(1.0, tokens), LaunchRecord(engine="roseinfer", label="roseinfer"))
-
     monkeypatch.setattr("harness.runs.offline.through_server", gives(3, 3))
     monkeypatch.setattr("harness.runs.offline.through_worker", gives(3, 2))
     done = bench(*QUICK, "--engines", "roseinfer", "--out", str(tmp_path / "one"), "--json")

@@ -200,7 +200,9 @@ def test_what_fitting_does_is_said_when_the_run_begins(
     assert f" of {whole:,} ({100 * count / whole:.0f} %)" in line
 
 
-def test_quiet_says_nothing_but_the_report(start_mock: Any, bench: Any, quick: list[str]) -> None:
+def test_quiet_says_nothing_but_the_report(
+    start_mock: Any, bench: Any, quick: list[str], any_lag: None
+) -> None:
     server = start_mock()
     done = bench("online", "--base-url", server.url, *quick, "--n", "2", "--scales", "0.01", "--quiet")
     assert (done.code, done.err) == (0, "") and done.out.endswith("report.html\n")

@@ -9,18 +9,20 @@ from typing import Any
 
 import pytest
 
-LIMITS = "ttft_p90<=250ms"
+pytestmark = pytest.mark.usefixtures("any_lag")
+
+LIMITS = "ttft_p90<=150ms"
 SHORT = (
-    *("--by", "concurrency", "--lowest", "1", "--highest", "32", "--first", "2", "--cells", "8"),
-    *("--n", "24", "--input-len", "8", "--output-len", "5", "--tokenizer", "none", "--max-model-len", "512"),
+    *("--by", "concurrency", "--lowest", "1", "--highest", "32", "--first", "2", "--cells", "5"),
+    *("--n", "20", "--input-len", "8", "--output-len", "5", "--tokenizer", "none", "--max-model-len", "512"),
     *("--no-calibrate", "--warmup", "0", "--quiet"),
 )
 
 
 @pytest.fixture
 def servers(start_mock: Any) -> list[str]:
-    """Three and nine requests at once, the others wait: an answer takes 0.2 s."""
-    started = [start_mock("--slots", slots, "--ttft-ms", "180", "--itl-ms", "5") for slots in ("3", "9")]
+    """Three and nine requests at once, the others wait: an answer takes 0.1 s."""
+    started = [start_mock("--slots", slots, "--ttft-ms", "98", "--itl-ms", "0.5") for slots in ("3", "9")]
     return [
         option
         for name, server in zip(("three", "nine"), started, strict=True)
@@ -28,11 +30,10 @@ def servers(start_mock: Any) -> list[str]:
     ]
 
 
-@pytest.mark.soak
 def test_servers_of_known_capacity_are_told_apart(
-    servers: list[str], start_bench: Callable[..., Any], tmp_path: Path
+    servers: list[str], bench: Callable[..., Any], tmp_path: Path
 ) -> None:
-    done = start_bench("search", *servers, "--slo", LIMITS, *SHORT, "--out", tmp_path / "runs").end()
+    done = bench("search", *servers, "--slo", LIMITS, *SHORT, "--out", str(tmp_path / "runs"))
     assert done.code == 0, done.err
     run = Path(done.out.strip()).parent
     found = json.loads((run / "online_results.json").read_text())["search"]
@@ -53,7 +54,7 @@ def test_servers_of_known_capacity_are_told_apart(
     journal = run / "journal.jsonl"
     lines = journal.read_text().splitlines(keepends=True)
     journal.write_text("".join(lines[:-2]))
-    done = start_bench("search", "--resume", run, "--quiet").end()
+    done = bench("search", "--resume", str(run), "--quiet")
     assert done.code == 0, done.err
     again = journal.read_text().splitlines(keepends=True)
     assert again[: len(lines) - 2] == lines[:-2], "what was measured is not measured again"
@@ -72,23 +73,19 @@ def test_servers_of_known_capacity_are_told_apart(
         (("--slo", "ttft_p50<=200ms", "--first", "1e6"), "is not between"),
     ],
 )
-def test_what_cannot_be_searched(
-    options: tuple[str, ...], said: str, start_bench: Callable[..., Any]
-) -> None:
-    done = start_bench("search", "--base-url", "http://127.0.0.1:9", *options).end()
+def test_what_cannot_be_searched(options: tuple[str, ...], said: str, bench: Callable[..., Any]) -> None:
+    done = bench("search", "--base-url", "http://127.0.0.1:9", *options)
     assert done.code == 2
     assert said in done.err and "Traceback" not in done.err
 
 
 @pytest.mark.parametrize(("limit", "said"), [("ttft_p50<=1ms", "at most"), ("ttft_p50<=60s", "at least")])
 def test_limits_that_no_load_or_every_load_meets(
-    limit: str, said: str, start_mock: Any, start_bench: Callable[..., Any], tmp_path: Path
+    limit: str, said: str, start_mock: Any, bench: Callable[..., Any], tmp_path: Path
 ) -> None:
     server = start_mock("--ttft-ms", "20")
-    bounds = ("--highest", "4")
-    done = start_bench(
-        "search", "--server", f"only={server.url}", "--slo", limit, *SHORT, *bounds, "--out", tmp_path
-    ).end()
+    few = ("--cells", "3", "--n", "8", "--highest", "4", "--out", str(tmp_path))
+    done = bench("search", "--server", f"only={server.url}", "--slo", limit, *SHORT, *few)
     assert done.code == 0, done.err
     run = Path(done.out.strip()).parent
     assert said in (run / "summary.md").read_text()

@@ -90,7 +90,7 @@ def test_engines_that_do_not_serve(
     modes: dict[EngineName, str] = {"vllm": "deaf", "sglang": "stubborn"}
     for name, mode in modes.items():
         there = Installation(name, "1", name, Path("/v/bin/python"), "here")
-        launch = fakes[name].launch(mode, timeout_s=3.0 if mode == "deaf" else 60.0)
+        launch = fakes[name].launch(mode, timeout_s=1.0 if mode == "deaf" else 60.0)
         monkeypatch.setattr(type(LOCAL[name]), "find", lambda self, there=there: there)
         monkeypatch.setattr(
             type(LOCAL[name]), "command", lambda self, found, settings, port, launch=launch: launch(port)
@@ -100,7 +100,7 @@ def test_engines_that_do_not_serve(
     [fault] = results.skipped
     assert (fault.label, fault.reason.splitlines()[0]) == (
         "vLLM",
-        "vLLM was not ready after 3 s; its last lines:",
+        "vLLM was not ready after 1 s; its last lines:",
     )
     assert len(fakes["sglang"].pids) == 3
     assert [fake.left() for fake in fakes.values()] == [[], []]

@@ -134,7 +134,7 @@ def test_every_fault_is_counted_under_its_kind_and_stops_nothing(mock_server: An
     kinds = [kind for _, fault in FAULTS for kind in (fault, None)]
     seen: list[Progress] = []
     result = run_load(
-        make_plan(mock_server, behaviours, timeout_s=5.0), progress=seen.append, start_delay_s=0.1
+        make_plan(mock_server, behaviours, timeout_s=3.0), progress=seen.append, start_delay_s=0.1
     )
     frame = records(result).requests
     found = [None if pd.isna(kind) else kind for kind in frame["error"]]

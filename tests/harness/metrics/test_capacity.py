@@ -87,7 +87,7 @@ def test_equal_engines_differ_rarely() -> None:
     """Cells whose answers are chance near the capacity: the ratio's interval holds 1."""
     rng = np.random.default_rng(5)
     held = 0
-    for _ in range(20):
+    for _ in range(12):
         pair = []
         for _ in range(2):
             known = Knowledge(BOUNDS, 50.0)
@@ -99,4 +99,4 @@ def test_equal_engines_differ_rarely() -> None:
             pair.append(known)
         ratio = pair[0].times(pair[1])
         held += (ratio.low or 0) <= 1 <= (ratio.high or np.inf)
-    assert held >= 17
+    assert held >= 10

@@ -59,7 +59,7 @@ def run_for(tmp_path: Path) -> Callable[..., tuple[Path, OnlineResults]]:
         settings = OnlineSettings.model_validate(
             {
                 "engines": list(engines), "model": "random:gpt2-tiny", "device": "cpu", "dtype": "fp32",
-                "concurrency": 4, "n": 32, "input_len": 16, "output_len": 12, "max_model_len": 64,
+                "concurrency": 4, "n": 16, "input_len": 16, "output_len": 12, "max_model_len": 64,
                 "warmup": 4, "calibrate": False, "check_answers": False, "text_prompts": True,
                 "out": tmp_path / "runs",
             }
@@ -85,7 +85,6 @@ def largest(found: Gap) -> str:
     return min(found.parts, key=lambda part: part.delta).name
 
 
-@pytest.mark.soak
 def test_slowdowns_are_found_where_they_were_made(
     run_for: Callable[..., tuple[Path, OnlineResults]],
 ) -> None:
@@ -187,7 +186,6 @@ def test_the_load_that_is_profiled(tmp_path: Path) -> None:
     assert isinstance(both.exception, UsageError)
 
 
-@pytest.mark.soak
 def test_both_sides_of_an_aa_run_keep_their_captures(tmp_path: Path) -> None:
     settings = OnlineSettings.model_validate(
         {

@@ -28,10 +28,10 @@ def test_a_closed_loop_gets_more_requests_with_prompts_of_their_own(
     start_mock: Any, settings_for: Make
 ) -> None:
     server = start_mock()
-    folder, results = run_online(settings_for(server.url, min_duration=1.5, **LOOP), ["bench"], Watcher())
+    folder, results = run_online(settings_for(server.url, min_duration=1, **LOOP), ["bench"], Watcher())
     summary = results.summaries[-1]
-    assert 1.5 <= summary.duration_s < 6 and summary.num_error == 0
-    assert summary.num_requests > 100 and summary.left_out == 0
+    assert summary.duration_s >= 1 and summary.num_error == 0
+    assert summary.num_requests > 50 and summary.left_out == 0
     [text] = short(results)
     assert text.startswith("measured for") and "instead" not in text
     requests = pd.read_parquet(folder / "requests.parquet")
@@ -44,13 +44,13 @@ def test_a_closed_loop_gets_more_requests_with_prompts_of_their_own(
 
 
 def test_settling_is_left_out_and_the_rest_lasts(start_mock: Any, settings_for: Make) -> None:
-    settings = settings_for(start_mock().url, settle=1, min_duration=1, **LOOP)
+    settings = settings_for(start_mock().url, settle=0.5, min_duration=0.5, **LOOP)
     folder, results = run_online(settings, ["bench"], Watcher())
     summary = results.summaries[-1]
-    assert summary.window_s is not None and summary.window_s[0] == 1 and summary.window_s[1] >= 2
-    assert summary.left_out > 50 and summary.num_error == 0
+    assert summary.window_s is not None and summary.window_s[0] == 0.5 and summary.window_s[1] >= 1
+    assert summary.left_out > 8 and summary.num_error == 0
     requests = pd.read_parquet(folder / "requests.parquet")
-    assert summary.num_requests == (requests["t_sent"] >= 1).sum()
+    assert summary.num_requests == (requests["t_sent"] >= 0.5).sum()
 
 
 def test_a_trace_is_taken_longer(start_mock: Any, settings_for: Make, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,11 @@ from harness.compare.compare_runs import compare_runs
 from harness.errors import UsageError
 from harness.report.render import write_run_outputs
 from harness.runs.online import run_online
-from harness.schema.compare_results import Obstacle
 from harness.schema.results import OnlineResults
 
 from .conftest import Make, Watcher
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag")]
 
 LOAD = {"concurrency": [2], "n": 12, "input_len": 64, "output_len": 4}
 Start = Callable[..., str]
@@ -43,11 +42,6 @@ def ttft(results: OnlineResults) -> list[float]:
 def kinds(results: OnlineResults) -> list[set[str]]:
     wanted = {"cached", "unreported"}
     return [{str(notice.kind) for notice in summary.notices} & wanted for summary in results.summaries]
-
-
-def differences(a: Path, b: Path, allowed: Sequence[str] = ()) -> list[Obstacle]:
-    """What else than an invalid cell, which a busy machine makes, keeps two runs from being compared."""
-    return [found for found in compare_runs(a, b, allowed=allowed).obstacles if found.name != "invalid"]
 
 
 def test_the_same_command_twice_meets_no_cache(caching: Start, settings_for: Make) -> None:
@@ -94,11 +88,11 @@ def test_two_served_models_are_not_comparable(start_mock: Any, settings_for: Mak
         run_online(settings_for(url, served_model=name, **LOAD), ["bench"], Watcher())[0]
         for name in ("a", "b", "a")
     ]
-    [obstacle] = differences(folders[0], folders[1])
+    [obstacle] = compare_runs(folders[0], folders[1]).obstacles
     assert (obstacle.name, obstacle.allowed) == ("served-model", False)
     assert obstacle.reason == "openai serves a in A, openai serves b in B"
-    assert differences(folders[0], folders[2]) == []
-    [obstacle] = differences(folders[0], folders[1], allowed=["served-model"])
+    assert compare_runs(folders[0], folders[2]).obstacles == []
+    [obstacle] = compare_runs(folders[0], folders[1], allowed=["served-model"]).obstacles
     assert obstacle.allowed
 
 

@@ -13,7 +13,7 @@ from harness.schema.search import SearchPlan
 
 from .conftest import Make, Watcher, journal
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag")]
 
 
 def trials(results: OnlineResults) -> list[tuple[float, bool | None]]:
@@ -23,11 +23,11 @@ def trials(results: OnlineResults) -> list[tuple[float, bool | None]]:
 
 
 def test_a_search_survives_a_server_that_fails_twice(start_mock: Any, settings_for: Make) -> None:
-    """Four requests at once in 50 ms; the fifth waits."""
-    capacity = ("--slots", "4", "--ttft-ms", "45", "--itl-ms", "1")
+    """Four requests at once in 90 ms; the fifth waits."""
+    capacity = ("--slots", "4", "--ttft-ms", "90", "--itl-ms", "1")
     server = start_mock(*capacity)
     plan = SearchPlan.make(
-        "concurrency", "ttft_p50<=70ms", lowest=1, highest=16, first=2, cells=5, cells_per_start=4
+        "concurrency", "ttft_p50<=135ms", lowest=1, highest=16, first=2, cells=5, cells_per_start=4
     )
     loads = plan.settings() | {"input_len": 4, "output_len": 4, "n": 8, "rounds": 2, "accuracy": False}
     loads["server_metrics"] = False

@@ -159,7 +159,7 @@ TEXTS = (
     "def fibonacci(n):",
     f"{TOWN} Half a century later the railway came, and with it the first factories,",
 )  # fmt: skip
-WHOLE_TOKENS = 8
+WHOLE_TOKENS = 5
 
 
 @pytest.fixture(scope="module", params=["random:gpt2", "smollm2-135m"])
@@ -207,8 +207,6 @@ def test_models_of_real_size(whole: Whole) -> None:
             **settings,
         }
         return LLM(EngineConfig(str(whole.folder), **config))
-
-    assert serve_over_time(load(), whole.prompts, WHOLE_TOKENS) == expected
 
     caching = load(prefix_cache=True, chunked_prefill_size=16)
     for _ in range(2):  # the second time, whole prompts are in the cache

@@ -18,7 +18,7 @@ from roseinfer.kernels.triton import host_memory
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 ROWS, WIDTH, WORDS = 5, 3, 7
-examples = settings(max_examples=25)
+examples = settings(max_examples=10)
 #: Of each step: the rows that change with the numbers that they get, and whether it takes them.
 steps = st.lists(
     st.tuples(st.lists(st.tuples(st.integers(0, ROWS - 1), st.integers(1, 99))), st.booleans()), max_size=40

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from roseinfer.kernels.cpu import build
 
 pytestmark = pytest.mark.integration
 
@@ -15,31 +18,31 @@ SCRIPT = """
 from roseinfer.config import EngineConfig
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
-llm = LLM(EngineConfig("random:gpt2-tiny", device="cpu", dtype="bf16"))
+llm = LLM(EngineConfig("random:gpt2-tiny", device="cpu", dtype="bf16", warmup=False))
 tokens = llm.generate([[1, 2, 3]], SamplingParams(max_tokens=4, ignore_eos=True))
 print(tokens, llm.engine.info.runner.attention)
 """
-
-
-def run(**settings: str) -> subprocess.CompletedProcess[str]:
-    env = os.environ | settings
-    return subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=True)
 
 
 def test_a_broken_compiler_is_asked_once_and_named(tmp_path: Path) -> None:
     compiler, asked = tmp_path / "c++", tmp_path / "asked"
     compiler.write_text(f"#!/bin/sh\necho x >> {asked}\necho 'out of luck' >&2\nexit 1\n")
     compiler.chmod(0o755)
-    done = run(CXX=str(compiler), ROSEINFER_CACHE=str(tmp_path / "cache"))
+    env = os.environ | {"CXX": str(compiler), "ROSEINFER_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("]] torch\n")
     assert "out of luck" in done.stderr
     assert asked.read_text() == "x\n"
 
 
 @pytest.mark.parametrize("name", ["CXX", "ROSEINFER_CACHE"])
-def test_a_compiler_or_cache_that_cannot_be_is_named(name: str, tmp_path: Path) -> None:
+def test_a_compiler_or_cache_that_cannot_be_is_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     settings = {"ROSEINFER_CACHE": str(tmp_path / "cache"), name: str(tmp_path / "file" / "below")}
-    done = run(**settings)
-    assert done.stdout.endswith("]] torch\n")
-    assert settings[name] in done.stderr
+    for variable, value in settings.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(build, "_load_once", build._load_once.__wrapped__)  # whatever was loaded before
+    with pytest.raises(build.BuildError, match=re.escape(settings[name])):
+        build.load_library()

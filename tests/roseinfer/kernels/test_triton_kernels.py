@@ -18,7 +18,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 #: For a GPU, kernels are compiled by programs that are started.
 pytestmark = [pytest.mark.slow, pytest.mark.integration if DEVICE == "cuda" else pytest.mark.unit]
 EPS = 1e-5
-examples = settings(max_examples=15)
+examples = settings(max_examples=10)
 seeds = st.integers(0, 1000)
 
 

@@ -148,7 +148,8 @@ def serving(text_model: Any, integration: None, profile_root: Path) -> Iterator[
 @pytest.fixture(scope="session")
 def single(text_model: Any, integration: None) -> Iterator[Serving]:
     """One server with one front end, whose memory is watched, for all tests that leave it alive."""
-    server = Serving(start(str(text_model.folder), "--frontend-processes", "1"))
+    options = ("--frontend-processes", "1", "--allowed-host", "engine.example")
+    server = Serving(start(str(text_model.folder), *options))
     yield server
     server.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,13 +17,21 @@ OK = {"prompt": [1, 2], "max_tokens": 1}
 
 
 def test_keys(serve: Any, tmp_path: Path) -> None:
-    """From the file and the environment; in no process's command line."""
+    """From the file and the environment, not from a trailer; in no command line. They make names safe."""
     file = tmp_path / "keys"
     file.write_text("first-key\nsecond-key\n")
     server = serve(
         "--api-key-file", str(file), "--frontend-processes", "2",
         environment={"ROSEINFER_API_KEY": "third-key"},
     )  # fmt: skip
+    headers = {"authorization": "Bearer third-key", "host": "any.example"}
+    assert server.request("/v1/models", headers=headers).status == 200
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:
+        client.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nauthorization: Bearer third-key\r\n\r\n"
+        )
+        assert client.recv(100).startswith(b"HTTP/1.1 401 ")
     for key in ("first-key", "second-key", "third-key"):
         for scheme in ("Bearer", "bearer", "BEARER"):
             reply = server.request("/v1/completions", OK, headers={"authorization": f"{scheme} {key}"})
@@ -47,27 +56,20 @@ def test_keys(serve: Any, tmp_path: Path) -> None:
     assert "ROSEINFER_API_KEY" not in server.engine.environ()
 
 
-def test_pages_of_other_sites(serve: Any) -> None:
-    server = serve("--allowed-host", "engine.example")
+def test_pages_of_other_sites(single: Any) -> None:
     for host, status in (
         ("localhost", 200), ("127.0.0.1:80", 200), ("[::1]:5", 200), ("engine.example:8000", 200),
         ("Engine.Example.", 200), ("rebound.example", 403), ("localhost.evil.example", 403),
         ("127.0.0.1.evil.example", 403), ("", 403),
     ):  # fmt: skip
-        assert server.request("/v1/models", headers={"host": host}).status == status, host
+        assert single.request("/v1/models", headers={"host": host}).status == status, host
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
         for path, body in (("/v1/completions", OK), ("/flush_cache", None)):
-            assert server.request(path, body, "POST", headers={"content-type": kind}).status == 415
+            assert single.request(path, body, "POST", headers={"content-type": kind}).status == 415
     json_type = {"content-type": "Application/JSON; charset=utf-8", "origin": "https://evil.example"}
-    reply = server.request("/v1/completions", OK, headers=json_type)
+    reply = single.request("/v1/completions", OK, headers=json_type)
     assert reply.status == 200 and not [name for name in reply.headers if name.startswith("access-control")]
-    assert server.request("/v1/completions", method="OPTIONS").status == 405
-
-
-def test_a_key_makes_names_safe(serve: Any) -> None:
-    server = serve(environment={"ROSEINFER_API_KEY": "secret"})
-    headers = {"authorization": "Bearer secret", "host": "any.example"}
-    assert server.request("/v1/models", headers=headers).status == 200
+    assert single.request("/v1/completions", method="OPTIONS").status == 405
 
 
 def refused(*options: str) -> str:
@@ -77,7 +79,7 @@ def refused(*options: str) -> str:
     return done.stderr
 
 
-def test_listening_beyond_this_machine_needs_a_key(serve: Any, tmp_path: Path) -> None:
+def test_listening_beyond_this_machine_needs_a_key(tmp_path: Path) -> None:
     assert "--insecure" in refused("--host", "0.0.0.0")
     empty = tmp_path / "keys"
     empty.write_text("\n")
@@ -97,6 +99,5 @@ def test_profiles_only_where_they_were_allowed(serving: Any, profiles: Path, tmp
     assert serving.request("/integrity").status == 200
 
 
-def test_profiles_are_off_unless_asked_for(serve: Any) -> None:
-    server = serve()
-    assert server.request("/start_profile", {"num_steps": 1}).status == 403
+def test_profiles_are_off_unless_asked_for(single: Any) -> None:
+    assert single.request("/start_profile", {"num_steps": 1}).status == 403

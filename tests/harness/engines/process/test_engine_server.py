@@ -69,8 +69,8 @@ def test_one_that_exits_at_once_shows_its_last_lines(fake):
 
 def test_one_that_never_gets_ready_is_given_up(fake):
     with (
-        pytest.raises(EngineError, match=r"(?s)not ready after 3 s.*loading, for ever"),
-        EngineServer(fake.launch("deaf", timeout_s=3.0), RECORD, fake.log),
+        pytest.raises(EngineError, match=r"(?s)not ready after 1 s.*loading, for ever"),
+        EngineServer(fake.launch("deaf", timeout_s=1.0), RECORD, fake.log),
     ):
         pass
     assert fake.left() == []
@@ -78,8 +78,8 @@ def test_one_that_never_gets_ready_is_given_up(fake):
 
 def test_one_whose_health_is_elsewhere_says_what_it_answers(fake):
     with (
-        pytest.raises(EngineError, match=r"not ready after 5 s \(GET /health answers 404\)") as caught,
-        EngineServer(fake.launch("elsewhere", timeout_s=5.0), RECORD, fake.log),
+        pytest.raises(EngineError, match=r"not ready after 3 s \(GET /health answers 404\)") as caught,
+        EngineServer(fake.launch("elsewhere", timeout_s=3.0), RECORD, fake.log),
     ):
         pass
     assert "perhaps ready_path /health" in str(caught.value.hint)

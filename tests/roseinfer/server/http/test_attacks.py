@@ -115,13 +115,6 @@ def test_trailers(single: Any, line: bytes) -> None:
         assert risen() < 16 * MIB
 
 
-def test_a_trailer_is_no_header(serve: Any) -> None:
-    server = serve("--frontend-processes", "1", environment={"ROSEINFER_API_KEY": "secret"})
-    with connect(server) as client:
-        client.sendall(CHUNKED + b"2\r\n{}\r\n0\r\nauthorization: Bearer secret\r\n\r\n")
-        assert client.recv(100).startswith(b"HTTP/1.1 401 ")
-
-
 @pytest.mark.parametrize(
     "sent",
     [

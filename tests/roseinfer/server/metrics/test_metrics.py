@@ -22,8 +22,9 @@ def scrape(server: Any) -> dict[str, float]:
     }
 
 
-def test_what_is_counted(serve: Any, text_model: Any) -> None:
-    server = serve("--frontend-processes", "2", "--prefix-cache")
+def test_what_is_counted(serve: Any) -> None:
+    """Of requests, then of a prefix cache, in usage and as a rate, until it is emptied."""
+    server = serve("--frontend-processes", "2", "--prefix-cache", "--block-size", "8")
     for index in range(ANSWERS):
         reply = server.complete([index + 1] * 40, max_tokens=TOKENS, ignore_eos=True, stream=index % 2 == 0)
         assert reply.status == 200
@@ -46,24 +47,7 @@ def test_what_is_counted(serve: Any, text_model: Any) -> None:
     assert seen["roseinfer_running"] == seen["roseinfer_inflight"] == 0
     assert seen["roseinfer_prefix_hit_rate"] == 0
 
-
-def test_tokenize_time_of_texts(serving: Any) -> None:
-    """A request with texts counts once; both its answers report the same time; token ids are not counted."""
-    before = scrape(serving)
-    texts = ["A text", "and another"]
-    reply = serving.complete(texts, max_tokens=2, return_metrics=True)
-    first, second = (choice["metrics"]["tokenize_ms"] for choice in reply.json["choices"])
-    assert serving.complete([1, 2], max_tokens=2).status == 200
-    after, name = scrape(serving), "roseinfer_tokenize_seconds"
-    assert first == second > 0
-    assert after[f"{name}_count"] - before[f"{name}_count"] == 1
-    assert math.isclose(after[f"{name}_sum"] - before[f"{name}_sum"], first / 1e3, abs_tol=1e-9)
-
-
-def test_prefix_cache_in_usage_and_rate_and_flushed(serve: Any) -> None:
-    server = serve("--prefix-cache", "--block-size", "8")
     prompt = list(range(1, 50))
-
     text = server.complete(prompt, max_tokens=2, ignore_eos=True).json["choices"][0]["text"]
     assert server.request("/flush_cache", method="POST").status == 200
 
@@ -77,3 +61,16 @@ def test_prefix_cache_in_usage_and_rate_and_flushed(serve: Any) -> None:
     assert cached(stop=text[0]) == 48, "also where the front end ends the answer"
     assert server.request("/flush_cache", method="POST").status == 200
     assert cached() == 0
+
+
+def test_tokenize_time_of_texts(serving: Any) -> None:
+    """A request with texts counts once; both its answers report the same time; token ids are not counted."""
+    before = scrape(serving)
+    texts = ["A text", "and another"]
+    reply = serving.complete(texts, max_tokens=2, return_metrics=True)
+    first, second = (choice["metrics"]["tokenize_ms"] for choice in reply.json["choices"])
+    assert serving.complete([1, 2], max_tokens=2).status == 200
+    after, name = scrape(serving), "roseinfer_tokenize_seconds"
+    assert first == second > 0
+    assert after[f"{name}_count"] - before[f"{name}_count"] == 1
+    assert math.isclose(after[f"{name}_sum"] - before[f"{name}_sum"], first / 1e3, abs_tol=1e-9)

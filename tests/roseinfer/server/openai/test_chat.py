@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from pathlib import Path
 from typing import Any
 
-TEMPLATE = """{%- for message in messages %}
-{{- bos_token + message.role + ': ' + message.content + '\\n' }}
-{%- if message.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"""
 TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Où es-tu ?"}]
 
 
-def folder_with_template(model: Any, where: Path) -> Path:
-    folder = shutil.copytree(model.folder, where / "chat")
-    config = {"chat_template": TEMPLATE, "bos_token": {"content": "<s>"}}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return folder
-
-
-def test_chat(serve: Any, text_model: Any, tmp_path: Path) -> None:
-    server = serve("--max-model-len", "96", folder=folder_with_template(text_model, tmp_path))
-
+def test_chat(chatting: Any, text_model: Any) -> None:
     def chat(messages: Any, **settings: Any) -> Any:
         body = {"messages": messages, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
-        return server.request("/v1/chat/completions", body | settings)
+        return chatting.request("/v1/chat/completions", body | settings)
 
     prompt = "<s>system: Be brief.\n<s>user: Où es-tu ?\nassistant: "
     ids = text_model.llm.tokenizer.encode(prompt).tolist()

@@ -15,9 +15,9 @@ K = 3
 @pytest.mark.parametrize(
     "options", [[], ["--prefix-cache", "--chunked-prefill-size", "24", "--prefill-max-tokens", "64"]]
 )
-def test_logprobs_of_prompts(serve: Any, text_model: Any, options: list[str]) -> None:
+def test_logprobs_of_prompts(serve: Any, serving: Any, text_model: Any, options: list[str]) -> None:
     """With and without an answer, several prompts and answers at once, twice, whole and streamed."""
-    server = serve(*options)
+    server = serve(*options) if options else serving
     reference = AutoModelForCausalLM.from_pretrained(text_model.folder, dtype=torch.float32).eval()
     rng = np.random.default_rng(2)
     prompts = [rng.integers(0, 50000, length).tolist() for length in (1, 70, 33)]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -63,8 +60,5 @@ def test_no_completion_breaks_the_server(serving: Any) -> None:
     fuzz(serving, "/v1/completions")
 
 
-def test_no_chat_breaks_the_server(serve: Any, text_model: Any, tmp_path: Path) -> None:
-    folder = shutil.copytree(text_model.folder, tmp_path / "chat")
-    template = "{% for message in messages %}{{ message.role }}: {{ message.content }}{% endfor %}"
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
-    fuzz(serve("--max-model-len", "64", folder=folder), "/v1/chat/completions")
+def test_no_chat_breaks_the_server(chatting: Any) -> None:
+    fuzz(chatting, "/v1/chat/completions")

@@ -148,7 +148,8 @@ def test_body_too_large(serving: Any) -> None:
 
 
 def test_key_and_limit(serve: Any) -> None:
-    """401 without the key; 429 with Retry-After above the limit; room again afterwards."""
+    """401 without the key; 429 with Retry-After above the limit, which every answer counts for; room again
+    afterwards."""
     server = serve(
         "--max-inflight-requests", "2", "--served-model-name", "tiny",
         environment={"ROSEINFER_API_KEY": "sécret"},
@@ -176,18 +177,15 @@ def test_key_and_limit(serve: Any) -> None:
     assert client(1).status == 200
     assert check_error(server.request("/v1/completions", body | {"n": 3}, headers=key), 400)["param"] == "n"
 
-
-def test_every_answer_counts(serve: Any) -> None:
-    server = serve("--max-inflight-requests", "2")
-    long = json.dumps(OK | {"max_tokens": 900, "ignore_eos": True, "stream": True}).encode()
-    head = HEAD % len(long)
+    long = json.dumps(body | {"max_tokens": 900, "stream": True}).encode()
+    head = (HEAD % len(long)).replace(b"\r\n\r\n", b"\r\nauthorization: Bearer s\xc3\xa9cret\r\n\r\n")
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.sendall(head + long)
         assert client.recv(16).startswith(b"HTTP/1.1 200 OK")
         for change in ({"n": 2}, {"prompt": [[1], [2]]}, {"prompt": ["word " * 100] * 2}):
-            check_error(server.request("/v1/completions", OK | change), 429)
-        assert server.complete([1], max_tokens=1).status == 200
-    check_error(server.complete("word " * 100_000), 400)
+            check_error(server.request("/v1/completions", OK | change, headers=key), 429)
+        assert server.complete([1], max_tokens=1, headers=key).status == 200
+    check_error(server.complete("word " * 100_000, headers=key), 400)
 
 
 JSON = st.recursive(
