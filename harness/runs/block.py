@@ -259,7 +259,7 @@ class _Measuring:
             self.server.target, known_series(before, self._series), self.resolved.settings.metrics_interval
         )
         with self.testbed.watch(self.server) as watch, server:
-            sent = self._send(requests, in_flight, progress)
+            sent = self._send(requests, in_flight, progress, MEASURED_DELAY_S)
         self.server.check()
         power = [] if watch.begun is None else watch.machine.power_since(sent.answers.t0 - watch.begun)
         machine = watch.machine.model_copy(update={"idle_watts": self.idle_watts, "power": power})
@@ -298,8 +298,8 @@ class _Measuring:
         self,
         requests: list[PlannedRequest],
         concurrency: int | None,
-        progress: Callable[[Progress], None] | None = None,
-        start_delay_s: float = MEASURED_DELAY_S,
+        progress: Callable[[Progress], None] | None,
+        start_delay_s: float,
     ) -> Sent:
         wire = [
             WireRequest(

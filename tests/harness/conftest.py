@@ -15,8 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.engines.process import tree
 from harness.metrics import validity
 from harness.mock_server.behaviour import ServedRequest
+from harness.runs import block
 
 
 @dataclass
@@ -51,6 +53,14 @@ class MockServer:
         self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_runs() -> None:
+    """Of runs in this process: before a cell they wait for a moment, and their engines, beside other tests,
+    start as quickly as these."""
+    block.MEASURED_DELAY_S = block.WAITING_S = 0.2
+    tree.SHARING_NICENESS = 0
 
 
 @pytest.fixture

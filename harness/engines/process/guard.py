@@ -39,12 +39,14 @@ AUTOGROUP = Path("/proc/self/autogroup")
 
 
 class Order(TypedDict):
-    """What to run. `cpus` are the CPUs it may use; `stop_signal` ends it, SIGKILL follows after `grace_s`."""
+    """What to run. `cpus` are the CPUs it may use, None for all, at a niceness that is higher by `niceness`;
+    `stop_signal` ends it, SIGKILL follows after `grace_s`."""
 
     argv: list[str]
     env: dict[str, str]
     log: str
     cpus: list[int] | None
+    niceness: int
     stop_signal: int
     grace_s: float
 
@@ -67,11 +69,11 @@ def start(order: Order) -> subprocess.Popen[bytes]:
         for ignored in IGNORED:
             signal.signal(ignored, signal.SIG_DFL)  # or the engine would inherit that it is ignored
         if order["cpus"] is None:
-            os.nice(SHARING_NICENESS)
+            os.nice(order["niceness"])
             # The kernel divides CPU time between sessions first, then inside them. Some kernels have no such
             # groups, and users other than root may write this only once in 100 ms.
             with suppress(OSError):
-                AUTOGROUP.write_text(str(SHARING_NICENESS))
+                AUTOGROUP.write_text(str(order["niceness"]))
         else:
             os.sched_setaffinity(0, order["cpus"])
 

@@ -21,7 +21,7 @@ def test_an_engine_starts_where_the_kernel_refuses_its_niceness(
     monkeypatch.setattr(guard, "AUTOGROUP", tmp_path)  # a folder cannot be written to
     order = guard.Order(
         argv=[sys.executable, "-c", "import os; print(os.nice(0))"], env=dict(os.environ),
-        log=str(tmp_path / "log"), cpus=None, stop_signal=2, grace_s=1.0,
+        log=str(tmp_path / "log"), cpus=None, niceness=guard.SHARING_NICENESS, stop_signal=2, grace_s=1.0,
     )  # fmt: skip
     niceness = os.nice(0)
     assert guard.start(order).wait() == 0
