@@ -15,8 +15,9 @@ ROOT = Path(__file__).parents[2]
 
 def test_who_leaves_leaves_nothing_and_who_stays_is_answered() -> None:
     """In two front ends, with too few blocks for all and with shared ones."""
-    small = ["--rounds", "2", "--clients", "40", "--bound-mib", "100", "--rest", "0"]
-    server = ["--frontend-processes", "2", "--prefix-cache", "--kv-tokens", "2048", "--threads", "1"]
+    small = ["--rounds", "2", "--clients", "20", "--bound-mib", "100", "--rest", "0"]
+    server = ["--frontend-processes", "2", "--prefix-cache", "--kv-tokens", "2048", "--threads", "1",
+              "--no-warmup"]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.soak", *small, "--", *server],
         capture_output=True,
@@ -26,5 +27,5 @@ def test_who_leaves_leaves_nothing_and_who_stays_is_answered() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     counted = dict(line.split() for line in done.stdout.splitlines() if len(line.split()) == 2)
-    assert float(counted["requests"]) >= 80 and float(counted["discarded"]) >= 40
+    assert float(counted["requests"]) >= 40 and float(counted["discarded"]) >= 20
     assert "nothing leaked" in done.stdout

@@ -9,15 +9,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from harness.engines.process import tree
+from harness.engines.process import guard
 from harness.metrics import validity
 from harness.mock_server.behaviour import ServedRequest
+from harness.report.figures.run_figures import figures
 from harness.runs import block
 
 
@@ -60,7 +62,13 @@ def quick_runs() -> None:
     """Of runs in this process: before a cell they wait for a moment, and their engines, beside other tests,
     start as quickly as these."""
     block.MEASURED_DELAY_S = block.WAITING_S = 0.2
-    tree.SHARING_NICENESS = 0
+    guard.SHARING_NICENESS = 0
+
+
+@pytest.fixture
+def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run's figures only the first is drawn: for tests that look at other files."""
+    monkeypatch.setattr("harness.report.render.figures", lambda run, charts: islice(figures(run, charts), 1))
 
 
 @pytest.fixture

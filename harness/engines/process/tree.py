@@ -16,7 +16,8 @@ from typing import Any
 
 import psutil
 
-from harness.engines.process.guard import KILL_PATIENCE_S, SHARING_NICENESS, Order, family
+from harness.engines.process import guard
+from harness.engines.process.guard import KILL_PATIENCE_S, Order, family
 from harness.errors import CleanupError, EngineError
 from harness.modules import module_command
 
@@ -79,7 +80,7 @@ class Guarded:
             env={**env, MARK: self._mark},
             log=str(log),
             cpus=None if cpus is None else list(cpus),
-            niceness=SHARING_NICENESS,
+            niceness=guard.SHARING_NICENESS,
             stop_signal=int(stop_signal),
             grace_s=grace_s,
         )

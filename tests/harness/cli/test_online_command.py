@@ -129,6 +129,7 @@ def test_nothing_listens(start_mock: Any, bench: Any, quick: list[str]) -> None:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.usefixtures("few_figures")
 def test_an_engine_that_is_not_installed_is_named_and_no_failure(
     start_mock: Any, bench: Any, tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +157,7 @@ def test_an_engine_that_is_not_installed_is_named_and_no_failure(
     assert alone.code == 2 and alone.err.startswith("bench: none of the engines is installed: vLLM: ")
 
 
+@pytest.mark.usefixtures("few_figures")
 def test_a_profile_that_fails_hides_no_result_and_is_tried_again(
     start_mock: Any, bench: Any, quick: list[str]
 ) -> None:
@@ -180,6 +182,7 @@ def test_a_profile_that_fails_hides_no_result_and_is_tried_again(
     assert "torch profile" not in done.err
 
 
+@pytest.mark.usefixtures("few_figures")
 @pytest.mark.parametrize(
     ("fit", "words"), [(["drop"], "dropped"), (["clip", "--max-output-len", "8"], "changed")]
 )
@@ -197,9 +200,8 @@ def test_what_fitting_does_is_said_when_the_run_begins(
     assert f" of {whole:,} ({100 * count / whole:.0f} %)" in line
 
 
-def test_quiet_says_nothing_but_the_report(
-    start_mock: Any, bench: Any, quick: list[str], any_lag: None
-) -> None:
+@pytest.mark.usefixtures("any_lag", "few_figures")
+def test_quiet_says_nothing_but_the_report(start_mock: Any, bench: Any, quick: list[str]) -> None:
     server = start_mock()
     done = bench("online", "--base-url", server.url, *quick, "--n", "2", "--scales", "0.01", "--quiet")
     assert (done.code, done.err) == (0, "") and done.out.endswith("report.html\n")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("any_lag")
+pytestmark = pytest.mark.usefixtures("any_lag", "few_figures")
 
 LIMITS = "ttft_p90<=150ms"
 SHORT = (

@@ -38,7 +38,7 @@ def requests_of(folder: Path) -> pd.DataFrame:
     return pd.read_parquet(folder / "requests.parquet").sort_values("request", ignore_index=True)
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_one_schedule_is_sent_by_several_nodes_as_by_one(cluster: Any, tmp_path: Path) -> None:
     folder, results = measured(cluster="auto", out=tmp_path / "cluster")
     alone, _ = measured(out=tmp_path / "alone")

@@ -15,7 +15,7 @@ from harness.schema.results import OnlineResults
 
 from .conftest import Make, Watcher
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("few_figures")]
 
 LOOP: dict[str, Any] = {"concurrency": [4], "n": 8, "input_len": 16, "output_len": 8}
 
@@ -72,8 +72,10 @@ def test_a_trace_is_taken_longer(start_mock: Any, settings_for: Make, tmp_path: 
     assert "instead of the 3 s asked for: the load has no more requests" in text
 
 
-def test_nothing_is_left_after_settling(start_mock: Any, settings_for: Make) -> None:
-    settings = settings_for(start_mock().url, settle=600, scales=[0.01])
+def test_nothing_is_left_after_settling(start_mock: Any, settings_for: Make, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,8,4\n1,8,4\n")
+    settings = settings_for(start_mock().url, settle=600, scales=[0.01], trace=str(trace))
     _, results = run_online(settings, ["bench"], Watcher())
     assert results.summaries[-1].invalid_reasons[0] == "no request was sent in the part that is measured"
 

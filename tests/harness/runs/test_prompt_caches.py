@@ -17,7 +17,7 @@ from harness.schema.results import OnlineResults
 
 from .conftest import Make, Watcher
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag")]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag", "few_figures")]
 
 LOAD = {"concurrency": [2], "n": 12, "input_len": 64, "output_len": 4}
 Start = Callable[..., str]

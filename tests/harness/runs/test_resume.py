@@ -20,7 +20,7 @@ from harness.schema.results import OnlineResults
 
 from .conftest import Make, Watcher, edit, interrupted, journal
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("few_figures")]
 
 
 def test_a_run_that_was_interrupted_is_finished(start_mock: Any, settings_for: Make) -> None:

@@ -13,7 +13,7 @@ from harness.schema.search import SearchPlan
 
 from .conftest import Make, Watcher, journal
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag")]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag", "few_figures")]
 
 
 def trials(results: OnlineResults) -> list[tuple[float, bool | None]]:

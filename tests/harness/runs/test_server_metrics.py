@@ -13,7 +13,7 @@ from harness.runs.reader import OnlineRun, load_run
 
 from .conftest import Make, Watcher
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("few_figures")]
 
 LOAD = {"concurrency": [6], "n": 24, "input_len": 4, "output_len": 20}
 

@@ -21,20 +21,23 @@ def test_an_engine_starts_where_the_kernel_refuses_its_niceness(
     monkeypatch.setattr(guard, "AUTOGROUP", tmp_path)  # a folder cannot be written to
     order = guard.Order(
         argv=[sys.executable, "-c", "import os; print(os.nice(0))"], env=dict(os.environ),
-        log=str(tmp_path / "log"), cpus=None, niceness=guard.SHARING_NICENESS, stop_signal=2, grace_s=1.0,
+        log=str(tmp_path / "log"), cpus=None, niceness=7, stop_signal=2, grace_s=1.0,
     )  # fmt: skip
     niceness = os.nice(0)
     assert guard.start(order).wait() == 0
-    assert int((tmp_path / "log").read_text()) == min(niceness + guard.SHARING_NICENESS, 19)
+    assert int((tmp_path / "log").read_text()) == min(niceness + 7, 19)
 
 
-def test_an_engine_does_not_inherit_that_the_guard_ignores_interrupts(tmp_path: Path) -> None:
+def test_an_engine_gives_way_and_does_not_inherit_that_the_guard_ignores_interrupts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With SIGINT ignored it would be killed at the end of its grace period."""
-    asks = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    monkeypatch.setattr(guard, "SHARING_NICENESS", 7)
+    asks = "import os, signal as s; print(s.getsignal(s.SIGINT) is s.default_int_handler, os.nice(0))"
     log = tmp_path / "log"
     tree = Guarded("it", [sys.executable, "-c", asks], os.environ, log)
     try:
         assert tree.wait(60) == 0
     finally:
         tree.stop()
-    assert log.read_text() == "True\n"
+    assert log.read_text() == f"True {min(os.nice(0) + 7, 19)}\n"

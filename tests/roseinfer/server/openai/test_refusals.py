@@ -179,9 +179,9 @@ def test_key_and_limit(serve: Any) -> None:
 
     long = json.dumps(body | {"max_tokens": 900, "stream": True}).encode()
     head = (HEAD % len(long)).replace(b"\r\n\r\n", b"\r\nauthorization: Bearer s\xc3\xa9cret\r\n\r\n")
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
-        client.sendall(head + long)
-        assert client.recv(16).startswith(b"HTTP/1.1 200 OK")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as busy:
+        busy.sendall(head + long)
+        assert busy.recv(16).startswith(b"HTTP/1.1 200 OK")
         for change in ({"n": 2}, {"prompt": [[1], [2]]}, {"prompt": ["word " * 100] * 2}):
             check_error(server.request("/v1/completions", OK | change, headers=key), 429)
         assert server.complete([1], max_tokens=1, headers=key).status == 200
