@@ -95,6 +95,7 @@ class Serving:
         while time.monotonic() < end:
             if not self.load()["inflight"] and self.request("/integrity").status == 200:
                 return True
+            time.sleep(0.01)
         return False
 
     def ended(self, seconds: float = 60) -> bool:
