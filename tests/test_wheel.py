@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch  # noqa: F401  # kernels use its OpenMP runtime
 
 import harness
 import roseinfer
