@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from harness.metrics.percentiles import missing
 from harness.report.best import differs
@@ -27,8 +26,8 @@ class Winner:
     """The engine with the best value of a statistic.
 
     Attributes:
-        level: The next best ones, from which it shows no difference.
-        loser: The first that it differs from; None where it differs from none.
+        level: Those from which it shows no difference, the best first.
+        loser: The best one that it differs from; None where it differs from none.
         comparison: With the loser, or else with the next best one; None where there is none.
     """
 
@@ -57,11 +56,11 @@ def winner(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], 
         for comparison in _of(engines, comparisons, metric, found)
     }
     against = [(label, pairs[pair]) for label in others if (pair := frozenset((first, label))) in pairs]
-    level = tuple(label for label, _ in takewhile(lambda item: not differs(item[1]), against))
-    if len(level) == len(against):
+    level = tuple(label for label, comparison in against if not differs(comparison))
+    lost = next((item for item in against if differs(item[1])), None)
+    if lost is None:
         return Winner(metric, found, first, level, None, against[0][1] if against else None)
-    loser, comparison = against[len(level)]
-    return Winner(metric, found, first, level, loser, comparison)
+    return Winner(metric, found, first, level, *lost)
 
 
 def _of(
