@@ -31,6 +31,15 @@ def test_every_figure_of_a_result_is_in_its_report():
         assert figures and set(figures) <= set(_FIGURE.findall(published(report))), row
 
 
+def test_the_verdict_that_is_shown_is_that_of_a_published_run():
+    block = README.partition("\nA run ends with its answer")[2].partition("\n    With ")[2]
+    shown, _, _ = block.partition("\n\n")
+    page = unescape((ROOT / "reports" / "cpu-smollm2-135m.html").read_text(encoding="utf-8"))
+    verdict = page.partition('aria-label="Verdict">')[2].partition("</section>")[0]
+    said = " ".join(re.findall("<p>(.*?)</p>", verdict, flags=re.S)).split()
+    assert said == ["With", *shown.split()]
+
+
 def test_the_picture_is_small():
     [picture] = re.findall(r"!\[[^]]+\]\(([^)]*)\)", README)
     assert (ROOT / picture).stat().st_size < 300_000
