@@ -127,7 +127,7 @@ def test_copying_a_table(page):
     shown(page, "[data-copy=markdown]").click()
     lines = page.execute_script("return window.copied").splitlines()
     assert lines[0].startswith("**At ") and lines[0].endswith("(scale 0.8)**") and lines[1] == ""
-    assert lines[2].startswith("| engine | TTFT, ms p50 | TTFT, ms p99 | TPOT, ms p50 |")
+    assert lines[2].startswith("| engine | TTFT, ms p50 | TTFT, ms p90 | TTFT, ms p99 | TPOT, ms p50 |")
     assert lines[3].startswith("| --- | ---: |")
     assert re.match(r"\| roseinfer \| [\d.,]+ \([\d.,]+–[\d.,]+\)", lines[4])
     assert "In brackets: 95 % intervals." in lines
