@@ -29,7 +29,7 @@ FIRST = $(and $(filter auto,$(MODEL)),$(filter builtin,$(TRACE)),$(if $(wildcard
 FIT ?= $(if $(FIRST),--fit clip --max-model-len 256 --max-output-len 32)
 COMMON = --model '$(MODEL)' --engines '$(ENGINES)' $(if $(OUT),--out '$(OUT)') $(ARGS)
 
-.PHONY: setup help bench-online bench-offline bench-profile report test test-unit attack coverage lint format dist clean
+.PHONY: setup help bench-online bench-offline bench-profile report test test-cluster test-unit attack coverage lint format dist clean
 .PHONY: site diagrams walk
 .DEFAULT_GOAL := setup
 
@@ -59,6 +59,9 @@ report: $(READY) ## render RUN (one or several run folders) into one HTML file u
 
 test: $(READY) ## run the test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) $(ARGS)
+
+test-cluster: $(READY) ## run the tests of minutes on a Ray cluster, with its faults
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m cluster tests/harness/cluster $(ARGS)
 
 test-unit: $(READY) ## run the quick tests that start no process and open no socket
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m 'unit and not slow' $(ARGS)

@@ -10,9 +10,10 @@ import os
 import shutil
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -23,7 +24,7 @@ import pyarrow as pa
 
 from harness.cluster.this_machine import counter_of
 from harness.engines.base import EngineSettings, Server
-from harness.engines.cores import CpuSplit, physical_cores
+from harness.engines.cores import MIN_CORES, physical_cores, split
 from harness.engines.registry import get_engine
 from harness.errors import BenchError
 from harness.loadgen.host_load import HostLoad
@@ -36,14 +37,14 @@ from harness.schema.results import LaunchRecord
 from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
 from harness.telemetry.revision import source_hash
 
-#: With fewer physical cores clients are not pinned.
-MIN_CORES = 4
 #: Responses that are read and sent to the driver at a time.
 PART = 2_000
 #: Bytes of an engine's log that go to the driver at a time.
 LOG_BYTES = 4 << 20
 #: The command to begin must arrive this long before the common moment.
 LEAST_NOTICE_S = 0.02
+#: From one look at whether Ray's process on this node is still there to the next.
+PARENT_S = 1.0
 
 T = TypeVar("T")
 
@@ -104,9 +105,11 @@ class Node:
         self._result: LoadResult | None = None
         self._monitor: CellMonitor | None = None
         _without_defaults_of_ray()
+        threading.Thread(target=_end_with_parent, name="end with the node", daemon=True).start()
 
     def facts(self) -> NodeFacts:
         """What this node is."""
+        at_normal_priority()
         return NodeFacts(
             name=socket.gethostname(),
             address=self._address,
@@ -136,6 +139,7 @@ class Node:
             UsageError: The model is not here, and cannot be made.
         """
         self.stop()
+        at_normal_priority()
         self._log.unlink(missing_ok=True)
         folder = resolve(model)
         settings = replace(settings, model=folder.path, host=host)
@@ -172,12 +176,18 @@ class Node:
 
     # Load
 
-    def prepare(self, shares: bytes) -> None:
+    def prepare(self, shares: bytes, shared: bool) -> None:
         """Start the client processes that send these shares, by the clients' numbers (msgpack), and wait
-        until they are ready. Raises UsageError and BenchError."""
+        until they are ready. With `shared`, an engine has the node's other cores.
+
+        Raises:
+            UsageError: As `HostLoad`.
+            BenchError: A client process failed.
+        """
         self.end_load()
+        at_normal_priority()
         dealt = msgspec.msgpack.decode(shares, type=dict[int, LoadPlan])
-        self._load = self._sending.enter_context(HostLoad(dealt, load_cpus().client))
+        self._load = self._sending.enter_context(HostLoad(dealt, load_cpus(shared)))
 
     def run(self, t0: float) -> list[ClientUsage]:
         """Begin at `t0` of this machine's monotonic clock, and return when the last response has ended.
@@ -255,10 +265,28 @@ class Node:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def load_cpus() -> CpuSplit:
-    """The cores of a node that only sends: all, one client each, where it has some."""
+def _end_with_parent() -> None:
+    """End this process when the one that started it, Ray's on this node, has ended."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(PARENT_S)
+    os._exit(1)
+
+
+def at_normal_priority() -> None:
+    """Give this thread, and what it starts, the priority of other programs; Ray takes it from its workers."""
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, min(0, os.getpriority(os.PRIO_PROCESS, 0)))
+
+
+def load_cpus(shared: bool) -> tuple[int, ...] | None:
+    """The CPUs of a node's clients: one of each core, or those that an engine leaves where it is `shared`.
+
+    None: they are not pinned."""
     cores = physical_cores()
-    return CpuSplit(tuple(core[0] for core in cores) if len(cores) >= MIN_CORES else None, None)
+    if shared:
+        return split(cores).client
+    return tuple(core[0] for core in cores) if len(cores) >= MIN_CORES else None
 
 
 def packed(table: pa.Table) -> bytes:

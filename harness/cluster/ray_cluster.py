@@ -70,9 +70,14 @@ class RayMachines(Machines):
 
     def calibration(self, settings: OnlineSettings, report: ReportStatus) -> Calibration | None:
         senders = list(dict.fromkeys(node for _, nodes in self._sides for node in nodes))
-        report(f"ceiling and timing error of the client on {len(senders)} nodes")
+        report(f"ceiling and timing error of the client on {', '.join(node.name for node in senders)}")
+        # one node of each machine: others on it read what it stores
+        first = {node.facts.machine: node for node in senders}.values()
+        measuring = [(node, node.begin("ask", calibrated, settings.calibrate, _silent)) for node in first]
+        for node, reference in measuring:
+            node.result(reference)
         found: dict[str, Calibration | None] = {
-            node.name: node.call("ask", calibrated, settings.calibrate, _silent) for node in senders
+            node.name: node.call("ask", calibrated, False, _silent) for node in senders
         }
         self.hosts = [host.model_copy(update={"calibration": found.get(host.name)}) for host in self.hosts]
         known = [calibration for calibration in found.values() if calibration is not None]
@@ -81,6 +86,8 @@ class RayMachines(Machines):
         return min(known, key=lambda calibration: calibration.ceiling(1).chunks_per_s)
 
     def clients(self, selection: Selection) -> tuple[int, int]:
+        if any(engine in nodes for engine, nodes in self._sides):
+            return 1, len(selection.placement.cpus.client or (0,))
         senders = min((nodes for _, nodes in self._sides), key=len)
         return len(senders), max(len(senders), sum(node.facts.physical_cores for node in senders))
 
@@ -101,7 +108,7 @@ class RayMachines(Machines):
                 )
         if len(set(names)) < len(names):
             for number, node in enumerate(nodes):
-                node.name = f"{node.facts.name}-{number}"
+                node.suffix = f"-{number}"
         for testbed in self.testbeds:
             kernels = {node.facts.machine for node in testbed.nodes}
             if kernels == {this_kernel()} and len(testbed.nodes) == 1:
@@ -158,7 +165,7 @@ def wanted_bundles(settings: OnlineSettings) -> list[list[Bundle]]:
     if settings.device != "cpu" and not any(running) and any(resources.get("GPU") for resources in usable):
         needs["GPU"] = parallel_of(settings).devices
     needs |= settings.engine_needs
-    sides, places = 1, len(usable)
+    sides, places = settings.side_by_side, len(usable)
     engines = 0 if all(running) else sides
     if places == 1 and sides == 1 and not settings.load_nodes:
         return [[needs if engines else {"CPU": cpus}]]
@@ -166,7 +173,7 @@ def wanted_bundles(settings: OnlineSettings) -> list[list[Bundle]]:
     if places < least:
         raise UsageError(
             f"the cluster has {places} nodes with CPUs, and {least} are needed",
-            "add nodes, or ask for less with --load-nodes",
+            "add nodes, or ask for less with --load-nodes or --side-by-side",
         )
     loads = settings.load_nodes or (places - engines) // sides
     return [[*([needs] if engines else []), *[{"CPU": cpus}] * loads] for _ in range(sides)]

@@ -51,7 +51,19 @@ class RayNode:
 
     def __init__(self, group: PlacementGroup, bundle: int, gpus: float = 0) -> None:
         self._group, self._bundle, self._gpus = group, bundle, gpus
+        self.suffix, self._abandoned = "", False
         self._start()
+
+    @property
+    def name(self) -> str:
+        """The node's host name, with a suffix where another has the same."""
+        return f"{self._facts.name if self._facts else f'of place {self._bundle}'}{self.suffix}"
+
+    @property
+    def facts(self) -> NodeFacts:
+        """What the node is."""
+        assert self._facts is not None
+        return self._facts
 
     def call(self, method: str, *arguments: object, timeout_s: float | None = None) -> Any:
         """What a method of `harness.cluster.node.Node` returns.
@@ -79,7 +91,7 @@ class RayNode:
         except GetTimeoutError:
             raise self._lost(f"no answer for {timeout_s:g} s") from None
         except RayError as error:
-            raise self._lost(str(error).strip().partition("\n")[0]) from None
+            raise self._lost(str(error)) from None
 
     def revive(self) -> None:
         """Start its process again where it has ended; on another node where its own is gone.
@@ -87,6 +99,8 @@ class RayNode:
         Raises:
             LostNodeError: There is no node left for it.
         """
+        if self._abandoned:
+            raise self._lost("the run ends")
         with suppress(LostNodeError):
             if not self._is_lost:
                 self.call("clock", timeout_s=SILENCE_S)
@@ -99,6 +113,11 @@ class RayNode:
         if not self._is_lost:
             with suppress(BenchError):
                 self.call("close", timeout_s=CLOSE_S)
+        self.kill()
+
+    def abandon(self) -> None:
+        """End its process for good."""
+        self._abandoned = True
         self.kill()
 
     def kill(self) -> None:
@@ -117,12 +136,13 @@ class RayNode:
         )
         self._is_lost = False
         self._actor: Any = kind.remote()
-        self.name = f"of place {self._bundle}"
-        self.facts: NodeFacts = self.call("facts", timeout_s=PLACE_S)
-        self.name = self.facts.name
+        self._facts: NodeFacts | None = None
+        self._facts = self.call("facts", timeout_s=PLACE_S)
 
-    def _lost(self, why: str) -> LostNodeError:
+    def _lost(self, text: str) -> LostNodeError:
         self._is_lost = True
+        first, *others = text.strip().splitlines()
+        why = others[-1] if others and "creation task" in first else first
         return LostNodeError(
             f"node {self.name} was lost: {why}",
             "see `ray status` and the logs of Ray on that node; what it measured is not counted",
@@ -165,7 +185,7 @@ def placed(bundles: list[Bundle]) -> Iterator[PlacementGroup]:
         if not group.wait(PLACE_S):
             raise UsageError(
                 f"the cluster has no {len(bundles)} free nodes with {said(bundles)}",
-                "see `ray status`; ask for less with --load-nodes or --engine-needs",
+                "see `ray status`; ask for less with --load-nodes, --side-by-side or --engine-needs",
             )
         yield group
     finally:

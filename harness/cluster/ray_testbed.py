@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ import ray
 
 from harness.cluster.clocks import Offset, host_clock, read_offset
 from harness.cluster.node import Ready, Tokenizer
-from harness.cluster.ray_nodes import SILENCE_S, LostNodeError, RayNode
+from harness.cluster.ray_nodes import CLOSE_S, SILENCE_S, LostNodeError, RayNode
 from harness.cluster.testbed import Reading, Sent, Testbed, Watch
 from harness.engines.base import Engine, EngineSettings, Server
 from harness.errors import BenchError, EngineError
@@ -31,12 +32,15 @@ from harness.schema.machine_load import MachineLoad
 from harness.schema.results import LaunchRecord
 from harness.telemetry.idle_power import idle_watts
 
+#: Where an engine's output is on its node.
+LOG_THERE = re.compile(r"/\S*rosebench-node-\S*/server\.log")
+
 #: From one look at the progress of a load to the next.
 LOOK_S = 0.5
 
 
 @dataclass
-class _Node:
+class Sender:
     """A node that sends, in a load: its clients' shares, its clock before and after."""
 
     node: RayNode
@@ -69,8 +73,7 @@ class RayTestbed(Testbed):
 
     @contextmanager
     def serve(self, engine: Engine, settings: EngineSettings, log: Path) -> Iterator[Server]:
-        for node in self.nodes:
-            node.revive()
+        self._revive()
         if self._engine is None:
             with engine.open(settings, log) as server:
                 yield server
@@ -94,7 +97,7 @@ class RayTestbed(Testbed):
         shares = dict(enumerate(deal(plan, clients)))
         hosts = len(self._senders)
         senders = [
-            _Node(node, {client: shares[client] for client in range(position, len(shares), hosts)})
+            Sender(node, {client: shares[client] for client in range(position, len(shares), hosts)})
             for position, node in enumerate(self._senders[: len(shares)])
         ]
         try:
@@ -106,11 +109,16 @@ class RayTestbed(Testbed):
     def watch(self, server: Server) -> Watch:
         return _Watch(self)
 
+    def abandon(self) -> None:
+        for node in self.nodes:
+            node.abandon()
+
     def engine_cpu_s(self, server: Server) -> float:
         seconds: float = self._engine.call("engine_cpu_s", timeout_s=SILENCE_S) if self._engine else 0.0
         return seconds
 
     def idle_watts(self, gpus: int | None) -> float | None:
+        self._revive()
         asked = partial(idle_watts, gpus=gpus)
         watts: float | None = self._engine.call("ask", asked) if self._engine else None
         return watts
@@ -131,15 +139,21 @@ class RayTestbed(Testbed):
                     found[node.name] = seen
         return found
 
+    def _revive(self) -> None:
+        """Have every node's process running. Raises LostNodeError."""
+        for node in self.nodes:
+            node.revive()
+
     def _send(
         self,
-        senders: Sequence[_Node],
+        senders: Sequence[Sender],
         reading: Reading,
         progress: ProgressCallback | None,
         start_delay_s: float,
     ) -> Sent:
+        shared = self._engine in self._senders
         preparing = [
-            (sender.node, sender.node.begin("prepare", msgspec.msgpack.encode(sender.shares)))
+            (sender.node, sender.node.begin("prepare", msgspec.msgpack.encode(sender.shares), shared))
             for sender in senders
         ]
         for node, reference in preparing:
@@ -169,11 +183,11 @@ class RayTestbed(Testbed):
         ]
         return Sent(answers, sorted(usage, key=lambda spent: spent.client), hosts)
 
-    def _wait(self, senders: Sequence[_Node], report: ProgressCallback | None) -> list[ClientUsage]:
+    def _wait(self, senders: Sequence[Sender], report: ProgressCallback | None) -> list[ClientUsage]:
         """Until every node has sent its part. Raises BenchError when one fails or is silent for SILENCE_S."""
         usage: list[ClientUsage] = []
         left = {sender.running: sender for sender in senders}
-        asked: dict[Any, _Node] = {}
+        asked: dict[Any, Sender] = {}
         heard = {sender.node.name: time.monotonic() for sender in senders}
         while left:
             waiting = {sender.node.name for sender in asked.values()}
@@ -215,9 +229,9 @@ class RemoteServer:
         """Start it and wait until it is ready. Raises EngineError."""
         try:
             ready: Ready = self._node.call("serve", settings, model, host)
-        except BenchError:
+        except BenchError as error:
             self._fetch_log()
-            raise
+            raise self._with_log(error) from None
         self.target, self.served_name = ready.target, ready.served_name
         self.record = ready.record
         self._fetch_log()
@@ -230,14 +244,24 @@ class RemoteServer:
 
     def check(self) -> None:
         """Raises EngineError when it has died, or its node was lost."""
-        self._node.call("check", timeout_s=SILENCE_S)
-        self._fetch_log()
+        try:
+            self._node.call("check", timeout_s=SILENCE_S)
+        except BenchError as error:
+            raise self._with_log(error) from None
+        finally:
+            self._fetch_log()
 
     def stop(self) -> None:
         """End it. With its node, it is gone. Raises CleanupError."""
         with suppress(LostNodeError):
-            self._node.call("stop")
+            self._node.call("stop", timeout_s=CLOSE_S)
         self._fetch_log()
+
+    def _with_log(self, error: BenchError) -> BenchError:
+        """The error with the place of the log on this machine."""
+        error.message = LOG_THERE.sub(str(self._log), error.message)
+        error.hint = LOG_THERE.sub(str(self._log), error.hint)
+        return error
 
     def _fetch_log(self) -> None:
         with suppress(BenchError):
@@ -271,7 +295,7 @@ class _Watch(Watch):
         return named
 
 
-def collected(t0: float, senders: Sequence[_Node], reading: Reading, name: str) -> Answers:
+def collected(t0: float, senders: Sequence[Sender], reading: Reading, name: str) -> Answers:
     """The answers that came to all nodes, in the order of requests, fetched part by part."""
     tokenizer = Tokenizer(reading.tokenizer, name) if reading.tokenizer else None
     requests: list[pa.Table] = [MEASURED.empty_table()]

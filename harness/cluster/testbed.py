@@ -102,6 +102,9 @@ class Testbed(ABC):
     def watch(self, server: Server) -> Watch:
         """Watches the machines of a cell."""
 
+    def abandon(self) -> None:  # noqa: B027
+        """End everything on its nodes at once; nothing is measured on them any more."""
+
     @abstractmethod
     def engine_cpu_s(self, server: Server) -> float:
         """CPU seconds that the engine's living processes have had."""

@@ -30,7 +30,7 @@ from harness.report.tables.decision import decision_tables
 from harness.report.tables.latency import first_table, headline_table, latency_table, shown_latencies
 from harness.report.tables.ledger import SideBySide, side_by_side, sources
 from harness.report.tables.lengths import lengths_table
-from harness.report.tables.nodes import nodes_table
+from harness.report.tables.nodes import node_effect_table, nodes_table
 from harness.report.tables.noise import noise_tables, planning_tables
 from harness.report.tables.offline import offline_repeats_table, offline_table
 from harness.report.tables.prefix_hits import prefix_table
@@ -232,7 +232,13 @@ class Chapter:
     def nodes(self) -> Table | None:
         """Of a run on a cluster."""
         assert isinstance(self.run, OnlineRun)
-        return nodes_table(self.run.groups, self.run.results.senders)
+        return nodes_table(self.run.groups, self.run.results.senders, self.run.meta.hosts)
+
+    @property
+    def node_effect(self) -> Table | None:
+        """Of a run on several nodes with engines."""
+        assert isinstance(self.run, OnlineRun)
+        return node_effect_table(self.run.groups, self.run.results.nodes)
 
     @property
     def power_is_known(self) -> bool:

@@ -13,7 +13,7 @@ from harness.report.tables.decision import decision_tables
 from harness.report.tables.latency import headline_table, latency_table, shown_latencies
 from harness.report.tables.ledger import ledger_table
 from harness.report.tables.lengths import lengths_table
-from harness.report.tables.nodes import nodes_table
+from harness.report.tables.nodes import node_effect_table, nodes_table
 from harness.report.tables.noise import noise_tables, planning_tables
 from harness.report.tables.offline import offline_table
 from harness.report.tables.prefix_hits import prefix_table
@@ -64,8 +64,10 @@ def summary(run: Run) -> str:
             parts.append(table(ledger_table(run.results.ledger)))
         if prefixes := prefix_table(run.results.prefixes):
             parts.append(table(prefixes))
-        if nodes := nodes_table(run.groups, run.results.senders):
+        if nodes := nodes_table(run.groups, run.results.senders, run.meta.hosts):
             parts.append(table(nodes))
+        if effect := node_effect_table(run.groups, run.results.nodes):
+            parts.append(table(effect))
         if drafted := speculation_table(run.results.speculation, run.results.summaries):
             parts.append(table(drafted))
     else:

@@ -47,8 +47,8 @@ def score_engine(
     model, label = resolved.model, engine_variant.label
     if not resolved.settings.accuracy or model is None or not (model.trained and model.tokenizer):
         return
-    replies = _read(run.folder) or TaskReplies()
-    if label in replies.given:
+    before = _read(run.folder)
+    if before is not None and label in before.given:
         return
     tokenizer = Tokenizer.from_file(str(model.path / "tokenizer.json"))
     items = make_items()
@@ -66,7 +66,7 @@ def score_engine(
     in_flight = max(resolved.settings.concurrency or [IN_FLIGHT])
     found = run_load(LoadPlan(server.target, wire, concurrency=in_flight), start_delay_s=0.1)
     answers = [read_reply(raw, None) for raw in found.responses]
-    replies.given[label] = TaskReply(
+    reply = TaskReply(
         right=[
             answer.error is None and is_right(item, answer.text)
             for answer, item in zip(answers, items, strict=True)
@@ -74,7 +74,10 @@ def score_engine(
         failed=sum(answer.error is not None for answer in answers),
         perplexity=_perplexity(server, tokenizer.encode(TEXT).ids, resolved.workload.max_model_len),
     )
-    write_json(run.folder / ACCURACY, replies)
+    with run.lock:
+        replies = _read(run.folder) or TaskReplies()
+        replies.given.setdefault(label, reply)
+        write_json(run.folder / ACCURACY, replies)
 
 
 def task_scores(folder: Path) -> TaskScores | None:

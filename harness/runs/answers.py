@@ -29,11 +29,12 @@ def ask_engine(
     prompts = check_prompts(model, resolved.workload.vocab_size, resolved.workload.max_model_len)
     if not prompts:
         return
-    replies = _read(run.folder) or Replies(prompts=prompts)
     given = ask(server.target, encode, prompts, exact=exact)
-    replies.given.setdefault(engine_variant.label, []).append(given)
-    replies.judged = None
-    write_json(run.folder / ANSWERS, replies)
+    with run.lock:
+        replies = _read(run.folder) or Replies(prompts=prompts)
+        replies.given.setdefault(engine_variant.label, []).append(given)
+        replies.judged = None
+        write_json(run.folder / ANSWERS, replies)
 
 
 def judge_answers(run: Run, resolved: Resolved) -> None:

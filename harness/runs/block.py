@@ -77,6 +77,7 @@ def measure_block(
     block: Block,
     notify: Notify,
     following: Callable[[Cell, OnlineSummary], Cell | None] = lambda cell, summary: None,
+    side: int = 0,
 ) -> None:
     """Measure the cells of `block` that are not in the journal.
 
@@ -84,6 +85,7 @@ def measure_block(
 
     Args:
         following: The cell that the same server measures after the block's last one; None: no more.
+        side: Which of the run's sets of machines.
 
     Raises:
         CleanupError: The engine could not be ended. Nothing can be measured while it runs.
@@ -93,10 +95,10 @@ def measure_block(
         return
     engine_variant = block.engine_variant
     engine = resolved.engines[engine_variant.label]
-    log = log_file(run.folder, engine_variant.ref, "server")
+    log = log_file(run.folder, engine_variant.ref, f"server.{side}" if side else "server")
     notify(EngineStarting(engine_variant.label, log))
     settings = resolved.engine_settings(engine_variant)
-    testbed = resolved.machines.testbeds[0]
+    testbed = resolved.machines.testbeds[side]
     try:
         idle = testbed.idle_watts(None if engine_variant.server else settings.gpus or None)
         with testbed.serve(engine, settings, log) as server:

@@ -31,7 +31,7 @@ class ClientSpent(Strict):
 class JournalEntry(Strict):
     """A finished cell. A cell that is not in the journal did not happen, whatever files there are of it."""
 
-    cell: int = Field(ge=0, description="position in the journal, and the `cell` of its records")
+    cell: int = Field(ge=0, description="its number in the run, and the `cell` of its records")
     engine: str
     variant: str | None = None
     label: str

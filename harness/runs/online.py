@@ -15,7 +15,6 @@ from harness.metrics.summary import summarize
 from harness.records.parquet import assemble, read_records
 from harness.runs.accuracy import task_scores
 from harness.runs.answers import judge_answers, judged_answers, unjudged
-from harness.runs.block import measure_block
 from harness.runs.events import EngineSkipped, Notify, Reporting, Started
 from harness.runs.folder import JOURNAL, ONLINE_RESULTS, alone, make_folder
 from harness.runs.info import online_info
@@ -25,6 +24,7 @@ from harness.runs.resolved import Resolved, resolve_online
 from harness.runs.run_state import Run
 from harness.runs.search import search_loads
 from harness.runs.search_state import search_results
+from harness.runs.side_by_side import measure_blocks
 from harness.runs.tune.found import tune_results
 from harness.runs.tune.measure import measure_tuning
 from harness.runs.tune.tuning import tuning_of
@@ -59,6 +59,8 @@ def run_online(
         BenchError: No cell could be measured, or an engine could not be ended.
     """
     prices = None if settings.price is None else read_prices(settings.price)
+    if settings.side_by_side > 1 and (search or tune):
+        raise UsageError("each load of a search depends on those before it", "leave out --side-by-side")
     with machines_of(settings) as machines:
         resolved = resolve_online(settings, notify, machines)
         info = online_info(
@@ -134,8 +136,7 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
     elif resolved is not None and tune is not None:
         measure_tuning(run, resolved, _each_cell(run), notify)
     elif resolved is not None:
-        for block in blocks:
-            measure_block(run, resolved, block, notify)
+        measure_blocks(run, resolved, blocks, notify)
     if not run.done:
         faults = [fault for fault in run.skipped if fault.load is not None]
         reasons = dict.fromkeys(f"{fault.label}: {fault.reason}" for fault in faults)
@@ -180,6 +181,7 @@ def _results(run: Run) -> OnlineResults:
         reported=reported,
         machines=machines,
         senders=senders,
+        nodes={entry.cell: entry.node for entry in entries if entry.node is not None},
     )
     results = recompute(measured, groups)
     if run.info.search is not None:

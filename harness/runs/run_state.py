@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -38,6 +39,8 @@ class Run:
     info: OnlineRunInfo
     skipped: list[Skipped] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
+    #: Held by whoever changes a file of the run: blocks may be measured side by side.
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     @classmethod
     def create(cls, folder: Path, info: OnlineRunInfo, missing: list[Skipped]) -> Self:
@@ -91,9 +94,10 @@ class Run:
 
     def launched(self, record: LaunchRecord) -> None:
         """Keep what an engine was started with; the first start counts."""
-        if all(record.label != known.label for known in self.info.launches):
-            self.info.launches.append(record)
-            write_json(self.folder / RUN, self.info)
+        with self.lock:
+            if all(record.label != known.label for known in self.info.launches):
+                self.info.launches.append(record)
+                write_json(self.folder / RUN, self.info)
 
     def knows(self, label: str, key: str) -> bool:
         """Whether that is known of an engine."""
@@ -101,21 +105,24 @@ class Run:
 
     def learn(self, label: str, key: str, fact: Fact) -> None:
         """Keep what was seen of an engine that was launched."""
-        for known in self.info.launches:
-            if known.label == label:
-                known.facts[key] = fact
-        write_json(self.folder / RUN, self.info)
+        with self.lock:
+            for known in self.info.launches:
+                if known.label == label:
+                    known.facts[key] = fact
+            write_json(self.folder / RUN, self.info)
 
     def finish(self, entry: JournalEntry) -> None:
         """A cell is measured, and its records are written."""
-        append_journal(self.folder / JOURNAL, entry)
-        self.done.add(entry.cell)
+        with self.lock:
+            append_journal(self.folder / JOURNAL, entry)
+            self.done.add(entry.cell)
 
     def skip(self, fault: Skipped) -> None:
         """A cell failed."""
-        self.skipped = [old for old in self.skipped if _place(old) != _place(fault)]
-        self.skipped.append(fault)
-        self._keep_skipped()
+        with self.lock:
+            self.skipped = [old for old in self.skipped if _place(old) != _place(fault)]
+            self.skipped.append(fault)
+            self._keep_skipped()
 
     def left_out(self) -> list[Skipped]:
         """What is not in the results; a cell that failed at first and was measured later is."""

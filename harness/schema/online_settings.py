@@ -197,7 +197,7 @@ class OnlineSettings(CommonSettings):
         if not self.server_metrics:
             idle["metrics_interval"] = "excludes --no-server-metrics"
         if self.cluster is None:
-            idle |= dict.fromkeys(("engine_needs", "load_nodes"), "needs --cluster")
+            idle |= dict.fromkeys(("engine_needs", "load_nodes", "side_by_side"), "needs --cluster")
         if self.response_format is None:
             idle["response_format_share"] = "needs --response-format"
         if all(engine.name != RUNNING_SERVER for engine in self.engines):
@@ -250,6 +250,9 @@ class OnlineSettings(CommonSettings):
     )
     load_nodes: int | None = Field(
         None, ge=1, description="nodes that send to an engine; all that are left if not given"
+    )
+    side_by_side: int = Field(
+        1, ge=1, description="repeats measured at once, each on nodes of its own, which must be equal"
     )
     price: Path | None = Field(
         None,
@@ -304,6 +307,10 @@ class OnlineSettings(CommonSettings):
             raise ValueError("--window and --steady-state are two answers to one question: give one of them")
         if self.cluster is not None and self.profile is not None:
             raise ValueError("--profile is taken on this machine: leave it out with --cluster")
+        if self.side_by_side > self.repeats:
+            raise ValueError(
+                f"--side-by-side {self.side_by_side} needs --repeats {self.side_by_side} or more"
+            )
         if self.settle is not None and (self.window is not None or self.steady_state):
             raise ValueError("--settle is a window of its own: leave out --window and --steady-state")
         if self.aa and self.repeats < 2:

@@ -341,6 +341,9 @@ class OnlineResults(Strict):
     senders: dict[int, list[HostCell]] = Field(
         default_factory=dict, description="of a cluster: what the nodes that send did in each cell"
     )
+    nodes: dict[int, str] = Field(
+        default_factory=dict, description="of a cluster: where the engine ran in each cell"
+    )
 
 
 class OfflineResult(Strict):

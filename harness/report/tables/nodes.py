@@ -6,24 +6,37 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from harness.metrics.node_effect import node_effects
 from harness.metrics.samples import Group
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, number
-from harness.schema.hosts import HostCell
+from harness.schema.hosts import Host, HostCell
+from harness.schema.metrics import METRICS
 
 _NOTE = (
     "Latencies are differences of two stamps of one node's clock. Began within: how early or late the "
     "node began the cell at most, by the offset and drift of its clock."
 )
+_EFFECT = (
+    "Every node measured whole repeats of all engines: a difference between nodes is none between engines, "
+    "and widens the intervals. Engines and loads are taken out."
+)
+_LOW = (
+    "engines and clients run at a lower priority than other programs there; start Ray with "
+    "RAY_worker_niceness=0 in its environment."
+)
 
 
-def nodes_table(groups: Sequence[Group], senders: Mapping[int, Sequence[HostCell]]) -> Table | None:
+def nodes_table(
+    groups: Sequence[Group], senders: Mapping[int, Sequence[HostCell]], hosts: Sequence[Host]
+) -> Table | None:
     """One row a cell and node that sent; None without a cluster.
 
     Args:
         groups: Of each repeat.
         senders: By cell.
+        hosts: All nodes of the run.
     """
     if not senders:
         return None
@@ -35,7 +48,32 @@ def nodes_table(groups: Sequence[Group], senders: Mapping[int, Sequence[HostCell
         *map(Column, ("clients", "requests", "submit lag p99 ms", "round trip ms", "began within ms")),
         *map(Column, ("drift ppm", "CPUs busy with other work")),
     ]
-    return Table("nodes", "Nodes that sent", columns, list(_rows(groups, senders)), (_NOTE,))
+    low = ", ".join(host.name for host in hosts if host.niceness > 0)
+    notes = (_NOTE, *([f"{low}: {_LOW}"] if low else []))
+    return Table("nodes", "Nodes that sent", columns, list(_rows(groups, senders)), notes)
+
+
+def node_effect_table(groups: Sequence[Group], nodes: Mapping[int, str]) -> Table | None:
+    """How much the nodes of engines differ; None where one node measured all.
+
+    Args:
+        groups: Of each repeat.
+        nodes: The engine's, by cell.
+    """
+    found = node_effects(groups, nodes)
+    if not found:
+        return None
+    names = list(found[0].ratios)
+    columns = [Column("metric", numeric=False), *map(Column, names), Column("p of no difference")]
+    rows = [
+        [
+            Cell(METRICS[effect.metric].label),
+            *(Cell(f"{effect.ratios[name]:.3f}×", effect.ratios[name]) for name in names),
+            Cell(DASH if effect.p is None else f"{effect.p:.2g}", effect.p),
+        ]
+        for effect in found
+    ]
+    return Table("node-effect", "Nodes of engines, p50 over the mean of all nodes", columns, rows, (_EFFECT,))
 
 
 def _rows(groups: Sequence[Group], senders: Mapping[int, Sequence[HostCell]]) -> Iterator[list[Cell]]:

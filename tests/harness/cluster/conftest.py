@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[3]
 #: Of a node's object store.
 STORE_BYTES = 80 << 20
 
@@ -21,7 +23,7 @@ def cluster(integration: None) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("PYTHONPATH", os.pathsep.join(["", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))))
         made = Cluster()
         try:
             for _ in range(3):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 from harness.runs.online import run_online
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
+from tests.harness.cluster.conftest import STORE_BYTES
 
 QUICK: dict[str, Any] = {
     "model": "random:gpt2-tiny",
@@ -38,7 +42,7 @@ def requests_of(folder: Path) -> pd.DataFrame:
     return pd.read_parquet(folder / "requests.parquet").sort_values("request", ignore_index=True)
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_one_schedule_is_sent_by_several_nodes_as_by_one(cluster: Any, tmp_path: Path) -> None:
     folder, results = measured(cluster="auto", out=tmp_path / "cluster")
     alone, _ = measured(out=tmp_path / "alone")
@@ -67,7 +71,8 @@ def test_one_schedule_is_sent_by_several_nodes_as_by_one(cluster: Any, tmp_path:
 
 def running(module: str) -> list[psutil.Process]:
     """Processes of a module that this cluster's nodes have started and that are still there."""
-    nodes = [process for process in psutil.process_iter() if process.name().startswith("ray::_Actor")]
+    ours = psutil.Process().children(recursive=True)
+    nodes = [process for process in ours if process.name().startswith("ray::_Actor")]
     return [p for node in nodes for p in node.children(recursive=True) if module in p.cmdline()]
 
 
@@ -83,3 +88,45 @@ def test_nodes_load_a_server_that_runs_already(
     sent = {int(request) for request in requests["request"]}
     assert sent == {*range(QUICK["n"])} and len(requests) == QUICK["n"]
     assert all(host.role == "load" for host in results.meta.hosts)
+
+
+@pytest.fixture
+def client_server(cluster: Any, tmp_path: Path) -> Iterator[str]:
+    """The address at which machines that are no nodes reach the cluster."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "ray.util.client.server", "--host", "127.0.0.1", "--port", str(port)]
+    with (tmp_path / "server.log").open("wb") as log:
+        server = subprocess.Popen(
+            [*command, "--mode", "proxy", "--address", cluster.address], stdout=log, stderr=log
+        )
+    yield f"ray://127.0.0.1:{port}"
+    server.kill()
+    server.wait()
+
+
+@pytest.mark.cluster
+def test_a_machine_that_is_no_node_gives_the_commands(client_server: str, tmp_path: Path) -> None:
+    folder, results = measured(cluster=client_server, load_nodes=1, out=tmp_path / "runs")
+    assert requests_of(folder)["error"].isna().all()
+    assert [host.role for host in results.meta.hosts] == ["engine", "load"]
+
+
+@pytest.mark.cluster
+def test_repeats_are_measured_side_by_side(cluster: Any, tmp_path: Path) -> None:
+    fourth = cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+    try:
+        folder, results = measured(cluster="auto", repeats=4, side_by_side=2, aa=True, out=tmp_path)
+    finally:
+        cluster.remove_node(fourth)
+    requests = requests_of(folder)
+    assert len(requests) == 8 * QUICK["n"] and requests["error"].isna().all()
+    assert not requests.duplicated(["cell", "request"]).any()
+    engines = [host.name for host in results.meta.hosts if host.role == "engine"]
+    at = requests.drop_duplicates("cell").assign(node=lambda rows: rows["cell"].map(results.nodes))
+    assert {*at["node"]} == {*engines} and len(engines) == 2
+    assert (at.groupby(["label", "node"]).size() == 2).all()  # every engine alike on every node
+    assert (at.groupby("repeat")["node"].nunique() == 1).all()
+    journal = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    assert sorted(entry["cell"] for entry in journal) == [*range(8)]

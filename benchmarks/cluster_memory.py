@@ -1,0 +1,127 @@
+"""How much memory the machine with the command needs for what came to other nodes.
+
+    python -m benchmarks.cluster_memory --rows 10000000
+
+A node of a Ray cluster on this machine parses answers of `--tokens` chunks each, as after a load, and sends
+the tables in parts; this process joins and stores them. Prints the peak of its memory after each step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster
+
+from harness.cluster.node import PART, Node, Tokenizer, packed
+from harness.cluster.ray_nodes import placed
+from harness.cluster.ray_testbed import Sender, collected
+from harness.cluster.testbed import Reading
+from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
+from harness.metrics.summary import summarize
+from harness.records.answers import Wanted, parse_part
+from harness.records.cell import CellIdentity, Expected, cell_records
+from harness.records.parquet import write_cell
+from harness.schema.load import ClosedLoop
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def chunked(event: bytes) -> bytes:
+    """An event as one chunk of HTTP."""
+    return b"%x\r\n%s\r\n" % (len(event), event)
+
+
+TOKEN = chunked(b'data: {"choices":[{"index":0,"text":" a","token_ids":[7],"finish_reason":null}]}\n\n')
+END = chunked(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+
+class FilledNode(Node):
+    """A node to which `count` answers of `tokens` chunks have come; they are made when they are asked for."""
+
+    def __init__(self, count: int, tokens: int) -> None:
+        super().__init__("127.0.0.1")
+        self._count, self._tokens = count, tokens
+
+    def part(
+        self, first: int, wanted: Mapping[int, Wanted], tokenizer: Tokenizer | None, host: str
+    ) -> tuple[bytes, bytes] | None:
+        responses = [self._response(index) for index in range(first, min(first + PART, self._count))]
+        if not responses:
+            return None
+        requests, chunks = parse_part(responses, 0.0, wanted, None, host)
+        return packed(requests), packed(chunks)
+
+    def _response(self, index: int) -> RawResponse:
+        sent = 0.001 * index
+        times = [sent + 0.02 + 0.01 * k for k in range(self._tokens)]
+        segments = [(times[0], HEAD), *((t, TOKEN) for t in times), (times[-1], END)]
+        return RawResponse(index, sent, sent, times[-1], segments)
+
+
+class Remote:
+    """The node's process, as `collected` asks it."""
+
+    name = "filled"
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def call(self, method: str, *arguments: object) -> object:
+        """What a method returns."""
+        return ray.get(getattr(self._actor, method).remote(*arguments))
+
+
+def say(step: str, begin: float) -> None:
+    """The peak of this process's memory so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    sys.stdout.write(f"{step:<40} {time.monotonic() - begin:7.1f} s   peak {peak:8.0f} MiB\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000, help="rows of chunks.parquet")
+    parser.add_argument("--tokens", type=int, default=256, help="chunks of an answer")
+    options = parser.parse_args()
+    count, tokens = options.rows // options.tokens, options.tokens
+    begin = time.monotonic()
+    cluster = Cluster()
+    try:
+        cluster.add_node(num_cpus=1, object_store_memory=80 << 20, include_dashboard=False)
+        ray.init(cluster.address, log_to_driver=False)
+        with placed([{"CPU": 1}]):
+            measure(count, tokens, begin)
+        ray.shutdown()
+    finally:
+        cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+def measure(count: int, tokens: int, begin: float) -> None:
+    """Fetch, join, store and summarize."""
+    node = Remote(ray.remote(FilledNode).options(num_cpus=0).remote(count, tokens))
+    plan = LoadPlan(Target("127.0.0.1", 1, "/"), [WireRequest(i, None, b"") for i in range(count)])
+    wanted = {i: Wanted(tokens, None) for i in range(count)}
+    say("before", begin)
+    answers = collected(0.0, [Sender(node, {0: plan})], Reading(wanted), "")  # type: ignore[arg-type]
+    say(f"{len(answers.chunks):,} rows are here", begin)
+    identity = CellIdentity(0, "mock", None, "mock", ClosedLoop(concurrency=8), 0)
+    records = cell_records(answers, [Expected(16, tokens)] * count, identity)
+    with tempfile.TemporaryDirectory() as folder:
+        write_cell(Path(folder), 0, records)
+        size = sum(path.stat().st_size for path in Path(folder).rglob("*.parquet"))
+    say(f"stored, {size / 2**20:,.0f} MiB", begin)
+    summarize(records.requests, records.chunks)
+    say("summarized", begin)
+
+
+if __name__ == "__main__":
+    main()

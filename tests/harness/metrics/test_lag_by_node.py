@@ -1,0 +1,55 @@
+"""Of several nodes that send a load, the one that is late makes the cell invalid, and is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.metrics.samples import split
+from harness.metrics.validity import invalid_reasons
+from harness.report.tables.nodes import nodes_table
+from harness.schema.hosts import Host, HostCell, HostClock
+from tests.harness.metrics.conftest import build
+
+CLOCK = HostClock(
+    offset_s=0.5, bound_ms=0.3, round_trip_ms=0.6, drift_ppm=2, drift_bound_ppm=9, start_bound_ms=0.4
+)
+
+
+def rows(late_s: dict[str | None, float]) -> list[dict[str, object]]:
+    """Fifty requests of each node, sent so late, with a TTFT of 10 ms."""
+    return [
+        {
+            "host": host,
+            "t_sched": t,
+            "t_sent": t + late,
+            "chunks": [(t + late + 0.01, 1), (t + late + 0.02, 1)],
+        }
+        for host, late in late_s.items()
+        for t in range(50)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("late_s", "named"),
+    [
+        ({"a": 0.0002, "b": 0.0003}, []),
+        ({"a": 0.0002, "b": 0.02}, ["node b"]),
+        ({"a": 0.03, "b": 0.02}, ["node a", "node b"]),
+        ({None: 0.02}, ["the client"]),
+    ],
+)
+def test_a_late_node_is_named(late_s: dict[str | None, float], named: list[str]) -> None:
+    [group] = split(*build(rows(late_s)))
+    reasons = invalid_reasons(group)
+    assert [reason.partition(" sent late")[0] for reason in reasons] == named
+
+
+def test_the_table_has_each_node_with_its_own_lag() -> None:
+    groups = split(*build(rows({"a": 0.0002, "b": 0.02})))
+    senders = {0: [HostCell(name=name, clients=[0], requests=50, clock=CLOCK) for name in "ab"]}
+    hosts = [Host(name="a", address="h", role="load", side=0, cores=2, niceness=15)]
+    table = nodes_table(groups, senders, hosts)
+    lag = table.headers.index("submit lag p99 ms")
+    assert [row[lag].value for row in table.rows] == [pytest.approx(0.2), pytest.approx(20)]
+    assert any(note.startswith("a: ") for note in table.notes)
+    assert nodes_table(groups, {}, []) is None
