@@ -13,6 +13,7 @@ from harness.cli.option_groups import GROUPS
 from harness.schema.loader import build
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
+from harness.schema.search import SearchPlan
 from roseinfer.cli import app as roseinfer_app
 
 from .commands import ROOT, Shown, shown
@@ -53,6 +54,8 @@ def test_bench_takes_it(text, block, monkeypatch):
     if name in SETTINGS and words:
         kind, own = SETTINGS[name], {"slo"} if name in ("search", "tune") else set()
         given = {key: value for key, value in values.items() if value not in (None, [], ())}
+        if name == "search":
+            given |= SearchPlan.make(given["by"], given["slo"]).settings()
         build(kind, None, {key: given[key] for key in given if key in kind.model_fields.keys() - own})
 
 

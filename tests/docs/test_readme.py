@@ -32,7 +32,7 @@ def test_every_figure_of_a_result_is_in_its_report():
 
 
 def test_the_verdict_that_is_shown_is_that_of_a_published_run():
-    block = README.partition("\nA run ends with its answer")[2].partition("\n    With ")[2]
+    block = README.partition("\nA run ends with its answer")[2].partition("\nWith ")[2]
     shown, _, _ = block.partition("\n\n")
     page = unescape((ROOT / "reports" / "cpu-smollm2-135m.html").read_text(encoding="utf-8"))
     verdict = page.partition('aria-label="Verdict">')[2].partition("</section>")[0]
