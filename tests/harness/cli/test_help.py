@@ -106,7 +106,7 @@ def test_a_settings_file_to_begin_with(
     ("words", "expected"),
     [
         ("bench comp", ["compare"]),
-        ("bench online --engi", ["--engines"]),
+        ("bench online --engines", ["--engines"]),
         ("bench online --device c", ["cuda", "cpu"]),
         ("bench online --engines roseinfer,vl", ["roseinfer,vllm"]),
     ],

@@ -154,7 +154,7 @@ def test_an_engine_that_is_not_installed_is_named_and_no_failure(
     assert skipped["reason"] in Path(done.out.strip()).with_name("summary.md").read_text().replace("\\", "")
 
     alone = bench("online", "--engines", "vllm", *model, *quick)
-    assert alone.code == 2 and alone.err.startswith("bench: none of the engines is installed: vLLM: ")
+    assert alone.code == 2 and alone.err.startswith("bench: none of the engines can be measured: vLLM: ")
 
 
 @pytest.mark.usefixtures("few_figures")

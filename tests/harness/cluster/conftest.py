@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parents[3]
 STORE_BYTES = 80 << 20
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(integration: None) -> Iterator[Any]:
-    """Three nodes of one CPU each, whose address is in RAY_ADDRESS."""
+    """Three nodes of one CPU each, whose address is in RAY_ADDRESS. Other modules do not see them."""
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 

@@ -133,6 +133,7 @@ def test_a_variant_has_sizes_of_its_own() -> None:
     assert (variant.spread(ONE), own.spread(Parallel(2, 3))) == (ONE, Parallel(4, 3))
 
 
+@pytest.mark.integration
 def test_what_cannot_is_skipped_and_what_can_is_measured() -> None:
     """transformers and roseinfer are in this environment."""
     settings = OnlineSettings.model_validate(

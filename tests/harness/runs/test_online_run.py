@@ -125,7 +125,7 @@ def test_an_engine_that_is_not_there(start_mock: Any, settings_for: Make, python
 
 def test_none_is_there(settings_for: Make, python_with: Any, tmp_path: Path) -> None:
     python_with("vllm", {})
-    with pytest.raises(UsageError, match="none of the engines is installed: vLLM: not installed: "):
+    with pytest.raises(UsageError, match="none of the engines can be measured: vLLM: not installed: "):
         run_online(OnlineSettings(engines="vllm", out=tmp_path / "runs"), ["bench"], Watcher())
     assert not (tmp_path / "runs").exists()
 
