@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import median
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,7 +22,7 @@ from harness.cluster.ray_nodes import CLOSE_S, SILENCE_S, LostNodeError, RayNode
 from harness.cluster.testbed import Reading, Sent, Testbed, Watch
 from harness.engines.base import Engine, EngineSettings, Server
 from harness.errors import BenchError, EngineError
-from harness.loadgen.host_load import ProgressCallback
+from harness.loadgen.host_load import ProgressCallback, total
 from harness.loadgen.load_plan import ClientUsage, LoadPlan, Progress, Target
 from harness.loadgen.run_load import deal
 from harness.records.answers import MEASURED, RECEIVED, Answers
@@ -315,14 +314,3 @@ def collected(t0: float, senders: Sequence[Sender], reading: Reading, name: str)
     table = pa.concat_tables(requests).sort_by("request")
     order = [("request", "ascending"), ("t", "ascending")]
     return Answers(t0, table, pa.concat_tables(chunks).sort_by(order), texts)
-
-
-def total(parts: Sequence[Progress]) -> Progress:
-    """The sums of what nodes say."""
-    known = [part.ttft_us for part in parts if part.ttft_us]
-    return Progress(
-        sum(part.sent for part in parts),
-        sum(part.done for part in parts),
-        sum(part.failed for part in parts),
-        round(median(known)) if known else 0,
-    )

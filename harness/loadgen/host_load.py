@@ -55,14 +55,7 @@ class HostLoad:
     @property
     def progress(self) -> Progress:
         """The sums so far."""
-        parts = [process.progress for process in self._processes]
-        known = [p.ttft_us for p in parts if p.ttft_us]
-        return Progress(
-            sum(p.sent for p in parts),
-            sum(p.done for p in parts),
-            sum(p.failed for p in parts),
-            round(median(known)) if known else 0,
-        )
+        return total([process.progress for process in self._processes])
 
     def run(self, t0: float, report: ProgressCallback | None = None) -> LoadResult:
         """Begin at `t0` of this machine's monotonic clock; return when the last response has ended.
@@ -114,6 +107,17 @@ class HostLoad:
                     continue
                 self._selector.unregister(process.stdout)
                 process.check()
+
+
+def total(parts: Sequence[Progress]) -> Progress:
+    """The sums over parts of a load, and the median of their TTFT."""
+    known = [part.ttft_us for part in parts if part.ttft_us]
+    return Progress(
+        sum(part.sent for part in parts),
+        sum(part.done for part in parts),
+        sum(part.failed for part in parts),
+        round(median(known)) if known else 0,
+    )
 
 
 def _resolve(target: Target) -> list[str]:
