@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+
+from roseinfer.modules import module_command
 
 #: Seconds that a process gets to end by itself.
 STOP_TIMEOUT = 2.0
@@ -17,7 +17,6 @@ class Child:
     """A module, started with `sockets`, which are closed in this process, and the descriptors `shared`, which
     are not.
 
-    Like this process, it looks for modules in the current folder only where it was started as `python -m …`.
     It has a process group of its own, so that Ctrl-C in a terminal reaches only its parent.
     """
 
@@ -30,9 +29,8 @@ class Child:
         shared: Sequence[int] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        here = [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]
         self._process = subprocess.Popen(
-            [sys.executable, *here, "-m", module, *arguments],
+            [*module_command(module), *arguments],
             pass_fds=[*shared, *(sock.fileno() for sock in sockets)],
             process_group=0,
             env=environment,

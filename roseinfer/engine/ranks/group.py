@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from roseinfer.batch import Batch, Ints
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.ranks.step_memory import StepMemory
 from roseinfer.models.ranks import Ranks, is_missing
+from roseinfer.modules import module_command
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class RankGroup:
         with theirs:
             arguments = [msgspec.json.encode(config).decode(), str(rank), str(theirs.fileno())]
             return subprocess.Popen(
-                [sys.executable, *_no_current_folder(), "-m", "roseinfer.engine.ranks.follow", *arguments],
+                [*module_command("roseinfer.engine.ranks.follow"), *arguments],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )
@@ -232,8 +232,3 @@ def _close(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _no_current_folder() -> list[str]:
-    """A rank looks for modules in the current folder only where this process does."""
-    return [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]
