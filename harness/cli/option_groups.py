@@ -21,7 +21,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("seed", "timeout_s", "deadline_s"),
     ),
     "Tuning": ("engine", "space", "objective", "configurations", "reduction", "finalists"),
-    "Search": ("by", "lowest", "highest", "first", "cells", "per_start", "tolerance"),
+    "Search": ("by", "lowest", "highest", "first", "cells", "per_start", "tolerance", "max_seconds"),
     "Confidence in the numbers": (
         *("repeats", "interleave", "aa", "warmup", "settle", "min_duration", "window", "steady_state"),
         *("check_answers", "accuracy", "slo", "clients", "calibrate"),

@@ -43,6 +43,9 @@ PerStart = Annotated[
 Tolerance = Annotated[
     float, typer.Option(min=0.01, help="an engine is done when its interval is narrower than this share")
 ]
+MaxSeconds = Annotated[
+    float | None, typer.Option(min=1, help="no start and no cell begins that would not end in them")
+]
 Resume = Annotated[Path | None, typer.Option(help="finish this search, with its own settings", metavar="RUN")]
 
 
@@ -56,7 +59,8 @@ def _plan(own: dict[str, Any]) -> SearchPlan:
         raise UsageError("a search needs limits", "give --slo 'ttft_p99<=200ms,tpot_p99<=30ms'")
     parse_limits(own["slo"])
     bounds = {name: own[name] for name in ("lowest", "highest", "first")}
-    rest = {"cells": own["cells"], "cells_per_start": own["per_start"], "tolerance": own["tolerance"]}
+    rest = {name: own[name] for name in ("cells", "tolerance", "max_seconds")}
+    rest["cells_per_start"] = own["per_start"]
     try:
         return SearchPlan.make(own["by"], own["slo"], **bounds, **rest)
     except ValidationError as error:
@@ -76,6 +80,7 @@ def search(
     cells: Cells = 16,
     per_start: PerStart = 4,
     tolerance: Tolerance = 0.1,
+    max_seconds: MaxSeconds = None,
     resume: Resume = None,
     open_report: Open = False,
     as_json: Json = False,

@@ -185,7 +185,7 @@ def _results(run: Run) -> OnlineResults:
     )
     results = recompute(measured, groups)
     if run.info.search is not None:
-        results.search = search_results(run.info.search, entries, results.summaries)
+        results.search = search_results(run.info.search, entries, results.summaries, results.skipped)
     if run.info.tune is not None:
         tuning = tuning_of(run.info.tune, _each_cell(run), run.left_out())
         results.tune = tune_results(tuning, groups, results.summaries, run.settings.slo)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import count
+from math import inf
+from time import monotonic
 
 import numpy as np
 
@@ -27,9 +29,29 @@ from harness.schema.results import OnlineSummary
 _SEARCH = 2
 
 
+class _Deadline:
+    """When a search is to have ended, and how long each engine took from its start to its first cell."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = monotonic() + (inf if seconds is None else seconds)
+        self._to_first_cell: dict[str, float] = {}
+
+    def allows_start(self, label: str) -> bool:
+        """Whether a cell of a new start would end in time. An engine's first start always begins."""
+        return label not in self._to_first_cell or self.allows(self._to_first_cell[label])
+
+    def allows(self, seconds: float) -> bool:
+        """Whether so many seconds are left."""
+        return monotonic() + seconds <= self._end
+
+    def first_cell(self, label: str, begun: float) -> None:
+        """The first cell of the start that begun then has ended."""
+        self._to_first_cell[label] = monotonic() - begun
+
+
 def search_loads(run: Run, resolved: Resolved, summaries: Sequence[OnlineSummary], notify: Notify) -> None:
-    """Measure until each engine's capacity is known, or its cells are spent. A server that fails ends the
-    search of its engine.
+    """Measure until each engine's capacity is known, or the cells or the time are spent. A server that fails
+    ends the search of its engine.
 
     Args:
         summaries: Of each cell that was measured before.
@@ -39,13 +61,15 @@ def search_loads(run: Run, resolved: Resolved, summaries: Sequence[OnlineSummary
     entries = read_journal(run.folder / JOURNAL)
     searches = searches_of(run.info.search, list(engines), entries, summaries)
     indices = count(1 + max((entry.cell for entry in entries), default=-1))
+    deadline = _Deadline(run.info.search.max_seconds)
     going = list(engines)
     turn = 0
     while going := [label for label in going if not searches[label].ended]:
         order = balanced_orders(len(engines), turn + 1, run.settings.seed)[turn]
         for label in (list(engines)[position] for position in order):
-            if label in going and not _measure_start(
-                run, resolved, searches[label], engines[label], indices, notify
+            if label in going and not (
+                deadline.allows_start(label)
+                and _measure_start(run, resolved, searches[label], engines[label], indices, deadline, notify)
             ):
                 going.remove(label)
         turn += 1
@@ -57,11 +81,13 @@ def _measure_start(
     search: EngineSearch,
     engine_variant: EngineVariant,
     indices: Iterator[int],
+    deadline: _Deadline,
     notify: Notify,
 ) -> bool:
     """Measure the cells of one start of an engine's server. Returns whether none failed."""
     start = 1 + max((trial.start for trial in search.trials), default=-1)
     asked, measured_before = 0, len(search.trials)
+    begun, label = monotonic(), engine_variant.label
     seed = engine_seed(run.settings, engine_variant, resolved.engine_variants)
 
     def cell() -> Cell:
@@ -83,7 +109,10 @@ def _measure_start(
     def following(measured: Cell, summary: OnlineSummary) -> Cell | None:
         search.take(summary, start)
         here = sum(trial.start == start for trial in search.trials)
-        return None if search.ended or here >= search.plan.cells_per_start else cell()
+        if here == 1:
+            deadline.first_cell(label, begun)
+        enough = search.ended or here >= search.plan.cells_per_start
+        return None if enough or not deadline.allows(summary.duration_s) else cell()
 
     measure_block(run, resolved, Block(engine_variant, (cell(),)), notify, following)
     return len(search.trials) - measured_before == asked

@@ -10,7 +10,7 @@ from harness.metrics.capacity import CONFIDENCE, Bounds, Knowledge, Trial
 from harness.metrics.percentiles import needed
 from harness.runs.journal import JournalEntry
 from harness.schema.gate_terms import ERROR_RATE, LIMIT_HINT, GateTerm, parse_gate
-from harness.schema.results import OnlineSummary
+from harness.schema.results import OnlineSummary, Skipped
 from harness.schema.search import CapacityFound, CapacityRatio, SearchPlan, SearchResults, SearchTrial
 
 #: Cells that may be invalid before an engine's search ends: what makes them so is not the engine's load.
@@ -84,8 +84,12 @@ class EngineSearch:
             return f"{plan.cells} cells were measured"
         return ""
 
-    def found(self, engine: str, variant: str | None) -> CapacityFound:
-        """What is known now."""
+    def found(self, engine: str, variant: str | None, failed: bool) -> CapacityFound:
+        """What is known now.
+
+        Args:
+            failed: Whether a cell of it could not be measured.
+        """
         ends = self._known.capacity() if self.counted else None
         return CapacityFound(
             engine=engine,
@@ -95,7 +99,8 @@ class EngineSearch:
             low=ends and ends.low,
             high=ends and ends.high,
             trials=self.trials,
-            ended=self.ended or "its server could not be measured any further",
+            ended=self.ended
+            or ("its server could not be measured any further" if failed else "the time was over"),
         )
 
     def against(self, other: EngineSearch, pairs: int) -> CapacityRatio:
@@ -166,14 +171,22 @@ def searches_of(
 
 
 def search_results(
-    plan: SearchPlan, entries: Sequence[JournalEntry], summaries: Sequence[OnlineSummary]
+    plan: SearchPlan,
+    entries: Sequence[JournalEntry],
+    summaries: Sequence[OnlineSummary],
+    skipped: Sequence[Skipped],
 ) -> SearchResults:
-    """What the cells of a search say, engines in the order of the summaries."""
+    """What the cells of a search say, engines in the order of the summaries.
+
+    Args:
+        skipped: What could not be measured.
+    """
     refs = {summary.label: (summary.engine, summary.variant) for summary in summaries}
     searches = searches_of(plan, list(refs), entries, summaries)
+    failed = {fault.label for fault in skipped}
     pairs = list(combinations((search for search in searches.values() if search.counted), 2))
     return SearchResults(
         plan=plan,
-        engines=[search.found(*refs[label]) for label, search in searches.items()],
+        engines=[search.found(*refs[label], label in failed) for label, search in searches.items()],
         ratios=[a.against(b, len(pairs)) for a, b in pairs],
     )

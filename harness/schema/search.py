@@ -41,6 +41,9 @@ class SearchPlan(Strict):
     tolerance: float = Field(
         0.1, gt=0, description="an engine's search ends when its interval is narrower than this share"
     )
+    max_seconds: float | None = Field(
+        None, gt=0, description="no start and no cell begins that would not end in them, by the one before"
+    )
 
     @classmethod
     def make(
@@ -50,7 +53,7 @@ class SearchPlan(Strict):
         lowest: float | None = None,
         highest: float | None = None,
         first: float | None = None,
-        **more: float,
+        **more: float | None,
     ) -> Self:
         """With the usual bounds where none are given."""
         usual = _USUAL[by]

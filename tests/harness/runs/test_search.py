@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.runs.events import CellDone
+from harness.runs.events import CellDone, CellProgress, Event
 from harness.runs.online import resume_online, run_online
 from harness.schema.results import OnlineResults
 from harness.schema.search import SearchPlan
@@ -15,6 +15,8 @@ from .conftest import Make, Watcher, journal
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("any_lag", "few_figures")]
 
+FAILED = "its server could not be measured any further"
+
 
 def trials(results: OnlineResults) -> list[tuple[float, bool | None]]:
     assert results.search is not None
@@ -22,7 +24,7 @@ def trials(results: OnlineResults) -> list[tuple[float, bool | None]]:
     return [(trial.value, trial.met) for trial in found.trials]
 
 
-def test_a_search_survives_a_server_that_fails_twice(start_mock: Any, settings_for: Make) -> None:
+def test_a_search_survives_a_server_that_fails_three_times(start_mock: Any, settings_for: Make) -> None:
     """Four requests at once in 90 ms; the fifth waits."""
     capacity = ("--slots", "4", "--ttft-ms", "90", "--itl-ms", "1")
     server = start_mock(*capacity)
@@ -38,17 +40,46 @@ def test_a_search_survives_a_server_that_fails_twice(start_mock: Any, settings_f
     first = trials(results)
     assert len(first) == 3 and len(results.skipped) == 1
     assert results.search is not None
-    assert results.search.engines[0].ended == "its server could not be measured any further"
+    assert results.search.engines[0].ended == FAILED
 
     _, still = resume_online(folder, Watcher())
     assert trials(still) == first and len(still.skipped) == 1 and len(journal(folder)) == 3
     assert "no server answers" in still.skipped[0].reason
 
+    again = start_mock(*capacity, "--port", str(server.port))
+
+    def end_in_the_cell(event: Event) -> None:
+        if isinstance(event, CellProgress):
+            again.end()
+
+    _, still = resume_online(folder, end_in_the_cell)
+    assert trials(still) == first and len(still.skipped) == 1 and len(journal(folder)) == 3
+    assert still.search is not None and still.search.engines[0].ended == FAILED
+
     start_mock(*capacity, "--port", str(server.port))
-    again = Watcher()
-    _, results = resume_online(folder, again)
-    assert trials(results)[:3] == first and len(again.of(CellDone)) == len(trials(results)) - 3
+    whole = Watcher()
+    _, results = resume_online(folder, whole)
+    assert trials(results)[:3] == first and len(whole.of(CellDone)) == len(trials(results)) - 3
     assert results.skipped == []
     cells = [entry["cell"] for entry in journal(folder)]
     assert cells == sorted(set(cells))
     assert all(met == (value <= 4) for value, met in trials(results) if not 4 <= value <= 8)
+
+
+def test_a_search_ends_when_its_time_is_over_and_goes_on_when_resumed(
+    start_mock: Any, settings_for: Make
+) -> None:
+    """A cell alone takes longer than the time, and every session measures one at least."""
+    server = start_mock("--slots", "4", "--ttft-ms", "90", "--itl-ms", "1")
+    plan = SearchPlan.make(
+        "concurrency", "ttft_p50<=135ms", lowest=1, highest=16, first=2, cells=5, max_seconds=0.1
+    )
+    loads = plan.settings() | {"input_len": 4, "output_len": 4, "n": 4, "rounds": 1, "accuracy": False}
+    settings = settings_for(server.url, scales=[1.0], server_metrics=False, **loads)
+    folder, results = run_online(settings, ["bench"], Watcher(), plan)
+    for cells in (1, 2):
+        assert len(trials(results)) == cells and results.skipped == [] and results.search is not None
+        assert results.search.engines[0].ended == "the time was over"
+        _, results = resume_online(folder, Watcher())
+    assert results.search is not None
+    assert [trial.start for trial in results.search.engines[0].trials] == [0, 1, 2]
