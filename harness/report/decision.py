@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,6 +66,7 @@ class Decision:
         slo: limits on each request.
         gpus: of the machine, which `hourly` is of; 0: rates and prices are of the machine.
         hourly: what an hour of all of it costs; None without prices.
+        joules: for each output token, by engine and load, where energy was counted.
     """
 
     terms: Sequence[GateTerm]
@@ -74,6 +75,7 @@ class Decision:
     served: Sequence[Served]
     gpus: int
     hourly: Hourly | None
+    joules: Mapping[tuple[str, Load], Known]
 
     @property
     def unit(self) -> str:
@@ -116,6 +118,13 @@ def decide(run: OnlineRun, asked: Asked = NOTHING) -> Decision:
         served(points, {point[0].label: gpus_used(run.meta, point[0].label) for point in points}),
         gpus,
         None if prices is None else hourly(prices, environment, settings.device),
+        {
+            (summary.label, summary.load): Known(
+                summary.joules_per_output_token, summary.joules_per_output_token_ci
+            )
+            for summary in run.pooled
+            if summary.joules_per_output_token is not None
+        },
     )
 
 

@@ -45,7 +45,8 @@ def within_table(decision: Decision) -> Table | None:
 
 
 def frontier_table(decision: Decision) -> Table | None:
-    """What each load gives all users and one, and what its tokens cost; None: nothing was served."""
+    """What each load gives all users and one, and what its tokens cost in money and energy; None: nothing
+    was served."""
     if not decision.served:
         return None
     columns = [
@@ -54,13 +55,16 @@ def frontier_table(decision: Decision) -> Table | None:
         Column(f"tok/s per {decision.unit}"),
         Column("tok/s per user"),
         *([Column(_price_head(decision))] if decision.hourly else []),
+        *([Column(METRICS["joules_per_output_token"].label)] if decision.joules else []),
         Column("", numeric=False),
     ]
     rows = []
     for point in decision.served:
-        cost = [known_cell(decision.cost(point))] if decision.hourly else []
+        spent = [known_cell(decision.cost(point))] if decision.hourly else []
+        spent += [known_cell(decision.joules.get((point.label, point.load)))] if decision.joules else []
         remark = "dominated" if point.dominated else "frontier"
-        rows.append([*_identity(point), known_cell(point.total), known_cell(point.user), *cost, Cell(remark)])
+        rates = [known_cell(point.total), known_cell(point.user)]
+        rows.append([*_identity(point), *rates, *spent, Cell(remark)])
     notes = [
         "Output tokens. Per user: 1 / TPOT at the median. Dominated: another load of the engine gives more "
         "of one and no less of the other."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -64,6 +65,19 @@ def test_tokens_cost_what_the_hour_does(run: OnlineRun) -> None:
     best = decision.at_limits("vLLM")
     assert best is not None
     assert best.total.value == max(point.total.value for point in decision.served if point.label == "vLLM")
+
+
+def test_energy_stands_beside_the_price_where_it_is_known(run: OnlineRun) -> None:
+    unknown, first = decision_tables(decided(run, "ttft_p90<=100s"))[-1], run.pooled[0]
+    counted = {"joules_per_output_token": 0.5, "joules_per_output_token_ci": (0.4, 0.6)}
+    summaries = [s.model_copy(update=counted if s == first else {}) for s in run.results.summaries]
+    known = replace(run, results=run.results.model_copy(update={"summaries": summaries}))
+    frontier = decision_tables(decided(known, "ttft_p90<=100s"))[-1]
+    assert "J/token" in frontier.headers and "J/token" not in unknown.headers
+    place = frontier.headers.index("J/token")
+    found = {(row[0].text, row[1].value): (row[place].value, row[place].ends) for row in frontier.rows}
+    assert found.pop((first.label, first.load.value)) == (0.5, (0.4, 0.6))
+    assert set(found.values()) == {(None, None)}
 
 
 def test_a_run_is_held_to_its_own_service_level(run: OnlineRun) -> None:
