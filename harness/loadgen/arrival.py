@@ -26,19 +26,23 @@ class ArrivalClock:
     """
 
     def __init__(self) -> None:
+        self._apart, self._set_at = 0.0, 0.0
         self.refresh()
 
     def refresh(self) -> None:
         """Measure the offset of the two clocks, by the closest pair of several readings."""
         pairs = [(monotonic(), time(), monotonic()) for _ in range(16)]
         before, epoch, after = min(pairs, key=lambda pair: pair[2] - pair[0])
-        self._apart = epoch - (before + after) / 2
+        apart = epoch - (before + after) / 2
+        if abs(apart - self._apart) > _STEP_S:
+            self._set_at = after
+        self._apart = apart
 
     def stamp(self, note: bytes, earliest: float) -> float:
         """The time at which the bytes just read arrived; now, if `note` cannot be right.
 
-        It cannot be before `earliest`, the request or the read before it, and is not trusted where the time
-        of day was set since the clocks were compared.
+        It cannot be before `earliest`, the request or the read before it. It is not trusted where the time of
+        day was set since the clocks were compared, nor if it is from before that was noticed.
         """
         now = monotonic()
         if abs(time() - now - self._apart) > _STEP_S:
@@ -46,4 +50,4 @@ class ArrivalClock:
             return now
         seconds, nanoseconds = _TIMESPEC.unpack(note)
         arrived: float = seconds + nanoseconds * 1e-9 - self._apart
-        return arrived if earliest <= arrived <= now else now
+        return arrived if max(earliest, self._set_at) <= arrived <= now else now

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from time import monotonic, time
+from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.loadgen import arrival
 from harness.loadgen.arrival import ArrivalClock
+from harness.loadgen.client import Client
+from harness.loadgen.http import request_bytes, request_head
+from harness.loadgen.load_plan import RawResponse
+from harness.loadgen.pacing import ClosedLoop
+from harness.records.request_record import read_request
+
+from .conftest import OUTPUT_TOKENS, make_plan
 
 
 def note(epoch_s: float) -> bytes:
@@ -26,17 +36,72 @@ def test_a_stamp_is_the_time_of_arrival() -> None:
 @given(
     step_s=st.floats(-100, 100).filter(lambda step: abs(step) > 1e-3),
     is_stamped_before=st.booleans(),
+    is_compared_again=st.booleans(),
 )
-def test_a_step_of_the_wall_clock_moves_no_stamp(step_s: float, is_stamped_before: bool) -> None:
-    """The request was sent so long ago that a stamp which moved by the step would not be too early."""
+def test_a_step_of_the_wall_clock_moves_no_stamp(
+    step_s: float, is_stamped_before: bool, is_compared_again: bool
+) -> None:
+    """Two reads, sent so long ago that a stamp which moved by the step would not be too early; the clocks
+    may have been compared again before them."""
     with pytest.MonkeyPatch.context() as patch:
         clock, begin, arrived = ArrivalClock(), monotonic(), time()
         patch.setattr(arrival, "time", lambda: time() + step_s)
-        stamp = clock.stamp(note(arrived if is_stamped_before else time() + step_s), begin - 200)
-        assert begin <= stamp <= monotonic()
+        notes = [note(arrived if is_stamped_before else time() + step_s) for _ in range(2)]
+        if is_compared_again:
+            clock.refresh()
+        for stamp in (clock.stamp(each, begin - 200) for each in notes):
+            assert begin <= stamp <= monotonic()
 
 
 @given(early_s=st.floats(1e-3, 1e6))
 def test_no_stamp_is_before_what_it_answers(early_s: float) -> None:
     clock, sent = ArrivalClock(), monotonic()
     assert sent <= clock.stamp(note(time() - early_s), sent) <= monotonic()
+
+
+@pytest.mark.integration
+def test_the_wall_clock_is_set_again_and_again_under_load(
+    mock_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the kernel stamps and what the clock shows move together, forward and back, after each answer."""
+    plan = make_plan(mock_server, [{}] * 24, concurrency=4)
+    begin, moved_s, responses = monotonic(), 0.0, []
+
+    class Moved:
+        def unpack(self, given: bytes) -> tuple[int, int]:
+            seconds, nanoseconds = struct.unpack("qq", given)
+            return divmod(seconds * 10**9 + nanoseconds + round(moved_s * 1e9), 10**9)
+
+    async def measure() -> None:
+        done = asyncio.Event()
+
+        def ended(response: RawResponse) -> None:
+            nonlocal moved_s
+            responses.append(response)
+            moved_s = (-3.0, 0.02, 50.0, -0.4)[len(responses) % 4]
+            pacing.ended(response)
+            if len(responses) == len(plan.requests):
+                done.set()
+
+        head = request_head(plan.target)
+        bodies = {request.index: request_bytes(head, request.body) for request in plan.requests}
+        client = Client(plan.target, ["127.0.0.1"], bodies, 60.0, 60.0, ended)
+        pacing = ClosedLoop(client, plan.requests, begin, plan.concurrency or 0)
+        pacing.start()
+        await done.wait()
+        pacing.close()
+        client.close()
+
+    monkeypatch.setattr(arrival, "time", lambda: time() + moved_s)
+    monkeypatch.setattr(arrival, "_TIMESPEC", Moved())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(measure())
+    writes = {int(served.user or -1): served.writes for served in mock_server.served_requests}
+    for response in responses:
+        chunks = read_request(response, OUTPUT_TOKENS).chunks
+        assert response.error is None and response.t_sent is not None and response.t_end is not None
+        stamps = [response.t_sent, *(t for t, _ in chunks), response.t_end]
+        assert stamps == sorted(stamps) and stamps[-1] <= monotonic()
+        read = [t for t, tokens in chunks for _ in range(tokens)]
+        written = [t for t, tokens in writes[response.index] for _ in range(tokens)]
+        assert all(t >= since for t, since in zip(read, written, strict=True))
