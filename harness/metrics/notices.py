@@ -9,11 +9,18 @@ import pandas as pd
 
 from harness.metrics.chunk_sizes import large_chunks
 from harness.metrics.samples import Group
-from harness.metrics.stability import disturbed, drift, fell_behind, repeats_disagree
+from harness.metrics.stability import (
+    clocks_differ,
+    disturbed,
+    drift,
+    fell_behind,
+    in_flight,
+    repeats_disagree,
+)
 from harness.metrics.validity import few_rounds, too_brief
 from harness.schema.cell_notice import CellNotice
 from harness.schema.engine_ref import RUNNING_SERVER
-from harness.schema.load import ClosedLoop, Load, Ramp, from_light_to_heavy
+from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, from_light_to_heavy
 from harness.schema.machine_load import MachineLoad
 from harness.schema.metrics import METRICS, latencies
 from harness.schema.results import PREFIX_BLOCK_TOKENS, OnlineSummary, PrefixHits
@@ -55,15 +62,18 @@ def cell_notices(
     values = {METRICS[name].label: group.metrics.loc[kept, name] for name in _drifting(group)}
     if not isinstance(group.load, Ramp):  # what changes with it is the load
         found += drift(good, values)
-    for cell in whole.requests["cell"].unique():
-        if (machine := machines.get(int(cell))) is not None:
-            found += disturbed(machine, engine_is_ours=group.engine != RUNNING_SERVER)
+    if isinstance(group.load, RequestRate) and group.load.arrivals != "clients":  # it comes at one rate
+        found += drift(good, {"requests in flight": in_flight(whole.requests)[good.index]}, unit="")
+    for machine in _machines(group, machines):
+        found += disturbed(machine, engine_is_ours=group.engine != RUNNING_SERVER)
     if prefixes is not None:
         found.append(_cached(group, prefixes))
     return [notice for notice in found if notice is not None]
 
 
-def pooled_notices(repeats: Sequence[Group], each: Sequence[OnlineSummary]) -> list[CellNotice]:
+def pooled_notices(
+    repeats: Sequence[Group], each: Sequence[OnlineSummary], machines: Machines
+) -> list[CellNotice]:
     """What was noticed of one engine at one load: of its repeats, and between them."""
     short = few_rounds(repeats[0].load, min(len((group.whole or group).requests) for group in repeats))
     if len(each) == 1:
@@ -78,6 +88,8 @@ def pooled_notices(repeats: Sequence[Group], each: Sequence[OnlineSummary]) -> l
             for summary in each
             for notice in summary.notices
         ]
+        if repeats[0].engine != RUNNING_SERVER:
+            noticed += clocks_differ([load for group in repeats for load in _machines(group, machines)])
     return [notice for notice in (short, *noticed) if notice is not None]
 
 
@@ -108,6 +120,12 @@ def with_brief(summaries: Iterable[OnlineSummary], wanted_s: float) -> Iterator[
         elif (brief := too_brief(shortest[cell], wanted_s)) is not None:
             notices.append(brief)
         yield summary.model_copy(update={"notices": notices})
+
+
+def _machines(group: Group, machines: Machines) -> list[MachineLoad]:
+    """What the machine did in the cells of a group, where it was watched."""
+    cells = (group.whole or group).requests["cell"].unique()
+    return [machines[int(cell)] for cell in cells if int(cell) in machines]
 
 
 def _slower(light: OnlineSummary, heavy: OnlineSummary) -> CellNotice | None:

@@ -36,6 +36,8 @@ STEAL_SHARE = 0.02
 THROTTLED_SHARE = 0.1
 #: Repeats disagree where the standard deviation of the logarithm of their medians is above this.
 REPEATS_SPREAD = 0.2
+#: CPUs were slowed down where their median clock in a repeat is below this share of that in another.
+SLOWED_CLOCK = 0.85
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,15 @@ def _p_of_maximum(z: float) -> float:
     return min(1.0, 4 * density / z + density * (z - 1 / z) * 2 * log((1 - EDGE) / EDGE))
 
 
-def drift(requests: pd.DataFrame, metrics: dict[str, pd.Series[float]]) -> list[CellNotice]:
+def drift(
+    requests: pd.DataFrame, metrics: Mapping[str, pd.Series[float]], unit: str = " ms"
+) -> list[CellNotice]:
     """A notice for each metric that changed within the cell.
 
     Args:
         requests: the successes of one cell that count, without a ramp-up (columns of records/columns.py).
-        metrics: by name, values in ms of the same requests, NaN where there is none.
+        metrics: by name, values of the same requests, NaN where there is none.
+        unit: theirs.
     """
     order = np.argsort(requests["t_sent"].to_numpy(np.float64), kind="stable")
     sent = requests["t_sent"].to_numpy(np.float64)[order]
@@ -107,11 +112,19 @@ def drift(requests: pd.DataFrame, metrics: dict[str, pd.Series[float]]) -> list[
         if change is not None:
             moment = float(sent[known][change.at])
             text = (
-                f"{name} changed within the cell: median {change.before:.3g} ms before {moment:.1f} s, "
-                f"{change.after:.3g} ms after"
+                f"{name} changed within the cell: median {change.before:.3g}{unit} before {moment:.1f} s, "
+                f"{change.after:.3g}{unit} after"
             )
             found.append(CellNotice(kind="drift", text=text))
     return found
+
+
+def in_flight(requests: pd.DataFrame) -> pd.Series[float]:
+    """How many requests of one cell were in flight when each was sent, itself included."""
+    sent = requests["t_sent"].dropna().sort_values()
+    ended = np.sort(requests.loc[sent.index, "t_end"].dropna().to_numpy(np.float64))
+    over = np.searchsorted(ended, sent.to_numpy(np.float64), side="right")
+    return pd.Series(np.arange(1, len(sent) + 1) - over, sent.index, dtype=np.float64)
 
 
 def fell_behind(requests: pd.DataFrame) -> CellNotice | None:
@@ -172,6 +185,18 @@ def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[CellNotice
         if held_down:
             found.append(f"GPU {index} lowered its clocks: {', '.join(held_down)} of the samples")
     return [CellNotice(kind="disturbed", text=text) for text in found]
+
+
+def clocks_differ(repeats: Sequence[MachineLoad]) -> list[CellNotice]:
+    """A notice if the CPUs of an engine that computes on them ran slower in one repeat than in another.
+
+    Beside a GPU most CPUs are idle, and idle ones lower their clocks.
+    """
+    clocks = [load.cpu_mhz_median for load in repeats if load.cpu_mhz_median is not None and not load.gpus]
+    if not clocks or min(clocks) >= SLOWED_CLOCK * max(clocks):
+        return []
+    text = f"the CPUs ran at {min(clocks):,.0f} MHz in one repeat and at {max(clocks):,.0f} MHz in another"
+    return [CellNotice(kind="disturbed", text=text)]
 
 
 def repeats_disagree(medians: Mapping[str, Sequence[float]]) -> list[CellNotice]:

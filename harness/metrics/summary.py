@@ -91,7 +91,7 @@ def summarize_points(points: Sequence[Point], **known: Unpack[Known]) -> list[On
             noticed = {"notices": cell_notices(group, machines, hits.get(place), count)}
             summary = _summary(group, [group], found, slo, known.get("ceiling"), reported)
             each.append(summary.model_copy(update=costs([group], machines) | noticed))
-        notices = pooled_notices(point.repeats, each)
+        notices = pooled_notices(point.repeats, each, machines)
         if len(each) == 1:
             pooled = each[0].model_copy(update={"repeat": None, "notices": notices})
         else:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 
 from harness.metrics.summary import summarize
 from harness.metrics.validity import BRIEF, too_brief
+from harness.schema.cell_notice import NoticeKind
 from harness.schema.load import ClosedLoop, Ramp, RequestRate, TraceLoad, load_text
 from harness.schema.machine_load import MachineLoad
 from harness.schema.results import OnlineSummary
@@ -33,6 +35,12 @@ def cell(
 
 def kinds(summary: OnlineSummary) -> list[str]:
     return [notice.kind for notice in summary.notices if not notice.text.startswith(BRIEF)]
+
+
+def test_every_kind_is_documented() -> None:
+    section = (Path(__file__).parents[3] / "docs/metrics.md").read_text().partition("\n## Notices\n")[2]
+    rows = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert sorted(rows) == sorted(get_args(NoticeKind))
 
 
 def test_a_steady_cell_has_no_notice(tables: Tables) -> None:
@@ -88,6 +96,16 @@ def test_a_disturbed_machine_is_noticed_in_its_repeat(tables: Tables) -> None:
     first, second, pooled = summarize(*tables(rows), machines={1: busy})
     assert (kinds(first), kinds(second), kinds(pooled)) == ([], ["disturbed"], ["disturbed"])
     assert pooled.notices[0].text.startswith("repeat 1: other processes kept 0.9 of 2 cores busy")
+
+
+def test_a_cpu_that_ran_slower_in_one_repeat(tables: Tables) -> None:
+    rows = cell(lambda i: 0.05) + cell(lambda i: 0.05, cell=1, repeat=1)
+    seen = {"seconds": 8, "samples": 9, "cpus": 2, "own_cpu_s": 4}
+    quiet = seen | {"foreign_cores_mean": 0, "foreign_cores_max": 0, "steal_share": 0}
+    clocks = {i: MachineLoad(**quiet, cpu_mhz_median=mhz) for i, mhz in enumerate((3000, 2000))}
+    assert kinds(summarize(*tables(rows), machines=clocks)[-1]) == ["disturbed"]
+    theirs = [row | {"engine": "openai"} for row in rows]
+    assert kinds(summarize(*tables(theirs), machines=clocks)[-1]) == []
 
 
 def test_repeats_that_disagree(tables: Tables) -> None:

@@ -9,7 +9,15 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 
-from harness.metrics.stability import disturbed, drift, fell_behind, find_change, repeats_disagree
+from harness.metrics.stability import (
+    clocks_differ,
+    disturbed,
+    drift,
+    fell_behind,
+    find_change,
+    in_flight,
+    repeats_disagree,
+)
 from harness.schema.machine_load import GpuLoad, MachineLoad
 
 Floats = npt.NDArray[np.float64]
@@ -86,6 +94,28 @@ def test_answers_that_all_take_long_are_no_queue() -> None:
     assert fell_behind(requests) is None
 
 
+def test_requests_in_flight_are_counted_when_each_is_sent() -> None:
+    times = [(0.0, 4.0), (3.0, 3.5), (1.0, 3.0), (np.nan, np.nan), (3.2, np.nan)]
+    requests = pd.DataFrame(times, columns=["t_sent", "t_end"])
+    assert in_flight(requests).to_dict() == {0: 1, 2: 2, 1: 2, 4: 3}
+
+
+@pytest.mark.parametrize("load", [0.5, 0.8])
+def test_a_queue_that_is_stable_keeps_its_length(load: float) -> None:
+    queues = [queue(20.0, load / 20, 200, seed) for seed in range(100)]
+    alarms = sum(bool(drift(q, {"requests in flight": in_flight(q)}, "")) for q in queues)
+    assert alarms <= 4
+
+
+def test_a_queue_that_gets_longer_has_more_in_flight() -> None:
+    """The server takes three times as long after the first hundred."""
+    quick, slow = queue(20.0, 0.3 / 20, 100), queue(20.0, 0.9 / 20, 100)
+    slow[["t_sched", "t_sent", "t_end"]] += quick["t_end"].max()
+    requests = pd.concat([quick, slow], ignore_index=True)
+    [notice] = drift(requests, {"requests in flight": in_flight(requests)}, "")
+    assert "requests in flight changed within the cell: median 1 before" in notice.text
+
+
 def test_drift_names_metric_and_moment() -> None:
     n = 120
     requests = pd.DataFrame({"t_sent": np.arange(n) / 10})
@@ -120,6 +150,15 @@ def test_a_disturbed_machine_is_reported(seen: dict[str, object], word: str) -> 
 
 def test_the_cpu_time_of_a_server_that_is_not_ours_is_not_held_against_it() -> None:
     assert disturbed(machine(foreign_cores_mean=1.5), engine_is_ours=False) == []
+
+
+def test_clocks_of_cpus_that_differ_between_repeats() -> None:
+    clocks = [machine(cpu_mhz_median=mhz) for mhz in (3000.0, 2980.0, None, 2100.0)]
+    [notice] = clocks_differ(clocks)
+    assert notice.kind == "disturbed" and "2,100 MHz" in notice.text and "3,000 MHz" in notice.text
+    assert clocks_differ(clocks[:3]) == clocks_differ([]) == []
+    beside_a_gpu = [load.model_copy(update={"gpus": [GpuLoad()]}) for load in clocks]
+    assert clocks_differ(beside_a_gpu) == []
 
 
 def test_repeats_that_disagree() -> None:
