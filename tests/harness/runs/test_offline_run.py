@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from harness.engines.variants import Variant
 from harness.errors import CleanupError, EngineError, UsageError
 from harness.models import resolve
 from harness.report.render import write_run_outputs
+from harness.runs.batch import through_server
+from harness.runs.batch.measured import Measured
 from harness.runs.batch.through_worker import Batch, through_worker
 from harness.runs.events import BatchStarting
 from harness.runs.offline import run_offline
@@ -43,9 +45,17 @@ def small(out: Path, engines: str = "roseinfer") -> OfflineSettings:
     )  # fmt: skip
 
 
-def test_both_ways_are_measured_and_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_both_ways_are_measured_and_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    sent: list[Measured] = []
+    monkeypatch.setattr(through_server, "_send", recording(through_server._send, sent))
     events: list[object] = []
-    folder, results = run_offline(small(tmp_path, "roseinfer,openai"), ["bench", "offline"], events.append)
+    settings = small(tmp_path, "roseinfer,openai").model_copy(update={"settle": 0.1, "min_duration": 0.3})
+    folder, results = run_offline(settings, ["bench", "offline"], events.append)
+    assert all(row.batches > 1 and row.batches * row.total_s >= 0.3 for row in results.results)
+    [batches] = [row.batches for row in results.results if row.label == "roseinfer"]
+    assert len(sent) > 1 + batches, "the warm-up, and at least one batch to settle"
     assert sorted(row.label for row in results.results) == ["roseinfer", "roseinfer (in-process)"]
     drawn = SyntheticContent(Uniform(least=2, most=20), Uniform(least=1, most=7), 100).take(3, 4, 4)
     outputs = sum(request.output_tokens for request in drawn)
@@ -59,6 +69,16 @@ def test_both_ways_are_measured_and_saved(tmp_path: Path, capsys: pytest.Capture
     run = json.loads((folder / "run.json").read_text())
     assert (run["settings"]["device"], run["settings"]["warmup"]) == ("cpu", 3)
     check_that_it_was_short(folder, capsys)
+
+
+def recording(send: Callable[..., Measured], sent: list[Measured]) -> Callable[..., Measured]:
+    """The same, which keeps what it returned."""
+
+    def send_and_keep(*arguments: Any) -> Measured:
+        sent.append(send(*arguments))
+        return sent[-1]
+
+    return send_and_keep
 
 
 def check_that_it_was_short(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

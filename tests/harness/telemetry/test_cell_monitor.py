@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+from collections import namedtuple
+from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 
+import psutil
+import pynvml
 import pytest
 
+from harness.telemetry import gpu_reader
 from harness.telemetry.cell_monitor import CellMonitor, Reading, summarize_readings
-from harness.telemetry.gpu_reader import GpuReading
+from harness.telemetry.gpu_reader import GpuReader, GpuReading
 from harness.telemetry.rapl import RaplReader
 
 pytestmark = pytest.mark.integration
 
+#: As psutil has them on Linux, in this order.
+CpuTimes = namedtuple("CpuTimes", ["user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"])
 #: Takes a second of a processor, however long it waits for one.
 BURN = "import time\nwhile time.process_time() < 1: pass"
 
@@ -40,6 +49,45 @@ def test_steal_time_and_clocks() -> None:
     load = summarize_readings([reading(0, 0, 0), reading(2, 2, 2, steal_s=1.0, mhz=1500.0)])
     assert load.steal_share == pytest.approx(0.25)
     assert (load.cpu_mhz_min, load.cpu_mhz_median) == (1500, 2250)
+
+
+def test_times_are_those_of_the_cpus_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three CPUs the second is not ours. Iowait and idle time are not busy."""
+    ticks = count()
+
+    def cpu_times(percpu: bool) -> list[CpuTimes]:
+        assert percpu
+        t = float(next(ticks))
+        kinds = {"user": 1, "nice": 2, "system": 4, "idle": 900, "iowait": 900, "irq": 8, "softirq": 16}
+        ours = {kind: t * s for kind, s in kinds.items()} | {"steal": t * 32}
+        return [CpuTimes(**ours), CpuTimes(**dict.fromkeys(ours, 1e6 * t)), CpuTimes(**ours)]
+
+    monkeypatch.setattr(psutil, "cpu_times", cpu_times)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2})
+    with CellMonitor(period_s=60) as monitor:
+        pass
+    first, last = monitor.readings
+    assert (last.cpus, last.busy_s - first.busy_s, last.steal_s - first.steal_s) == (2, 62, 64)
+
+
+def test_why_a_gpu_lowered_its_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> int:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    values = {"PowerUsage": 300_000, "TotalEnergyConsumption": 5_000, "Temperature": 60}
+    for name, value in values.items():
+        monkeypatch.setattr(pynvml, f"nvmlDeviceGet{name}", lambda *_, value=value: value)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetClockInfo", unknown)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", lambda reasons: reasons)
+    set_by_somebody = pynvml.nvmlClocksEventReasonApplicationsClocksSetting
+    idle = pynvml.nvmlClocksEventReasonGpuIdle | set_by_somebody
+    held = sum(gpu_reader.THROTTLE_REASONS.values())
+    monkeypatch.setattr(gpu_reader, "visible_devices", lambda: nullcontext([idle, held, held]))
+    free, slowed = GpuReader(most=2).read()
+    assert free == GpuReading(None, 60, 300, 5, ())
+    assert set(slowed.throttled) == {
+        *("power cap", "hardware slowdown", "thermal (software)", "thermal (hardware)", "power brake")
+    }
 
 
 def test_a_gpu_that_was_held_down() -> None:
