@@ -13,6 +13,7 @@ from harness.cli.options import with_settings
 from harness.cli.outcome import Json, Open, Quiet
 from harness.errors import UsageError
 from harness.runs.search_state import enough_requests, parse_limits
+from harness.schema.base import first_fault
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.search import SearchAxis, SearchPlan
 
@@ -64,9 +65,7 @@ def _plan(own: dict[str, Any]) -> SearchPlan:
     try:
         return SearchPlan.make(own["by"], own["slo"], **bounds, **rest)
     except ValidationError as error:
-        raise UsageError(
-            error.errors()[0]["msg"].removeprefix("Value error, "), "see bench search --help"
-        ) from None
+        raise UsageError(first_fault(error), "see bench search --help") from None
 
 
 @with_settings(OnlineSettings, instead="resume", without=_DECIDED, derive=lambda own: _plan(own).settings())

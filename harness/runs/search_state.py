@@ -11,7 +11,7 @@ from harness.metrics.percentiles import needed
 from harness.runs.journal import JournalEntry
 from harness.schema.gate_terms import ERROR_RATE, LIMIT_HINT, GateTerm, parse_gate
 from harness.schema.results import OnlineSummary, Skipped
-from harness.schema.search import CapacityFound, CapacityRatio, SearchPlan, SearchResults, SearchTrial
+from harness.schema.search import Bound, CapacityFound, CapacityRatio, SearchPlan, SearchResults, SearchTrial
 
 #: Cells that may be invalid before an engine's search ends: what makes them so is not the engine's load.
 MAX_INVALID = 3
@@ -74,10 +74,10 @@ class EngineSearch:
         plan, known = self.plan, self._known
         if known.trials and known.known_within(plan.tolerance):
             return f"known within {plan.tolerance:.0%}"
-        if known.exhausted and known.trials[-1].met:
-            return f"the limits are met at the heaviest load, {plan.highest:g} {plan.unit}"
-        if known.exhausted:
-            return f"the limits are not met at the lightest load, {plan.lowest:g} {plan.unit}"
+        if self._bound == "heaviest":
+            return f"the limits are met at the heaviest load, {plan.amount(plan.highest)}"
+        if self._bound == "lightest":
+            return f"the limits are not met at the lightest load, {plan.amount(plan.lowest)}"
         if (invalid := sum(trial.met is None for trial in self.trials)) >= MAX_INVALID:
             return f"{invalid} cells were invalid"
         if len(self.trials) >= plan.cells:
@@ -98,10 +98,18 @@ class EngineSearch:
             value=ends and ends.value,
             low=ends and ends.low,
             high=ends and ends.high,
+            bound=self._bound,
             trials=self.trials,
             ended=self.ended
             or ("its server could not be measured any further" if failed else "the time was over"),
         )
+
+    @property
+    def _bound(self) -> Bound | None:
+        """The end of the loads that the capacity is beyond."""
+        if not self._known.exhausted:
+            return None
+        return "heaviest" if self._known.trials[-1].met else "lightest"
 
     def against(self, other: EngineSearch, pairs: int) -> CapacityRatio:
         """Its capacity as a multiple of the other's, judged as one of so many pairs."""

@@ -11,6 +11,7 @@ from harness.schema.load import ClosedLoop, Load, TraceLoad
 
 Verdict = Literal["more", "less", "no difference shown"]
 SearchAxis = Literal["rate", "concurrency", "scale"]
+Bound = Literal["lightest", "heaviest"]
 
 #: What a load's value is counted in, by the axis of the search.
 UNITS: dict[SearchAxis, str] = {
@@ -79,6 +80,14 @@ class SearchPlan(Strict):
         """The lightest load, the first that is tried, the heaviest; each once."""
         return sorted({self.lowest, self.first, self.highest})
 
+    def unit_of(self, value: float) -> str:
+        """The unit of a load of that value: one request in flight is no requests in flight."""
+        return self.unit.replace("requests in", "request in") if value == 1 else self.unit
+
+    def amount(self, value: float) -> str:
+        """A bound in words: `12 requests in flight`."""
+        return f"{value:g} {self.unit_of(value)}"
+
     def settings(self) -> dict[str, object]:
         """The settings of a run's loads that the search means."""
         match self.by:
@@ -126,6 +135,9 @@ class CapacityFound(Strict):
     value: float | None = Field(description="in the unit of the search; null: no cell counted")
     low: float | None = Field(None, description="of the 95 % interval; null: below the lowest load")
     high: float | None = Field(None, description="of the 95 % interval; null: above the highest load")
+    bound: Bound | None = Field(
+        None, description="the lightest load missed the limits, or the heaviest met them; null: neither did"
+    )
     trials: list[SearchTrial]
     ended: str = Field(description="why no more was measured")
 

@@ -18,6 +18,7 @@ Settings = dict[str, Value]
 _DEVICES = ("cpu", "cuda")
 #: A range of more values than this is a mistake.
 _MOST = 1000
+_VALUES = "give a list of values, or low and high with either step or factor"
 
 
 class Parameter(Strict):
@@ -35,6 +36,8 @@ class Parameter(Strict):
     @model_validator(mode="before")
     @classmethod
     def _listed(cls, given: object) -> object:
+        if given is None or isinstance(given, Value):
+            raise ValueError(_VALUES)
         return {"values": given} if isinstance(given, list) else given
 
     @model_validator(mode="after")
@@ -45,7 +48,7 @@ class Parameter(Strict):
                 raise ValueError("a value is given twice")
             return self
         if self.values or None in ends or (self.step is None) == (self.factor is None):
-            raise ValueError("give a list of values, or low and high with either step or factor")
+            raise ValueError(_VALUES)
         if self.low >= self.high:  # type: ignore[operator]
             raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
         if self.factor is not None and self.low <= 0:  # type: ignore[operator]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness.report.tables.table import Cell, Column, Table
-from harness.report.text.capacity import interval, load_value
-from harness.report.text.numbers import plural
+from harness.report.text.capacity import capacity_value, interval, load_value
+from harness.report.text.numbers import DASH, plural
 from harness.schema.search import SearchResults
 
 
@@ -23,7 +23,7 @@ def _found(search: SearchResults) -> Table:
     rows = [
         [
             Cell(found.label),
-            Cell(load_value(found.value), found.value),
+            Cell(capacity_value(found), found.value),
             Cell(interval(found), found.low),
             Cell(str(len(found.trials)), len(found.trials)),
             Cell(str(invalid := sum(trial.met is None for trial in found.trials)), invalid),
@@ -49,7 +49,7 @@ def _ratios(search: SearchResults) -> Table:
         [
             Cell(ratio.a),
             Cell(ratio.b),
-            Cell(f"{ratio.value:.2f}", ratio.value),
+            Cell(DASH if (ratio.low, ratio.high) == (None, None) else f"{ratio.value:.2f}", ratio.value),
             Cell(interval(ratio, 2), ratio.low),
             Cell(ratio.verdict),
         ]

@@ -34,15 +34,30 @@ def interval(found: CapacityFound | CapacityRatio, places: int | None = None) ->
     return f"{low} to {high}"
 
 
+def capacity_value(found: CapacityFound) -> str:
+    """The highest load, also where it is beyond the loads that were allowed: `under 1`, `64 or more`."""
+    value = load_value(found.value)
+    return {None: value, "lightest": f"under {value}", "heaviest": f"{value} or more"}[found.bound]
+
+
 def capacity_verdict(search: SearchResults) -> list[str]:
     """How much the best engine carries, and how much more than each of the others."""
     known = [found for found in search.engines if found.value is not None]
     if not known:
         return ["No engine has a cell that counts.", "The table says why."]
-    best, *others = sorted(known, key=lambda found: -(found.value or 0.0))
-    unit = search.plan.unit
-    first = f"Within {search.plan.limits}, {best.label} carries {load_value(best.value)} {unit}"
-    return [f"{first} (95 % interval {interval(best)}).", *_against(search, best, others)]
+    plan, bounds = search.plan, {found.bound for found in known}
+    if bounds == {"lightest"}:
+        lightest = plan.amount(plan.lowest)
+        return [f"No engine meets {plan.limits} at the lightest load, {lightest}.", "Loosen the limits."]
+    if bounds == {"heaviest"}:
+        heaviest = plan.amount(plan.highest)
+        return [f"Every engine meets {plan.limits} at the heaviest load, {heaviest}.", "Raise --highest."]
+    best, *others = sorted(known, key=lambda found: (-(found.value or 0.0), found.bound == "lightest"))
+    value = best.value or 0.0
+    carries = f"carries {load_value(value)} {plan.unit_of(value)} (95 % interval {interval(best)})"
+    if best.bound == "heaviest":
+        carries = f"carries {plan.amount(plan.highest)} or more, the heaviest load that was allowed"
+    return [f"Within {plan.limits}, {best.label} {carries}.", *_against(search, best, others)]
 
 
 def _against(search: SearchResults, best: CapacityFound, others: list[CapacityFound]) -> Iterator[str]:
@@ -50,7 +65,7 @@ def _against(search: SearchResults, best: CapacityFound, others: list[CapacityFo
     for other in others:
         forward = ratios.get((best.label, other.label))
         ratio = forward or _turned(ratios[other.label, best.label])
-        carries = f"{other.label} carries {load_value(other.value)}"
+        carries = f"{other.label} carries {capacity_value(other)}"
         if ratio.verdict == "more":
             yield f"{carries}: {best.label} carries {interval(ratio, 2)} times as much."
         else:

@@ -71,6 +71,7 @@ def test_servers_of_known_capacity_are_told_apart(
         (("--slo", "ttft_p99<=200ms", "--n", "50"), "needs at least 100 requests"),
         (("--slo", "ttft_p50<=200ms", "--lowest", "9", "--highest", "3"), "--lowest 9 is not below"),
         (("--slo", "ttft_p50<=200ms", "--first", "1e6"), "is not between"),
+        (("--slo", "ttft_p50<=200ms", "--lowest", "-1"), "lowest: Input should be greater than 0"),
     ],
 )
 def test_what_cannot_be_searched(options: tuple[str, ...], said: str, bench: Callable[..., Any]) -> None:

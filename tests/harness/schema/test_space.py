@@ -74,6 +74,8 @@ def test_options_as_a_command_line_has_them() -> None:
     [
         ({"args": {"a": [1]}}, "pattern"),
         ({"args": {"--a": []}}, "list of values"),
+        ({"args": {"--a": 4}}, "list of values"),
+        ({"args": {"--a": None}}, "list of values"),
         ({"args": {"--a": [1, 1]}}, "given twice"),
         ({"args": {"--a": {"low": 4, "high": 2, "step": 1}}}, "not below"),
         ({"args": {"--a": {"low": 1, "high": 2}}}, "either step or factor"),

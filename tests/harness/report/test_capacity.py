@@ -1,0 +1,64 @@
+"""What the report says of a search."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.report.tables.capacity import capacity_tables
+from harness.report.text.capacity import capacity_verdict
+from harness.runs.search_state import EngineSearch
+from harness.schema.load import ClosedLoop
+from harness.schema.metrics import LATENCIES
+from harness.schema.results import Distribution, OnlineSummary
+from harness.schema.search import SearchPlan, SearchResults
+
+PLAN = SearchPlan.make("concurrency", "ttft_p50<=50ms", lowest=1, highest=64, cells=12, tolerance=0.5)
+
+
+def cell(concurrency: float, ttft: float) -> OnlineSummary:
+    found = dict.fromkeys(LATENCIES, Distribution())
+    found["ttft_ms"] = Distribution(mean=ttft, p50=ttft, p90=ttft, p95=ttft, p99=ttft, max=ttft, n=100)
+    return OnlineSummary(
+        engine="x", label="x", load=ClosedLoop(concurrency=round(concurrency)), repeat=0, num_requests=100,
+        num_success=100, num_error=0, duration_s=1, offered_req_per_s=1, req_per_s=1, output_tok_per_s=1,
+        total_tok_per_s=1, prompt_tokens=1, completion_tokens=1, chunks=1, **found,
+    )  # fmt: skip
+
+
+def searched(**capacities: float) -> SearchResults:
+    """Each engine meets the limits up to its capacity."""
+    searches = []
+    for label, capacity in capacities.items():
+        search = EngineSearch(PLAN, label)
+        while not search.ended:
+            load = search.next_value
+            search.take(cell(load, ttft=10 if load <= capacity else 90), start=0)
+        searches.append(search)
+    a, b = searches
+    ratios = [a.against(b, pairs=1)]
+    return SearchResults(plan=PLAN, engines=[s.found(s.label, None, False) for s in searches], ratios=ratios)
+
+
+@pytest.mark.parametrize(
+    ("capacities", "said"),
+    [
+        ({"a": 0, "b": 0}, ["No engine meets ttft_p50<=50ms at the lightest load, 1 request in flight."]),
+        (
+            {"a": 99, "b": 99},
+            ["Every engine meets ttft_p50<=50ms at the heaviest load, 64 requests in flight."],
+        ),
+        (
+            {"a": 99, "b": 0},
+            ["a carries 64 requests in flight or more", "b carries under 1: a carries at least"],
+        ),
+        ({"a": 20, "b": 0}, ["requests in flight (95 % interval", "b carries under 1: a carries"]),
+    ],
+)
+def test_loads_beyond_what_was_allowed_are_no_capacity(capacities: dict[str, float], said: list[str]) -> None:
+    found = searched(**capacities)
+    sentences = capacity_verdict(found)
+    for words, sentence in zip(said, sentences, strict=False):
+        assert words in sentence
+    values = [row[1].text for row in capacity_tables(found)[0].rows]
+    for value, capacity in zip(values, capacities.values(), strict=True):
+        assert value == {0: "under 1", 99: "64 or more"}.get(capacity, value)
