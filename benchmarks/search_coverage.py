@@ -5,9 +5,9 @@ known on average, and each start of the server multiplies that time by a factor 
 limit if the p99 of the time from arrival to answer is below it. The truth is the rate at which every second
 cell does, found by simulating 1,000 cells at each of many rates.
 
-    python -m benchmarks.search_coverage [--searches 200]
+    python -m benchmarks.search_coverage [--searches 200] [--cells 24]
 
-Prints the table of docs/method.md.
+Prints the table of docs/method.md, or its part with so many cells.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from harness.metrics.capacity import Bounds, Knowledge, Trial
 SEED = 20261122
 #: ms of one answer on average, how much answers differ, and the limit on p99.
 SERVICE_MS, WITHIN, LIMIT_MS = 20.0, 0.3, 200.0
-BOUNDS, CELLS, CELLS_A_START, TOLERANCE = Bounds(0.5, 500.0), 24, 3, 0.1
-START = 1.0
+BOUNDS, TOLERANCE = Bounds(0.5, 500.0), 0.1
+#: Cells of a search at most, cells of each start, and the first rate.
+BUDGETS = ((24, 3, 1.0), (16, 4, 1.0), (8, 4, 16.0))
 REQUESTS = (100, 400)
 SPREADS = (0.0, 0.03, 0.1)
 
@@ -63,12 +64,12 @@ class Queue:
         return float(np.exp(crossing))
 
 
-def search(rng: np.random.Generator, queue: Queue) -> Knowledge:
+def search(rng: np.random.Generator, queue: Queue, cells: int, per_start: int, first: float) -> Knowledge:
     """One search, as `bench search` makes it."""
-    known = Knowledge(BOUNDS, START)
+    known = Knowledge(BOUNDS, first)
     service_ms = np.empty(0)
-    while len(known.trials) < CELLS and not known.exhausted and not known.known_within(TOLERANCE):
-        if len(known.trials) % CELLS_A_START == 0:
+    while len(known.trials) < cells and not known.exhausted and not known.known_within(TOLERANCE):
+        if len(known.trials) % per_start == 0:
             known.start()
             service_ms = queue.start(rng)
         load = known.next_load()
@@ -76,26 +77,34 @@ def search(rng: np.random.Generator, queue: Queue) -> Knowledge:
     return known
 
 
+def row(requests: int, spread: float, cells: int, per_start: int, first: float, searches: int) -> str:
+    """A line of the table."""
+    seed = [SEED, requests, int(spread * 100)]
+    queue = Queue(requests, spread)
+    truth = queue.capacity(np.random.default_rng(seed))
+    rng = np.random.default_rng([*seed, cells, per_start])
+    found = [search(rng, queue, cells, per_start, first) for _ in range(searches)]
+    ends = [known.capacity() for known in found]
+    held = np.mean([(e.low or 0) <= truth <= (e.high or np.inf) for e in ends])
+    width = np.median([(e.high or np.inf) / (e.low or np.nan) - 1 for e in ends])
+    used = np.mean([len(known.trials) for known in found])
+    budget = f"{cells}, {per_start} a start, from {first:g} req/s"
+    return f"| {budget} | {requests:,} | {spread:.0%} | {truth:.1f} | {held:.1%} | {used:.1f} | {width:.0%} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--searches", type=int, default=200)
-    searches = parser.parse_args().searches
-    print("| requests a cell | starts differ by | capacity, req/s | interval holds it | cells | its width |")
-    print("|---|---|---|---|---|---|")
-    for requests in REQUESTS:
-        for spread in SPREADS:
-            rng = np.random.default_rng([SEED, requests, int(spread * 100)])
-            queue = Queue(requests, spread)
-            truth = queue.capacity(rng)
-            found = [search(rng, queue) for _ in range(searches)]
-            ends = [known.capacity() for known in found]
-            held = np.mean([(e.low or 0) <= truth <= (e.high or np.inf) for e in ends])
-            width = np.median([(e.high or np.inf) / (e.low or np.nan) - 1 for e in ends])
-            cells = np.mean([len(known.trials) for known in found])
-            print(
-                f"| {requests:,} | {spread:.0%} | {truth:.1f} | {held:.1%} | {cells:.1f} | {width:.0%} |",
-                flush=True,
-            )
+    parser.add_argument("--cells", type=int, choices=[budget[0] for budget in BUDGETS])
+    asked = parser.parse_args()
+    print("| cells at most | requests a cell | starts differ by | capacity, req/s | held | cells | width |")
+    print("|---|---|---|---|---|---|---|")
+    for budget in BUDGETS:
+        if asked.cells not in (None, budget[0]):
+            continue
+        for requests in REQUESTS:
+            for spread in SPREADS:
+                print(row(requests, spread, *budget, asked.searches), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from harness.schema.metrics import LATENCIES
 from harness.schema.results import Distribution, OnlineSummary
 from harness.schema.search import SearchPlan, SearchResults
 
+#: What is said of capacities below the lightest and above the heaviest load.
+BEYOND: dict[float, str] = {0: "under 1", 99: "64 or more"}
 PLAN = SearchPlan.make("concurrency", "ttft_p50<=50ms", lowest=1, highest=64, cells=12, tolerance=0.5)
 
 
@@ -61,4 +63,4 @@ def test_loads_beyond_what_was_allowed_are_no_capacity(capacities: dict[str, flo
         assert words in sentence
     values = [row[1].text for row in capacity_tables(found)[0].rows]
     for value, capacity in zip(values, capacities.values(), strict=True):
-        assert value == {0: "under 1", 99: "64 or more"}.get(capacity, value)
+        assert value == BEYOND.get(capacity, value)
