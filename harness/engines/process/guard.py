@@ -153,6 +153,7 @@ def end(engine: subprocess.Popen[bytes], order: Order) -> list[int]:
 
 
 def main() -> int:
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # a thread of Ray, which starts guards, blocks some
     for ignored in IGNORED:
         signal.signal(ignored, signal.SIG_IGN)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)

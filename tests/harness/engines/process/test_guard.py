@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -41,3 +42,26 @@ def test_an_engine_gives_way_and_does_not_inherit_that_the_guard_ignores_interru
     finally:
         tree.stop()
     assert log.read_text() == f"True {min(os.nice(0) + 7, 19)}\n"
+
+
+@pytest.mark.parametrize("blocked", [signal.SIGINT, signal.SIGTERM])
+def test_an_engine_that_is_started_while_a_signal_is_blocked_ends_politely(
+    tmp_path: Path, blocked: signal.Signals
+) -> None:
+    """As by a thread of Ray: an engine that inherited the mask would be killed at the end of its grace."""
+    waits = (
+        "import signal as s, sys\n"
+        "for number in (s.SIGINT, s.SIGTERM): s.signal(number, lambda *_: sys.exit(print('asked to end')))\n"
+        "print(len(s.pthread_sigmask(s.SIG_BLOCK, [])), 'blocked', flush=True)\n"
+        "while True: s.pause()\n"
+    )
+    log = tmp_path / "log"
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {blocked})
+    try:
+        tree = Guarded("it", [sys.executable, "-c", waits], os.environ, log, stop_signal=blocked)
+        while "blocked" not in log.read_text():
+            assert tree.wait(0.05) is None
+        tree.stop()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert log.read_text() == "0 blocked\nasked to end\n"
