@@ -21,8 +21,10 @@ def large_chunks(group: Group, tokens_per_step: float = 1.0) -> CellNotice | Non
     first, later = group.first_chunks, group.gaps.tokens
     if not first.size:
         return None
-    sizes = np.sort(np.concatenate([first, later]))
-    so_far = np.cumsum(sizes)
+    counted = [np.unique(part, return_counts=True) for part in (first, later)]
+    sizes, counts = (np.concatenate(parts) for parts in zip(*counted, strict=True))
+    order = np.argsort(sizes)
+    sizes, so_far = sizes[order], np.cumsum((sizes * counts)[order])
     usual = int(sizes[np.searchsorted(so_far, so_far[-1] / 2)])  # half of the tokens came in such or larger
     begin = int(np.median(first))
     most, found = LARGE_STEPS * tokens_per_step, []

@@ -15,7 +15,7 @@ from harness.schema.metric import MS, Metric, Times
 from harness.schema.metrics import LATENCIES, METRICS
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True)
@@ -121,37 +121,53 @@ class Gaps:
     Attributes:
         request: (S,) whose gap it is.
         gap_ms: (S,) since the chunk before.
-        tokens: (S,) tokens of the chunk that ends the gap.
+        tokens: (S,) tokens of the chunk that ends the gap, of the smallest integers that hold them.
     """
 
-    request: npt.NDArray[np.int64]
-    gap_ms: npt.NDArray[np.float64]
-    tokens: npt.NDArray[np.int64]
+    request: Ints
+    gap_ms: Floats
+    tokens: Ints
 
     def of(self, keys: npt.NDArray[np.int64]) -> Gaps:
-        """The gaps of the requests `keys` (any order), `request` being the position in `keys`."""
-        order = np.argsort(keys, kind="stable")
+        """The gaps of the requests `keys` (any order), `request` being the position in `keys`. What can be
+        shared with these gaps is no copy."""
+        order = np.argsort(keys, kind="stable").astype(np.int32)
         ascending = keys[order]
         if not ascending.size:
-            return Gaps(self.request[:0], self.gap_ms[:0], self.tokens[:0])
+            return Gaps(order, self.gap_ms[:0], self.tokens[:0])
         lo, hi = np.searchsorted(self.request, (ascending[0], ascending[-1] + 1))
-        near = self.request[lo:hi]
+        gap_ms, tokens = self.gap_ms[lo:hi], self.tokens[lo:hi]
+        starts = run_starts(self.request[lo:hi])
+        near, counts = self.request[lo:hi][starts], np.diff(starts, append=hi - lo)
         position = np.searchsorted(ascending, near)
         mine = ascending[position] == near
-        return Gaps(order[position[mine]], self.gap_ms[lo:hi][mine], self.tokens[lo:hi][mine])
+        if not np.all(mine):
+            kept = np.repeat(mine, counts)
+            gap_ms, tokens = gap_ms[kept], tokens[kept]
+        return Gaps(np.repeat(order[position[mine]], counts[mine]), gap_ms, tokens)
+
+
+def run_starts(values: Ints) -> npt.NDArray[np.int64]:
+    """Positions at which a value is not that before it."""
+    differs = np.ones(values.size, dtype=bool)
+    np.not_equal(values[1:], values[:-1], out=differs[1:])
+    return np.flatnonzero(differs).astype(np.int64, copy=False)
 
 
 def chunk_gaps(chunks: pd.DataFrame) -> Gaps:
     """All gaps of a chunk table, `request` being `request_keys`. The table may be in any order."""
     keys, t = request_keys(chunks), chunks["t"].to_numpy(np.float64)
-    tokens = chunks["tokens"].to_numpy(np.int64)
-    step, gap = np.diff(keys), np.diff(t)
-    if np.any(step < 0) or np.any((step == 0) & (gap < 0)):
+    tokens = chunks["tokens"].to_numpy()
+    tokens = tokens.astype(np.min_scalar_type(tokens.max(initial=0)))
+    inside = keys[1:] == keys[:-1]
+    if np.any(keys[1:] < keys[:-1]) or np.any(inside & (t[1:] < t[:-1])):
         order = np.lexsort((t, keys))
         keys, t, tokens = keys[order], t[order], tokens[order]
-        step, gap = np.diff(keys), np.diff(t)
-    inside = step == 0
-    return Gaps(keys[1:][inside], gap[inside] * MS, tokens[1:][inside])
+        inside = keys[1:] == keys[:-1]
+    keys = keys[1:][inside]
+    gap_ms = np.diff(t)[inside]
+    gap_ms *= MS
+    return Gaps(keys, gap_ms, tokens[1:][inside])
 
 
 def _floats(table: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:

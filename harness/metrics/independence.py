@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.special import ndtri
 
+from harness.metrics.definitions import run_starts
 from harness.metrics.samples import Sample
 
 Floats = npt.NDArray[np.float64]
@@ -62,7 +63,7 @@ class Dependence:
         n = self.sample.n
         if self._counts.size == n:
             return n / self.inflation
-        sums = self._sums((self.sample.values <= level) - share)
+        sums = self._sums(self.sample.values <= level) - share * self._counts
         spread = float(sums @ sums) * self.inflation
         return min(float(n), share * (1 - share) * n * n / spread) if spread > 0 else float(n)
 
@@ -77,14 +78,26 @@ class Dependence:
         return self._counts.size / self.inflation
 
     @cached_property
-    def _position(self) -> npt.NDArray[np.int64]:
-        return np.unique(self.sample.request, return_inverse=True)[1].astype(np.int64)
+    def _order(self) -> npt.NDArray[np.int64] | None:
+        """Puts the requests in order; None where they are."""
+        request = self.sample.request
+        return None if np.all(request[1:] >= request[:-1]) else np.argsort(request, kind="stable")
+
+    @cached_property
+    def _starts(self) -> npt.NDArray[np.int64]:
+        """Where each request's samples begin."""
+        request = self.sample.request
+        return run_starts(request if self._order is None else request[self._order])
 
     @cached_property
     def _counts(self) -> Floats:
-        return np.bincount(self._position, self.sample.weights).astype(np.float64)
+        if self.sample.weights is None:
+            return np.diff(self._starts, append=self.sample.values.size).astype(np.float64)
+        return self._sums(np.ones(self.sample.values.size, dtype=bool))
 
-    def _sums(self, values: npt.NDArray[np.floating]) -> Floats:
+    def _sums(self, values: npt.NDArray[np.floating] | npt.NDArray[np.bool_]) -> Floats:
         """(requests,) the weighted sum of `values` over the samples of each request."""
         weighted = values if self.sample.weights is None else values * self.sample.weights
-        return np.bincount(self._position, weighted).astype(np.float64)
+        if self._order is not None:
+            weighted = weighted[self._order]
+        return np.asarray(np.add.reduceat(weighted, self._starts, dtype=np.float64))

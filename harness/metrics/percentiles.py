@@ -32,7 +32,7 @@ def supported(qs: Iterable[int], sizes: Collection[int]) -> int | None:
 
 def percentiles(
     values: npt.NDArray[np.float64],
-    weights: npt.NDArray[np.int64] | None,
+    weights: npt.NDArray[np.integer] | None,
     qs: Sequence[float],
     *,
     unbiased: bool = False,
@@ -55,7 +55,7 @@ def percentiles(
 
 
 def at_ranks(
-    values: npt.NDArray[np.float64], weights: npt.NDArray[np.int64] | None, ranks: Sequence[int]
+    values: npt.NDArray[np.float64], weights: npt.NDArray[np.integer] | None, ranks: Sequence[int]
 ) -> list[float]:
     """The values at `ranks`, the smallest being at 1, of `np.repeat(values, weights)`."""
     places = np.asarray(ranks) - 1

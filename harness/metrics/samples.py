@@ -40,8 +40,8 @@ class Sample:
     """
 
     values: npt.NDArray[np.float64]
-    weights: npt.NDArray[np.int64] | None
-    request: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.integer] | None
+    request: npt.NDArray[np.integer]
 
     @property
     def n(self) -> int:
@@ -171,7 +171,7 @@ def pool(groups: Sequence[Group]) -> Group:
     first = groups[0]
     if len(groups) == 1:
         return replace(first, repeat=None, window=None, whole=None)
-    starts = np.cumsum([0, *(len(group.metrics) for group in groups)])
+    starts = np.cumsum([0, *(len(group.metrics) for group in groups)], dtype=np.int32)
     return Group(
         engine=first.engine,
         variant=first.variant,

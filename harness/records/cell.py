@@ -102,11 +102,17 @@ def cell_records(answers: Answers, expected: Sequence[Expected], identity: CellI
         table[field.name] if field.name in table.column_names else pa.array(known[field.name], field.type)
         for field in REQUESTS
     ]
-    cell = pa.array([identity.cell] * len(answers.chunks), pa.int32())
+    cell = pa.repeat(pa.scalar(identity.cell, pa.int32()), len(answers.chunks))
     return CellRecords(
         pa.table(columns, schema=REQUESTS).to_pandas(),
-        pa.table([cell, *answers.chunks.columns], schema=CHUNKS).to_pandas(),
+        frame_of(pa.table([cell, *answers.chunks.columns], schema=CHUNKS)),
     )
+
+
+def frame_of(table: pa.Table) -> pd.DataFrame:
+    """A table of numbers, which can be long, without a second copy of all of it on the way."""
+    frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
+    return frame
 
 
 def _session_starts(requests: dict[str, list[Any]]) -> list[float | None]:

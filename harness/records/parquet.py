@@ -9,17 +9,19 @@ metrics of their own.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.errors import UsageError
-from harness.files import write_whole
+from harness.files import whole_file
 from harness.plain_text import one_line
-from harness.records.cell import CellRecords
+from harness.records.cell import CellRecords, frame_of
 from harness.records.columns import CHUNKS, NEEDED, REQUESTS, SERVER
 from harness.records.table_check import fault_of, without_hidden
 
@@ -63,7 +65,7 @@ def read_records(run: Path, cells: set[int] | None = None) -> CellRecords:
         UsageError: There are none, or a file is damaged.
     """
     tables = {name: _needed(run, name, cells) for name in _TABLES}
-    return CellRecords(tables["requests"].to_pandas(), tables["chunks"].to_pandas())
+    return CellRecords(tables["requests"].to_pandas(), frame_of(tables.pop("chunks")))
 
 
 def assemble(run: Path, cells: set[int] | None = None) -> None:
@@ -96,12 +98,28 @@ def _read(run: Path, name: str, schema: pa.Schema, cells: set[int] | None) -> pa
     tables = []
     for path in paths:
         table = _read_table(path, schema)
-        tables.append(table.filter(pc.invert(_among(table, newer))) if path == whole else table)
+        tables.append(_kept(table, pc.invert(_among(table, newer))) if path == whole else table)
     table = pa.concat_tables(tables)
     if cells is not None:
-        table = table.filter(_among(table, cells))
-    order = [(column, "ascending") for column in ("cell", "request", "t") if column in schema.names]
-    return table.sort_by(order)
+        table = _kept(table, _among(table, cells))
+    order = [column for column in ("cell", "request", "t") if column in schema.names]
+    return table if _is_sorted(table, order) else table.sort_by([(column, "ascending") for column in order])
+
+
+def _kept(table: pa.Table, rows: pa.ChunkedArray) -> pa.Table:
+    """Those rows; no copy where it is all of them."""
+    return table if pc.all(rows).as_py() else table.filter(rows)
+
+
+def _is_sorted(table: pa.Table, columns: Sequence[str]) -> bool:
+    """By these columns, the first before the second."""
+    equal = np.ones(max(0, len(table) - 1), dtype=bool)
+    for column in columns:
+        values = table[column].to_numpy()
+        if np.any(equal & (values[1:] < values[:-1])):
+            return False
+        equal &= values[1:] == values[:-1]
+    return True
 
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
@@ -133,9 +151,8 @@ def _among(table: pa.Table, cells: set[int]) -> pa.Array:
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a table as parquet, whole or not at all."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
-    write_whole(path, memoryview(sink.getvalue()))
+    with whole_file(path) as partial:
+        pq.write_table(table, partial, compression="zstd")
 
 
 def _part(run: Path, cell: int, name: str) -> Path:

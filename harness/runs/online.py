@@ -162,6 +162,7 @@ def _results(run: Run) -> OnlineResults:
     requests = in_order(counted(run.info, records.requests), labels)
     measured_labels = {*requests["label"]}
     groups = split(requests, records.chunks, run.settings.cut)
+    del records  # the gaps between chunks are what is needed of them
     entries = read_journal(run.folder / JOURNAL)
     reported = {entry.cell: entry.reported for entry in entries if entry.reported}
     counts = {entry.cell: entry.prefix_cache for entry in entries if entry.prefix_cache is not None}

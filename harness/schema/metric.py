@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # what only describes metrics starts without numpy
     import numpy.typing as npt
 
     Floats = npt.NDArray[np.float64]
-    Ints = npt.NDArray[np.int64]
+    Ints = npt.NDArray[np.integer]
 
 #: Milliseconds of a second.
 MS = 1e3
