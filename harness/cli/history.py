@@ -41,7 +41,7 @@ def add(
     with Store.open(store, create=True) as history:
         for run in read:
             for label, reason in history.add(run).items():
-                echo(f"{label} is left out, as a cell of it is invalid: {reason}")
+                echo(f"{label} is left out, as a cell of it does not count: {reason}")
             echo(f"added {run.path.resolve().name} to {store}")
 
 

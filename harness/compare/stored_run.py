@@ -55,6 +55,17 @@ class StoredRun:
             raise UsageError(f"{self.path} has no engine {name!r}", f"it has {known}")
         return found[0]
 
+    @property
+    def not_measured(self) -> list[tuple[str, Load]]:
+        """The engines and loads that the run was to measure and did not."""
+        planned = dict.fromkeys(label for label, _ in self.info.order)
+        return [
+            (label, load)
+            for label in planned
+            for load in self.settings.loads
+            if load not in self.cells.get(label, {})
+        ]
+
     def invalid(self, label: str) -> list[str]:
         """Why cells of an engine are not to be believed."""
         ceiling = client_ceiling(self.info)

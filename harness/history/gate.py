@@ -27,8 +27,14 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
             value of the first term; anything else the newest of a git revision that begins so.
 
     Raises:
-        UsageError: There is no such run.
+        UsageError: There is no such run, or something of the run was not measured or is invalid.
     """
+    if run.not_measured:
+        label, load = run.not_measured[0]
+        raise UsageError(
+            f"{label} at {load} is part of {run.path} and was not measured",
+            "finish the run with --resume, or repeat it without that engine",
+        )
     known = [
         past
         for past in store.runs()

@@ -100,9 +100,10 @@ class Store:
 
     def add(self, run: StoredRun) -> dict[str, str]:
         """Keep a run; one that is there already is replaced. Returns the engines that are left out because
-        cells of theirs are invalid, with a reason.
+        cells of theirs are invalid or were not measured, with a reason.
         """
-        left_out = {label: reasons[0] for label in run.cells if (reasons := run.invalid(label))}
+        left_out = {label: f"{label}, {load}: it was not measured" for label, load in run.not_measured}
+        left_out |= {label: reasons[0] for label in run.cells if (reasons := run.invalid(label))}
         info = run.info
         row = {
             "name": run.path.resolve().name, "created": info.created, "added": now(),

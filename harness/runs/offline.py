@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle, islice
 from pathlib import Path
 
 from harness.engines.parallel import check_gpus
@@ -19,7 +20,6 @@ from harness.runs.info import offline_info
 from harness.runs.resolved import engine_settings, resolve_common
 from harness.runs.schedule import turns
 from harness.runs.workload import check_lengths
-from harness.schema.load_settings import most
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import OfflineResults
 from harness.workload import warmup
@@ -100,14 +100,16 @@ def run_offline(settings: OfflineSettings, command: list[str], notify: Notify) -
 
 
 def _batch(settings: OfflineSettings, repeat: int) -> Batch:
-    """The prompts of a repeat: every engine gets the same, no two repeats share one."""
+    """The prompts of a repeat: every engine gets the same, no two repeats share one. Those of the warm-up are
+    others of the same lengths."""
     assert settings.warmup != "auto"
     seed = settings.seed + repeat
     content = SyntheticContent(settings.input_len, settings.output_len, settings.vocab_size)
-    lengths = most(settings.input_len), most(settings.output_len)
+    requests = content.take(settings.num_prompts, seed, seed)
+    lengths = cycle((len(request.prompt), request.output_tokens) for request in requests)
     return Batch(
-        content.take(settings.num_prompts, seed, seed),
-        warmup([lengths] * settings.warmup, settings.vocab_size, seed),
+        requests,
+        warmup(list(islice(lengths, settings.warmup)), settings.vocab_size, seed),
         settings.ignore_eos,
         settings.settle or 0.0,
         settings.min_duration or 0.0,

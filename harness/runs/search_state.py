@@ -81,7 +81,7 @@ class EngineSearch:
         if (invalid := sum(trial.met is None for trial in self.trials)) >= MAX_INVALID:
             return f"{invalid} cells were invalid"
         if len(self.trials) >= plan.cells:
-            return f"{plan.cells} cells were measured"
+            return f"{len(self.trials)} cells were measured"
         return ""
 
     def found(self, engine: str, variant: str | None, failed: bool) -> CapacityFound:

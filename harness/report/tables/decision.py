@@ -13,8 +13,8 @@ from harness.schema.metrics import METRICS
 
 _SIGNS: dict[Box, str] = {"pass": "✓", "fail": "✗", "undecided": "?", "unknown": ""}
 _KEY = (
-    "✓: the whole 95 % interval is within the limit; ✗: beyond it; ?: the limit is in the interval, or one "
-    "repeat gives none, and more repeats are needed."
+    "✓: the whole 95 % interval is within the limit; ✗: beyond it; ?: the limit is in the interval, or there "
+    "is no interval, as of one repeat or of too few requests for the percentile."
 )
 
 

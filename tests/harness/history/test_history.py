@@ -100,6 +100,17 @@ def test_other_settings_are_no_baseline(again: Made, tmp_path: Path) -> None:
             gate(store, now, "last", parse_gate("ttft_p50<=+10%"))
 
 
+def test_what_a_run_was_to_measure_and_did_not_is_no_pass(again: Made, tmp_path: Path) -> None:
+    now = StoredRun.read(again(2))
+    now.info.order.append(("gone", 0))
+    with Store.open(tmp_path / "h.sqlite", create=True) as store:
+        assert store.add(StoredRun.read(again(1))) == {}
+        left_out = store.add(now)
+        assert left_out.keys() == {"gone"} and "not measured" in left_out["gone"]
+        with pytest.raises(UsageError, match=r"^gone at .* was not measured"):
+            gate(store, now, "last", parse_gate("ttft_p50<=+10%"))
+
+
 def test_the_commands(again: Made, tmp_path: Path) -> None:
     store = ["--store", str(tmp_path / "new" / "h.sqlite")]
     runs = [str(again(day, slower)) for day, slower in enumerate((1, 1.001, 0.999, 1.5, 1.501, 1.499), 1)]

@@ -58,6 +58,7 @@ def test_both_ways_are_measured_and_saved(
     assert len(sent) > 1 + batches, "the warm-up, and at least one batch to settle"
     assert sorted(row.label for row in results.results) == ["roseinfer", "roseinfer (in-process)"]
     drawn = SyntheticContent(Uniform(least=2, most=20), Uniform(least=1, most=7), 100).take(3, 4, 4)
+    assert sent[0].output_tokens == tuple(request.output_tokens for request in drawn)
     outputs = sum(request.output_tokens for request in drawn)
     assert all(row.completion_tokens == outputs and row.total_s > 0 for row in results.results)
     assert [skip.label for skip in results.skipped] == ["openai"]
