@@ -12,7 +12,7 @@ from scipy import special
 
 from harness.metrics.independence import Dependence
 from harness.metrics.intervals import LEVEL, Ends, Estimate, bounded, order_statistics, own
-from harness.metrics.percentiles import at_ranks, missing, needed, percentiles
+from harness.metrics.percentiles import Ordered, missing, needed
 from harness.metrics.rates import NO_TIME_S, flow
 from harness.metrics.samples import Group, Sample, pool
 from harness.schema.metrics import COMPARED_PERCENTILES, LATENCIES, METRICS, PERCENTILES, latencies, rates
@@ -108,7 +108,8 @@ def estimates_of(parts: Sequence[Sample], whole: Sample | None = None) -> dict[s
     """
     whole = whole or parts[0]
     dependences = [Dependence(part) for part in parts]
-    levels = np.array([percentiles(part.values, part.weights, PERCENTILES, unbiased=True) for part in parts])
+    ordered = [part.ordered() for part in parts]
+    levels = np.array([part.percentiles(PERCENTILES, unbiased=True) for part in ordered])
     means = np.array([part.mean for part in parts])
     found = {"mean": Estimate(whole.mean, means, _mean_ends(dependences))}
     for q, row in zip(PERCENTILES, levels.T, strict=True):
@@ -118,7 +119,7 @@ def estimates_of(parts: Sequence[Sample], whole: Sample | None = None) -> dict[s
         ]
         short = missing(q, int(median(part.n for part in parts)))
         dependent = median(worth) < needed(q)
-        within = _order_ends(parts[0], q / 100, worth[0]) if len(parts) == 1 else None
+        within = _order_ends(ordered[0], q / 100, parts[0].n, worth[0]) if len(parts) == 1 else None
         if len(parts) == 1 and within is None:
             short = max(short, ceil(bounded(q / 100) * parts[0].n / worth[0]) - parts[0].n)
         found[f"p{q}"] = Estimate(whole.levels[f"p{q}"], row, within, short, dependent)
@@ -135,12 +136,12 @@ def _mean_ends(dependences: Sequence[Dependence]) -> Ends | None:
     return max(mean - half, float(dependence.sample.values.min())), mean + half
 
 
-def _order_ends(sample: Sample, share: float, independent: float) -> Ends | None:
+def _order_ends(ordered: Ordered, share: float, n: int, independent: float) -> Ends | None:
     """The values between which a percentile of one repeat lies; None where one side has no bound."""
-    ranks = order_statistics(share, sample.n, independent)
+    ranks = order_statistics(share, n, independent)
     if ranks is None:
         return None
-    first, last = at_ranks(sample.values, sample.weights, ranks)
+    first, last = ordered.at_ranks(ranks)
     return first, last
 
 

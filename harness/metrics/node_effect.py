@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import f as f_distribution
+from scipy.special import fdtrc
 
 from harness.metrics.samples import Group, by_load
 from harness.schema.metrics import latencies
@@ -67,5 +67,5 @@ def _effect(
     p = None
     if freedom > 0 and float(rest @ rest) > 0:
         explained = (float(without @ without) - float(rest @ rest)) / (len(names) - 1)
-        p = float(f_distribution.sf(explained / (float(rest @ rest) / freedom), len(names) - 1, freedom))
+        p = float(fdtrc(len(names) - 1, freedom, max(0.0, explained) / (float(rest @ rest) / freedom)))
     return NodeEffect(metric, dict(zip(names, map(float, np.exp(effects)), strict=True)), p)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,60 @@ def supported(qs: Iterable[int], sizes: Collection[int]) -> int | None:
     return next((q for q in qs if all(not missing(q, n) for n in sizes)), None)
 
 
+@dataclass(frozen=True)
+class Ordered:
+    """A sample in ascending order, to be asked often.
+
+    Attributes:
+        values: (S,) ascending, not empty.
+        counted: (S,) how many samples there are up to each value; None: one each.
+    """
+
+    values: npt.NDArray[np.float64]
+    counted: npt.NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, values: npt.NDArray[np.float64], weights: npt.NDArray[np.integer] | None) -> Ordered:
+        """`np.repeat(values, weights)` without the repeat."""
+        if weights is None or np.all(weights == 1):
+            return cls(np.sort(values))
+        order = np.argsort(values)
+        return cls(values[order], np.cumsum(weights[order]))
+
+    def percentiles(self, qs: Sequence[float], *, unbiased: bool = False) -> npt.NDArray[np.float64]:
+        """What `np.percentile` gives; `unbiased` is its method `median_unbiased`."""
+        shares = np.asarray(qs, dtype=np.float64) / 100
+        if self.counted is None:
+            return self._interpolated(shares, unbiased)
+        n = self.counted[-1]
+        position = np.clip((n + 1 / 3) * shares - 2 / 3, 0, n - 1) if unbiased else (n - 1) * shares
+        below = np.floor(position)
+        low, high = (
+            self.values[np.searchsorted(self.counted, place, side="right")]
+            for place in (below, np.ceil(position))
+        )
+        return np.asarray(low + (high - low) * (position - below), dtype=np.float64)
+
+    def at_ranks(self, ranks: Sequence[int]) -> list[float]:
+        """The values at `ranks`, the smallest being at 1."""
+        places = np.asarray(ranks) - 1
+        if self.counted is not None:
+            places = np.searchsorted(self.counted, places, side="right")
+        return [float(value) for value in self.values[places]]
+
+    def _interpolated(self, shares: npt.NDArray[np.float64], unbiased: bool) -> npt.NDArray[np.float64]:
+        """numpy's arithmetic, to the last bit."""
+        last = self.values.size - 1
+        position = (
+            (last + 1) * shares + (1 / 3 + shares * (1 - 1 / 3 - 1 / 3)) - 1 if unbiased else last * shares
+        )
+        position = np.clip(position, 0, last)
+        below = np.floor(position).astype(np.int64)
+        low, high = self.values[below], self.values[np.minimum(below + 1, last)]
+        part, step = position - below, high - low
+        return np.where(part < 0.5, low + step * part, high - step * (1 - part))
+
+
 def percentiles(
     values: npt.NDArray[np.float64],
     weights: npt.NDArray[np.integer] | None,
@@ -41,26 +95,4 @@ def percentiles(
 
     `unbiased` is numpy's method `median_unbiased`.
     """
-    if weights is None or np.all(weights == 1):
-        method: Literal["linear", "median_unbiased"] = "median_unbiased" if unbiased else "linear"
-        return np.asarray(np.percentile(values, qs, method=method), dtype=np.float64)
-    order = np.argsort(values)
-    ascending, cumulative = values[order], np.cumsum(weights[order])
-    n, shares = cumulative[-1], np.asarray(qs, dtype=np.float64) / 100
-    position = np.clip((n + 1 / 3) * shares - 2 / 3, 0, n - 1) if unbiased else (n - 1) * shares
-    below = np.floor(position)
-    low = ascending[np.searchsorted(cumulative, below, side="right")]
-    high = ascending[np.searchsorted(cumulative, np.ceil(position), side="right")]
-    return np.asarray(low + (high - low) * (position - below), dtype=np.float64)
-
-
-def at_ranks(
-    values: npt.NDArray[np.float64], weights: npt.NDArray[np.integer] | None, ranks: Sequence[int]
-) -> list[float]:
-    """The values at `ranks`, the smallest being at 1, of `np.repeat(values, weights)`."""
-    places = np.asarray(ranks) - 1
-    if weights is None:
-        return [float(value) for value in np.partition(values, places)[places]]
-    order = np.argsort(values)
-    found = np.searchsorted(np.cumsum(weights[order]), places, side="right")
-    return [float(value) for value in values[order][found]]
+    return Ordered.of(values, weights).percentiles(qs, unbiased=unbiased)

@@ -20,7 +20,7 @@ from harness.metrics.definitions import (
     succeeded,
     values_of,
 )
-from harness.metrics.percentiles import percentiles
+from harness.metrics.percentiles import Ordered
 from harness.metrics.window import Cut, find_window, inside, scheduled
 from harness.schema.load import Load, parse_load
 from harness.schema.metrics import METRICS, PERCENTILES
@@ -43,7 +43,7 @@ class Sample:
     weights: npt.NDArray[np.integer] | None
     request: npt.NDArray[np.integer]
 
-    @property
+    @cached_property
     def n(self) -> int:
         """How many samples the values count for."""
         return self.values.size if self.weights is None else int(self.weights.sum())
@@ -52,10 +52,14 @@ class Sample:
     def mean(self) -> float:
         return float(np.average(self.values, weights=self.weights))
 
+    def ordered(self) -> Ordered:
+        """The values in ascending order, which are not kept. There must be some."""
+        return Ordered.of(self.values, self.weights)
+
     @cached_property
     def levels(self) -> dict[str, float]:
         """The percentiles that are reported, by name. There must be values."""
-        found = percentiles(self.values, self.weights, PERCENTILES)
+        found = self.ordered().percentiles(PERCENTILES)
         return {f"p{q}": float(level) for q, level in zip(PERCENTILES, found, strict=True)}
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from harness.files import write_whole
 from harness.report.charts.run_charts import charts
 from harness.report.decision import NOTHING, Asked
-from harness.report.figures.run_figures import figures
 from harness.report.html import render
 from harness.report.markdown import summary
 from harness.report.results_csv import results_csv
@@ -49,6 +48,8 @@ def write_outputs(run: Run) -> Path:
 
     They are `summary.md`, `results.csv`, `report.html`, and each figure as SVG, PNG and CSV.
     """
+    from harness.report.figures.run_figures import figures  # matplotlib: a second to import
+
     folder, found = run.path, charts(run)
     write_whole(folder / "summary.md", summary(run).encode())
     write_whole(folder / "results.csv", results_csv(run).encode())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.metrics.percentiles import missing, percentiles
+from harness.metrics.percentiles import missing
 from harness.metrics.samples import Group
 from harness.report.charts.by_load import limits
 from harness.report.charts.chart import Axis, Chart, Series, is_wide
@@ -32,9 +32,9 @@ def ecdf(groups: Sequence[Group], metric: str, slo: Slo | None) -> Chart:
         sample = group.sample(metric)
         if not sample.values.size:
             continue
-        n = sample.values.size if sample.weights is None else int(sample.weights.sum())
+        n = sample.n
         marks = [q for q in _MARKS if not missing(q, n)]
-        found = [float(v) for v in percentiles(sample.values, sample.weights, [*LEVELS, *marks])]
+        found = [float(v) for v in sample.ordered().percentiles([*LEVELS, *marks])]
         curve, at = found[: len(LEVELS)], found[len(LEVELS) :]
         reach += [curve[1], curve[-1]]
         series += [

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
 from harness.metrics.definitions import succeeded
 from harness.metrics.samples import Group, by_load
@@ -20,8 +22,8 @@ _OWN_ENDS = ("stop", "eos_token", "stop_sequence", "tool_calls", "function_call"
 def lengths_table(groups: Sequence[Group]) -> Table | None:
     """One row an engine and load, of all repeats; None where every answer of the run has the same length."""
     pooled = [list(repeats) for repeats in by_load(groups)]
-    answers = {int(n) for repeats in pooled for n in _column(repeats, "completion_tokens")}
-    if len(answers) < 2:
+    answers = [_column(repeats, "completion_tokens") for repeats in pooled]
+    if not answers or np.unique(np.concatenate(answers)).size < 2:
         return None
     columns = [Column("engine", numeric=False), Column(head_of(group.load for group in groups))]
     columns += [Column(f"prompt p{q}") for q in _SHOWN]
@@ -36,31 +38,29 @@ def lengths_table(groups: Sequence[Group]) -> Table | None:
 def _row(repeats: Sequence[Group]) -> list[Cell]:
     first = repeats[0]
     prompts, answers = _column(repeats, "prompt_tokens"), _column(repeats, "completion_tokens")
-    ends = [
-        reason for group in repeats for reason in group.requests[succeeded(group.requests)]["finish_reason"]
-    ]
-    own = sum(reason in _OWN_ENDS for reason in ends)
+    ends = pd.concat([group.requests[succeeded(group.requests)]["finish_reason"] for group in repeats])
+    own = int(ends.isin(_OWN_ENDS).sum())
     return [
         Cell(first.label),
         Cell(load_number(first.load), first.load.value),
         *_percentiles(prompts),
         number_cell(float(np.mean(answers)) if len(answers) else None, 1),
         *_percentiles(answers),
-        Cell(f"{own / len(ends):.0%}" if ends else DASH, own / len(ends) if ends else None),
+        Cell(f"{own / len(ends):.0%}" if len(ends) else DASH, own / len(ends) if len(ends) else None),
     ]
 
 
-def _percentiles(values: Sequence[float]) -> list[Cell]:
+def _percentiles(values: npt.NDArray[np.float64]) -> list[Cell]:
     if not len(values):
         return [Cell(DASH)] * len(_SHOWN)
     return [number_cell(float(found), 0) for found in np.percentile(values, _SHOWN)]
 
 
-def _column(repeats: Sequence[Group], name: str) -> list[float]:
+def _column(repeats: Sequence[Group], name: str) -> npt.NDArray[np.float64]:
     """Of the successes; where a server does not say how long a prompt is, as it was planned."""
-    found: list[float] = []
+    found = []
     for group in repeats:
         good = group.requests[succeeded(group.requests)]
         column = good[name] if name != "prompt_tokens" else good[name].fillna(good["input_tokens"])
-        found += [float(value) for value in column.dropna()]
-    return found
+        found.append(column.dropna().to_numpy(np.float64))
+    return np.concatenate(found)

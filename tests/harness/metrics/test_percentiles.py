@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.metrics.estimates import distribution
-from harness.metrics.percentiles import missing, needed, percentiles
+from harness.metrics.percentiles import Ordered, missing, needed, percentiles
 from harness.metrics.samples import Sample
 
 finite = st.floats(0, 1e6, allow_nan=False)
@@ -16,6 +16,27 @@ def test_weighted_percentiles_are_those_of_the_repeated_sample(pairs, qs):
     values, weights = (np.array(column) for column in zip(*pairs, strict=True))
     expected = np.percentile(np.repeat(values, weights), qs)
     np.testing.assert_allclose(percentiles(values, weights, qs), expected, rtol=1e-9, atol=1e-9)
+
+
+@given(
+    st.lists(finite, min_size=1, max_size=300),
+    st.lists(st.floats(0, 100), min_size=1, max_size=5),
+    st.booleans(),
+)
+def test_percentiles_are_numpy_s_to_the_last_bit(values, qs, unbiased):
+    sample = np.array(values)
+    found = Ordered.of(sample, np.ones(sample.size, np.int64)).percentiles(qs, unbiased=unbiased)
+    expected = np.percentile(sample, qs, method="median_unbiased" if unbiased else "linear")
+    np.testing.assert_array_equal(found, expected)
+
+
+@given(weighted, st.data())
+def test_the_value_at_a_rank_is_that_of_the_repeated_sample(pairs, data):
+    values, weights = (np.array(column) for column in zip(*pairs, strict=True))
+    tokens = np.sort(np.repeat(values, weights))
+    ranks = data.draw(st.lists(st.integers(1, tokens.size), min_size=1, max_size=3))
+    assert Ordered.of(values, weights).at_ranks(ranks) == [tokens[rank - 1] for rank in ranks]
+    assert Ordered.of(tokens, None).at_ranks(ranks) == [tokens[rank - 1] for rank in ranks]
 
 
 @given(weighted)

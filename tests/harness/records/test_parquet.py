@@ -69,6 +69,18 @@ def test_parts_and_tables_hold_the_same(tmp_path: Path) -> None:
     assert_same(read_records(tmp_path), under_way)
 
 
+def test_tables_in_any_order_are_read_in_that_of_cells(tmp_path: Path) -> None:
+    cells = [cell(0), cell(1)]
+    for number, records in enumerate(cells):
+        write_cell(tmp_path, number, records)
+    assemble(tmp_path)
+    for name in ("requests", "chunks"):
+        path = tmp_path / f"{name}.parquet"
+        table = pq.read_table(path)
+        pq.write_table(table.take(list(reversed(range(len(table))))), path)
+    assert_same(read_records(tmp_path), joined(*cells))
+
+
 def test_a_cell_without_a_journal_entry_is_left_out_and_written_again(tmp_path: Path) -> None:
     write_cell(tmp_path, 0, cell(0))
     write_cell(tmp_path, 1, cell(1, requests=7))
