@@ -9,6 +9,7 @@ from harness.report.tables.noise import noise_tables
 from harness.report.tables.offline import offline_table
 from harness.report.tables.overview import overview_table
 from harness.report.tables.tuning import tuning_tables
+from harness.report.text.numbers import plural
 from harness.report.text.run_notices import notices
 from harness.report.text.terms import terms
 from harness.report.text.verdict import verdict
@@ -40,5 +41,5 @@ def print_ending(run: Run, display: Display) -> None:
     found = notices(run)
     for notice in found[:MOST_WARNINGS]:
         display.text(f"warning: {notice.title} {notice.detail}")
-    if len(found) > MOST_WARNINGS:
-        display.text(f"{len(found) - MOST_WARNINGS} more warnings are in the report")
+    if more := len(found[MOST_WARNINGS:]):
+        display.text(f"{plural(more, 'more warning')} {'is' if more == 1 else 'are'} in the report")

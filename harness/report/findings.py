@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import with_rate
-from harness.report.text.numbers import decimals, number, plural, several
+from harness.report.text.numbers import decimals, few, number, plural, several
 from harness.report.text.verdict import factor
 from harness.report.winners import RATE, Winner, compared_by, winner
 from harness.runs.reader import OfflineRun, OnlineRun, Run
@@ -22,16 +22,22 @@ from harness.schema.results import OnlineSummary
 
 @dataclass(frozen=True)
 class Answer:
-    """The best engine by one metric; `engine` is empty where no difference is shown, or none is compared."""
+    """The best engine by one metric; `engine` is empty where no difference is shown, or none is compared.
+
+    `level` are the engines from which the best one shows no difference; `compared` says whether there were
+    two engines with enough requests.
+    """
 
     metric: str
     engine: str
     detail: str
+    level: tuple[str, ...] = ()
+    compared: bool = True
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a run says about one load.
+    """What a run says about one load, which `at` says in short, with all its `engines`.
 
     `validity` says which engines are not compared, `seconds` how long the shortest cell was measured; `made`
     is the day.
@@ -40,6 +46,8 @@ class Finding:
     model: str
     machine: str
     load: str
+    at: str
+    engines: tuple[str, ...]
     answers: tuple[Answer, ...]
     validity: str
     repeats: int
@@ -68,6 +76,8 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
         model(run),
         machine(run.meta),
         _load(run, load, cells),
+        _at(load, cells),
+        tuple(cell.label for cell in cells),
         answers,
         f"invalid: {'. '.join(invalid)}" if invalid else f"{plural(len(cells), 'engine')}, valid",
         len({summary.repeat for summary in run.repeats}),
@@ -80,16 +90,17 @@ def _answer(run: OnlineRun, engines: Sequence[OnlineSummary], metric: str) -> An
     label = METRICS[metric].label
     found = winner(engines, run.results.comparisons, metric)
     if found is None:
-        return Answer(label, "", "too few requests")
+        return Answer(label, "", "too few requests", compared=False)
     value = next(engine for engine in engines if engine.label == found.label).value(metric, found.statistic)
     statistic = "" if found.statistic == metric else f"{found.statistic} "
     shown = f"{statistic}{number(value, decimals([value]))} {METRICS[metric].unit}"
     if found.comparison is None:
-        return Answer(label, "", f"{found.label} alone: {shown}")
+        return Answer(label, "", f"{found.label} alone: {shown}", compared=False)
     if found.loser is None:
-        alike = several([found.label, *found.level])
-        return Answer(label, "", f"{statistic}no difference shown between {alike}")
-    return Answer(label, found.label, f"{shown}, {_against(found)}")
+        alike = few([found.label, *found.level])
+        shown = f" in {found.statistic}" if statistic else ""
+        return Answer(label, "", f"no difference shown{shown} between {alike}")
+    return Answer(label, found.label, f"{shown}, {_against(found)}", found.level)
 
 
 def _against(found: Winner) -> str:
@@ -101,7 +112,11 @@ def _against(found: Winner) -> str:
     else:
         size, ends = factor(found.comparison, higher=True)
         said = f"{size} that of {found.loser} ({ends})"
-    return f"{said}; no difference from {several(found.level)}" if found.level else said
+    if found.level:
+        said += f"; no difference from {few(found.level)}"
+    if found.undecided:
+        said += f"; none shown in {several(reversed(found.undecided))}"
+    return said + "".join(f"; in {at} {label} is better" for at, label in found.beaten)
 
 
 def _load(run: OnlineRun, load: Load, cells: Sequence[OnlineSummary]) -> str:
@@ -115,8 +130,14 @@ def _load(run: OnlineRun, load: Load, cells: Sequence[OnlineSummary]) -> str:
     return f"{trace.name if trace else 'requests'} {said}"
 
 
+def _at(load: Load, cells: Sequence[OnlineSummary]) -> str:
+    if isinstance(load, ClosedLoop):
+        return str(load)
+    return with_rate(load, (cell.offered_req_per_s for cell in cells)).removeprefix("at ")
+
+
 def _offline(run: OfflineRun) -> list[Finding]:
-    """Of a batch: the engine with the most tokens/s on average over the repeats, without an interval."""
+    """Of a batch: who has the most tokens/s on average over the repeats, which is no verdict."""
     rates: dict[str, list[float]] = {}
     for result in run.results.results:
         rates.setdefault(result.label, []).append(result.output_tok_per_s)
@@ -125,7 +146,7 @@ def _offline(run: OfflineRun) -> list[Finding]:
     means = {label: fmean(values) for label, values in rates.items()}
     engine = {result.label: result.engine for result in run.results.results}
     first, *others = sorted(means, key=lambda label: -means[label])
-    said = f"{means[first]:,.0f} {METRICS[RATE].unit}"
+    said = f"{first}: {means[first]:,.0f} {METRICS[RATE].unit}"
     if rival := next((label for label in others if engine[label] != engine[first]), None):
         said += f", {means[first] / means[rival]:.2f}× {rival}, without an interval"
     return [
@@ -133,7 +154,9 @@ def _offline(run: OfflineRun) -> list[Finding]:
             model(run),
             machine(run.meta),
             "a batch without arrivals",
-            (Answer(METRICS[RATE].label, first if rival else "", said),),
+            "a batch",
+            tuple(means),
+            (Answer(METRICS[RATE].label, "", said, compared=False),),
             f"{plural(len(means), 'engine')}, valid",
             max(len(values) for values in rates.values()),
             round(min(result.total_s for result in run.results.results), 1),

@@ -18,12 +18,18 @@ from harness.files import write_whole
 from harness.report.findings import FINDINGS, Finding, findings
 from harness.report.page import environment, text_of
 from harness.report.text.badges import ENOUGH_REPEATS
+from harness.report.text.numbers import few
 from harness.report.text.provenance import assumed
 from harness.report.winners import LATENCIES, RATE
 from harness.runs.reader import load_run
 from harness.schema.metrics import METRICS
 
 INDEX = "index.html"
+#: The answers of a group: each metric, and what the best engine has of it.
+COLUMNS = {
+    METRICS[name].label: "lowest" if METRICS[name].lower_is_better else "highest"
+    for name in (*LATENCIES, RATE)
+}
 _HEAD_BYTES = 65536
 _META = re.compile(r'<meta name="rosebench-(title|made|verdict|machine|findings)" content="([^"]*)">')
 
@@ -52,7 +58,25 @@ class Group:
     def metrics(self) -> list[str]:
         """What the findings answer: latencies, then rates."""
         found = {answer.metric for finding, _ in self.rows for answer in finding.answers}
-        return [METRICS[name].label for name in (*LATENCIES, RATE) if METRICS[name].label in found]
+        return [label for label in COLUMNS if label in found]
+
+    @property
+    def engines(self) -> list[str]:
+        """All that were measured."""
+        return list(dict.fromkeys(engine for finding, _ in self.rows for engine in finding.engines))
+
+    def best(self, metric: str) -> dict[str, list[str]]:
+        """The loads at which each engine is the best one, with the engines that show no difference from it.
+
+        Loads without a difference are by an empty name; nothing where engines were not compared.
+        """
+        found: dict[str, list[str]] = {}
+        for finding, _ in self.rows:
+            for answer in finding.answers:
+                if answer.metric == metric and answer.compared:
+                    alike = f" (no difference shown from {few(answer.level)})" if answer.level else ""
+                    found.setdefault(answer.engine, []).append(f"{finding.at}{alike}")
+        return {name: list(dict.fromkeys(found[name])) for name in sorted(found, key=lambda name: not name)}
 
 
 def write_index(folder: Path) -> Path:
@@ -67,6 +91,7 @@ def write_index(folder: Path) -> Path:
         .render(
             entries=entries,
             groups=_groups(entries),
+            columns=COLUMNS,
             css=text_of("report.css"),
             assumed=assumed,
             enough=ENOUGH_REPEATS,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from harness.plain_text import one_line, visible
 from harness.report.tables.table import Column
@@ -31,6 +32,7 @@ def environment() -> Environment:
         finalize=_visible,
     )
     made.filters["runs"] = _runs
+    made.filters["claim"] = _claim
     made.filters["one_line"] = partial(one_line, limit=200)  # as the data of charts has labels
     return made
 
@@ -56,6 +58,16 @@ def script(*names: str) -> tuple[Markup, str]:
     """uPlot and the templates of those names as one script, and its SHA-256 in base64."""
     code = Markup("\n").join([library("uPlot.iife.min.js"), *map(text_of, names)])
     return code, base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+
+
+def _claim(sentence: str, labels: Iterable[str]) -> Markup:
+    """A sentence of a verdict, in which the winner and how much better it is stand out."""
+    text = visible(sentence).replace(" %", "\u00a0%").replace(" ms", "\u00a0ms")
+    names = "|".join(re.escape(visible(label)) for label in sorted(labels, key=len, reverse=True))
+    found = re.fullmatch(rf"(.*?)({names})( has a | reaches )(.*?, )([\d.,]+(?:×|\u00a0%))( .*)", text, re.S)
+    if found is None:
+        return escape(text)
+    return Markup("{}<strong>{}</strong>{}{}<strong>{}</strong>{}").format(*found.groups())
 
 
 def _runs(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.metrics.percentiles import missing
-from harness.report.best import differs
+from harness.report.best import better, differs
 from harness.schema.load import ClosedLoop, Load
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineSummary
@@ -29,6 +29,8 @@ class Winner:
         level: Those from which it shows no difference, the best first.
         loser: The best one that it differs from; None where it differs from none.
         comparison: With the loser, or else with the next best one; None where there is none.
+        undecided: Higher percentiles, in which it shows no difference to any.
+        beaten: Lower percentiles in which another engine is really better than it, and which.
     """
 
     metric: str
@@ -37,38 +39,78 @@ class Winner:
     level: tuple[str, ...]
     loser: str | None
     comparison: Comparison | None
+    undecided: tuple[str, ...] = ()
+    beaten: tuple[tuple[str, str], ...] = ()
 
 
 def winner(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> Winner | None:
-    """The winner among valid `engines` at one load, by the highest percentile that all of them support.
+    """The winner among valid `engines` at one load, by the highest percentile in which one differs from
+    another, or else the highest that all of them support.
 
     None where no percentile is supported, or a pair of engines has no interval.
     """
     statistics = ("p99", "p90", "p50") if METRICS[metric].is_latency else (metric,)
-    found = next((name for name in statistics if _supported(engines, comparisons, metric, name)), None)
-    if found is None:
+    supported = [name for name in statistics if _supported(engines, comparisons, metric, name)]
+    found = [_winner(engines, comparisons, metric, name) for name in supported]
+    if not found:
         return None
-    descending = not METRICS[metric].lower_is_better
-    ranked = sorted(engines, key=lambda engine: engine.value(metric, found) or 0.0, reverse=descending)
-    first, *others = [engine.label for engine in ranked]
-    pairs = {
-        frozenset((comparison.a, comparison.b)): comparison
-        for comparison in _of(engines, comparisons, metric, found)
-    }
+    best = next((first for first in found if first.loser is not None), found[0])
+    if best.loser is None:
+        return best
+    at = supported.index(best.statistic)
+    better_ones = (
+        (name, _beats(best.label, engines, comparisons, metric, name)) for name in supported[at + 1 :]
+    )
+    beaten = tuple((name, label) for name, label in better_ones if label is not None)
+    return replace(best, undecided=tuple(supported[:at]), beaten=beaten)
+
+
+def _winner(
+    engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str, statistic: str
+) -> Winner:
+    """The winner by a statistic that all of them support."""
+    first, *others = _ranked(engines, metric, statistic)
+    pairs = _of(engines, comparisons, metric, statistic)
     against = [(label, pairs[pair]) for label in others if (pair := frozenset((first, label))) in pairs]
     level = tuple(label for label, comparison in against if not differs(comparison))
     lost = next((item for item in against if differs(item[1])), None)
     if lost is None:
-        return Winner(metric, found, first, level, None, against[0][1] if against else None)
-    return Winner(metric, found, first, level, *lost)
+        return Winner(metric, statistic, first, level, None, against[0][1] if against else None)
+    return Winner(metric, statistic, first, level, *lost)
+
+
+def _beats(
+    label: str,
+    engines: Sequence[OnlineSummary],
+    comparisons: Sequence[Comparison],
+    metric: str,
+    statistic: str,
+) -> str | None:
+    """The best engine that is really better than `label` by a statistic; None where none is."""
+    pairs = _of(engines, comparisons, metric, statistic)
+    lost = {
+        better(comparison) for pair, comparison in pairs.items() if label in pair and differs(comparison)
+    } - {label}
+    return next((other for other in _ranked(engines, metric, statistic) if other in lost), None)
+
+
+def _ranked(engines: Sequence[OnlineSummary], metric: str, statistic: str) -> list[str]:
+    """Their labels, the best first."""
+    descending = not METRICS[metric].lower_is_better
+    ranked = sorted(engines, key=lambda engine: engine.value(metric, statistic) or 0.0, reverse=descending)
+    return [engine.label for engine in ranked]
 
 
 def _of(
     engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str, statistic: str
-) -> list[Comparison]:
-    """The comparisons of a statistic at the load of `engines`."""
-    wanted = (engines[0].load, metric, statistic)
-    return [found for found in comparisons if (found.load, found.metric, found.statistic) == wanted]
+) -> dict[frozenset[str], Comparison]:
+    """The comparisons of a statistic at the load of `engines`, by the pair of labels."""
+    wanted, labels = (engines[0].load, metric, statistic), {engine.label for engine in engines}
+    return {
+        frozenset((found.a, found.b)): found
+        for found in comparisons
+        if (found.load, found.metric, found.statistic) == wanted and {found.a, found.b} <= labels
+    }
 
 
 def _supported(
@@ -79,4 +121,4 @@ def _supported(
     shown = statistic == metric or all(
         not missing(int(statistic[1:]), engine.latency(metric).n) for engine in engines
     )
-    return shown and all(comparison.ci is not None for comparison in pairs)
+    return shown and all(comparison.ci is not None for comparison in pairs.values())

@@ -196,7 +196,7 @@ const drawCharts = ({ all, say, tip }) => {
     size(canvas, small) {
       const rows = this.chart.y.ticks && this.chart.series.some((series) => series.kind === "spans");
       const first = this.figure.closest(".first") && innerWidth > 640;
-      const height = small ? 150 : rows ? 60 + 30 * this.chart.y.ticks.length : first ? 206 : 250;
+      const height = small ? 150 : rows ? 60 + 30 * this.chart.y.ticks.length : first ? 198 : 250;
       return { width: Math.max(160, canvas.clientWidth), height };
     }
 
@@ -280,7 +280,7 @@ const drawCharts = ({ all, say, tip }) => {
       const options = {
         mode: 2,
         ...this.size(canvas, small),
-        padding: [10, 14, 0, 0],
+        padding: [10, chart.x.ticks ? 14 : 24, 0, 0], // half of the last number's width
         legend: { show: false },
         scales: { x: scale("x"), y: scale("y") },
         axes: [axis("x"), axis("y")],

@@ -14,6 +14,7 @@ from harness.schema.load_settings import lengths_text
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import RunInfo, TraceRecord
 
+_RANDOM = "random:"
 _ABOUT = ("Model", "Machine", "Trace", "Load", "Batch")
 
 
@@ -98,7 +99,10 @@ def model(run: Run) -> str:
         return several(f"{label}: {place}" for label, place in places.items())
     sizes = {"tensor parallel": settings.tensor_parallel_size, "data parallel": settings.data_parallel_size}
     spread = "".join(f", {what} {size}" for what, size in sizes.items() if size > 1)
-    return f"{settings.model}, {settings.dtype}, {settings.device}{spread}"
+    name = settings.model
+    if name.startswith(_RANDOM):
+        name = f"{name.removeprefix(_RANDOM)} with random weights"
+    return f"{name}, {settings.dtype}, {settings.device}{spread}"
 
 
 def _load(run: OnlineRun, trace: TraceRecord | None) -> str:

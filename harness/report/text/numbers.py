@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 DASH = "–"
+#: With more names than this a sentence is a list.
+MANY = 4
 
 
 def decimals(values: Iterable[float | None]) -> int:
@@ -38,6 +40,11 @@ def percent(part: int, whole: int) -> str:
     if 0 < part < whole:
         share = {"0 %": "under 1 %", "100 %": "over 99 %"}.get(share, share)
     return share
+
+
+def few(items: Sequence[str]) -> str:
+    """As `several`; of many the first and how many others."""
+    return several(items) if len(items) <= MANY else f"{items[0]} and {len(items) - 1} others"
 
 
 def several(items: Iterable[str]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from harness.report.text.numbers import several
+from math import floor
+
+from harness.report.text.numbers import MANY, several
 from harness.report.text.provenance import assumed
 from harness.report.text.verdict import shown_load
 from harness.runs.reader import OnlineRun, Run
@@ -38,15 +40,20 @@ def assumption(run: Run) -> str:
 def _answered(cells: list[OnlineSummary]) -> str:
     """How much of what was offered, by engine where one fell behind."""
     shares = {cell.label: cell.req_per_s / cell.offered_req_per_s for cell in cells if cell.offered_req_per_s}
-    behind = [f"{label} answered {share:.0%}" for label, share in shares.items() if share < KEPT_UP]
+    slow = {label: share for label, share in shares.items() if share < KEPT_UP}
     if not shares:
         return ""
-    if behind:
+    if slow:
+        behind = several(f"{label} answered {share:.0%}" for label, share in slow.items())
+        if len(slow) > MANY:
+            behind = f"{len(slow)} engines answered {min(slow.values()):.0%} to {max(slow.values()):.0%}"
         grow = "Latencies of an engine that falls behind grow with the length of the run."
-        return f"{several(behind)} of the requests that were offered. {grow}"
+        return f"{behind} of the requests that were offered. {grow}"
     who = "Every engine" if len(shares) > 1 else next(iter(shares))
     least = "at least " if len(shares) > 1 else ""
-    return f"{who} answered {least}{min(1.0, *shares.values()):.0%} of the requests that were offered."
+    share = min(shares.values())
+    answered = "all" if share >= 1 else f"{least}{floor(100 * share)}%"
+    return f"{who} answered {answered} of the requests that were offered."
 
 
 def _few(cells: list[OnlineSummary]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harness.metrics.percentiles import missing, supported
 from harness.report.text.capacity import capacity_verdict
 from harness.report.text.load_words import with_rate
-from harness.report.text.numbers import decimals, number, several
+from harness.report.text.numbers import decimals, few, number, several
 from harness.report.text.tuning import tuning_verdict
 from harness.report.winners import Winner, compared_by, winner
 from harness.runs.reader import OfflineRun, OnlineRun, Run
@@ -76,16 +76,31 @@ def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], 
         return f"too few requests were measured to compare {term.label}."
     if found.loser is None or found.comparison is None:
         what = f"{term.label} {found.statistic}" if term.is_latency else term.label
-        alike = several([found.label, *found.level])
+        alike = few([found.label, *found.level])
         return f"no difference is shown in {what} between {alike}{_ratio(found.comparison)}."
     best, other = (
         next(engine for engine in engines if engine.label == label).value(metric, found.statistic)
         for label in (found.label, found.loser)
     )
     claim = _better(found, term, number(best, decimals([best])), number(other, decimals([other])))
-    if found.level:
-        return f"{claim}; from {several(found.level)} it shows no difference."
-    return f"{claim}."
+    return f"{claim}{_no_difference(found)}.{_beaten(found, term)}"
+
+
+def _no_difference(found: Winner) -> str:
+    """From which engines, and in which higher percentiles, none is shown."""
+    if not found.undecided:
+        return f"; from {few(found.level)} it shows no difference" if found.level else ""
+    higher = several(reversed(found.undecided))
+    if not found.level:
+        return f"; in {higher} no difference is shown"
+    return f"; from {few(found.level)} it shows no difference, and in {higher} none is shown"
+
+
+def _beaten(found: Winner, term: Metric) -> str:
+    """In which lower percentiles another engine is better."""
+    return "".join(
+        f" In {term.label} {at}, {label} is better than {found.label}." for at, label in found.beaten
+    )
 
 
 def _better(found: Winner, term: Metric, best: str, other: str) -> str:
@@ -123,15 +138,17 @@ def factor(comparison: Comparison, *, higher: bool = False) -> tuple[str, str]:
     ratio, (low, high) = comparison.ratio, comparison.ci or (comparison.ratio, comparison.ratio)
     if ratio < 1:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    if ratio >= _AS_FACTOR:
-        return f"{ratio:.1f}×", f"{low:.1f}× to {high:.1f}×"
-    if higher:
-        return f"{ratio:.2f}×", f"{low:.2f}× to {high:.2f}×"
-    return f"{_percent(ratio)} %", f"{_percent(low)} % to {_percent(high)} %"
+    if ratio < _AS_FACTOR and not higher:
+        size, *ends = _apart(100 - 100 / ratio, 100 - 100 / low, 100 - 100 / high, places=0)
+        return f"{size} %", f"{ends[0]} % to {ends[1]} %"
+    size, *ends = _apart(ratio, low, high, places=1 if ratio >= _AS_FACTOR else 2)
+    return f"{size}×", f"{ends[0]}× to {ends[1]}×"
 
 
-def _percent(ratio: float) -> str:
-    return f"{100 - 100 / ratio:.0f}"
+def _apart(*values: float, places: int) -> list[str]:
+    """A value and the two ends of its interval, with up to two decimals more where the ends read alike."""
+    texts = [[f"{value:.{places + more}f}" for value in values] for more in range(3)]
+    return next((found for found in texts if found[1] != found[2]), texts[0])
 
 
 def _alone(run: OnlineRun, summary: OnlineSummary) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +38,14 @@ def test_a_run_without_a_valid_cell_fails(
         found = end.exit_code
     assert found == code
     assert capsys.readouterr().out == "report.html\n"
+
+
+def test_the_report_opens_in_a_browser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    cell: dict[str, Any] = {"valid": True, "num_error": 0}
+    fields: dict[str, Any] = {"summaries": [OnlineSummary.model_construct(**cell)], "skipped": []}
+    results = OnlineResults.model_construct(**fields)
+    for asked in (False, True):
+        conclude(results, tmp_path / "a b.html", None, as_json=False, open_report=asked)
+    assert opened == [f"{tmp_path.as_uri()}/a%20b.html"]

@@ -10,6 +10,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from harness.report.render import write_report
+from harness.report.text.heading import title
+from harness.report.text.verdict import verdict
 from harness.runs.reader import load_run
 from harness.schema.load import TraceLoad
 
@@ -188,6 +190,25 @@ def test_the_data_of_a_chart_is_copied_and_the_chart_saved(page, folder):
     assert "● roseinfer" in text and "TTFT p90, ms, by load" in text
     assert png.startswith("data:image/png;base64,iVBOR")
     assert page.get_log("browser") == []
+
+
+def test_release_notes_have_the_verdict_the_table_and_the_chart(page, folder):
+    page.execute_script(
+        "Object.defineProperty(navigator, 'clipboard',"
+        " {value: {writeText: async text => { window.copied = text }}});"
+        "window.saved = [];"
+        "HTMLAnchorElement.prototype.click = function () { window.saved.push([this.download, this.href]) }"
+    )
+    page.find_element("css selector", "[data-copy=notes]").click()
+    parts = page.execute_script("return window.copied").replace("\u00a0", " ").split("\n\n")
+    run = load_run(folder)
+    assert parts[0] == f"### {title(run)}"
+    assert all(sentence in parts for sentence in verdict(run))
+    assert any(part.startswith("| engine | TTFT, ms p50 |") and part.count("\n") == 3 for part in parts)
+    assert "In brackets: 95 % intervals." in parts
+    assert parts[-1] == "![TTFT p90, ms, by load](ttft_p90.png)"
+    [[name, picture]] = page.execute_script("return window.saved")
+    assert name == "ttft_p90.png" and picture.startswith("data:image/png;base64,iVBOR")
 
 
 def test_twelve_engines_have_a_panel_each(browser, tmp_path):

@@ -4,13 +4,16 @@ import csv
 import io
 import re
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.report.best import best_labels
+from harness.report.findings import findings
 from harness.report.markdown import summary, table
+from harness.report.page import environment
 from harness.report.results_csv import results_csv
 from harness.report.tables.latency import (
     SHOWN,
@@ -24,10 +27,10 @@ from harness.report.tables.table import MARKS, Cell, Column, Table
 from harness.report.tables.throughput import throughput_table
 from harness.report.text.badges import badges
 from harness.report.text.heading import machine
-from harness.report.text.numbers import DASH, percent
+from harness.report.text.numbers import DASH, few, percent
 from harness.report.text.run_notices import notices
 from harness.report.text.terms import terms
-from harness.report.text.verdict import shown_load, verdict, why_none_is_best
+from harness.report.text.verdict import factor, shown_load, verdict, why_none_is_best
 from harness.runs.reader import OnlineRun, load_run
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.results import Comparison, Skipped
@@ -164,6 +167,45 @@ def test_the_verdict_without_a_difference(run):
     for sentence in verdict(type(run)(run.path, changed, run.requests, run.chunks)):
         assert "no difference is shown" in sentence
         assert "95 % interval 0.90 to 1.30" in sentence
+
+
+def test_a_difference_below_the_highest_percentile_is_claimed_and_the_others_are_said(run):
+    """By p90 roseinfer is better, by p50 SGLang; by p99 nothing is known."""
+    pooled = [s for s in run.results.summaries if s.label in ("roseinfer", "SGLang")]
+    compared = [
+        comparison("roseinfer", "SGLang", 0.95, (0.9, 1.1), statistic="p99"),
+        comparison("roseinfer", "SGLang", 0.5, (0.4, 0.6), statistic="p90"),
+        comparison("roseinfer", "SGLang", 1.25, (1.2, 1.3), statistic="p50"),
+    ]
+    changed = run.results.model_copy(update={"summaries": pooled, "comparisons": compared})
+    shown = type(run)(run.path, changed, run.requests, run.chunks)
+    said = verdict(shown)[0]
+    assert "roseinfer has a TTFT p90 of" in said and "2.0× lower than SGLang" in said
+    assert said.endswith("); in p99 no difference is shown. In TTFT p50, SGLang is better than roseinfer.")
+    answer = findings(shown)[-1].answers[0]
+    assert answer.engine == "roseinfer" and answer.detail.startswith("p90 ")
+    assert answer.detail.endswith("; none shown in p99; in p50 SGLang is better")
+
+
+def test_the_winner_stands_out_in_the_page_and_text_stays_text():
+    said = "At scale 1, <b> & co has a TTFT p90 of 2 ms, 3.1× lower than <b> with 6 ms (95 % interval …)."
+    shown = (
+        environment().from_string("{{ said | claim(labels) }}").render(said=said, labels=["<b>", "<b> & co"])
+    )
+    assert (
+        "<strong>&lt;b&gt; &amp; co</strong> has a TTFT" in shown and "<strong>3.1×</strong> lower" in shown
+    )
+    assert unescape(re.sub("</?strong>", "", shown)).replace("\u00a0", " ") == said
+
+
+@pytest.mark.parametrize(("ratio", "ci", "higher", "words"), [
+    (1.0488, (1.0463, 1.0512), True, ("1.049×", "1.046× to 1.051×")),
+    (1.2, (1.1, 1.3), True, ("1.20×", "1.10× to 1.30×")),
+    (0.84, (0.839, 0.841), False, ("16.0 %", "15.9 % to 16.1 %")),
+    (4.0, (4.0, 4.0), False, ("4.0×", "4.0× to 4.0×")),
+])  # fmt: skip
+def test_the_ends_of_an_interval_read_apart(ratio, ci, higher, words):
+    assert factor(comparison("roseinfer", "SGLang", ratio, ci), higher=higher) == words
 
 
 def test_an_interval_that_excludes_one_by_itself_is_no_claim(run):
@@ -368,6 +410,19 @@ def test_what_a_window_left_out_is_said(run):
     assert last.detail.startswith("1,200 of 4,800 requests (25 %) were sent before or after it")
 
 
+def test_many_engines_are_counted_and_not_listed(run):
+    assert few(list("abcd")) == "a, b, c and d" and few(list("abcde")) == "a and 4 others"
+    load = shown_load(run)
+    cell = next(summary for summary in run.pooled if summary.load == load)
+    cells = [
+        cell.model_copy(update={"label": f"e{i}", "req_per_s": (0.5 + 0.05 * i) * cell.offered_req_per_s})
+        for i in range(6)
+    ]
+    changed = run.results.model_copy(update={"summaries": cells})
+    said = terms(replace(run, results=changed))[0]
+    assert said.startswith("6 engines answered 50 % to 75 % of the requests")
+
+
 def test_a_share_is_not_rounded_to_none_or_all():
     shares = [percent(part, 1000) for part in (0, 2, 370, 998, 1000)]
     assert shares == ["0 %", "under 1 %", "37 %", "over 99 %", "100 %"] and percent(0, 0) == "0 %"
@@ -386,7 +441,7 @@ def test_every_notice_is_in_one_badge(run, small):
 def test_the_first_table_of_a_closed_loop_has_tokens_a_second_and_no_offered_rate() -> None:
     run = load_run(Path(__file__).parents[3] / "reports/h200-qwen3-8b")
     assert isinstance(run, OnlineRun)
-    assert "roseinfer reaches 3,424 output tok/s, 1.05× the" in verdict(run)[0]
+    assert "roseinfer reaches 3,424 output tok/s, 1.049× the" in verdict(run)[0]
     table = first_table(run.pooled, shown_load(run), best_labels(run.pooled, run.results.comparisons))
     names = [column.full for column in table.columns]
     assert "requests/s offered" not in names
