@@ -55,10 +55,17 @@ def main() -> None:
     parser.add_argument("--output-len", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--ranks", type=int, default=1)
     given = parser.parse_args()
     lengths = given.input_len, given.output_len
     most = max(given.in_flight)
-    engine = engine_of(given.model, plain=given.plain, max_model_len=sum(lengths), max_active_requests=most)
+    engine = engine_of(
+        given.model,
+        plain=given.plain,
+        max_model_len=sum(lengths),
+        max_active_requests=most,
+        ranks=given.ranks,
+    )
     serve(engine, most, most, *lengths)
     print("| in flight | TTFT p50 / p99, ms | TPOT p50 / p99, ms | tok/s |\n|---|---|---|---:|")
     for count in given.in_flight:

@@ -5,7 +5,8 @@
 Decode steps of the numbers of requests given, each with `--context` tokens, and prompts of so many tokens, as
 the engine launches them. `floor`: the bytes of weights and cache that a step reads at the rate at which this
 GPU copies, or, if more, its multiplications at the rate of a large product, both of this run. `--plain` turns
-the fused kernels off. Weights are drawn on the device.
+the fused kernels off; `--ranks` takes several GPUs, while the floor is that of one. Weights are drawn on the
+device.
 """
 
 from __future__ import annotations
@@ -70,14 +71,18 @@ def product_rate() -> float:
     return 2 * 8192**3 / median(lambda: a @ b)
 
 
-def engine_of(name: str, *, plain: bool, max_model_len: int, max_active_requests: int) -> Engine:
-    """An engine of a named shape in bfloat16."""
+def engine_of(
+    name: str, *, plain: bool, max_model_len: int, max_active_requests: int, ranks: int = 1
+) -> Engine:
+    """An engine of a named shape in bfloat16. On several GPUs its weights are on the disk."""
     shape = llama.SHAPES[name.removeprefix("random:")]
     parsed = configs.parse(llama.config(shape))
     config = EngineConfig(
         name, device="cuda", dtype="bf16", fused_ops=not plain, max_model_len=max_model_len,
-        max_active_requests=max_active_requests, warmup=False,
+        max_active_requests=max_active_requests, warmup=False, tensor_parallel_size=ranks,
     )  # fmt: skip
+    if ranks > 1:
+        return Engine(config)
     with (
         patch("roseinfer.models.load.model_folder", Path),
         patch("roseinfer.models.config.read", lambda folder: parsed),
@@ -119,13 +124,16 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=288)
     parser.add_argument("--prompts", default="")
     parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--ranks", type=int, default=1)
     given = parser.parse_args()
     copies, products = copy_rate(), product_rate()
     print(f"copy {copies / 1e12:.2f} TB/s, product {products / 1e12:.0f} TFLOP/s")
     most = max(given.requests, default=1)
     lengths = [int(length) for length in given.prompts.split(",") if length]
     longest = max([given.context + 256, *(length + 16 for length in lengths)])
-    engine = engine_of(given.model, plain=given.plain, max_model_len=longest, max_active_requests=most)
+    engine = engine_of(
+        given.model, plain=given.plain, max_model_len=longest, max_active_requests=most, ranks=given.ranks
+    )
     shape = llama.SHAPES[given.model.removeprefix("random:")]
     layers = sum(t.size for t in llama.tensors(shape) if t.std is not None and ".layers." in t.name)
     head = shape.vocab_size * shape.width

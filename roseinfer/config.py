@@ -23,8 +23,8 @@ class ConfigError(Exception):
     """A setting that cannot work. The message says which, and what would."""
 
 
-#: Environment variable of an engine process: how many of them share the machine.
-REPLICAS = "ROSEINFER_REPLICAS"
+#: Environment variables of an engine process: how many of them share the machine, and which this is.
+REPLICAS, REPLICA = "ROSEINFER_REPLICAS", "ROSEINFER_REPLICA"
 
 
 def setting(default: Any, help: str) -> Any:
@@ -102,7 +102,9 @@ class EngineConfig:
         True, "of them, the matrix products: bf16 with packed weights on a CPU with AVX-512 BF16 and no AMX"
     )
     tensor_parallel_size: int = setting(
-        1, "CPU: processes that share the model, each with a part of every layer and of the cache"
+        1,
+        "processes that share the model, each with a part of every layer and of the cache, and with a GPU of "
+        "its own where there are GPUs",
     )
     rank_timeout_s: float = setting(
         30.0, "with tensor_parallel_size: how long a step waits for another process before the engine ends"

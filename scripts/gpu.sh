@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
 # Tests and benchmarks on a machine with an NVIDIA GPU and PyTorch.
-# Usage: [PHASES="tests sanitize kernels online clients offline profile"] scripts/gpu.sh OUT [WHEELS [BUNDLES]]
+# Usage: [PHASES="tests sanitize kernels steps ranks online clients offline profile"] scripts/gpu.sh OUT [WHEELS [BUNDLES]]
 # WHEELS is a folder of wheels to install from, for a machine without a network; BUNDLES holds what `bench engines
 # bundle` made, a folder an engine. SCALES, ENGINES and N as in the Makefile, MODEL and DTYPE (random:gpt2, fp16)
 # what is served, CLIENTS the requests in flight of the closed loops ("1,64,256"), INPUT_LEN and OUTPUT_LEN (256, 64)
 # their tokens, N and ROUNDS (100, 30) how many requests at least, in all and for each in flight; REPEATS how often all
-# is measured. Full output and the runs go to OUT; `profile` profiles the run that `online` left there, at its first
-# scale and without variants of engines; `sanitize` needs compute-sanitizer, from the CUDA toolkit or
+# is measured. `steps` says which kernels the steps of a Llama take (MODEL, random:qwen3-0.6b), and `ranks` how it does
+# on all GPUs of the machine. Full output and the runs go to OUT; `profile` profiles the run that `online` left there,
+# at its first scale and without variants of engines; `sanitize` needs compute-sanitizer, from the CUDA toolkit or
 # nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1 wheels=${2:-} bundles=${3:-}
-all="tests sanitize kernels online clients offline profile"
+all="tests sanitize kernels steps ranks online clients offline profile"
 phases=${PHASES:-$all}
 scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang}
 clients=${CLIENTS:-1,64,256} repeats=${REPEATS:-1}
+llama=${MODEL:-random:qwen3-0.6b}
 plain=$(tr , '\n' <<<"$engines" | grep -v @ | paste -sd ,)
-own_kernels='regex=^(_[a-y]|attention|mlp|paged_decode|gqa_decode|stream|draw)'
+own_kernels='regex=^(_[a-y]|attention|mlp|paged_decode|gqa_decode|stream|draw|join_ranks)'
 export PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 bench="python3 -m harness.cli.app"
 if [ -n "$wheels" ]; then
@@ -52,6 +54,19 @@ for phase in $phases; do
             python3 -m benchmarks.serve_a_few random:qwen3-0.6b
         ;;
     kernels) logged kernels 50 python3 -m benchmarks.gpu_kernels ;;
+    steps)
+        logged steps 70 python3 -m benchmarks.llama_kernels "$llama" --prompts "1x${INPUT_LEN:-256}" "8x${INPUT_LEN:-256}" \
+            --decode "1x${INPUT_LEN:-256}" "64x${INPUT_LEN:-256}" --loop 64 --input-len "${INPUT_LEN:-256}" \
+            --output-len "${OUTPUT_LEN:-64}"
+        ;;
+    ranks)
+        gpus=$(nvidia-smi -L | wc -l)
+        logged join 10 python3 -m benchmarks.join_ranks --ranks "$gpus"
+        for ranks in 1 "$gpus"; do
+            logged "closed_loop_$ranks" 6 python3 -m benchmarks.llama_closed_loop "$llama" ${clients//,/ } \
+                --input-len "${INPUT_LEN:-256}" --output-len "${OUTPUT_LEN:-64}" --ranks "$ranks"
+        done
+        ;;
     online)
         logged online 70 $bench online --engines "$engines" "${common[@]}" --trace "$trace" --fit clip \
             --max-output-len 128 --n "${N:-200}" --scales "$scales"

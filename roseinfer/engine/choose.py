@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import logging
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from roseinfer.attention.backends import NEEDED, make_attention
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.eager import EagerRunner
-from roseinfer.engine.ranks.group import RankGroup
+from roseinfer.engine.ranks.group import RankGroup, StepLimits
 from roseinfer.engine.ranks.runner import ParallelRunner
 from roseinfer.engine.runner import Runner
 from roseinfer.info import RunnerInfo
@@ -44,16 +45,11 @@ def choose_runner(
     model: Model,
     pool: KVPool,
     dtype: torch.dtype,
-    *,
-    max_model_len: int,
-    max_batch_size: int,
-    prefill_max_tokens: int,
-    mixed_tokens: int = 0,
+    limits: StepLimits,
     group: RankGroup | None = None,
 ) -> Chosen:
-    """`mixed_tokens`: prompt tokens of steps that prompts share with requests that decode, where such steps
-    are to be captured. `group`: the processes that have the other parts of the model. Raises ConfigError
-    where a setting cannot work here."""
+    """`group`: on rank 0, the processes that have the other parts of the model. Raises ConfigError where a
+    setting cannot work here."""
     capacity = config.max_active_requests
     if config.batch_invariant and not model.rows_alone:
         raise ConfigError(f"batch_invariant needs {NEEDED}")
@@ -72,6 +68,7 @@ def choose_runner(
     from roseinfer.attention.cuda_paged import CudaPagedAttention
     from roseinfer.attention.prefill_backends import choose
     from roseinfer.engine.cuda import CudaRunner
+    from roseinfer.engine.ranks.cuda_runner import ParallelCudaRunner
 
     prefill = choose(config.prefill_backend, model.config.head_dim, dtype, pool.device)
     paged = CudaPagedAttention(pool, prefill.attend)
@@ -81,18 +78,19 @@ def choose_runner(
             RunnerInfo("triton", prefill.name, prompt_logprobs=True),
         )
     parts = model.decode_parts if config.decode_parts else {}
-    runner = CudaRunner(
+    make = CudaRunner if group is None else partial(ParallelCudaRunner, group)
+    runner = make(
         model,
         paged,
         pool,
         capacity=capacity,
-        max_blocks=-(-max_model_len // config.block_size),
-        max_batch=max_batch_size,
-        max_prompt_tokens=max(prefill_max_tokens, max_model_len),
+        max_blocks=-(-limits.max_model_len // config.block_size),
+        max_batch=limits.max_batch_size,
+        max_prompt_tokens=max(limits.prefill_max_tokens, limits.max_model_len),
         pinned=config.pinned_staging,
         parts=parts,
     )
-    runner.capture(prompts=prefill.capturable, mixed_tokens=mixed_tokens)
+    runner.capture(prompts=prefill.capturable, mixed_tokens=limits.mixed_tokens)
     sizes = runner.decode_sizes
     in_parts = tuple(size for size in sizes if size in parts)
     info = RunnerInfo("triton", prefill.name, sizes, config.pinned_staging, in_parts)

@@ -15,7 +15,8 @@ from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.choose import choose_runner
 from roseinfer.engine.load import check_ranks, load_model
 from roseinfer.engine.loop import Loop
-from roseinfer.engine.ranks.group import Profile, RankGroup
+from roseinfer.engine.ranks.group import Profile, RankGroup, StepLimits
+from roseinfer.engine.ranks.step_memory import Sizes
 from roseinfer.engine.resolve import resolve_policies, resolve_spin_ms
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.warmup import warm_up
@@ -38,7 +39,9 @@ KV_MEMORY_SHARE = {"cuda": 0.8, "cpu": 0.1}
 class Engine:
     """Owns the model, the cache and the scheduler. Not thread safe: one caller steps it."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, on_rank_end: Callable[[str], None] | None = None) -> None:
+        """`on_rank_end` is called, by another thread, with the words for it when one of the engine's other
+        processes ends, or is silent for too long. Raises ConfigError where a setting cannot work."""
         check_ranks(config)
         ranks = config.tensor_parallel_size
         self._group = RankGroup(config) if ranks > 1 else None  # they load while this process does
@@ -50,8 +53,9 @@ class Engine:
                 f"max_model_len {max_model_len} is above the model's {shape.max_positions} positions"
             )
         kv_shape = shape.kv_shape(dtype)
+        sharing = ranks if device.type == "cpu" else 1  # ranks in the same memory
         kv_tokens = config.kv_tokens or _kv_tokens(
-            ranks * kv_shape.bytes_per_token, device, config.max_active_requests * max_model_len
+            sharing * kv_shape.bytes_per_token, device, config.max_active_requests * max_model_len
         )
         num_blocks = kv_tokens // config.block_size
         if num_blocks * config.block_size < min(max_model_len, 2 * config.block_size):
@@ -62,26 +66,23 @@ class Engine:
         self._prefixes = cache(self._allocator, config.block_size)
         running = Running(config.max_active_requests, max_model_len, config.block_size)
         policies = resolve_policies(config, device, weight_bytes(shape, dtype) if model.mixes else 0)
-        if self._group is not None:
-            self._group.connect(
-                model.ranks,
-                num_blocks,
-                tokens=max(policies.prefill_max_tokens, max_model_len) + config.max_active_requests,
-                requests=config.max_active_requests,
-                blocks=-(-max_model_len // config.block_size),
-            )
-        self._scheduler = Scheduler(running, self._allocator, self._prefixes, policies, shape.eos_token_ids)
-        chosen = choose_runner(
-            config,
-            model,
-            pool,
-            dtype,
-            max_model_len=max_model_len,
-            max_batch_size=policies.max_batch_size,
-            prefill_max_tokens=policies.prefill_max_tokens,
-            mixed_tokens=_mixed_tokens(policies, config.max_active_requests),
-            group=self._group,
+        limits = StepLimits(
+            max_model_len,
+            policies.max_batch_size,
+            policies.prefill_max_tokens,
+            _mixed_tokens(policies, config.max_active_requests),
         )
+        if self._group is not None:
+            if on_rank_end is not None:
+                self._group.on_end(on_rank_end)
+            sizes = Sizes(
+                max(policies.prefill_max_tokens, max_model_len) + config.max_active_requests,
+                config.max_active_requests,
+                -(-max_model_len // config.block_size),
+            )
+            self._group.connect(model.ranks, num_blocks, limits, sizes)
+        self._scheduler = Scheduler(running, self._allocator, self._prefixes, policies, shape.eos_token_ids)
+        chosen = choose_runner(config, model, pool, dtype, limits, self._group)
         on_gpu = device.type == "cuda"
         overlap = on_gpu if config.overlap_schedule is None else config.overlap_schedule
         self._loop = Loop(self._scheduler, running, chosen.runner, overlap=overlap)
@@ -140,12 +141,6 @@ class Engine:
     def watch(self, watcher: Callable[[Runner], Runner]) -> None:
         """Put what `watcher` makes of the runner in its place. Call it when there is no work."""
         self._loop.runner = watcher(self._loop.runner)
-
-    def watch_ranks(self, tell: Callable[[str], None]) -> None:
-        """Have `tell` called, by another thread, when one of the engine's other processes ends; it gets the
-        words for it. Without such processes nothing happens."""
-        if self._group is not None:
-            self._group.on_end(tell)
 
     def profile_ranks(self, path: str | None, *, with_stack: bool = False) -> str | None:
         """Begin a torch profile of the engine's other processes, into files beside `path`; without a path end

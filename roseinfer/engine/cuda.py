@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -17,6 +18,7 @@ from roseinfer.engine.graphs import (
     MAX_PROMPTS,
     MIXED_SIZES,
     PROMPT_TOKENS,
+    SLOTS,
     Captured,
     capture,
     decode_sizes,
@@ -24,13 +26,24 @@ from roseinfer.engine.graphs import (
 from roseinfer.engine.logprobs import DeviceLogprobs, asked_logprobs
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, part, sample, uniform
-from roseinfer.engine.staging import SLOTS, Inbox, Lines, Outbox
+from roseinfer.engine.staging import Inbox, Lines, Outbox
 from roseinfer.engine.step_arrays import prompt_arrays, put_decode, put_prompts
 from roseinfer.kernels.cuda.draw import draw, takes
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.model import Model
 from roseinfer.tensors import fetch, to_device
 from roseinfer.tracing.ranges import named_range
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """Requests of a step from `start` on: their logits `[≥ R, vocab]`, the likeliest `tokens` `[R]` on the
+    device, and where these are `given` on the host `[≥ R]` once the step has ended."""
+
+    logits: Tensor
+    tokens: Tensor
+    given: Tensor
+    start: int
 
 
 class CudaRunner(Runner):
@@ -91,52 +104,66 @@ class CudaRunner(Runner):
         """
         pool = torch.cuda.graph_pool_handle()
         for size in reversed(self._prompt_sizes if prompts else []):
-            self._prompt_graphs[size] = capture(partial(self._prompt_step, size), pool)
+            self._prompt_graphs[size] = capture(partial(self._prompt_step, size, MAX_PROMPTS), pool)
         for size in reversed(self.decode_sizes):
             self._decode_graphs[size] = capture(partial(self._decode_step, size), pool)
         mixed = [size for size in self._prompt_sizes if size <= mixed_tokens and size % 256 == 0]
         for size in reversed(mixed if prompts else []):
             for decodes in reversed([size for size in MIXED_SIZES if size <= self._max_batch]):
-                self._mixed_graphs[size, decodes] = capture(partial(self._mixed_step, size, decodes), pool)
+                step = partial(self._mixed_step, size, decodes, MAX_PROMPTS)
+                self._mixed_graphs[size, decodes] = capture(step, pool)
         for box in (self._decode_in, self._prompt_in, self._decoded_out, self._first_out, self._mixed_out):
             box.reset()
         torch.cuda.synchronize()
 
     @torch.inference_mode()
     def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
-        self._ended.rotate()
-        ended = self._ended[0]
-        ended.synchronize()
+        self._await_slot()
+        newest = self._newest(batch, sampling)
+        tokens: list[Tensor] = []
+        logprobs: list[DeviceLogprobs] = []
+        for outcome in self._forward(batch):
+            tokens.append(self._chosen(outcome, batch, sampling, newest))
+            logprobs += asked_logprobs(outcome.logits, outcome.tokens, sampling.asked, outcome.start)
+        self._ended.rotate(-1)
+        return Fetched(tokens, sampling.asked, logprobs, self._ended[-1])
+
+    @torch.inference_mode()
+    def follow(self, batch: Batch) -> None:
+        """Compute this rank's part of what rank 0 launches, which chooses the tokens."""
+        self._await_slot()
+        for _ in self._forward(batch):
+            pass
+        self._ended.rotate(-1)
+        self._ended[-1].record()
+
+    def _await_slot(self) -> None:
+        """Wait until the step SLOTS before the next has ended."""
+        self._ended[0].synchronize()
+
+    def _forward(self, batch: Batch) -> Iterator[_Outcome]:
+        """Launch the step, part by part: a part's logits lie where those of the next will."""
         if batch.copies.shape[1]:
             self._pool.copy_blocks(*batch.copies)
         self._lines.change(batch.changed)
-        parts: list[Tensor] = []
-        logprobs: list[DeviceLogprobs] = []
-        prompts, asked = len(batch.prefill_requests), sampling.asked
-        newest = self._newest(batch, sampling)
-        if self._model.mixes and batch.segments and len(batch.decode_lengths):
-            return self._launch_mixed(batch, sampling, newest, ended)
+        prompts, count = len(batch.prefill_requests), len(batch.decode_lengths)
+        if self._model.mixes and batch.segments and count:
+            yield from self._launch_mixed(batch)
+            return
         if batch.segments:
             with named_range("roseinfer.prefill_batch.model_forward"):
                 logits, given = self._launch_prompts(batch)
             if prompts:
-                first = self._first[:prompts]
-                parts.append(self._chosen(logits, first, given, batch, sampling, newest, 0))
-                logprobs += asked_logprobs(logits, first, asked)
-        if count := len(batch.decode_lengths):
+                yield _Outcome(logits, self._first[:prompts], given, 0)
+        if count:
             with named_range("roseinfer.model.forward.cuda_graph_replay"):
                 logits, given = self._launch_decode(batch)
-            decoded = self._decoded[:count]
-            parts.append(self._chosen(logits, decoded, given, batch, sampling, newest, prompts))
-            logprobs += asked_logprobs(logits, decoded, asked, prompts)
-        return Fetched(parts, asked, logprobs, ended)
+            yield _Outcome(logits, self._decoded[:count], given, prompts)
 
-    def _launch_mixed(
-        self, batch: Batch, sampling: SamplingBatch, newest: Tensor | None, ended: torch.cuda.Event
-    ) -> Pending:
+    def _launch_mixed(self, batch: Batch) -> list[_Outcome]:
         """Prompts and requests that decode at once, from a graph where there is one."""
         count, prompts, decodes = batch.decode_start, len(batch.segments), len(batch.decode_lengths)
-        ends, asked = len(batch.prefill_requests), sampling.asked
+        ends = len(batch.prefill_requests)
         fresh = prompts <= MAX_PROMPTS and not any(segment.context for segment in batch.segments)
         fitting = (sizes for sizes in self._mixed_graphs if sizes[0] >= count and sizes[1] >= decodes)
         sizes = min(fitting, default=None) if fresh else None
@@ -154,18 +181,13 @@ class CudaRunner(Runner):
                 captured.graph.replay()
             logits, room = captured.logits, MAX_PROMPTS
         given = self._mixed_out.next()
-        parts: list[Tensor] = []
-        logprobs: list[DeviceLogprobs] = []
-        for start, first, number in ((0, 0, ends), (room, ends, decodes)):
-            tokens, rows = self._mixed[start : start + number], logits[start:]
-            if number:
-                parts.append(self._chosen(rows, tokens, given[start:], batch, sampling, newest, first))
-                logprobs += asked_logprobs(rows, tokens, asked, first)
-        return Fetched(parts, asked, logprobs, ended)
+        return [
+            _Outcome(logits[start:], self._mixed[start : start + number], given[start:], first)
+            for start, first, number in ((0, 0, ends), (room, ends, decodes))
+            if number
+        ]
 
-    def _mixed_step(
-        self, size: int, decodes: int, room: int = MAX_PROMPTS, prompts: Prompts | None = None
-    ) -> Tensor:
+    def _mixed_step(self, size: int, decodes: int, room: int, prompts: Prompts | None = None) -> Tensor:
         """As `_prompt_step` and `_decode_step` at once, to `_last`, `_mixed` and the outbox."""
         arrays = self._prompt[: 3 * size + 3 * room + 1]
         self._prompt_in.take(arrays)
@@ -248,7 +270,7 @@ class CudaRunner(Runner):
         put_prompts(self._prompt_in.array(), batch, size, room, self._padding_row)
         self._prompt_in.send(3 * size + 3 * room + 1)
 
-    def _prompt_step(self, size: int, room: int = MAX_PROMPTS, prompts: Prompts | None = None) -> Tensor:
+    def _prompt_step(self, size: int, room: int, prompts: Prompts | None = None) -> Tensor:
         """From what is in the inbox to tokens in `_last`, `_first` and the outbox. Returns the logits.
 
         `prompts`: for attention; None: they are in the inbox, and none has cached tokens.
@@ -272,17 +294,10 @@ class CudaRunner(Runner):
         return self._last[to_device(batch.requests, self._last.device)]
 
     def _chosen(
-        self,
-        logits: Tensor,
-        tokens: Tensor,
-        given: Tensor,
-        batch: Batch,
-        sampling: SamplingBatch,
-        newest: Tensor | None,
-        start: int,
+        self, outcome: _Outcome, batch: Batch, sampling: SamplingBatch, newest: Tensor | None
     ) -> Tensor:
-        """Where on the host the tokens of requests `start` on will be: the likeliest, `tokens` on the device,
-        are `given` already, others are drawn."""
+        """Where on the host the tokens will be: the likeliest are given already, others are drawn."""
+        logits, tokens, given, start = outcome.logits, outcome.tokens, outcome.given, outcome.start
         count = len(tokens)
         how = part(sampling, start, count)
         if how.likeliest:

@@ -17,6 +17,8 @@ PROMPT_TOKENS = (
 MAX_PROMPTS = 64
 #: Batch sizes that have a graph with prompts beside them.
 MIXED_SIZES = (64, 128, 192, 256)
+#: Steps that may be in flight.
+SLOTS = 4
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.config import REPLICA, REPLICAS, ConfigError, EngineConfig
 from roseinfer.engine.choose import triton_runs
 from roseinfer.engine.resolve import resolve_device, resolve_dtype
 from roseinfer.models.load import load
@@ -25,12 +27,28 @@ class LoadedModel:
 
 def check_ranks(config: EngineConfig) -> None:
     """Raises ConfigError where an engine of several processes cannot have these settings."""
-    cpu = resolve_device(config.device).type == "cpu"
-    if config.tensor_parallel_size > 1 and (not cpu or config.quantization or config.batch_invariant):
+    ranks = config.tensor_parallel_size
+    if ranks == 1:
+        return
+    if config.quantization or config.batch_invariant:
+        raise ConfigError("tensor_parallel_size above 1 works without --quantization and --batch-invariant")
+    if resolve_device(config.device).type == "cpu":
+        return
+    if not (config.fused_ops and config.cuda_graph and config.paged_attn):
+        raise ConfigError("tensor_parallel_size above 1 on GPUs needs fused_ops, cuda_graph and paged_attn")
+
+
+def _own_gpu(rank: int, ranks: int, environment: Mapping[str, str]) -> torch.device:
+    """Engines that share the machine have `ranks` GPUs each."""
+    replicas, replica = (
+        int(environment.get(name, default)) for name, default in ((REPLICAS, 1), (REPLICA, 0))
+    )
+    if (found := torch.cuda.device_count()) < replicas * ranks:
         raise ConfigError(
-            "tensor_parallel_size above 1 works with --device cpu, without --quantization and "
-            "--batch-invariant"
+            f"data_parallel_size {replicas} with tensor_parallel_size {ranks} needs {replicas * ranks} GPUs; "
+            f"PyTorch sees {found}"
         )
+    return torch.device("cuda", replica * ranks + rank)
 
 
 def load_model(config: EngineConfig, rank: int = 0) -> LoadedModel:
@@ -40,8 +58,11 @@ def load_model(config: EngineConfig, rank: int = 0) -> LoadedModel:
         ConfigError: There is no such model, or a setting cannot work with it here.
     """
     device = resolve_device(config.device)
-    dtype = resolve_dtype(config.dtype, device, config.quantization)
     ranks = config.tensor_parallel_size
+    if device.type == "cuda":
+        device = _own_gpu(rank, ranks, os.environ)
+        torch.cuda.set_device(device)
+    dtype = resolve_dtype(config.dtype, device, config.quantization)
     threads = config.threads if ranks == 1 else max(1, (config.threads or torch.get_num_threads()) // ranks)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -54,6 +75,6 @@ def load_model(config: EngineConfig, rank: int = 0) -> LoadedModel:
         cpu_linear=config.cpu_linear,
         fused=config.fused_ops and triton_runs(device),
         quantization=config.quantization,
-        shard=Shard(rank, ranks) if ranks > 1 else None,
+        shard=Shard(rank, ranks, first_embeds=device.type == "cuda") if ranks > 1 else None,
     )
     return LoadedModel(model, device, dtype)

@@ -70,14 +70,9 @@ def share_cores(config: EngineConfig, environment: Mapping[str, str]) -> EngineC
     The core that is left is for the front ends. With a thread on every core each layer of each step waits for
     whatever else runs on one of them (docs/notes/cpu-engine.md). `--threads`, which is of all these processes
     together, and OMP_NUM_THREADS, which is of each, win.
-
-    Raises:
-        ConfigError: several engine processes would share a GPU.
     """
     replicas = int(environment.get(REPLICAS, "1"))
     if resolve_device(config.device).type != "cpu":
-        if replicas > 1:
-            raise ConfigError("data_parallel_size above 1 works with --device cpu")
         return config
     threads = config.threads
     if threads is None:
@@ -92,7 +87,7 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
     end_with(sockets[0])
     channels: EngineChannels[ToEngine] = EngineChannels(sockets, ToEngine)  # type: ignore[arg-type]
     try:
-        engine = Engine(share_cores(config, os.environ))
+        engine = Engine(share_cores(config, os.environ), on_rank_end=end_now)
     except ConfigError as error:
         _send_all(channels, Failed(str(error)))
         return 2
@@ -105,7 +100,6 @@ def run(config: EngineConfig, sockets: Sequence[socket.socket]) -> int:
     gc.freeze()
     channels.spin_s = engine.info.spin_s
     channels.on_idle = trim_memory
-    engine.watch_ranks(end_now)
     _send_all(channels, Ready(engine.info))
     try:
         with nvtx_ranges():

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from roseinfer.engine.graphs import SLOTS
 from roseinfer.kernels.triton import host_memory
 
-SLOTS = 4
 #: Numbers in a line of memory: kernels read whole ones at once.
 _LINE = 32
 
@@ -94,7 +94,7 @@ class Outbox(_Box):
 
     def __init__(self, size: int, device: torch.device) -> None:
         super().__init__(device)
-        self._hosts = torch.zeros(SLOTS, size, dtype=torch.int64, pin_memory=True)
+        self._hosts = torch.zeros(SLOTS, size, dtype=torch.int64, pin_memory=device.type == "cuda")
 
     def give(self, tokens: Tensor) -> None:
         """Send `tokens` `[n]`; a graph may contain this."""

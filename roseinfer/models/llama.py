@@ -89,7 +89,8 @@ class Llama(Model):
         self._tokens = tensor("model.embed_tokens.weight", config.vocab_size, width)
         self._layers = [layer(f"model.layers.{i}") for i in range(config.layers)]
         self._norm = tensor("model.norm.weight", width)
-        last = self._tokens if config.tied_head else tensor("lm_head.weight", config.vocab_size, width)
+        tied = config.tied_head
+        last = ranks.own_rows(self._tokens) if tied else tensor("lm_head.weight", config.vocab_size, width)
         self._head = (head or linear)(last, None)
         self._turns = config.rope.table(config.max_positions, dim).to(device)
 

@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import ClassVar
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from roseinfer.attention.base import Attention
 from roseinfer.attention.cuda_paged import CudaPagedAttention
@@ -19,6 +18,7 @@ from roseinfer.kernels.triton.pipelined import PipelinedTile
 from roseinfer.kernels.triton.products import product_in_parts
 from roseinfer.kernels.triton.rms_norm import add_rms_norm_, rms_norm
 from roseinfer.kernels.triton.swiglu import swiglu
+from roseinfer.models.cuda_ranks import CudaRanks
 from roseinfer.models.linear import Linear
 from roseinfer.models.llama import Layer, Llama
 
@@ -42,15 +42,23 @@ class CudaLlama(Llama):
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         if not isinstance(attention, CudaPagedAttention):
             return super().forward(tokens, positions, attention)
-        return self._layers_of(F.embedding(tokens, self._tokens), positions, attention)
+        return self._layers_of(self.ranks.embed(tokens, self._tokens), positions, attention)
 
     def forward_last(self, last: Tensor, rows: Tensor, lengths: Tensor, attention: Attention) -> Tensor:
         if not isinstance(attention, CudaPagedAttention):
             return super().forward_last(last, rows, lengths, attention)
-        return self._layers_of(embed_rows(last, rows, self._tokens), None, attention)
+        return self._layers_of(self._embed_last(last, rows), None, attention)
+
+    def _embed_last(self, last: Tensor, rows: Tensor) -> Tensor:
+        if isinstance(self.ranks, CudaRanks):
+            return self.ranks.embed_last(last, rows, self._tokens)
+        return embed_rows(last, rows, self._tokens)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self._head(rms_norm(hidden, self._norm, self.config.norm_eps))
+        normed = rms_norm(hidden, self._norm, self.config.norm_eps)
+        if isinstance(self.ranks, CudaRanks):
+            return self.ranks.logits(self._head, normed)
+        return self._head(normed)
 
     def choose(self, hidden: Tensor, rows: Tensor, last: Tensor, out: Tensor) -> Tensor:
         logits = self.logits(hidden)
@@ -67,10 +75,9 @@ class CudaLlama(Llama):
         for index, layer in enumerate(self._layers):
             qkv = _normed_product(x, layer.norm_1, eps, layer.qkv)
             attended = attention.attend_product(index, qkv, None, self._heads, self._rotations[index])
-            x = _added_product(attended, layer.out, x)
-            x = _added_product(
-                _normed_product(x, layer.norm_2, eps, layer.gate_up, gated=True), layer.down, x
-            )
+            x = self._added_product(attended, layer.out, x)
+            gated = _normed_product(x, layer.norm_2, eps, layer.gate_up, gated=True)
+            x = self._added_product(gated, layer.down, x)
         return x
 
     def _rows(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
@@ -80,9 +87,22 @@ class CudaLlama(Llama):
         for index, (layer, gain) in enumerate(zip(layers, gains, strict=True)):
             qkv = layer.qkv(normed)
             attended = attention.attend_product(index, qkv, positions, self._heads, self._rotations[index])
-            normed = add_rms_norm_(x, _branch(attended, layer.out), layer.norm_2, eps)
-            normed = add_rms_norm_(x, _branch(_gated(normed, layer.gate_up), layer.down), gain, eps)
+            normed = self._add_norm_(x, attended, layer.out, layer.norm_2)
+            normed = self._add_norm_(x, _gated(normed, layer.gate_up), layer.down, gain)
         return x
+
+    def _added_product(self, x: Tensor, linear: Linear, residual: Tensor) -> Tensor:
+        if isinstance(self.ranks, CudaRanks):
+            return self.ranks.add(linear, x, residual)
+        if stream.takes(x, linear.weight):
+            return stream.product(x, linear.weight, linear.bias, residual=residual)
+        return linear.add(x, residual)
+
+    def _add_norm_(self, x: Tensor, inputs: Tensor, linear: Linear, gain: Tensor) -> Tensor:
+        """Add a product to `x` in place; its RMS norm."""
+        if isinstance(self.ranks, CudaRanks):
+            return self.ranks.add_norm(linear, inputs, x, gain, self.config.norm_eps)
+        return add_rms_norm_(x, _branch(inputs, linear), gain, self.config.norm_eps)
 
     @cached_property
     def _heads(self) -> Heads:
@@ -129,9 +149,3 @@ def _tiles(x: Tensor, linear: Linear) -> tuple[PipelinedTile, GatedTile] | None:
     if linear.bias is not None or linear.weight.numel() > _SMALL:
         return None
     return next((tiles for rows, tiles in TILES.items() if len(x) <= rows), None)
-
-
-def _added_product(x: Tensor, linear: Linear, residual: Tensor) -> Tensor:
-    if stream.takes(x, linear.weight):
-        return stream.product(x, linear.weight, linear.bias, residual=residual)
-    return linear.add(x, residual)

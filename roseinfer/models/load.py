@@ -39,8 +39,8 @@ def load(
     """The model `model`: a local folder in Hugging Face layout, a name of rosemodels, or a hub id.
 
     Args:
-        shard: This process's part of it, on a CPU. What the ranks do together is in the model's `ranks`,
-            which are to be connected before it is used.
+        shard: This process's part of it; on a GPU of a Llama, with `fused`. What the ranks do together is in
+            the model's `ranks`, which are to be connected before it is used.
 
     Raises:
         ConfigError: It cannot be quantized or divided as asked.
@@ -49,7 +49,7 @@ def load(
     shape, weights = config.read(folder), Weights(folder)
     ranks: Ranks = ALONE
     if shard is not None:
-        weights, ranks = ShardWeights(folder, shard, shape), GlooRanks(shard, shape.vocab_size)
+        weights, ranks = ShardWeights(folder, shard, shape), _ranks(shard, shape, device, dtype)
         shape = shard.config(shape)
     linear = _linear(shape, device, dtype, packed=packed, kernel=cpu_kernels and cpu_linear)
     if quantization is not None:
@@ -59,13 +59,21 @@ def load(
         if fused:
             from roseinfer.models.llama_cuda import CudaLlama
 
-            return CudaLlama(shape, weights, device, dtype, linear=linear, ops=ops)
+            return CudaLlama(shape, weights, device, dtype, linear=linear, ops=ops, ranks=ranks)
         return Llama(shape, weights, device, dtype, linear=linear, ops=ops, ranks=ranks)
     if fused:
         from roseinfer.models.gpt2_cuda import CudaGPT2
 
         return CudaGPT2(shape, weights, device, dtype, linear=linear)
     return GPT2(shape, weights, device, dtype, linear=linear, ranks=ranks)
+
+
+def _ranks(shard: Shard, shape: ModelConfig, device: torch.device, dtype: torch.dtype) -> Ranks:
+    if device.type == "cpu":
+        return GlooRanks(shard, shape.vocab_size)
+    from roseinfer.models.cuda_ranks import CudaRanks
+
+    return CudaRanks(shard, shape.vocab_size, shape.width, dtype)
 
 
 def _fp8(

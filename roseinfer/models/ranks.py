@@ -27,12 +27,19 @@ def is_missing(error: RuntimeError) -> bool:
 class Ranks:
     """One process alone: its parts are the whole."""
 
+    def room(self, tokens: int, rows: int) -> None:
+        """The most of a step: tokens, and rows of logits. Called before `connect`."""
+
     def connect(self, file: Path, timeout_s: float) -> None:
         """Wait for the other ranks, which give the same `file`; it must not exist before. From then on none
         is waited for longer than `timeout_s`."""
 
+    def own_rows(self, table: Tensor) -> Tensor:
+        """Of the embeddings that the rank has, those of its part of the vocabulary, for its logits."""
+        return table
+
     def embed(self, tokens: Tensor, table: Tensor) -> Tensor:
-        """Rows `[T, width]` of the ids `tokens` `[T]`. `table` holds the rank's part of the vocabulary."""
+        """Rows `[T, width]` of the ids `tokens` `[T]`. `table` is what the rank has of the embeddings."""
         return F.embedding(tokens, table)
 
     def add(self, linear: Linear, x: Tensor, residual: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from roseinfer.config import ConfigError
-from roseinfer.models.config import ModelConfig
+from roseinfer.models.config import LlamaConfig, ModelConfig
 
 AnyConfig = TypeVar("AnyConfig", bound=ModelConfig)
 
@@ -32,6 +32,8 @@ class Shard:
 
     rank: int
     ranks: int
+    #: Rank 0 alone looks up embeddings, and has the whole table of them.
+    first_embeds: bool = False
 
     def config(self, whole: AnyConfig) -> AnyConfig:
         """The shape of this part of a model; its vocabulary is the whole one's.
@@ -79,13 +81,22 @@ class Shard:
             }
         kv = Cut(0, whole.kv_heads * dim, (self._share(whole.kv_heads, dim),))
         return {
-            r"(embed_tokens|lm_head)\.weight": rows,
+            **self._table(rows, tied=isinstance(whole, LlamaConfig) and whole.tied_head),
+            r"lm_head\.weight": rows,
             r"q_proj\.(weight|bias)": Cut(0, q, (heads,)),
             r"[kv]_proj\.(weight|bias)": kv,
             r"o_proj\.weight": Cut(1, q, (heads,)),
             r"(gate|up)_proj\.(weight|bias)": Cut(0, f, (ffn,)),
             r"down_proj\.weight": Cut(1, f, (ffn,)),
         }
+
+    def _table(self, rows: Cut, *, tied: bool) -> Mapping[str, Cut]:
+        """How the embeddings are cut, with which logits are made too where these are `tied`."""
+        if self.first_embeds and self.rank == 0:
+            return {}
+        if self.first_embeds and not tied:
+            rows = replace(rows, ranges=((0, 0),))
+        return {r"embed_tokens\.weight": rows}
 
     def cut(self, name: str, whole: ModelConfig) -> Cut | None:
         """What this rank takes of the tensor `name`; None: all of it."""

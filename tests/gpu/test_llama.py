@@ -46,12 +46,16 @@ def cases(folder: Path) -> list[Case]:
         {"fused_ops": False},
         {"quantization": "fp8"},
         {"quantization": "fp8", "fused_ops": False, "_LARGE": 0, "chunked_prefill_size": 64},
+        {"tensor_parallel_size": 2},
+        {"tensor_parallel_size": 2, "_LARGE": 0, "chunked_prefill_size": 64, "prefix_cache": True},
     ],
     ids=str,
 )
 def test_answers_do_not_depend_on_the_schedule(
     folder: Path, cases: list[Case], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if torch.cuda.device_count() < settings.get("tensor_parallel_size", 1):
+        pytest.skip("there are not so many GPUs")
     config: dict[str, Any] = {"dtype": "bf16", "max_active_requests": 64}
     for name, value in settings.items():
         if name.startswith("_"):
@@ -63,3 +67,4 @@ def test_answers_do_not_depend_on_the_schedule(
     for seed in range(4):
         margin = MARGINS[config.get("quantization", config["dtype"])]
         check_schedule(engine, cases, seed, margin, requests=(3, 70), steps=60)
+    engine.close()

@@ -14,6 +14,8 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,9 +26,10 @@ from roseinfer.attention.backends import make_attention
 from roseinfer.attention.base import Attention
 from roseinfer.batch import Ints
 from roseinfer.config import ConfigError, EngineConfig
-from roseinfer.engine.load import load_model
+from roseinfer.engine.choose import choose_runner
+from roseinfer.engine.load import LoadedModel, load_model
 from roseinfer.engine.logprobs import PROMPT_ROWS
-from roseinfer.engine.ranks.group import PROFILE, Done, Profile, Start
+from roseinfer.engine.ranks.group import PROFILE, Done, Profile, Start, StepLimits
 from roseinfer.engine.ranks.rank_profile import RankProfile
 from roseinfer.engine.ranks.step_memory import Step, StepMemory
 from roseinfer.kvcache.pool import KVPool
@@ -53,7 +56,6 @@ def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:
             return 0
         start = msgspec.json.decode(message, type=Start)
         pool = KVPool(model.config.kv_shape(part.dtype), start.num_blocks, config.block_size, part.device)
-        made = make_attention(pool, cpu_kernels=config.cpu_kernels, prefill_backend=config.prefill_backend)
         _say(sock, Done())
     except ConfigError as error:
         _say(sock, Done(f"rank {rank}: {error}"))
@@ -63,16 +65,18 @@ def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:
             raise
         _say(sock, Done(f"rank {rank}: {why}"))
         return 2
-    steps = StepMemory(descriptors[0], config.block_size)
+    steps = StepMemory(descriptors[0], start.sizes, config.block_size)
     os.close(descriptors[0])
     try:
+        model.ranks.room(start.sizes.tokens, start.sizes.logits)
         model.ranks.connect(Path(start.file), config.rank_timeout_s)
+        compute = _computer(config, part, pool, start.limits)
         profile = RankProfile()
         while kind := sock.recv(1):
             if kind == PROFILE:
                 _obey(msgspec.json.decode(_line(sock), type=Profile), rank, profile, sock)
             else:
-                compute(model, made.attention, pool, steps.read())
+                compute(steps.read())
     except (MemoryError, RuntimeError) as error:
         if (why := no_memory(error)) is not None:
             _say(sock, Done(why))
@@ -82,6 +86,20 @@ def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:
         while sock.recv(1):  # rank 0 says how it went and ends; who ends before it is taken for the cause
             pass
     return 0
+
+
+def _computer(
+    config: EngineConfig, part: LoadedModel, pool: KVPool, limits: StepLimits
+) -> Callable[[Step], None]:
+    """What computes this rank's part of a step."""
+    if part.device.type == "cpu":
+        made = make_attention(pool, cpu_kernels=config.cpu_kernels, prefill_backend=config.prefill_backend)
+        return partial(compute, part.model, made.attention, pool)
+    from roseinfer.engine.cuda import CudaRunner
+
+    runner = choose_runner(config, part.model, pool, part.dtype, limits).runner
+    assert isinstance(runner, CudaRunner)
+    return lambda step: runner.follow(step.batch)
 
 
 @torch.inference_mode()
@@ -133,4 +151,7 @@ if __name__ == "__main__":
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # also a rank that hangs
     given, own_rank, fd = sys.argv[1:]
     with socket.socket(fileno=int(fd)) as end:
-        sys.exit(run(msgspec.json.decode(given, type=EngineConfig), int(own_rank), end))
+        code = run(msgspec.json.decode(given, type=EngineConfig), int(own_rank), end)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            os._exit(code)  # CUDA's own end waits for kernels, which may wait for a rank that has gone
+        sys.exit(code)

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ import psutil
 
 from roseinfer.batch import Batch, Ints
 from roseinfer.config import ConfigError, EngineConfig
-from roseinfer.engine.ranks.step_memory import StepMemory
+from roseinfer.engine.ranks.step_memory import Sizes, StepMemory
 from roseinfer.models.ranks import Ranks, is_missing
 from roseinfer.modules import module_command
 
@@ -37,11 +38,22 @@ class RankError(Exception):
     """Another rank has ended or is silent; the engine cannot go on. The message says which, and how."""
 
 
+class StepLimits(msgspec.Struct, frozen=True):
+    """What an engine's steps may hold, as `choose_runner` takes them."""
+
+    max_model_len: int
+    max_batch_size: int
+    prefill_max_tokens: int
+    mixed_tokens: int
+
+
 class Start(msgspec.Struct, frozen=True):
-    """What a rank gets once all have loaded: blocks of the cache, the file by which they find each other,
-    and the descriptor of the memory for steps, which comes beside it."""
+    """What a rank gets once all have loaded: blocks of the cache, limits of a step, the file by which they
+    find each other, and the descriptor of the memory for steps, which comes beside it."""
 
     num_blocks: int
+    limits: StepLimits
+    sizes: Sizes
     file: str
 
 
@@ -72,6 +84,7 @@ class RankGroup:
         self._ends: dict[int, str] = {}
         self._ended = threading.Condition()
         self._on_end: Callable[[str], None] | None = None
+        self._waits_since: float | None = None
         self._sockets: list[socket.socket] = []
         self.processes = [self._start(config, rank) for rank in range(1, config.tensor_parallel_size)]
         self._closing = threading.Event()
@@ -88,23 +101,24 @@ class RankGroup:
                 stdin=subprocess.DEVNULL,
             )
 
-    def connect(self, own: Ranks, num_blocks: int, *, tokens: int, requests: int, blocks: int) -> None:
-        """Wait until every rank has loaded, and begin. The numbers are those of StepMemory.
+    def connect(self, own: Ranks, num_blocks: int, limits: StepLimits, sizes: Sizes) -> None:
+        """Wait until every rank has loaded, and begin.
 
         Raises:
             ConfigError: A rank could not load.
         """
         self._await_all()
-        descriptor = StepMemory.create(tokens, requests, blocks)
-        self._memory = StepMemory(descriptor, self._block_size)
+        descriptor = StepMemory.create(sizes)
+        self._memory = StepMemory(descriptor, sizes, self._block_size)
         with TemporaryDirectory(prefix="roseinfer-ranks-") as folder:
-            start = Start(num_blocks, str(Path(folder, "ranks")))
+            start = Start(num_blocks, limits, sizes, str(Path(folder, "ranks")))
             for sock in self._sockets:
                 socket.send_fds(sock, [msgspec.json.encode(start)], [descriptor])
             os.close(descriptor)
             self._await_all()
             for rank, process in enumerate(self.processes, start=1):
                 threading.Thread(target=_watch, args=(weakref.ref(self), rank, process), daemon=True).start()
+            own.room(sizes.tokens, sizes.logits)
             with self.watched():
                 own.connect(Path(start.file), self._timeout_s)
 
@@ -155,6 +169,20 @@ class RankGroup:
                 raise
             raise self._error() from error
 
+    @contextlib.contextmanager
+    def waited_for(self) -> Iterator[None]:
+        """A wait for a GPU, which waits for those of other ranks. Where it lasts longer than a rank may be
+        silent, the engine ends as where a rank has ended: nothing can wake the GPU."""
+        self._waits_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._waits_since = None
+
+    def watch_waits(self) -> None:
+        """Begin to watch what `waited_for` holds."""
+        threading.Thread(target=_watch_waits, args=(weakref.ref(self), self._closing), daemon=True).start()
+
     def on_end(self, tell: Callable[[str], None]) -> None:
         """Have `tell` called, by another thread, with the words for it when a rank ends that must not."""
         with self._ended:
@@ -170,11 +198,11 @@ class RankGroup:
     def _error(self) -> RankError:
         with self._ended:
             self._ended.wait_for(lambda: self._ends, _END_S)
-            states = ", ".join(
-                f"rank {rank} is {_state(p)}" for rank, p in enumerate(self.processes, start=1)
-            )
-            silent = f"a step has waited {self._timeout_s:g} s for another rank of the engine ({states})"
-            return RankError(next(iter(self._ends.values()), silent))
+            return RankError(next(iter(self._ends.values()), self._silent()))
+
+    def _silent(self) -> str:
+        states = ", ".join(f"rank {rank} is {_state(p)}" for rank, p in enumerate(self.processes, start=1))
+        return f"a step has waited {self._timeout_s:g} s for another rank of the engine ({states})"
 
     def last_words(self, rank: int) -> str:
         """How a rank that has ended did, and why if it has said so."""
@@ -198,6 +226,15 @@ def _watch(group: weakref.ref[RankGroup], rank: int, process: subprocess.Popen[b
     process.wait()
     if (alive := group()) is not None:
         alive._note(rank, alive.last_words(rank))
+
+
+def _watch_waits(group: weakref.ref[RankGroup], closing: threading.Event) -> None:
+    while not closing.wait(1.0) and (alive := group()) is not None:
+        since = alive._waits_since
+        if since is not None and time.monotonic() - since > alive._timeout_s:
+            alive._note(0, alive._silent())
+            return
+        del alive
 
 
 def _end(rank: int, process: subprocess.Popen[bytes]) -> str:

@@ -9,81 +9,104 @@ from dataclasses import dataclass
 import numpy as np
 
 from roseinfer.batch import Batch, Ints, Segment
+from roseinfer.engine.graphs import MAX_PROMPTS, SLOTS
 
 #: Arrays of a step, each behind its length.
-_ARRAYS = 9
+_ARRAYS = 11
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The most that a step may have: tokens and requests; running rows, and blocks of each."""
+
+    tokens: int
+    requests: int
+    blocks: int
+
+    @property
+    def logits(self) -> int:
+        """Rows of them, in a step of prompts and of requests that decode."""
+        return max(MAX_PROMPTS, self.requests) + self.requests
+
+    @property
+    def numbers(self) -> int:
+        """Of one step, its table whole and as many blocks copied as it has."""
+        return _ARRAYS + 4 * self.tokens + self.requests * (3 * self.blocks + 12)
 
 
 @dataclass(frozen=True)
 class Step:
-    """A batch whose `tokens` are all known, and the rows `prompt_rows` `[P]` of it whose logits are wanted
-    besides `batch.last_rows`."""
+    """A batch, and the rows `prompt_rows` `[P]` of it whose logits are wanted besides `batch.last_rows`."""
 
     batch: Batch
     prompt_rows: Ints
 
 
 class StepMemory:
-    """The step that is computed now. A rank reads it before it first waits for the others in that step, so
-    that rank 0 finds it free for the next.
+    """The steps in flight, in SLOTS slots. A rank reads a step before it first waits for the others
+    in it, and rank 0 announces none before the one SLOTS before it has ended: it finds the slot free.
 
     Args:
         descriptor: Of shared memory, as `create` makes it.
         block_size: Tokens in a block.
     """
 
-    def __init__(self, descriptor: int, block_size: int) -> None:
-        self._numbers = np.frombuffer(mmap.mmap(descriptor, os.fstat(descriptor).st_size), dtype=np.int64)
+    def __init__(self, descriptor: int, sizes: Sizes, block_size: int) -> None:
+        numbers = np.frombuffer(mmap.mmap(descriptor, os.fstat(descriptor).st_size), dtype=np.int64)
+        self._slots, self._turn = numbers.reshape(SLOTS, sizes.numbers), -1
+        self._table = np.zeros((sizes.requests, sizes.blocks), np.int64)
         self._block_size = block_size
 
     @staticmethod
-    def create(tokens: int, requests: int, blocks: int) -> int:
-        """Shared memory without a name: the descriptor. It takes no room before it is written to.
-
-        Args:
-            tokens: The most in a step.
-            requests: The most in a step.
-            blocks: The most of one request.
-        """
+    def create(sizes: Sizes) -> int:
+        """Shared memory without a name: the descriptor. It takes no room before it is written to."""
         descriptor = os.memfd_create("roseinfer-step")
-        numbers = _ARRAYS + 4 * tokens + requests * (2 * blocks + 10)
-        os.ftruncate(descriptor, numbers * 8)
+        os.ftruncate(descriptor, SLOTS * sizes.numbers * 8)
         return descriptor
+
+    def _next(self) -> Ints:
+        self._turn = (self._turn + 1) % SLOTS
+        slot: Ints = self._slots[self._turn]
+        return slot
 
     def write(self, batch: Batch, decoded: Ints, prompt_rows: Ints) -> None:
         """Hand a step over. `decoded` `[D]` are the input tokens of its one-token rows."""
-        segments = np.array([(s.start, s.count, s.context, len(s.blocks)) for s in batch.segments], np.int64)
+        segments = np.array([(s.start, s.count, s.context, s.request) for s in batch.segments], np.int64)
         arrays = (
             np.concatenate((batch.tokens[: batch.decode_start], decoded)),
             batch.positions,
             batch.cache_slots,
             segments.ravel(),
-            np.concatenate([batch.decode_lengths[:0], *(s.blocks for s in batch.segments)]),
             batch.decode_lengths,
-            np.concatenate((batch.decode_blocks.ravel(), batch.copies.ravel())),
             batch.last_rows,
+            batch.requests,
             prompt_rows,
+            batch.changed,
+            batch.block_table[batch.changed].ravel(),
+            batch.copies.ravel(),
         )
         lengths = [len(array) for array in arrays]
-        self._numbers[:_ARRAYS] = lengths
-        np.concatenate(arrays, out=self._numbers[_ARRAYS : _ARRAYS + sum(lengths)])
+        slot = self._next()
+        slot[:_ARRAYS] = lengths
+        np.concatenate(arrays, out=slot[_ARRAYS : _ARRAYS + sum(lengths)])
 
     def read(self) -> Step:
-        """The step that was written last, in a copy."""
-        lengths = self._numbers[:_ARRAYS]
-        numbers = self._numbers[_ARRAYS : _ARRAYS + int(lengths.sum())].copy()
-        parts = np.split(numbers, np.cumsum(lengths)[:-1])
-        tokens, positions, slots, numbers_of, blocks, decode_lengths, tables, last_rows, prompt_rows = parts
-        segments, begin = [], 0
-        for start, count, context, held in numbers_of.reshape(-1, 4).tolist():
-            segments.append(Segment(start, count, context, blocks[begin : begin + held], 0))
-            begin += held
-        decoding = len(decode_lengths)
-        widest = -(-int(decode_lengths.max(initial=0)) // self._block_size)
-        table, copies = tables[: decoding * widest], tables[decoding * widest :]
-        requests = np.concatenate((np.zeros(len(last_rows) - decoding, np.int64), np.arange(decoding)))
+        """The next step, in a copy, but for the block table, which is this object's and holds what the step
+        needs until the next is read."""
+        slot = self._next()
+        lengths = slot[:_ARRAYS]
+        numbers = slot[_ARRAYS : _ARRAYS + int(lengths.sum())].copy()
+        (tokens, positions, slots, segments, decode_lengths, last_rows, requests, prompt_rows, changed, lines,
+         copies) = np.split(numbers, np.cumsum(lengths)[:-1])  # fmt: skip
+        self._table[changed] = lines.reshape(len(changed), self._table.shape[1])
         batch = Batch(
-            tokens, positions, slots, tuple(segments), decode_lengths, last_rows, requests,
-            table.reshape(decoding, widest), self._block_size, copies=copies.reshape(2, -1),
+            tokens, positions, slots, tuple(self._segments(segments)), decode_lengths, last_rows, requests,
+            self._table, self._block_size, changed, copies.reshape(2, -1),
         )  # fmt: skip
         return Step(batch, prompt_rows)
+
+    def _segments(self, numbers: Ints) -> list[Segment]:
+        return [
+            Segment(start, count, context, self._table[request, : -(-context // self._block_size)], request)
+            for start, count, context, request in numbers.reshape(-1, 4).tolist()
+        ]

@@ -105,6 +105,7 @@ def product(
     residual: Tensor | None = None,
     gated: bool = False,
     how: Plan | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """`x Wᵀ`, what is asked for around it included.
 
@@ -116,6 +117,7 @@ def product(
         residual: `[R, outputs]`, added.
         gated: SwiGLU after the product.
         how: instead of `plan`'s.
+        out: where the result goes.
 
     Returns:
         `[R, outputs]` in the dtype of x.
@@ -125,7 +127,8 @@ def product(
     blocks = multiprocessors(x.device)
     how = how or plan(inputs, outputs, gated, blocks, 1 << (rows - 1).bit_length())
     assert how is not None
-    out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    if out is None:
+        out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
     gain, eps = norm if norm is not None else (x, 0.0)
     run = kernel(
         "stream", "stream", ("BF16", int(x.dtype == torch.bfloat16)), ("INPUTS", inputs),

@@ -44,10 +44,11 @@ def _row(last_ptr, rows_ptr, tokens_ptr, out_ptr, WIDTH: tl.constexpr, BLOCK: tl
     tl.store(out_ptr + index * WIDTH + e, x, e < WIDTH)
 
 
-def embed_rows(last: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
-    """`tokens[last[rows]]`, as `embed_last` takes them."""
+def embed_rows(last: Tensor, rows: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
+    """`tokens[last[rows]]`, as `embed_last` takes them, to `out` `[R, width]` where it is given."""
     width = tokens.shape[1]
-    out = torch.empty(len(rows), width, dtype=tokens.dtype, device=tokens.device)
+    if out is None:
+        out = torch.empty(len(rows), width, dtype=tokens.dtype, device=tokens.device)
     _row[(len(rows), triton.cdiv(width, _BLOCK))](
         last, rows, tokens, out, WIDTH=width, BLOCK=_BLOCK, num_warps=4
     )

@@ -10,7 +10,7 @@ from types import TracebackType
 
 import msgspec
 
-from roseinfer.config import REPLICAS, EngineConfig
+from roseinfer.config import REPLICA, REPLICAS, EngineConfig
 from roseinfer.server.access import KEYS
 from roseinfer.server.child import Child
 
@@ -30,16 +30,17 @@ HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 
 
-def environment(inherited: Mapping[str, str], replicas: int = 1) -> dict[str, str]:
-    """What each of `replicas` engine processes is started with: not the API keys."""
+def environment(inherited: Mapping[str, str], replicas: int = 1, replica: int = 0) -> dict[str, str]:
+    """What number `replica` of `replicas` engine processes is started with: not the API keys."""
     spin = {} if "OMP_WAIT_POLICY" in inherited else SPIN
-    needed = {name: value for name, value in inherited.items() if name not in (KEYS, REPLICAS)}
-    several = {REPLICAS: str(replicas)} if replicas > 1 else {}
+    needed = {name: value for name, value in inherited.items() if name not in (KEYS, REPLICAS, REPLICA)}
+    several = {REPLICAS: str(replicas), REPLICA: str(replica)} if replicas > 1 else {}
     return {**HUGE_PAGES, **KERNELS_KEPT, **spin, **needed, **several}
 
 
 class EngineProcess:
-    """Starts loading at once, one of `replicas` that share the machine; leaving the context ends it.
+    """Starts loading at once, number `replica` of `replicas` that share the machine; leaving the context ends
+    it.
 
     `sockets` are the near sides of its channels, one for each front end. It ends when the first of them
     closes, and so never outlives the parent.
@@ -51,12 +52,13 @@ class EngineProcess:
         front_ends: int,
         module: str = "roseinfer.engine.process",
         replicas: int = 1,
+        replica: int = 0,
     ) -> None:
         pairs = [socket.socketpair() for _ in range(front_ends)]
         self.sockets = [ours for ours, _ in pairs]
         theirs = [end for _, end in pairs]
         arguments = [msgspec.json.encode(config).decode(), *(str(end.fileno()) for end in theirs)]
-        self.child = Child(module, arguments, theirs, environment=environment(os.environ, replicas))
+        self.child = Child(module, arguments, theirs, environment=environment(os.environ, replicas, replica))
 
     def __enter__(self) -> EngineProcess:
         return self

@@ -27,8 +27,8 @@ def launch(engine: EngineConfig, server: ServerConfig, module: str = "roseinfer.
         replicas = server.data_parallel_size
         with ExitStack() as stack:
             engines = [
-                stack.enter_context(EngineProcess(engine, front_ends, module, replicas))
-                for _ in range(replicas)
+                stack.enter_context(EngineProcess(engine, front_ends, module, replicas, replica))
+                for replica in range(replicas)
             ]
             # Imported while the engine loads.
             from roseinfer.server.metrics.counters import Counters

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from roseinfer.engine.staging import SLOTS, Inbox, Lines
+from roseinfer.engine.graphs import SLOTS
+from roseinfer.engine.staging import Inbox, Lines
 from roseinfer.kernels.triton import host_memory
 
 CUDA = torch.cuda.is_available()

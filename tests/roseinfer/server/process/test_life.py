@@ -15,7 +15,11 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
+from ...conftest import make_llama
+
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are not two GPUs")
 LONG = {"ignore_eos": True, "temperature": 0}
 
 
@@ -95,12 +99,18 @@ def test_engine_killed(serve: Any) -> None:
     ],
     ids=["killed", "hung"],
 )
-def test_a_rank_lost(serve: Any, tmp_path: Path, fault: Callable[[psutil.Process], None], why: str) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=TWO_GPUS)])
+def test_a_rank_lost(
+    serve: Any, tmp_path: Path, device: str, fault: Callable[[psutil.Process], None], why: str
+) -> None:
     """An engine that has lost one of its processes ends, says which and how, and leaves nothing: the memory
     of steps has no name and goes with the last process that has it."""
+    folder = make_llama(tmp_path / "model", "qwen3") if device == "cuda" else None
+    (tmp_path / "left").mkdir()
     server = serve(
-        "--tensor-parallel-size", "2", "--rank-timeout-s", "1", environment={"TMPDIR": str(tmp_path)}
-    )
+        "--tensor-parallel-size", "2", "--rank-timeout-s", "1", "--device", device,
+        folder=folder, environment={"TMPDIR": str(tmp_path / "left")},
+    )  # fmt: skip
     client = connect(server, 0)
     first_chunk(client)
     (rank,) = server.engine.children()
@@ -112,7 +122,7 @@ def test_a_rank_lost(serve: Any, tmp_path: Path, fault: Callable[[psutil.Process
     assert server.process.returncode == 1
     server._drain.join()
     assert any(re.search(why, line) for line in server.log), server.log
-    assert not list(tmp_path.iterdir())
+    assert not list((tmp_path / "left").iterdir())
 
 
 def test_connections_are_shared_evenly_until_a_front_end_is_killed(serve: Any) -> None:

@@ -1,0 +1,131 @@
+"""Which kernels the steps of a Llama take on this GPU, without a server and without a disk; Markdown.
+
+    python -m benchmarks.llama_kernels random:qwen3-8b --prompts 8x1024 --decode 64x1088 --loop 64
+
+`--prompts 8x1024` is a step that computes so many prompts of so many tokens, `--decode 64x1088` steps of so
+many requests with so many tokens each, and `--loop 64` those of a closed loop with so many requests in
+flight, of `--input-len` and `--output-len`, once the first have ended. torch's profiler sees `--steps` steps
+of each. `idle` is the time in which no kernel ran. Weights as in `llama_steps`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.llama_steps import add, engine_of, run
+from roseinfer.engine.core import Engine
+from roseinfer.request.params import SamplingParams
+
+
+def table(what: str, steps: int, work: Callable[[], object]) -> str:
+    """Kernels of `work`, which makes `steps` steps, those with the most time first."""
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        work()
+        torch.cuda.synchronize()
+    spans = defaultdict[str, list[tuple[float, float]]](list)
+    for event in profiled.events() or ():
+        if event.device_type == DeviceType.CUDA:
+            spans[_short(event.name)].append((event.time_range.start, event.time_range.end))
+    ordered = sorted(itertools.chain(*spans.values()))
+    busy, reached = 0.0, ordered[0][0]
+    for start, end in ordered:
+        busy += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    whole = reached - ordered[0][0]
+    lines = [
+        f"\n{what}: {whole / steps:,.0f} µs a step, idle {(whole - busy) / steps:,.0f} µs, {steps} steps\n",
+        "| kernel | a step | µs each | µs a step | share |\n|---|---:|---:|---:|---:|",
+    ]
+    taken = Counter({name: sum(end - start for start, end in each) for name, each in spans.items()})
+    for name, total in taken.most_common(16):
+        count = len(spans[name])
+        lines.append(
+            f"| `{name}` | {count / steps:.1f} | {total / count:.1f} | {total / steps:,.0f} "
+            f"| {100 * total / whole:.1f} % |"
+        )
+    return "\n".join(lines)
+
+
+def _short(name: str) -> str:
+    """A kernel's name without its arguments and most of its template parameters."""
+    return re.sub(r"(void |at::native::|<.*|\(.*)", "", name)[:72] or name[:72]
+
+
+def decoding(engine: Engine, count: int, context: int, steps: int) -> Callable[[], object]:
+    """Begin `count` requests of `context` tokens; what makes `steps` steps of them."""
+    add(engine, count, context, steps + 200)
+    while engine.num_waiting or engine._loop._running.prefilling:
+        engine.step()
+    for _ in range(3):
+        engine.step()
+    return lambda: [engine.step() for _ in range(steps)]
+
+
+def loop(engine: Engine, in_flight: int, input_len: int, output_len: int) -> Iterator[int]:
+    """A closed loop, a step at each turn, for ever; how many requests it has submitted."""
+    rng, submitted = np.random.default_rng(0), 0
+    ended = in_flight
+    while True:
+        for _ in range(ended):
+            prompt = rng.integers(0, 50_000, input_len, dtype=np.int32)
+            engine.add(submitted, prompt, SamplingParams(output_len, ignore_eos=True))
+            submitted += 1
+        result = engine.step()
+        ended = 0 if result is None else len(result.finished)
+        yield submitted
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--prompts", nargs="*", default=[])
+    parser.add_argument("--decode", nargs="*", default=[])
+    parser.add_argument("--loop", type=int, nargs="*", default=[])
+    parser.add_argument("--input-len", type=int, default=1024)
+    parser.add_argument("--output-len", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=20)
+    given = parser.parse_args()
+    prompts, decode = (
+        [tuple(map(int, text.split("x"))) for text in each] for each in (given.prompts, given.decode)
+    )
+    lengths = given.input_len, given.output_len
+    longest = max([sum(lengths), *(length + 16 for _, length in prompts), *(n + 256 for _, n in decode)])
+    most = max([1, *given.loop, *(count for count, _ in [*prompts, *decode])])
+    engine = engine_of(given.model, plain=False, max_model_len=longest, max_active_requests=most)
+    for count, length in prompts:
+        for _ in range(2):
+            add(engine, count, length, 1)
+            run(engine)
+        add(engine, count, length, 1)
+        print(table(f"{count} prompts of {length}", 1, lambda: run(engine)), flush=True)
+    for count, context in decode:
+        work = decoding(engine, count, context, given.steps)
+        print(table(f"{count} requests of {context}", given.steps, work), flush=True)
+        for index in range(count):
+            engine.discard(index)
+        run(engine)
+    for count in given.loop:
+        turns = loop(engine, count, *lengths)
+        for _ in range(lengths[1] + 40):
+            next(turns)
+        what = f"{count} in flight, {lengths[0]} in, {lengths[1]} out"
+        some = itertools.islice(turns, given.steps)
+        print(table(what, given.steps, partial(list, some)), flush=True)
+        for index in range(next(turns)):
+            engine.discard(index)
+        run(engine)
+
+
+if __name__ == "__main__":
+    main()

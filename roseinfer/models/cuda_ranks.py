@@ -1,0 +1,111 @@
+"""What the ranks of a model on several GPUs of a machine do together: see Ranks."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from roseinfer.kernels.cuda import stream
+from roseinfer.kernels.cuda.join import PeerMemory, Sizes
+from roseinfer.kernels.triton.embed import embed_rows
+from roseinfer.kernels.triton.rms_norm import add_rms_norm_
+from roseinfer.models.linear import Linear
+from roseinfer.models.ranks import Ranks
+from roseinfer.models.shard import Shard
+
+#: Rows from which on more than two ranks add by NCCL, where each reads less of the others.
+_MANY_ROWS = 512
+#: Roseinfer's kernels read what peers have written, and need no multicast.
+_NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
+#: PyTorch's types do not have most of what is used of it here.
+_dist: Any = dist
+
+
+class CudaRanks(Ranks):
+    """One process a GPU; all make the same calls in the same order, also within captured graphs.
+
+    Rank 0 alone looks up embeddings and chooses tokens: the others get hidden states, and give logits.
+    """
+
+    def __init__(self, shard: Shard, vocab_size: int, width: int, dtype: torch.dtype) -> None:
+        self._shard, self._vocab_size, self._width, self._dtype = shard, vocab_size, width, dtype
+        self._memory: PeerMemory | None = None
+        self._tokens = self._rows = 0
+
+    def room(self, tokens: int, rows: int) -> None:
+        self._tokens, self._rows = tokens, rows
+
+    def connect(self, file: Path, timeout_s: float) -> None:
+        os.environ.setdefault(_NO_MULTICAST, "1")
+        shard, device = self._shard, torch.device("cuda", torch.cuda.current_device())
+        _dist.init_process_group(
+            "nccl", store=_dist.FileStore(str(file), shard.ranks), rank=shard.rank, world_size=shard.ranks,
+            timeout=timedelta(seconds=timeout_s),
+        )  # fmt: skip
+        if shard.ranks > 2:
+            _dist.all_reduce(torch.zeros(1, device=device))  # connects NCCL, while `file` is there
+        share = -(-self._vocab_size // shard.ranks)
+        sizes = Sizes(self._tokens, self._width, self._rows, share, self._vocab_size)
+        self._memory = PeerMemory(sizes, shard.rank, shard.ranks, _dist.group.WORLD, self._dtype, device)
+
+    @property
+    def memory(self) -> PeerMemory:
+        assert self._memory is not None, "the ranks are not connected"
+        return self._memory
+
+    def own_rows(self, table: Tensor) -> Tensor:
+        return table[: -(-self._vocab_size // self._shard.ranks)] if self._shard.rank == 0 else table
+
+    def embed(self, tokens: Tensor, table: Tensor) -> Tensor:
+        """As in Ranks; on ranks other than 0 `tokens` are not read."""
+        part = self.memory.part(len(tokens))
+        if self._shard.rank == 0:
+            torch.index_select(table, 0, tokens, out=part)
+        return self.memory.first(len(tokens))
+
+    def embed_last(self, last: Tensor, rows: Tensor, table: Tensor) -> Tensor:
+        """Of the tokens `last[rows]`, as `embed_rows` takes them."""
+        part = self.memory.part(len(rows))
+        if self._shard.rank == 0:
+            embed_rows(last, rows, table, part)
+        return self.memory.first(len(rows))
+
+    def add(self, linear: Linear, x: Tensor, residual: Tensor) -> Tensor:
+        """As in Ranks, in the place of `residual`."""
+        part = self._product(linear, x)
+        if self._by_nccl(part):
+            return residual.add_(part)
+        return self.memory.add_(residual)
+
+    def add_norm(self, linear: Linear, x: Tensor, residual: Tensor, gain: Tensor, eps: float) -> Tensor:
+        """As `add`, of which the RMS norm with `gain` `[out]` is returned."""
+        part = self._product(linear, x)
+        if self._by_nccl(part):
+            return add_rms_norm_(residual, part[None], gain, eps)
+        return self.memory.add_norm_(residual, gain, eps)
+
+    def logits(self, linear: Linear, x: Tensor) -> Tensor:
+        """Of the whole vocabulary, `[R, vocab]`, on rank 0; elsewhere undefined."""
+        part = self.memory.logits(len(x))
+        torch.mm(x, linear.weight.t(), out=part[:, : len(linear.weight)])
+        return self.memory.gather(len(x))
+
+    def _product(self, linear: Linear, x: Tensor) -> Tensor:
+        part = self.memory.part(len(x))
+        if stream.takes(x, linear.weight):
+            return stream.product(x, linear.weight, linear.bias, out=part)
+        torch.mm(x, linear.weight.t(), out=part)
+        return part if linear.bias is None else part.add_(linear.bias)
+
+    def _by_nccl(self, part: Tensor) -> bool:
+        """Sum `part` in place where that is faster."""
+        if self._shard.ranks == 2 or len(part) < _MANY_ROWS:
+            return False
+        _dist.all_reduce(part)
+        return True

@@ -1,0 +1,352 @@
+"""The runner of a GPU without one: graphs run by hand, kernels in the interpreter; and two ranks.
+
+A graph is what it records, run again: it reads and writes the same memory. As graphs share theirs, those that
+are not run lose what they left.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from roseinfer.attention import prefill_backends
+from roseinfer.attention.cuda_paged import CudaPagedAttention
+from roseinfer.batch import Batch, Ints
+from roseinfer.config import EngineConfig
+from roseinfer.engine import choose, core, cuda
+from roseinfer.engine.core import Engine
+from roseinfer.engine.cuda import CudaRunner
+from roseinfer.engine.graphs import Captured
+from roseinfer.engine.load import LoadedModel
+from roseinfer.engine.ranks.cuda_runner import ParallelCudaRunner
+from roseinfer.engine.ranks.group import StepLimits
+from roseinfer.engine.ranks.step_memory import Sizes, StepMemory
+from roseinfer.info import RunnerInfo
+from roseinfer.kernels.triton import rms_norm
+from roseinfer.kvcache.pool import KVPool
+from roseinfer.llm import LLM
+from roseinfer.models import load
+from roseinfer.models.cuda_ranks import CudaRanks
+from roseinfer.models.model import Model
+from roseinfer.models.ranks import Ranks
+from roseinfer.models.shard import Shard
+from roseinfer.request.params import SamplingParams
+
+from ..conftest import make_gpt2
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs it on the GPU")
+
+CPU = torch.device("cpu")
+
+
+class Event:
+    """What was launched has ended."""
+
+    def record(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+class Graph:
+    """Runs `step` again, to the `logits` of the first time."""
+
+    def __init__(self, step: Callable[[], Tensor], logits: Tensor, all_logits: list[Tensor]) -> None:
+        self._step, self._logits, self._all = step, logits, all_logits
+
+    def replay(self) -> None:
+        for logits in self._all:
+            logits.fill_(torch.nan)
+        self._logits.copy_(self._step())
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CudaRunner on a CPU, with few graphs: small prompts, few requests."""
+    monkeypatch.setattr(cuda, "fetch", torch.clone)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", list)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(cuda, "PROMPT_TOKENS", (8, 24))
+    monkeypatch.setattr(cuda, "MIXED_SIZES", (2,))
+    monkeypatch.setattr(cuda, "MAX_PROMPTS", 3)
+    monkeypatch.setattr(cuda, "decode_sizes", lambda most: (1, most))
+
+    def captured(step: Callable[[], Tensor], pool: list[Tensor]) -> Captured:
+        logits = step().clone()
+        pool.append(logits)
+        return Captured(Graph(step, logits, pool), logits)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cuda, "capture", captured)
+
+
+def runner(model: Model, pool: KVPool, config: EngineConfig, limits: StepLimits, group: Any) -> CudaRunner:
+    made: list[Any] = [model, CudaPagedAttention(pool, prefill_backends._triton), pool]
+    settings: dict[str, Any] = {
+        "capacity": config.max_active_requests,
+        "max_blocks": -(-limits.max_model_len // config.block_size),
+        "max_batch": limits.max_batch_size,
+        "max_prompt_tokens": max(limits.prefill_max_tokens, limits.max_model_len),
+        "pinned": False,
+        "parts": {},
+    }
+    found = CudaRunner(*made, **settings) if group is None else ParallelCudaRunner(group, *made, **settings)
+    found.capture(prompts=True, mixed_tokens=24)
+    return found
+
+
+def fused(folder: Path, shard: Shard | None = None) -> LoadedModel:
+    model = load.load(
+        str(folder), CPU, torch.float32, packed=False, cpu_kernels=False, fused=True, shard=shard
+    )
+    return LoadedModel(model, CPU, torch.float32)
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"mixed_steps": False},
+    {"mixed_steps": True, "chunked_prefill_size": 7, "prefix_cache": True},
+]
+
+
+def answers(engine: Any, prompts: list[Ints]) -> list[list[int]]:
+    """Answers to prompts that arrive one a step; the second is drawn."""
+    found: list[list[int]] = [[] for _ in prompts]
+    for index, prompt in enumerate(prompts):
+        how = SamplingParams(4 + index % 3, ignore_eos=True, temperature=float(index == 1), seed=7)
+        engine.add(index, prompt.astype(np.int32), how)
+        take(engine.step(), found)
+    while engine.has_work:
+        take(engine.step(), found)
+    engine.flush_cache()
+    engine.check_idle()
+    return found
+
+
+def take(result: Any, found: list[list[int]]) -> None:
+    for index, token in zip(result.ids.tolist(), result.tokens.tolist(), strict=True) if result else ():
+        found[index].append(token)
+
+
+def prompts_of(vocab: int) -> list[Ints]:
+    rng = np.random.default_rng(3)
+    shared = rng.integers(0, vocab, 9)
+    return [np.concatenate((shared, rng.integers(0, vocab, n))) for n in (2, 1, 14, 4)]
+
+
+def config_of(folder: Path, settings: dict[str, Any], ranks: int = 1) -> EngineConfig:
+    return EngineConfig(
+        str(folder), device="cpu", dtype="fp32", warmup=False, block_size=4, kv_tokens=256, max_model_len=32,
+        max_active_requests=4, max_batch_size=3, prefill_max_tokens=24, overlap_schedule=True, threads=1,
+        tensor_parallel_size=ranks, **settings,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With biases, of which one rank adds its own alone, a head for logits, and an odd vocabulary."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("llama")
+    config = LlamaConfig(
+        vocab_size=203, num_hidden_layers=2, hidden_size=32, intermediate_size=48, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, attention_bias=True, mlp_bias=True, tie_word_embeddings=False,
+        initializer_range=0.4,
+    )  # fmt: skip
+    AutoModelForCausalLM.from_config(config).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[list[int]]:
+    return plain_answers(folder)
+
+
+def plain_answers(folder: Path) -> list[list[int]]:
+    """By operators of PyTorch, which other tests hold against transformers."""
+    plain = EngineConfig(str(folder), device="cpu", dtype="fp32", warmup=False, cpu_kernels=False, threads=1)
+    llm = LLM(plain)
+    return answers(llm.engine, prompts_of(llm.engine.info.limits.vocab_size))
+
+
+def chosen(config: Any, model: Any, pool: Any, dtype: Any, limits: Any, group: Any) -> choose.Chosen:
+    """Stands for choose_runner, which takes this runner on a GPU alone."""
+    return choose.Chosen(runner(model, pool, config, limits, group), RunnerInfo("triton", "triton"))
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_answers_are_those_of_the_plain_runner(
+    folder: Path, expected: list[list[int]], settings: dict[str, Any], no_gpu: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(core, "load_model", lambda config: fused(folder))
+    monkeypatch.setattr(core, "choose_runner", chosen)
+    engine = Engine(config_of(folder, settings))
+    assert answers(engine, prompts_of(engine.info.limits.vocab_size)) == expected
+
+
+def test_prompts_and_decoding_one_after_the_other_in_a_step(
+    no_gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As GPT-2 takes them: the prompts' logits are used before they are lost."""
+    folder = make_gpt2(tmp_path, layers=1, width=32, heads=2, vocab=203)
+    wanted = plain_answers(folder)
+    monkeypatch.setattr(core, "load_model", lambda config: fused(folder))
+    monkeypatch.setattr(core, "choose_runner", chosen)
+    engine = Engine(config_of(folder, {"mixed_steps": True}))
+    assert not engine._loop.runner._model.mixes  # type: ignore[attr-defined]
+    assert answers(engine, prompts_of(203)) == wanted
+
+
+class Meeting:
+    """Two ranks, threads of which one runs at a time: they change where they wait for each other."""
+
+    def __init__(self) -> None:
+        self.running = threading.Lock()
+        self._both = threading.Barrier(2, timeout=60)
+        self.parts: list[Any] = [None, None]
+
+    def meet(self) -> None:
+        self.running.release()
+        try:
+            self._both.wait()
+        finally:
+            self.running.acquire()
+
+
+class SharedMemory:
+    """Stands for PeerMemory: the same places, which are used in the same turns."""
+
+    def __init__(self, meeting: Meeting, rank: int, sizes: tuple[int, int, int, int, int]) -> None:
+        tokens, width, rows, share, self._vocabulary = sizes
+        self._meeting, self._turn, self._rank = meeting, 0, rank
+        self.places = [*torch.full((2, tokens, width), torch.nan), torch.full((rows, share), torch.nan)]
+        meeting.parts[rank] = self.places
+
+    def part(self, rows: int) -> Tensor:
+        self._turn ^= 1
+        return self.places[self._turn][:rows]
+
+    def logits(self, rows: int) -> Tensor:
+        return self.places[2][:rows]
+
+    def add_(self, x: Tensor) -> Tensor:
+        self._meeting.meet()
+        for places in self._meeting.parts:
+            x += places[self._turn][: len(x)]
+        return x
+
+    def add_norm_(self, x: Tensor, gain: Tensor, eps: float) -> Tensor:
+        return rms_norm.rms_norm(self.add_(x), gain, eps)
+
+    def first(self, rows: int) -> Tensor:
+        self._meeting.meet()
+        first: Tensor = self._meeting.parts[0][self._turn][:rows]
+        return first.clone()
+
+    def gather(self, rows: int) -> Tensor:
+        self._meeting.meet()
+        if self._rank:
+            return torch.full((rows, self._vocabulary), torch.nan)
+        return torch.cat([places[2][:rows] for places in self._meeting.parts], 1)[:, : self._vocabulary]
+
+
+class ThreadGroup:
+    """Stands for RankGroup: rank 1 is a thread."""
+
+    def __init__(self, config: EngineConfig, folder: Path, meeting: Meeting) -> None:
+        self._config, self._folder, self._meeting = config, folder, meeting
+        self._steps: queue.Queue[bool] = queue.Queue()
+        self.failure: BaseException | None = None
+
+    def connect(self, own: Ranks, num_blocks: int, limits: StepLimits, sizes: Sizes) -> None:
+        descriptor = StepMemory.create(sizes)
+        self._memory, theirs = (StepMemory(descriptor, sizes, self._config.block_size) for _ in range(2))
+        own.room(sizes.tokens, sizes.logits)
+        own.connect(Path(), 1)
+        self._thread = threading.Thread(target=self._follow, args=(num_blocks, limits, sizes, theirs))
+        self._thread.start()
+
+    def _follow(self, num_blocks: int, limits: StepLimits, sizes: Sizes, steps: StepMemory) -> None:
+        with self._meeting.running:
+            try:
+                part = fused(self._folder, Shard(1, 2, first_embeds=True))
+                part.model.ranks.room(sizes.tokens, sizes.logits)
+                part.model.ranks.connect(Path(), 1)
+                pool = KVPool(
+                    part.model.config.kv_shape(part.dtype), num_blocks, self._config.block_size, CPU
+                )
+                follower = runner(part.model, pool, self._config, limits, None)
+                while self._next():
+                    follower.follow(steps.read().batch)
+            except BaseException as error:
+                self.failure = error
+                self._meeting._both.abort()
+
+    def _next(self) -> bool:
+        self._meeting.running.release()
+        try:
+            return self._steps.get()
+        finally:
+            self._meeting.running.acquire()
+
+    def announce(self, batch: Batch, decoded: Ints, prompt_rows: Ints) -> None:
+        self._memory.write(batch, decoded, prompt_rows)
+        self._steps.put(True)
+
+    @contextmanager
+    def waited_for(self) -> Iterator[None]:
+        yield
+
+    def watch_waits(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._steps.put(False)
+        self._meeting.running.release()
+        self._thread.join()
+        self._meeting.running.acquire()
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_two_ranks_give_the_answers_of_one(
+    folder: Path, expected: list[list[int]], settings: dict[str, Any], no_gpu: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    meeting = Meeting()
+
+    def connect(ranks: CudaRanks, file: Path, timeout_s: float) -> None:
+        share = -(-ranks._vocab_size // 2)
+        sizes = ranks._tokens, ranks._width, ranks._rows, share, ranks._vocab_size
+        ranks._memory = SharedMemory(meeting, ranks._shard.rank, sizes)  # type: ignore[assignment]
+
+    def ranks(shard: Shard, shape: Any, device: torch.device, dtype: torch.dtype) -> CudaRanks:
+        return CudaRanks(shard, shape.vocab_size, shape.width, dtype)
+
+    monkeypatch.setattr(CudaRanks, "connect", connect)
+    monkeypatch.setattr(load, "_ranks", ranks)
+    monkeypatch.setattr(core, "load_model", lambda config: fused(folder, Shard(0, 2, first_embeds=True)))
+    monkeypatch.setattr(core, "RankGroup", lambda config: ThreadGroup(config, folder, meeting))
+    monkeypatch.setattr(core, "choose_runner", chosen)
+    with meeting.running:
+        engine = Engine(config_of(folder, settings, ranks=2))
+        group: Any = engine._group
+        try:
+            found = answers(engine, prompts_of(engine.info.limits.vocab_size))
+        finally:
+            engine.close()
+    assert group.failure is None
+    assert found == expected
