@@ -54,6 +54,10 @@ class CudaRanks(Ranks):
         sizes = Sizes(self._tokens, self._width, self._rows, share, self._vocab_size)
         self._memory = PeerMemory(sizes, shard.rank, shard.ranks, _dist.group.WORLD, self._dtype, device)
 
+    def give_up(self) -> None:
+        if self._memory is not None:
+            self._memory.give_up()
+
     @property
     def memory(self) -> PeerMemory:
         assert self._memory is not None, "the ranks are not connected"

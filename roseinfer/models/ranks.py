@@ -34,6 +34,9 @@ class Ranks:
         """Wait for the other ranks, which give the same `file`; it must not exist before. From then on none
         is waited for longer than `timeout_s`."""
 
+    def give_up(self) -> None:
+        """Wait for no other rank any more, also where a GPU does; results are worth nothing from now on."""
+
     def own_rows(self, table: Tensor) -> Tensor:
         """Of the embeddings that the rank has, those of its part of the vocabulary, for its logits."""
         return table

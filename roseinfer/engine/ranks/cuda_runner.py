@@ -22,7 +22,7 @@ class ParallelCudaRunner(CudaRunner):
         group.watch_waits()
 
     def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
-        """As in Runner. Raises RankError when another rank has ended."""
+        """As in Runner. Raises RankError when another rank has ended or is silent."""
         with self._group.waited_for():
             self._await_slot()
         self._group.announce(batch, batch.tokens[batch.decode_start :], NO_INTS)

@@ -21,7 +21,7 @@ import psutil
 from roseinfer.batch import Batch, Ints
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.ranks.step_memory import Sizes, StepMemory
-from roseinfer.models.ranks import Ranks, is_missing
+from roseinfer.models.ranks import ALONE, Ranks, is_missing
 from roseinfer.modules import module_command
 
 log = logging.getLogger(__name__)
@@ -85,6 +85,7 @@ class RankGroup:
         self._ended = threading.Condition()
         self._on_end: Callable[[str], None] | None = None
         self._waits_since: float | None = None
+        self._own: Ranks = ALONE
         self._sockets: list[socket.socket] = []
         self.processes = [self._start(config, rank) for rank in range(1, config.tensor_parallel_size)]
         self._closing = threading.Event()
@@ -107,6 +108,7 @@ class RankGroup:
         Raises:
             ConfigError: A rank could not load.
         """
+        self._own = own
         self._await_all()
         descriptor = StepMemory.create(sizes)
         self._memory = StepMemory(descriptor, sizes, self._block_size)
@@ -171,13 +173,13 @@ class RankGroup:
 
     @contextlib.contextmanager
     def waited_for(self) -> Iterator[None]:
-        """A wait for a GPU, which waits for those of other ranks. Where it lasts longer than a rank may be
-        silent, the engine ends as where a rank has ended: nothing can wake the GPU."""
+        """A wait for a GPU, which waits for those of other ranks, but for none that has ended or is silent
+        for too long. Raises RankError in that case."""
         self._waits_since = time.monotonic()
-        try:
-            yield
-        finally:
-            self._waits_since = None
+        yield
+        self._waits_since = None
+        if self._ends:
+            raise self._error()
 
     def watch_waits(self) -> None:
         """Begin to watch what `waited_for` holds."""
@@ -218,6 +220,7 @@ class RankGroup:
             self._ends[rank] = how
             self._ended.notify_all()
             tell = self._on_end
+        self._own.give_up()
         if tell is not None and not self._closing.is_set():
             tell(how)
 

@@ -2,8 +2,9 @@
 //
 // Every rank has written its part of a result to memory that its peers can read, and runs this kernel: a block first
 // signals to the same block of every peer that its rank's part is there, and waits for their signals; then it reads all
-// parts, in the order of the ranks, so that every rank has the same sums. Nobody writes to that memory again before the next
-// such meeting but one: see join.py.
+// parts, in the order of the ranks, so that every rank has the same sums. Nobody writes to that memory again before the
+// next such meeting but one: see join.py. Where the host says that a peer will never come, nobody waits any more, and
+// results are worth nothing.
 //
 // JOIN: out += the sum of all parts. FIRST: out = rank 0's part. GATHER: on rank 0, out = all parts side by side.
 // NORM: after JOIN also `normed`, the RMS norm of a row with `gain`.
@@ -23,8 +24,8 @@ __device__ __forceinline__ uint4 load_peer(const half_t* at) {
     return v;
 }
 
-// This rank's part is there, and all peers' are. `signals[r]`: memory of rank r, [blocks, RANKS].
-__device__ __forceinline__ void meet(unsigned* const* signals, unsigned* meetings) {
+// This rank's part is there, and all peers' are. `signals[r]`: memory of rank r, [blocks, RANKS]; `alone`: the host's.
+__device__ __forceinline__ void meet(unsigned* const* signals, unsigned* meetings, const volatile int* alone) {
     __shared__ unsigned number;
     if (threadIdx.x == 0) number = ++meetings[blockIdx.x];
     __syncthreads();
@@ -33,9 +34,11 @@ __device__ __forceinline__ void meet(unsigned* const* signals, unsigned* meeting
         unsigned* const theirs = signals[peer] + blockIdx.x * RANKS + RANK;
         asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(theirs), "r"(number) : "memory");
         const unsigned* const mine = signals[RANK] + blockIdx.x * RANKS + peer;
-        unsigned seen;
-        do asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(mine) : "memory");
-        while ((int)(seen - number) < 0);
+        for (unsigned looks = 1;; looks++) {
+            unsigned seen;
+            asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(mine) : "memory");
+            if ((int)(seen - number) >= 0 || (looks % 4096 == 0 && *alone)) break;
+        }
     }
     __syncthreads();
 }
@@ -59,11 +62,11 @@ __device__ __forceinline__ uint4 sum_of(const half_t* const* parts, size_t at, u
 
 extern "C" __global__ void __launch_bounds__(THREADS) join_ranks(
     const half_t* const* parts, unsigned* const* signals, unsigned* meetings, half_t* out, const half_t* gain,
-    half_t* normed, int rows
+    half_t* normed, const int* alone, int rows
 ) {
     pdl_launch();
     pdl_wait();
-    meet(signals, meetings);
+    meet(signals, meetings, alone);
 #if GATHER
     // A row of `out` has VOCABULARY elements; of the WIDTH of a row of a part SHARE are used, of the last part fewer.
     const size_t threads = (size_t)gridDim.x * THREADS, first = blockIdx.x * THREADS + threadIdx.x;

@@ -62,10 +62,15 @@ class PeerMemory:
             self._memory[s : s + n].view(dtype) for s, n in zip(starts[:3], lengths[:3], strict=True)
         ]
         self._meetings = torch.zeros(_BLOCKS, dtype=torch.int32, device=device)
+        self._alone = torch.zeros(1, dtype=torch.int32, pin_memory=True)
         self._turn = 0
         torch.cuda.synchronize(device)
         handle.barrier()
         torch.cuda.synchronize(device)
+
+    def give_up(self) -> None:
+        """Have no kernel wait for peers any more, from any thread: results are worth nothing from now on."""
+        self._alone.fill_(1)
 
     def part(self, rows: int) -> Tensor:
         """Where this rank's part `[rows, width]` of the next sum goes."""
@@ -117,6 +122,6 @@ class PeerMemory:
             (blocks, 1, 1), _THREADS,
             [
                 self._parts[place], self._parts[3], self._meetings, out, out if gain is None else gain,
-                out if normed is None else normed, len(out),
+                out if normed is None else normed, self._alone, len(out),
             ],
         )  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import gzip
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.ranks.group import RankError
 from roseinfer.engine.ranks.step_memory import Sizes, StepMemory
 from roseinfer.llm import LLM
+from roseinfer.models.ranks import Ranks
 from roseinfer.request.params import SamplingParams
 
 pytestmark = pytest.mark.integration
@@ -183,6 +185,33 @@ def test_an_engine_that_is_forgotten_leaves_no_process(gpt2_folder: Path) -> Non
     del llm
     gc.collect()
     assert not rank.is_running()
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (psutil.Process.kill, r"rank 1 of the engine has ended \(killed by SIGKILL\)"),
+        (psutil.Process.suspend, r"waited 1 s for another rank of the engine \(rank 1 is stopped\)"),
+    ],
+    ids=["killed", "hung"],
+)
+def test_a_wait_for_a_gpu_ends(gpt2_folder: Path, fault: Callable[[psutil.Process], None], why: str) -> None:
+    """The GPU waits for a rank that has gone until it is given up; here an event stands for it."""
+    released = threading.Event()
+
+    class Own(Ranks):
+        def give_up(self) -> None:
+            released.set()
+
+    with opened(gpt2_folder, rank_timeout_s=1) as llm:
+        group = llm.engine._group
+        assert group is not None
+        group._own = Own()
+        group.watch_waits()
+        (rank,) = children()
+        with pytest.raises(RankError, match=why), group.waited_for():
+            fault(rank)
+            assert released.wait(30)
 
 
 @pytest.mark.parametrize(
