@@ -38,7 +38,7 @@ def check_ranks(config: EngineConfig) -> None:
         raise ConfigError("tensor_parallel_size above 1 on GPUs needs fused_ops, cuda_graph and paged_attn")
 
 
-def _own_gpu(rank: int, ranks: int, environment: Mapping[str, str]) -> torch.device:
+def own_gpu(rank: int, ranks: int, environment: Mapping[str, str]) -> torch.device:
     """Engines that share the machine have `ranks` GPUs each."""
     replicas, replica = (
         int(environment.get(name, default)) for name, default in ((REPLICAS, 1), (REPLICA, 0))
@@ -60,7 +60,7 @@ def load_model(config: EngineConfig, rank: int = 0) -> LoadedModel:
     device = resolve_device(config.device)
     ranks = config.tensor_parallel_size
     if device.type == "cuda":
-        device = _own_gpu(rank, ranks, os.environ)
+        device = own_gpu(rank, ranks, os.environ)
         torch.cuda.set_device(device)
     dtype = resolve_dtype(config.dtype, device, config.quantization)
     threads = config.threads if ranks == 1 else max(1, (config.threads or torch.get_num_threads()) // ranks)

@@ -1,0 +1,41 @@
+"""Which GPU a process of an engine takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from roseinfer.config import REPLICA, REPLICAS, ConfigError, EngineConfig
+from roseinfer.engine.load import check_ranks, own_gpu
+from roseinfer.models.load import load
+from roseinfer.models.shard import Shard
+
+
+def test_replicas_and_their_ranks_take_the_gpus_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    environments = [{REPLICAS: "2", REPLICA: str(replica)} for replica in range(2)]
+    found = [own_gpu(rank, 2, environment).index for environment in environments for rank in range(2)]
+    assert found == [0, 1, 2, 3]
+    assert [own_gpu(rank, 4, {}).index for rank in range(4)] == [0, 1, 2, 3]
+    with pytest.raises(
+        ConfigError, match=r"data_parallel_size 3 with tensor_parallel_size 2 needs 6 GPUs; .* 4"
+    ):
+        own_gpu(0, 2, {REPLICAS: "3", REPLICA: "0"})
+
+
+@pytest.mark.parametrize("switch", ["fused_ops", "cuda_graph", "paged_attn"])
+def test_on_gpus_ranks_need_the_graphs(monkeypatch: pytest.MonkeyPatch, switch: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    check_ranks(EngineConfig("m", device="cuda", tensor_parallel_size=2))
+    off = EngineConfig("m", device="cuda", **{switch: False})  # type: ignore[arg-type]
+    check_ranks(off)
+    with pytest.raises(ConfigError, match=f"needs .*{switch}"):
+        check_ranks(replace(off, tensor_parallel_size=2))
+
+
+def test_gpt2_is_not_divided_among_gpus(gpt2_folder: Path) -> None:
+    with pytest.raises(ConfigError, match="works with models of the Llama family"):
+        load(str(gpt2_folder), torch.device("cuda"), torch.float16, fused=True, shard=Shard(0, 2))
