@@ -8,13 +8,14 @@ from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from harness.metrics.summary import summarize
 from harness.metrics.validity import BRIEF, too_brief
 from harness.schema.cell_notice import NoticeKind
 from harness.schema.load import ClosedLoop, Ramp, RequestRate, TraceLoad, load_text
 from harness.schema.machine_load import MachineLoad
-from harness.schema.results import OnlineSummary
+from harness.schema.results import OnlineSummary, PrefixHits
 
 Tables = Callable[[Sequence[dict[str, Any]]], tuple[pd.DataFrame, pd.DataFrame]]
 
@@ -96,6 +97,21 @@ def test_a_disturbed_machine_is_noticed_in_its_repeat(tables: Tables) -> None:
     first, second, pooled = summarize(*tables(rows), machines={1: busy})
     assert (kinds(first), kinds(second), kinds(pooled)) == ([], ["disturbed"], ["disturbed"])
     assert pooled.notices[0].text.startswith("repeat 1: other processes kept 0.9 of 2 cores busy")
+
+
+@pytest.mark.parametrize(("share", "slack"), [(0, 80), (0.25, 80 + 20 * 16)])
+def test_tokens_from_a_cache_beyond_those_of_the_load(tables: Tables, share: float, slack: int) -> None:
+    """One that begins each prompt may be cached, and part of a block of each that shares some."""
+    shared = int(share * 80)
+    rows = cell(lambda i: 0.05, input_tokens=100)
+    for row in rows:
+        row["reusable_tokens"] = 10 if row["request"] < shared else 0
+    for beyond, found in ((0, []), (1, ["cached"])):
+        counts = {"prompt_tokens": 8000, "possible": shared * 10 / 8000, "source": "usage"}
+        cached = (shared * 10 + slack + beyond) / 8000
+        place = {"engine": "vllm", "variant": None, "label": "roseinfer", "repeat": 0}
+        hits = PrefixHits(**place, **counts, load=TraceLoad(scale=1.0), reported=cached)
+        assert kinds(summarize(*tables(rows), prefixes=[hits])[0]) == found
 
 
 def test_a_cpu_that_ran_slower_in_one_repeat(tables: Tables) -> None:
