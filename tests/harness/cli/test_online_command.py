@@ -67,6 +67,8 @@ def test_killed_and_resumed_with_a_real_engine(
     assert [summary["num_success"] for summary in results["summaries"]] == [6] * 4
     [launch] = results["meta"]["launches"]
     assert launch["engine"] == "roseinfer" and launch["argv"] and launch["ready_s"] > 0
+    assert {"threads", "processes", "http_processes", "idle_cores"} <= launch["facts"].keys()
+    assert all(summary["engine_cpu_s"] > 0 for summary in results["summaries"])
     assert results["meta"]["versions"]["roseinfer"] == launch["version"]
 
 

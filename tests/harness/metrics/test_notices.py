@@ -127,6 +127,11 @@ def test_a_cpu_that_ran_slower_in_one_repeat(tables: Tables) -> None:
 def test_repeats_that_disagree(tables: Tables) -> None:
     rows = cell(lambda i: 0.05) + cell(lambda i: 0.15, cell=1, repeat=1)
     assert kinds(summarize(*tables(rows))[-1]) == ["repeats"]
+    slow = cell(lambda i: 0.05, cell=1, repeat=1)
+    for row in slow:
+        row["chunks"] = [(t + 0.02 * k, tokens) for k, (t, tokens) in enumerate(row["chunks"])]
+    [notice] = summarize(*tables(cell(lambda i: 0.05) + slow))[-1].notices[:1]
+    assert notice.kind == "repeats" and notice.text.startswith("repeats disagree: the TPOT median")
 
 
 def test_a_lighter_load_that_is_slower(tables: Tables) -> None:

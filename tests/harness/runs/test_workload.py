@@ -167,6 +167,14 @@ def test_a_rate_lasts_as_long_as_asked_and_a_ramp_its_own_time() -> None:
     assert ramp.tokens_per_s() == pytest.approx(10, rel=0.05)
 
 
+def test_of_a_trace_as_much_is_taken_as_arrives_while_it_settles_and_is_measured(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n" + "".join(f"{i},8,4\n" for i in range(60)))
+    load = workload(trace=str(trace), scales=[0.5, 2], n=4, settle=3, min_duration=4)
+    asked = [load.requests(scale, 0, 0) for scale in load.settings.loads]
+    assert {len(requests): requests[-1].t_sched_s for requests in asked} == {15: 7, 5: 8}
+
+
 def test_loads_are_planned_for_their_own_seeds() -> None:
     """No load, repeat or seed draws what another one does; engines all draw the same."""
     given = OnlineSettings(request_rate=[1, 2], repeats=2, seed=3, engines="roseinfer,vllm")
