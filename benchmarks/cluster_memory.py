@@ -20,9 +20,11 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
-from harness.cluster.node import PART, Node, Tokenizer, packed
+from harness.cluster.collected import Sender, collected
+from harness.cluster.node import Node, packed
+from harness.cluster.node_facts import Tokenizer
 from harness.cluster.ray_nodes import placed
-from harness.cluster.ray_testbed import Sender, collected
+from harness.cluster.shared_folder import SharedFolder
 from harness.cluster.testbed import Reading
 from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
 from harness.metrics.summary import summarize
@@ -51,13 +53,16 @@ class FilledNode(Node):
         self._count, self._tokens = count, tokens
 
     def part(
-        self, first: int, wanted: Mapping[int, Wanted], tokenizer: Tokenizer | None, host: str
-    ) -> tuple[bytes, bytes] | None:
-        responses = [self._response(index) for index in range(first, min(first + PART, self._count))]
-        if not responses:
-            return None
-        requests, chunks = parse_part(responses, 0.0, wanted, None, host)
-        return packed(requests), packed(chunks)
+        self,
+        requests: range,
+        wanted: Mapping[int, Wanted],
+        tokenizer: Tokenizer | None,
+        host: str,
+        share: SharedFolder | None = None,
+    ) -> tuple[bytes, bytes] | str:
+        responses = [self._response(index) for index in requests if index < self._count]
+        sent, chunks = (packed(table) for table in parse_part(responses, 0.0, wanted, None, host))
+        return sent, chunks
 
     def _response(self, index: int) -> RawResponse:
         sent = 0.001 * index
@@ -74,9 +79,13 @@ class Remote:
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    def call(self, method: str, *arguments: object) -> object:
-        """What a method returns."""
-        return ray.get(getattr(self._actor, method).remote(*arguments))
+    def begin(self, method: str, *arguments: object) -> Any:
+        """Call a method; a reference to its result."""
+        return getattr(self._actor, method).remote(*arguments)
+
+    def result(self, reference: Any) -> Any:
+        """What it returned."""
+        return ray.get(reference)
 
 
 def say(step: str, begin: float) -> None:

@@ -27,7 +27,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("check_answers", "accuracy", "slo", "clients", "calibrate"),
         *("server_metrics", "metrics_interval", "price"),
     ),
-    "More than one machine": ("cluster", "engine_needs", "load_nodes", "side_by_side"),
+    "More than one machine": (
+        *("cluster", "engine_needs", "load_nodes", "side_by_side", "engines_per_node", "share"),
+    ),
     "Profile": ("profile", "profile_only"),
 }
 OTHERS = "Others"

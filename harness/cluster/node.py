@@ -1,20 +1,24 @@
 """What happens on a node of a cluster: an engine's server, client processes, and watching both.
 
-One of these lives on each node, in a process of its own. When that process ends, for whatever reason, its
-client processes end by their standard input, and the engine by its guard.
+One of these lives on each node, in a process of its own. It ends when Ray's process there has ended, or the
+driver was not heard of for too long. When it ends, for whatever reason, its client processes end by their
+standard input, and the engine by its guard.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +26,8 @@ import msgspec
 import psutil
 import pyarrow as pa
 
+from harness.cluster.node_facts import WHOLE, NodeFacts, Part, Ready, Tokenizer, this_kernel
+from harness.cluster.shared_folder import SharedFolder
 from harness.cluster.this_machine import counter_of
 from harness.engines.base import EngineSettings, Server
 from harness.engines.cores import MIN_CORES, physical_cores, split
@@ -29,73 +35,32 @@ from harness.engines.registry import get_engine
 from harness.errors import BenchError
 from harness.loadgen.host_load import HostLoad
 from harness.loadgen.live_answers import answer_text
-from harness.loadgen.load_plan import ClientUsage, LoadPlan, LoadResult, Progress, Target
-from harness.models.model_folder import resolve, tokenizer_folder
+from harness.loadgen.load_plan import ClientUsage, LoadPlan, LoadResult, Progress
+from harness.models.model_folder import resolve
 from harness.records.answers import Wanted, parse_part
 from harness.schema.machine_load import MachineLoad
-from harness.schema.results import LaunchRecord
 from harness.telemetry.cell_monitor import CellMonitor, CpuTime, processes_of
 from harness.telemetry.revision import source_hash
 
-#: Responses that are read and sent to the driver at a time.
-PART = 2_000
 #: Bytes of an engine's log that go to the driver at a time.
 LOG_BYTES = 4 << 20
 #: The command to begin must arrive this long before the common moment.
 LEAST_NOTICE_S = 0.02
 #: From one look at whether Ray's process on this node is still there to the next.
 PARENT_S = 1.0
+#: A node that does not hear the driver for so long ends what runs on it.
+ALONE_S = 90.0
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class NodeFacts:
-    """What a node is. `machine` is the same for processes that see each other's PIDs."""
-
-    name: str
-    address: str
-    cores: int
-    physical_cores: int
-    niceness: int
-    source: str
-    machine: str
-    pid: int
-
-
-@dataclass(frozen=True)
-class Tokenizer:
-    """A tokenizer by its folder on the driver's machine and by its name."""
-
-    path: Path
-    name: str
-
-    @property
-    def folder(self) -> Path:
-        """Its folder on this node: the same, where it is shared. Raises UsageError."""
-        return self.path if self.path.is_dir() else tokenizer_folder(self.name)
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A server that is ready on a node."""
-
-    target: Target
-    served_name: str
-    record: LaunchRecord
-
-
-def this_kernel() -> str:
-    """The same for all processes that see each other's PIDs, and reach each other by 127.0.0.1."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return " ".join([boot, *(str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("pid", "net"))])
-
-
 class Node:
-    """The work of one node. Its methods are called by the driver, several at a time."""
+    """The work of one node, or of a part of it. Its methods are called by the driver, several at a time."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, part: Part = WHOLE) -> None:
         self._address = address
+        if part != WHOLE:
+            _stay_on([cpu for core in part.cores(physical_cores()) for cpu in core])
         self._folder = Path(tempfile.mkdtemp(prefix="rosebench-node-"))
         self._log = self._folder / "server.log"
         self._engine = ExitStack()
@@ -105,7 +70,8 @@ class Node:
         self._result: LoadResult | None = None
         self._monitor: CellMonitor | None = None
         _without_defaults_of_ray()
-        threading.Thread(target=_end_with_parent, name="end with the node", daemon=True).start()
+        self._heard = math.inf
+        threading.Thread(target=self._end_alone, name="end with the node", daemon=True).start()
 
     def facts(self) -> NodeFacts:
         """What this node is."""
@@ -124,6 +90,10 @@ class Node:
     def ask(self, function: Callable[..., T], *arguments: object) -> T:
         """What a function returns here."""
         return function(*arguments)
+
+    def hear(self) -> None:
+        """The driver is still there. It says so again and again from the first time on."""
+        self._heard = time.monotonic()
 
     def clock(self) -> float:
         """This machine's monotonic clock, in seconds."""
@@ -209,22 +179,27 @@ class Node:
         return self._load.progress if self._load is not None else Progress(0, 0, 0)
 
     def part(
-        self, first: int, wanted: Mapping[int, Wanted], tokenizer: Tokenizer | None, host: str
-    ) -> tuple[bytes, bytes] | None:
-        """The tables of PART responses from number `first` on, as Arrow streams; None where there is none.
+        self,
+        requests: range,
+        wanted: Mapping[int, Wanted],
+        tokenizer: Tokenizer | None,
+        host: str,
+        share: SharedFolder | None = None,
+    ) -> tuple[bytes, bytes] | str:
+        """The tables of the responses to those of `requests` that were sent here, as Arrow streams; with a
+        `share`, the name of both there.
 
-        Each is forgotten when it was read.
+        A response is forgotten when it was read. Raises BenchError where they cannot be shared.
         """
         assert self._result is not None
-        responses = self._result.responses[first : first + PART]
-        if not responses:
-            return None
+        responses, number = self._result.responses, attrgetter("index")
+        first, last = (bisect_left(responses, end, key=number) for end in (requests.start, requests.stop))
         tokens_of = counter_of(tokenizer.folder) if tokenizer else None
-        tables = parse_part(responses, self._result.t0, wanted, tokens_of, host)
-        for response in responses:
+        tables = parse_part(responses[first:last], self._result.t0, wanted, tokens_of, host)
+        for response in responses[first:last]:
             response.segments = []
-        requests, chunks = (packed(table) for table in tables)
-        return requests, chunks
+        sent, chunks = (packed(table) for table in tables)
+        return (sent, chunks) if share is None else share.put(msgspec.msgpack.encode((sent, chunks)))
 
     def texts(self, wanted: Sequence[int]) -> dict[int, str]:
         """Of the answers to these requests, where they came here; before the first `part`."""
@@ -264,13 +239,21 @@ class Node:
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _end_alone(self) -> None:
+        """End this process when the one that started it, Ray's on this node, has ended, or the driver is cut
+        off: nobody else could end what runs here then."""
+        parent = os.getppid()
+        while os.getppid() == parent and time.monotonic() - self._heard < ALONE_S:
+            time.sleep(PARENT_S)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os._exit(1)
 
-def _end_with_parent() -> None:
-    """End this process when the one that started it, Ray's on this node, has ended."""
-    parent = os.getppid()
-    while os.getppid() == parent:
-        time.sleep(PARENT_S)
-    os._exit(1)
+
+def _stay_on(cpus: Collection[int]) -> None:
+    """Keep all threads of this process, and what they start, on some CPUs."""
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), cpus)
 
 
 def at_normal_priority() -> None:

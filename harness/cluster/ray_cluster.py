@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import ceil
 
 import ray
 from pydantic import JsonValue
 
-from harness.cluster.node import this_kernel
-from harness.cluster.ray_nodes import Bundle, RayNode, connected, placed
+from harness.cluster.node_facts import WHOLE, Part, this_kernel
+from harness.cluster.ray_nodes import Bundle, RayNode, connected, heartbeats, placed
 from harness.cluster.ray_testbed import RayTestbed
+from harness.cluster.shared_folder import SharedFolder
 from harness.cluster.testbed import Machines, ReportStatus
 from harness.cluster.this_machine import calibrated
 from harness.engines.auto_settings import parallel_of
@@ -121,31 +124,52 @@ def ray_machines(settings: OnlineSettings) -> Iterator[RayMachines]:
 
     Raises:
         UsageError: There is no such cluster, or it has too few nodes that are free.
+        BenchError: The folder to share cannot be used.
     """
     assert settings.cluster is not None
     with connected(settings.cluster), ExitStack() as stack:
-        bundles = wanted_bundles(settings)
-        group = stack.enter_context(placed([bundle for side in bundles for bundle in side]))
+        places = wanted_places(settings)
+        group = stack.enter_context(placed(places.bundles))
         sides: list[tuple[RayNode | None, list[RayNode]]] = []
-        position = 0
-        started = any(engine.name != RUNNING_SERVER for engine in settings.engines)
-        for side in bundles:
-            nodes: list[RayNode] = []
-            for bundle in side:
-                gpus = bundle.get("GPU", 0) if started and not nodes else 0
-                node = RayNode(group, position, gpus)
+        for engine, part, loads in places.sides:
+            gpus = places.gpus if engine is not None else 0
+            nodes = [
+                RayNode(group, bundle, gpus if bundle == engine else 0, part if bundle == engine else WHOLE)
+                for bundle in dict.fromkeys([*([] if engine is None else [engine]), *loads])
+            ]
+            for node in nodes:
                 stack.callback(node.close)
-                nodes.append(node)
-                position += 1
-            engine = nodes[0] if started else None
-            sides.append((engine, nodes[1:] if started and len(nodes) > 1 else nodes))
-        yield RayMachines(sides)
+            first = None if engine is None else nodes[0]
+            sides.append((first, nodes[1:] if first and len(nodes) > 1 else nodes))
+        machines = RayMachines(sides)
+        stack.enter_context(heartbeats([node for testbed in machines.testbeds for node in testbed.nodes]))
+        if settings.share is not None:
+            share = SharedFolder.below(settings.share)
+            stack.callback(share.remove)
+            share.take(share.put(b""))
+            for testbed in machines.testbeds:
+                testbed.share = share
+        yield machines
 
 
-def wanted_bundles(settings: OnlineSettings) -> list[list[Bundle]]:
-    """What is asked of the cluster: for each side, the place of the engine, then of the nodes that send.
+@dataclass(frozen=True)
+class Places:
+    """What is asked of the cluster.
 
-    A place takes as many CPUs as every node has, so that no node has two. One node is one place.
+    Attributes:
+        bundles: Resources, each of a node of its own.
+        sides: The bundle of each side's engine, None without one; the part of that node which is its; the
+            bundles of the nodes that send.
+        gpus: Of each engine.
+    """
+
+    bundles: list[Bundle]
+    sides: list[tuple[int | None, Part, list[int]]]
+    gpus: float
+
+
+def wanted_places(settings: OnlineSettings) -> Places:
+    """Where engines and clients go. A place takes as many CPUs as every node has, so that no node has two.
 
     Raises:
         UsageError: There are too few nodes, or engines that run already beside ones that are started.
@@ -161,14 +185,18 @@ def wanted_bundles(settings: OnlineSettings) -> list[list[Bundle]]:
             "make two runs, and compare them with `bench compare`",
         )
     cpus = min(resources["CPU"] for resources in usable)
-    needs: Bundle = {"CPU": cpus}
+    needs: Bundle = {}
     if settings.device != "cpu" and not any(running) and any(resources.get("GPU") for resources in usable):
         needs["GPU"] = parallel_of(settings).devices
     needs |= settings.engine_needs
-    sides, places = settings.side_by_side, len(usable)
-    engines = 0 if all(running) else sides
+    sides, together, places = settings.side_by_side, settings.engines_per_node, len(usable)
+    gpus = needs.get("GPU", 0)
+    engines = 0 if all(running) else ceil(sides / together)
+    engine_node: Bundle = {"CPU": cpus} | needs | ({"GPU": gpus * together} if gpus else {})
     if places == 1 and sides == 1 and not settings.load_nodes:
-        return [[needs if engines else {"CPU": cpus}]]
+        return Places(
+            [engine_node if engines else {"CPU": cpus}], [(0 if engines else None, WHOLE, [0])], gpus
+        )
     least = engines + sides * (settings.load_nodes or 1)
     if places < least:
         raise UsageError(
@@ -176,7 +204,18 @@ def wanted_bundles(settings: OnlineSettings) -> list[list[Bundle]]:
             "add nodes, or ask for less with --load-nodes or --side-by-side",
         )
     loads = settings.load_nodes or (places - engines) // sides
-    return [[*([needs] if engines else []), *[{"CPU": cpus}] * loads] for _ in range(sides)]
+    return Places(
+        [engine_node] * engines + [{"CPU": cpus}] * (sides * loads),
+        [
+            (
+                side // together if engines else None,
+                Part(side % together, together),
+                [engines + side * loads + number for number in range(loads)],
+            )
+            for side in range(sides)
+        ],
+        gpus,
+    )
 
 
 def _silent(what: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -12,15 +14,20 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from harness.cluster.node import Node, NodeFacts
+from harness.cluster.node import Node
+from harness.cluster.node_facts import WHOLE, NodeFacts, Part
 from harness.errors import BenchError, EngineError, UsageError
 
 #: Threads of a node's process: a clock is read and progress asked for while an engine starts or a load runs.
 THREADS = 8
 #: Seconds in which nodes that are free give their places.
 PLACE_S = 60.0
+#: Seconds in which another node takes the place of one that was lost, and from one try to the next.
+REVIVE_S, RETRY_S = 90.0, 1.0
 #: Seconds without an answer after which a node that should answer at once counts as lost.
 SILENCE_S = 30.0
+#: From one message to the nodes that the driver is there to the next.
+TELL_S = 10.0
 #: Seconds for everything on a node to end.
 CLOSE_S = 60.0
 
@@ -33,8 +40,8 @@ Bundle = dict[str, float]
 class _Actor(Node):
     """A node's work in a process of Ray."""
 
-    def __init__(self) -> None:
-        super().__init__(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+    def __init__(self, part: Part) -> None:
+        super().__init__(ray.util.get_node_ip_address(), part)  # type: ignore[no-untyped-call]
 
 
 class LostNodeError(EngineError):
@@ -47,10 +54,11 @@ class RayNode:
     Args:
         bundle: Which place of the group is its.
         gpus: How many of the node's GPUs it may use.
+        part: The part of the node's CPUs that it may use.
     """
 
-    def __init__(self, group: PlacementGroup, bundle: int, gpus: float = 0) -> None:
-        self._group, self._bundle, self._gpus = group, bundle, gpus
+    def __init__(self, group: PlacementGroup, bundle: int, gpus: float = 0, part: Part = WHOLE) -> None:
+        self._group, self._bundle, self._gpus, self._part = group, bundle, gpus, part
         self.suffix, self._abandoned = "", False
         self._start()
 
@@ -93,8 +101,15 @@ class RayNode:
         except RayError as error:
             raise self._lost(str(error)) from None
 
+    def tell(self) -> None:
+        """Say that the driver is still there."""
+        if not self._is_lost:
+            with suppress(Exception):  # as in `kill`
+                self.begin("hear")
+
     def revive(self) -> None:
-        """Start its process again where it has ended; on another node where its own is gone.
+        """Start its process again where it has ended; on another node where its own is gone, which Ray can
+        take a minute to notice.
 
         Raises:
             LostNodeError: There is no node left for it.
@@ -105,8 +120,16 @@ class RayNode:
             if not self._is_lost:
                 self.call("clock", timeout_s=SILENCE_S)
                 return
-        self.kill()
-        self._start()
+        deadline = time.monotonic() + REVIVE_S
+        while True:
+            self.kill()
+            try:
+                self._start()
+                return
+            except LostNodeError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(RETRY_S)
 
     def close(self) -> None:
         """End everything there, then the process."""
@@ -135,7 +158,7 @@ class RayNode:
             runtime_env={"env_vars": ENVIRONMENT},
         )
         self._is_lost = False
-        self._actor: Any = kind.remote()
+        self._actor: Any = kind.remote(self._part)
         self._facts: NodeFacts | None = None
         self._facts = self.call("facts", timeout_s=PLACE_S)
 
@@ -147,6 +170,27 @@ class RayNode:
             f"node {self.name} was lost: {why}",
             "see `ray status` and the logs of Ray on that node; what it measured is not counted",
         )
+
+
+@contextmanager
+def heartbeats(nodes: Sequence[RayNode]) -> Iterator[None]:
+    """Nodes that know inside the `with` that the driver is there; those of a driver that is gone end."""
+    end = threading.Event()
+
+    def tell() -> None:
+        while True:
+            for node in nodes:
+                node.tell()
+            if end.wait(TELL_S):
+                return
+
+    telling = threading.Thread(target=tell, name="tell the nodes", daemon=True)
+    telling.start()
+    try:
+        yield
+    finally:
+        end.set()
+        telling.join()
 
 
 @contextmanager

@@ -2,51 +2,34 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
-import pyarrow as pa
 import ray
 
 from harness.cluster.clocks import Offset, host_clock, read_offset
-from harness.cluster.node import Ready, Tokenizer
-from harness.cluster.ray_nodes import CLOSE_S, SILENCE_S, LostNodeError, RayNode
+from harness.cluster.collected import Sender, collected
+from harness.cluster.ray_nodes import SILENCE_S, LostNodeError, RayNode
+from harness.cluster.remote_server import RemoteServer
+from harness.cluster.shared_folder import SharedFolder
 from harness.cluster.testbed import Reading, Sent, Testbed, Watch
 from harness.engines.base import Engine, EngineSettings, Server
-from harness.errors import BenchError, EngineError
+from harness.errors import EngineError
 from harness.loadgen.host_load import ProgressCallback, total
-from harness.loadgen.load_plan import ClientUsage, LoadPlan, Progress, Target
+from harness.loadgen.load_plan import ClientUsage, LoadPlan
 from harness.loadgen.run_load import deal
-from harness.records.answers import MEASURED, RECEIVED, Answers
 from harness.schema.hosts import HostCell
 from harness.schema.machine_load import MachineLoad
-from harness.schema.results import LaunchRecord
 from harness.telemetry.idle_power import idle_watts
-
-#: Where an engine's output is on its node.
-LOG_THERE = re.compile(r"/\S*rosebench-node-\S*/server\.log")
 
 #: From one look at the progress of a load to the next.
 LOOK_S = 0.5
-
-
-@dataclass
-class Sender:
-    """A node that sends, in a load: its clients' shares, its clock before and after."""
-
-    node: RayNode
-    shares: dict[int, LoadPlan]
-    before: Offset | None = None
-    running: Any = None
-    progress: Progress = field(default_factory=lambda: Progress(0, 0, 0))
 
 
 class RayTestbed(Testbed):
@@ -64,6 +47,8 @@ class RayTestbed(Testbed):
         self.model, self.tokenizer = "", ""
         #: Where an engine listens; empty: at its node's address.
         self.host = ""
+        #: Through what tables come; None: through Ray's object store.
+        self.share: SharedFolder | None = None
 
     @property
     def nodes(self) -> list[RayNode]:
@@ -170,7 +155,7 @@ class RayTestbed(Testbed):
             for sender in senders
             if sender.before is not None
         }
-        answers = collected(t0, senders, reading, self.tokenizer)
+        answers = collected(t0, senders, reading, self.tokenizer, self.share)
         hosts = [
             HostCell(
                 name=sender.node.name,
@@ -186,24 +171,31 @@ class RayTestbed(Testbed):
         """Until every node has sent its part. Raises BenchError when one fails or is silent for SILENCE_S."""
         usage: list[ClientUsage] = []
         left = {sender.running: sender for sender in senders}
-        asked: dict[Any, Sender] = {}
-        heard = {sender.node.name: time.monotonic() for sender in senders}
+        asked: dict[Any, tuple[RayNode, Sender | None]] = {}
+        heard = {node.name: time.monotonic() for node in self.nodes}
         while left:
-            waiting = {sender.node.name for sender in asked.values()}
-            asked |= {s.node.begin("progress"): s for s in left.values() if s.node.name not in waiting}
+            waiting = {node.name for node, _ in asked.values()}
+            asked |= {
+                s.node.begin("progress"): (s.node, s) for s in left.values() if s.node.name not in waiting
+            }
+            # Of a machine that is gone no client hears anything before its time is up.
+            if self._engine is not None and self._engine.name not in waiting:
+                asked[self._engine.begin("clock")] = self._engine, None
             look = time.monotonic() + LOOK_S
             while left and (rest := look - time.monotonic()) > 0:
                 ready, _ = ray.wait(list(left), num_returns=1, timeout=rest)
                 for reference in ready:
                     usage += left.pop(reference).node.result(reference)
             for reference in ray.wait(list(asked), num_returns=len(asked), timeout=0)[0] if asked else []:
-                sender = asked.pop(reference)
-                sender.progress = sender.node.result(reference)
-                heard[sender.node.name] = time.monotonic()
-            for sender in left.values():
-                if time.monotonic() - heard[sender.node.name] > SILENCE_S:
+                node, sender = asked.pop(reference)
+                answer = node.result(reference)
+                heard[node.name] = time.monotonic()
+                if sender is not None:
+                    sender.progress = answer
+            for name in {node.name for node, _ in asked.values()}:
+                if time.monotonic() - heard[name] > SILENCE_S:
                     raise LostNodeError(
-                        f"node {sender.node.name} did not answer for {SILENCE_S:g} s while it was sending",
+                        f"node {name} did not answer for {SILENCE_S:g} s in a cell",
                         "see `ray status` and the network to that node; nothing of the cell is counted",
                     )
             if report is not None:
@@ -212,63 +204,6 @@ class RayTestbed(Testbed):
 
     def _offset(self, node: RayNode) -> Offset:
         return read_offset(lambda: node.call("clock", timeout_s=SILENCE_S))
-
-
-class RemoteServer:
-    """A server on a node, as the driver sees it. Its output is appended to `log` on this machine."""
-
-    target: Target
-    served_name: str
-    record: LaunchRecord
-
-    def __init__(self, node: RayNode, log: Path) -> None:
-        self._node, self._log, self._read = node, log, 0
-
-    def start(self, settings: EngineSettings, model: str, host: str) -> None:
-        """Start it and wait until it is ready. Raises EngineError."""
-        try:
-            ready: Ready = self._node.call("serve", settings, model, host)
-        except BenchError as error:
-            self._fetch_log()
-            raise self._with_log(error) from None
-        self.target, self.served_name = ready.target, ready.served_name
-        self.record = ready.record
-        self._fetch_log()
-
-    @property
-    def pids(self) -> list[int]:
-        """PIDs on its node of its living processes."""
-        found: list[int] = self._node.call("pids", timeout_s=SILENCE_S)
-        return found
-
-    def check(self) -> None:
-        """Raises EngineError when it has died, or its node was lost."""
-        try:
-            self._node.call("check", timeout_s=SILENCE_S)
-        except BenchError as error:
-            raise self._with_log(error) from None
-        finally:
-            self._fetch_log()
-
-    def stop(self) -> None:
-        """End it. With its node, it is gone. Raises CleanupError."""
-        with suppress(LostNodeError):
-            self._node.call("stop", timeout_s=CLOSE_S)
-        self._fetch_log()
-
-    def _with_log(self, error: BenchError) -> BenchError:
-        """The error with the place of the log on this machine."""
-        error.message = LOG_THERE.sub(str(self._log), error.message)
-        error.hint = LOG_THERE.sub(str(self._log), error.hint)
-        return error
-
-    def _fetch_log(self) -> None:
-        with suppress(BenchError):
-            while piece := self._node.call("log", self._read, timeout_s=SILENCE_S):
-                self._log.parent.mkdir(parents=True, exist_ok=True)
-                with self._log.open("ab") as file:
-                    file.write(piece)
-                self._read += len(piece)
 
 
 class _Watch(Watch):
@@ -292,25 +227,3 @@ class _Watch(Watch):
         if named is None:
             raise EngineError("no node says what it did in the cell", "see the logs of Ray")
         return named
-
-
-def collected(t0: float, senders: Sequence[Sender], reading: Reading, name: str) -> Answers:
-    """The answers that came to all nodes, in the order of requests, fetched part by part."""
-    tokenizer = Tokenizer(reading.tokenizer, name) if reading.tokenizer else None
-    requests: list[pa.Table] = [MEASURED.empty_table()]
-    chunks: list[pa.Table] = [RECEIVED.empty_table()]
-    texts: dict[int, str] = {}
-    for sender in senders:
-        node, first = sender.node, 0
-        own = [request.index for share in sender.shares.values() for request in share.requests]
-        wanted = ray.put({index: reading.wanted[index] for index in own})
-        if reading.texts_of:
-            texts |= node.call("texts", reading.texts_of)
-        while (part := node.call("part", first, wanted, tokenizer, node.name)) is not None:
-            tables = [pa.ipc.open_stream(data).read_all() for data in part]
-            requests.append(tables[0])
-            chunks.append(tables[1])
-            first += len(tables[0])
-    table = pa.concat_tables(requests).sort_by("request")
-    order = [("request", "ascending"), ("t", "ascending")]
-    return Answers(t0, table, pa.concat_tables(chunks).sort_by(order), texts)

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 
 from harness.loadgen.load_plan import LoadResult
-from harness.records.answers import Answers, Wanted, parse
+from harness.records.answers import RECEIVED, Answers, Wanted, parse
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.schema.load import Load, load_text
 
@@ -79,7 +79,10 @@ def read_cell(
 
 
 def cell_records(answers: Answers, expected: Sequence[Expected], identity: CellIdentity) -> CellRecords:
-    """The two tables of a cell: what was measured, with what each request asked for and whose it is."""
+    """The two tables of a cell: what was measured, with what each request asked for and whose it is.
+
+    The chunks, which can be many, are taken out of `answers`.
+    """
     table = answers.requests
     asked = [expected[index] for index in table["request"].to_pylist()]
     known: dict[str, list[Any]] = {
@@ -103,10 +106,9 @@ def cell_records(answers: Answers, expected: Sequence[Expected], identity: CellI
         for field in REQUESTS
     ]
     cell = pa.repeat(pa.scalar(identity.cell, pa.int32()), len(answers.chunks))
-    return CellRecords(
-        pa.table(columns, schema=REQUESTS).to_pandas(),
-        frame_of(pa.table([cell, *answers.chunks.columns], schema=CHUNKS)),
-    )
+    chunks = answers.chunks.add_column(0, CHUNKS.field("cell"), cell)
+    answers.chunks = RECEIVED.empty_table()
+    return CellRecords(pa.table(columns, schema=REQUESTS).to_pandas(), frame_of(chunks))
 
 
 def frame_of(table: pa.Table) -> pd.DataFrame:

@@ -23,6 +23,7 @@ Fit = Literal["drop", "clip", "scale"]
 Endpoint = Literal["completions", "chat"]
 
 #: Settings that say nothing where there is none.
+_OF_CLUSTERS = ("engine_needs", "load_nodes", "side_by_side", "engines_per_node", "share")
 _OF_RUNNING_SERVERS = (
     *("base_url", "server", "served_model", "tokenizer", "header", "api_key_env", "ca_cert", "wait_ready"),
     "prompt_nonce",
@@ -197,7 +198,7 @@ class OnlineSettings(CommonSettings):
         if not self.server_metrics:
             idle["metrics_interval"] = "excludes --no-server-metrics"
         if self.cluster is None:
-            idle |= dict.fromkeys(("engine_needs", "load_nodes", "side_by_side"), "needs --cluster")
+            idle |= dict.fromkeys(_OF_CLUSTERS, "needs --cluster")
         if self.response_format is None:
             idle["response_format_share"] = "needs --response-format"
         if all(engine.name != RUNNING_SERVER for engine in self.engines):
@@ -253,6 +254,17 @@ class OnlineSettings(CommonSettings):
     )
     side_by_side: int = Field(
         1, ge=1, description="repeats measured at once, each on nodes of its own, which must be equal"
+    )
+    engines_per_node: int = Field(
+        1,
+        ge=1,
+        description="repeats measured at once on one node, each engine with GPUs and CPUs of its own there",
+    )
+    share: str | None = Field(
+        None,
+        min_length=1,
+        description="folder of all nodes and this machine through which nodes send tables, as an fsspec URL",
+        json_schema_extra={"metavar": "URL"},
     )
     price: Path | None = Field(
         None,
@@ -311,6 +323,9 @@ class OnlineSettings(CommonSettings):
             raise ValueError(
                 f"--side-by-side {self.side_by_side} needs --repeats {self.side_by_side} or more"
             )
+        if self.engines_per_node > self.side_by_side:
+            count = self.engines_per_node
+            raise ValueError(f"--engines-per-node {count} needs --side-by-side {count} or more")
         if self.settle is not None and (self.window is not None or self.steady_state):
             raise ValueError("--settle is a window of its own: leave out --window and --steady-state")
         if self.aa and self.repeats < 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -14,7 +15,12 @@ import pandas as pd
 import psutil
 import pytest
 
+from harness.cluster.machines import machines_of
+from harness.engines.cores import physical_cores
+from harness.errors import UsageError
+from harness.report.markdown import summary
 from harness.runs.online import run_online
+from harness.runs.reader import load_run
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineResults
 from tests.harness.cluster.conftest import STORE_BYTES
@@ -82,8 +88,12 @@ def test_nodes_load_a_server_that_runs_already(
 ) -> None:
     mock = start_mock("--ttft-ms", "20", "--itl-ms", "2")
     given = {"engines": ["openai"], "base_url": mock.url, "model": "auto", "max_model_len": 1024, "warmup": 0}
-    folder, results = measured(**given, cluster="auto", out=tmp_path, tokenizer="none")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    url = f"file://{shared}"
+    folder, results = measured(**given, cluster="auto", out=tmp_path / "runs", tokenizer="none", share=url)
     requests = requests_of(folder)
+    assert not any(shared.iterdir())
     assert len({*requests["host"]}) == 3 and requests["error"].isna().all()
     sent = {int(request) for request in requests["request"]}
     assert sent == {*range(QUICK["n"])} and len(requests) == QUICK["n"]
@@ -130,3 +140,34 @@ def test_repeats_are_measured_side_by_side(cluster: Any, tmp_path: Path) -> None
     assert (at.groupby("repeat")["node"].nunique() == 1).all()
     journal = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
     assert sorted(entry["cell"] for entry in journal) == [*range(8)]
+    assert "Nodes of engines, p50 over the mean of all nodes" in summary(load_run(folder, trust=True))
+
+
+@pytest.mark.cluster
+def test_engines_share_the_gpus_of_a_node_only_when_asked_to(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = QUICK | {"cluster": "auto", "engine_needs": "GPU:1", "side_by_side": 2, "repeats": 2}
+    given |= {"load_nodes": 1, "clients": 1, "out": tmp_path}
+    monkeypatch.setattr("harness.cluster.ray_nodes.PLACE_S", 5.0)
+    fourth = cluster.add_node(
+        num_cpus=1, num_gpus=2, object_store_memory=STORE_BYTES, include_dashboard=False
+    )
+    try:
+        with pytest.raises(UsageError, match="no 4 free nodes with CPU 1, GPU 1"):
+            run_online(OnlineSettings.model_validate(given), ["bench"], lambda event: None)
+        sharing = OnlineSettings.model_validate(given | {"engines_per_node": 2})
+        with machines_of(sharing) as machines:
+            testbeds: list[Any] = [*machines.testbeds]
+            engines = [testbed.nodes[0] for testbed in testbeds]
+            gpus = [engine.call("ask", os.getenv, "CUDA_VISIBLE_DEVICES") for engine in engines]
+            cpus = [{*engine.call("ask", os.sched_getaffinity, 0)} for engine in engines]
+            assert sorted(gpus) == ["0", "1"] and len({engine.facts.machine for engine in engines}) == 1
+            assert len(physical_cores()) < 2 or not cpus[0] & cpus[1]
+            assert len({node.name for testbed in testbeds for node in testbed.nodes}) == 4
+        folder, results = run_online(sharing, ["bench"], lambda event: None)
+    finally:
+        cluster.remove_node(fourth)
+    requests = requests_of(folder)
+    assert len(requests) == 2 * QUICK["n"] and requests["error"].isna().all()
+    assert len({*results.nodes.values()}) == 2
