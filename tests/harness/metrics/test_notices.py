@@ -16,6 +16,7 @@ from harness.schema.cell_notice import NoticeKind
 from harness.schema.load import ClosedLoop, Ramp, RequestRate, TraceLoad, load_text
 from harness.schema.machine_load import MachineLoad
 from harness.schema.results import OnlineSummary, PrefixHits
+from harness.schema.window import Window
 
 Tables = Callable[[Sequence[dict[str, Any]]], tuple[pd.DataFrame, pd.DataFrame]]
 
@@ -111,7 +112,8 @@ def test_tokens_from_a_cache_beyond_those_of_the_load(tables: Tables, share: flo
         cached = (shared * 10 + slack + beyond) / 8000
         place = {"engine": "vllm", "variant": None, "label": "roseinfer", "repeat": 0}
         hits = PrefixHits(**place, **counts, load=TraceLoad(scale=1.0), reported=cached)
-        assert kinds(summarize(*tables(rows), prefixes=[hits])[0]) == found
+        for cut in (None, Window(start_s=4, end_s=9)):  # the cell counts as a whole
+            assert kinds(summarize(*tables(rows), cut=cut, prefixes=[hits])[0]) == found
 
 
 def test_a_cpu_that_ran_slower_in_one_repeat(tables: Tables) -> None:
