@@ -144,6 +144,18 @@ def test_a_lighter_load_that_is_slower(tables: Tables) -> None:
     assert found[TraceLoad(scale=0.5), None] == []
 
 
+def test_the_shortest_repeat_counts(tables: Tables) -> None:
+    rows = cell(lambda i: 0.05, n=120) + cell(lambda i: 0.05, n=40, cell=1, repeat=1)
+    brief = [notice for notice in summarize(*tables(rows))[-1].notices if notice.text.startswith(BRIEF)]
+    assert [notice.kind for notice in brief] == ["short"]
+
+
+def test_a_load_is_judged_as_a_whole_whatever_part_is_measured(tables: Tables) -> None:
+    rows = cell(lambda i: 0.05 + 0.1 * i)
+    [_, pooled] = summarize(*tables(rows), cut=Window(start_s=0, end_s=2))
+    assert pooled.left_out > 50 and "behind" in kinds(pooled)
+
+
 def test_a_short_cell_says_so_and_a_long_one_does_not() -> None:
     assert too_brief(10) is None and too_brief(31, 30) is None
     brief = too_brief(9.9)

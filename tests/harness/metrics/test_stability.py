@@ -122,6 +122,8 @@ def test_drift_names_metric_and_moment() -> None:
     ttft = pd.Series(np.where(np.arange(n) < 60, 40.0, 90.0) + np.random.default_rng(5).uniform(0, 9, n))
     [notice] = drift(requests, {"TTFT": ttft, "TPOT": pd.Series(np.full(n, np.nan))})
     assert "TTFT" in notice.text and "6.0 s" in notice.text
+    mixed = np.random.default_rng(6).permutation(n)
+    assert drift(requests.iloc[mixed], {"TTFT": ttft.iloc[mixed]}) == [notice]
 
 
 def machine(**seen: object) -> MachineLoad:
