@@ -144,6 +144,28 @@ def test_a_lighter_load_that_is_slower(tables: Tables) -> None:
     assert found[TraceLoad(scale=0.5), None] == []
 
 
+def test_an_invalid_cell_says_nothing_of_a_lighter_load(tables: Tables) -> None:
+    heavy = cell(lambda i: 0.05, every_s=0.05, cell=1, load=load_text(TraceLoad(scale=0.5)))
+    heavy[0] |= {"error": "timeout", "chunks": []}
+    assert all(not kinds(summary) for summary in summarize(*tables(cell(lambda i: 0.2) + heavy)))
+
+
+def test_tokens_that_come_more_slowly_are_drift(tables: Tables) -> None:
+    rows = cell(lambda i: 0.05)
+    for row, noise in zip(rows, np.random.default_rng(2).uniform(0, 0.003, len(rows)), strict=True):
+        more = noise + (0.02 if row["request"] >= 40 else 0)
+        row["chunks"] = [(t + more * k, tokens) for k, (t, tokens) in enumerate(row["chunks"])]
+    notices = summarize(*tables(rows))[0].notices
+    assert [notice.text.partition(" changed")[0] for notice in notices if notice.kind == "drift"] == ["TPOT"]
+
+
+def test_a_failure_outside_of_what_is_measured_counts(tables: Tables) -> None:
+    rows = cell(lambda i: 0.05)
+    rows[70] |= {"error": "timeout", "chunks": []}
+    [_, pooled] = summarize(*tables(rows), cut=Window(start_s=0, end_s=4))
+    assert pooled.num_error == 0 and pooled.invalid_reasons == ["1 of 80 requests failed"]
+
+
 def test_the_shortest_repeat_counts(tables: Tables) -> None:
     rows = cell(lambda i: 0.05, n=120) + cell(lambda i: 0.05, n=40, cell=1, repeat=1)
     brief = [notice for notice in summarize(*tables(rows))[-1].notices if notice.text.startswith(BRIEF)]
