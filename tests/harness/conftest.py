@@ -68,7 +68,9 @@ def quick_runs() -> None:
 @pytest.fixture
 def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a run's figures only the first is drawn: for tests that look at other files."""
-    monkeypatch.setattr("harness.report.render.figures", lambda run, charts: islice(figures(run, charts), 1))
+    monkeypatch.setattr(
+        "harness.report.figures.run_figures.figures", lambda run, charts: islice(figures(run, charts), 1)
+    )
 
 
 @pytest.fixture

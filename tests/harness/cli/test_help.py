@@ -106,7 +106,7 @@ def test_a_settings_file_to_begin_with(
     ("words", "expected"),
     [
         ("bench comp", ["compare"]),
-        ("bench online --engines", ["--engines"]),
+        ("bench online --engines", ["--engines", "--engines-per-node"]),
         ("bench online --device c", ["cuda", "cpu"]),
         ("bench online --engines roseinfer,vl", ["roseinfer,vllm"]),
     ],

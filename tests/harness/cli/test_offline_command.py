@@ -39,8 +39,8 @@ def test_a_whole_run(bench: Any, tmp_path: Path) -> None:
         assert row["output_tok_per_s"] == pytest.approx(6 / row["total_s"])
         assert row["total_tok_per_s"] == pytest.approx(22 / row["total_s"])
         assert row["label"] in (folder / "summary.md").read_text()
-    assert "- Model: random:gpt2-tiny, " in (folder / "summary.md").read_text()
-    assert "random:gpt2-tiny, " in (folder / "report.html").read_text()
+    assert "- Model: gpt2-tiny with random weights, " in (folder / "summary.md").read_text()
+    assert "gpt2-tiny with random weights, " in (folder / "report.html").read_text()
     assert {path.suffix for path in (folder / "figures").iterdir()} == {".csv", ".png", ".svg"}
     lines = done.err.splitlines()
     assert lines[0].startswith(f"run {folder}: ")
