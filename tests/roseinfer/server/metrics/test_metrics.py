@@ -60,6 +60,7 @@ def test_what_is_counted(serve: Any) -> None:
     assert [cached(), cached()] == [0, 48]
     assert scrape(server)["roseinfer_prefix_hit_rate"] == 48 / 98
     assert cached(stop=text[0]) == 48, "also where the front end ends the answer"
+    assert server.becomes_idle(), "what still runs then would be remembered after the cache is emptied"
     assert server.request("/flush_cache", method="POST").status == 200
     assert cached() == 0
 
