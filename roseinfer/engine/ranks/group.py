@@ -176,8 +176,10 @@ class RankGroup:
         """A wait for a GPU, which waits for those of other ranks, but for none that has ended or is silent
         for too long. Raises RankError in that case."""
         self._waits_since = time.monotonic()
-        yield
-        self._waits_since = None
+        try:
+            yield
+        finally:
+            self._waits_since = None
         if self._ends:
             raise self._error()
 
