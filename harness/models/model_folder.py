@@ -8,6 +8,7 @@ from pathlib import Path
 
 import rosemodels
 from harness.errors import UsageError
+from rosemodels.store import RANDOM
 
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 #: Without weights and their index.
@@ -34,7 +35,7 @@ class ModelFolder:
     @property
     def trained(self) -> bool:
         """Whether it has weights that somebody trained, as far as its name says."""
-        return not self.name.startswith("random:")
+        return not self.name.startswith(RANDOM)
 
 
 def resolve(model: str, cache: Path = rosemodels.CACHE) -> ModelFolder:

@@ -50,7 +50,7 @@ class CudaRanks(Ranks):
         )  # fmt: skip
         if shard.ranks > 2:
             _dist.all_reduce(torch.zeros(1, device=device))  # connects NCCL, while `file` is there
-        share = -(-self._vocab_size // shard.ranks)
+        share = shard.vocabulary_share(self._vocab_size)
         sizes = Sizes(self._tokens, self._width, self._rows, share, self._vocab_size)
         self._memory = PeerMemory(sizes, shard.rank, shard.ranks, _dist.group.WORLD, self._dtype, device)
 
@@ -64,7 +64,7 @@ class CudaRanks(Ranks):
         return self._memory
 
     def own_rows(self, table: Tensor) -> Tensor:
-        return table[: -(-self._vocab_size // self._shard.ranks)] if self._shard.rank == 0 else table
+        return table[: self._shard.vocabulary_share(self._vocab_size)] if self._shard.rank == 0 else table
 
     def embed(self, tokens: Tensor, table: Tensor) -> Tensor:
         """As in Ranks; on ranks other than 0 `tokens` are not read."""

@@ -89,7 +89,7 @@ class GlooRanks(Ranks):
         """The whole vocabulary's on rank 0, which chooses the tokens; elsewhere what was given."""
         if not len(logits):
             return logits.new_empty(0, self._vocab_size)
-        share = -(-self._vocab_size // self._shard.ranks)
+        share = self._shard.vocabulary_share(self._vocab_size)
         own = F.pad(logits, (0, share - logits.shape[1])).contiguous()
         options = _c10d.GatherOptions()
         options.rootRank = 0

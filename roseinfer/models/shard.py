@@ -56,10 +56,14 @@ class Shard:
             ffn_width=whole.ffn_width // ranks,
         )
 
+    def vocabulary_share(self, size: int) -> int:
+        """How many tokens every rank has, but for the last, which may have fewer."""
+        return -(-size // self.ranks)
+
     def vocabulary(self, size: int) -> tuple[int, int]:
         """The tokens that this rank has, from the first to the one after the last; the last rank may have
         fewer."""
-        share = -(-size // self.ranks)
+        share = self.vocabulary_share(size)
         return min(self.rank * share, size), min((self.rank + 1) * share, size)
 
     def cuts(self, whole: ModelConfig) -> Mapping[str, Cut]:

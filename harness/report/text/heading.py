@@ -13,8 +13,8 @@ from harness.schema.load import ClosedLoop, TraceLoad
 from harness.schema.load_settings import lengths_text
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.results import RunInfo, TraceRecord
+from rosemodels.store import RANDOM
 
-_RANDOM = "random:"
 _ABOUT = ("Model", "Machine", "Trace", "Load", "Batch")
 
 
@@ -100,8 +100,8 @@ def model(run: Run) -> str:
     sizes = {"tensor parallel": settings.tensor_parallel_size, "data parallel": settings.data_parallel_size}
     spread = "".join(f", {what} {size}" for what, size in sizes.items() if size > 1)
     name = settings.model
-    if name.startswith(_RANDOM):
-        name = f"{name.removeprefix(_RANDOM)} with random weights"
+    if name.startswith(RANDOM):
+        name = f"{name.removeprefix(RANDOM)} with random weights"
     return f"{name}, {settings.dtype}, {settings.device}{spread}"
 
 
