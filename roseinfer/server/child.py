@@ -57,10 +57,12 @@ class Child:
         self._process.kill()
         self._process.wait()
 
-    def faulted(self) -> bool:
-        """Whether an access to memory that it did not have ended it: the process must be ending."""
+    def ended_by_memory(self, code: int) -> bool:
+        """Whether it ended with exit code `code`, or by an access to memory that it did not have: the process
+        must be ending."""
+        ends = (code, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
         try:
-            return -self._process.wait(STOP_TIMEOUT) in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
+            return self._process.wait(STOP_TIMEOUT) in ends
         except subprocess.TimeoutExpired:
             return False
 

@@ -1,13 +1,13 @@
 """Large bodies become requests in a process of their own: decoding JSON keeps the interpreter from all else.
 
 The process is started with the first of them as `python -m roseinfer.server.openai.large_bodies FD MODEL`. It
-answers one body after the other, in bounded memory, and ends with its front end.
+answers one body after the other, in bounded memory. It ends with its front end, and with a body that takes
+more memory: the next body finds a new process.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import pickle
 import resource
@@ -26,6 +26,7 @@ from roseinfer.model_folder import model_folder
 from roseinfer.server.child import Child
 from roseinfer.server.http.errors import BadRequestError, HttpError
 from roseinfer.server.http.parser import HttpRequest
+from roseinfer.server.memory import return_freed_blocks
 from roseinfer.server.openai.generation import Generation, from_chat, from_completion, too_long
 from roseinfer.server.openai.requests import ChatRequest, CompletionRequest, GenerationRequest, parse
 from roseinfer.tokenizer.chat import ChatTemplate
@@ -44,9 +45,9 @@ NICE = 10
 #: at most. Before an answer: its bytes.
 _QUESTION, _ANSWER = struct.Struct("<Q?QQ"), struct.Struct("<Q")
 
+#: The exit code of the process when memory was not enough for a body.
+NO_MEMORY = 3
 _TOO_MUCH = "the body takes more memory than one request may; send fewer or shorter values"
-#: The answer where there was not enough of it; made while there is.
-TOO_MUCH = pickle.dumps(BadRequestError(_TOO_MUCH))
 
 Read = tuple[GenerationRequest, Generation]
 
@@ -99,7 +100,7 @@ class LargeBodies:
             self.stop()
             raise HttpError(503, f"the body was not read within {TIMEOUT:.0f} s") from None
         except (OSError, asyncio.IncompleteReadError):
-            too_much = self._child is not None and self._child.faulted()
+            too_much = self._child is not None and self._child.ended_by_memory(NO_MEMORY)
             self.stop()
             if too_much:
                 raise BadRequestError(_TOO_MUCH) from None
@@ -120,16 +121,14 @@ class LargeBodies:
         if self._child is not None:
             self._child.kill()
             self._child = None
-            self._writer.close()
+            self._writer.transport.abort()  # without what it still holds of a body
 
 
 def serve(questions: BinaryIO, answers: BinaryIO, template: ChatTemplate | None) -> None:
-    """Answer until the other side closes."""
+    """Answer until the other side closes. Raises MemoryError, with a body read in part or not at all."""
     while numbers := questions.read(_QUESTION.size):
         size, chat, max_model_len, characters = _QUESTION.unpack(numbers)
-        answer = TOO_MUCH
-        with contextlib.suppress(MemoryError):
-            answer = _answer(questions.read(size), chat, template, max_model_len, characters)
+        answer = _answer(questions.read(size), chat, template, max_model_len, characters)
         answers.write(_ANSWER.pack(len(answer)))
         answers.write(answer)
         answers.flush()
@@ -150,8 +149,10 @@ def _answer(
 
 
 def _bound_memory() -> None:
-    """Let the process take no more than ROOM from now on. Beyond it, MemoryError is raised, or a fault ends
-    the process: msgspec 0.22 does not look whether it got the memory for each value."""
+    """Return what is freed to the kernel, and let the process take no more than ROOM from now on. Beyond it,
+    MemoryError is raised, or a fault ends the process: msgspec 0.22 does not look whether it got the memory
+    for each value."""
+    return_freed_blocks()
     limit = psutil.Process().memory_info().data + ROOM
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -171,5 +172,9 @@ if __name__ == "__main__":
     template = ChatTemplate.load(model_folder(sys.argv[2]))
     os.nice(NICE)
     _bound_memory()
-    with contextlib.suppress(OSError):
+    try:
         serve(end.makefile("rb"), end.makefile("wb"), template)
+    except OSError:
+        pass
+    except MemoryError:
+        os._exit(NO_MEMORY)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import logging
 import signal
@@ -35,6 +34,7 @@ from roseinfer.server.http.connection import Connection
 from roseinfer.server.http.connections import Connections
 from roseinfer.server.http.errors import EngineDeadError, HttpError
 from roseinfer.server.http.joined_writes import JoinedWrites
+from roseinfer.server.memory import return_freed_blocks
 from roseinfer.server.metrics.counters import Counters
 from roseinfer.server.openai.backend import Backend
 from roseinfer.server.openai.errors import error_response
@@ -56,9 +56,6 @@ SWEEP = 1.0
 #: Connections beyond which the kernel keeps little for a new one: bytes of what comes, and of what leaves.
 MANY = 256
 SMALL_BUFFERS = {socket.SO_RCVBUF: 16 << 10, socket.SO_SNDBUF: 32 << 10}
-#: Bytes from which on memory comes from the kernel for each block, and goes back when it is freed: glibc
-#: would raise this with every block that is freed (mallopt(3)).
-OWN_BLOCK, M_MMAP_THRESHOLD = 128 << 10, -3
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -138,8 +135,7 @@ class FrontEnd:
     async def start(self) -> None:
         """Wait for the engine. Raises ConfigError or EngineDeadError when it cannot start."""
         await self.engine.start()
-        with contextlib.suppress(AttributeError):  # another C library than glibc
-            ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, OWN_BLOCK)
+        return_freed_blocks()
         self._detokenizer().escaped.fill()
         span.mark_for_nsys()
         gc.collect()
