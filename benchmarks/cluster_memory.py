@@ -3,7 +3,8 @@
     python -m benchmarks.cluster_memory --rows 10000000
 
 A node of a Ray cluster on this machine parses answers of `--tokens` chunks each, as after a load, and sends
-the tables in parts; this process joins and stores them. Prints the peak of its memory after each step.
+the tables in parts; this process joins, stores and summarizes them, as after a cell, then makes one table of
+the run and summarizes that, as after the last one. Prints the peak of its memory after each step.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 from ray.cluster_utils import Cluster
 
@@ -30,7 +32,7 @@ from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
 from harness.metrics.summary import summarize
 from harness.records.answers import Wanted, parse_part
 from harness.records.cell import CellIdentity, Expected, cell_records
-from harness.records.parquet import write_cell
+from harness.records.parquet import assemble, read_records, write_cell
 from harness.schema.load import ClosedLoop
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -66,7 +68,8 @@ class FilledNode(Node):
 
     def _response(self, index: int) -> RawResponse:
         sent = 0.001 * index
-        times = [sent + 0.02 + 0.01 * k for k in range(self._tokens)]
+        gaps = np.random.default_rng(index).lognormal(np.log(0.01), 0.3, self._tokens)
+        times = (sent + np.cumsum(gaps)).tolist()
         segments = [(times[0], HEAD), *((t, TOKEN) for t in times), (times[-1], END)]
         return RawResponse(index, sent, sent, times[-1], segments)
 
@@ -119,17 +122,26 @@ def measure(count: int, tokens: int, begin: float) -> None:
     node = Remote(ray.remote(FilledNode).options(num_cpus=0).remote(count, tokens))
     plan = LoadPlan(Target("127.0.0.1", 1, "/"), [WireRequest(i, None, b"") for i in range(count)])
     wanted = {i: Wanted(tokens, None) for i in range(count)}
+    reading = Reading(wanted, most_tokens=dict.fromkeys(wanted, tokens))
     say("before", begin)
-    answers = collected(0.0, [Sender(node, {0: plan})], Reading(wanted), "")  # type: ignore[arg-type]
+    answers = collected(0.0, [Sender(node, {0: plan})], reading, "")  # type: ignore[arg-type]
     say(f"{len(answers.chunks):,} rows are here", begin)
     identity = CellIdentity(0, "mock", None, "mock", ClosedLoop(concurrency=8), 0)
     records = cell_records(answers, [Expected(16, tokens)] * count, identity)
-    with tempfile.TemporaryDirectory() as folder:
-        write_cell(Path(folder), 0, records)
-        size = sum(path.stat().st_size for path in Path(folder).rglob("*.parquet"))
-    say(f"stored, {size / 2**20:,.0f} MiB", begin)
-    summarize(records.requests, records.chunks)
-    say("summarized", begin)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_cell(folder, 0, records)
+        size = sum(path.stat().st_size for path in folder.rglob("*.parquet"))
+        say(f"stored, {size / 2**20:,.0f} MiB", begin)
+        measured = summarize(records.requests, records.chunks)
+        say("summarized", begin)
+        del records, answers
+        assemble(folder)
+        say("one table", begin)
+        again = read_records(folder)
+        if summarize(again.requests, again.chunks) != measured:
+            raise SystemExit("the stored tables give other figures")
+        say("summarized again", begin)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
     python -m benchmarks.fp8_quality smollm2-135m LICENSE docs/method.md
 
-On a CPU, in float32 and with `--quantization fp8`, whose products are made of the rounded numbers there.
-Every token of a text's first `--tokens` is predicted from all before it; `agree` is the share of places where
-both find the same token the likeliest.
+On a CPU: weights and inputs in 8-bit floats (`--quantization fp8`, whose products are made of the rounded
+numbers there) beside float32, and keys and values (`--kv-cache-dtype fp8`) beside bf16. Every token of a
+text's first `--tokens` is predicted from all before it; the last two columns are the share of places where
+both find the same token the likeliest, and the Kullback-Leibler divergence between them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from torch.nn import functional as F
 
 from roseinfer.attention.torch_paged import TorchPagedAttention
 from roseinfer.batch import Batch, Segment
+from roseinfer.config import Quantization
+from roseinfer.e4m3 import E4M3
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.model_folder import model_folder
 from roseinfer.models.load import load
@@ -31,11 +34,11 @@ _SIZE = 16
 
 
 @torch.inference_mode()
-def logits_of(model: Model, tokens: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Tensor:
-    """`[T, vocab]` of one prompt."""
+def logits_of(model: Model, tokens: np.ndarray[tuple[int], np.dtype[np.int64]], cache: torch.dtype) -> Tensor:
+    """`[T, vocab]` of one prompt, with keys and values in `cache`."""
     count = len(tokens)
     blocks = np.arange(-(-count // _SIZE))
-    pool = KVPool(model.config.kv_shape(torch.float32), len(blocks), _SIZE, torch.device("cpu"))
+    pool = KVPool(model.config.kv_shape(cache), len(blocks), _SIZE, torch.device("cpu"))
     attention = TorchPagedAttention(pool)
     every = np.arange(count)
     attention.begin(
@@ -56,9 +59,25 @@ def logits_of(model: Model, tokens: np.ndarray[tuple[int], np.dtype[np.int64]]) 
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """In what a model computes: `dtype`, and 8-bit floats for the weights or for the cache."""
+
+    dtype: torch.dtype
+    quantization: Quantization | None = None
+    cache: torch.dtype | None = None
+
+
+#: What is compared with what.
+COMPARED = {
+    "fp8 weights": (Numbers(torch.float32, "fp8"), "float32", Numbers(torch.float32)),
+    "fp8 cache": (Numbers(torch.bfloat16, cache=E4M3), "bf16", Numbers(torch.bfloat16)),
+}
+
+
+@dataclass(frozen=True)
 class Quality:
-    """Perplexity of a text in float32 and in 8-bit floats, the share of places where both find the same token
-    the likeliest, and the Kullback-Leibler divergence between them, nats a token."""
+    """Perplexity of a text exact and in 8-bit floats, the share of places where both find the same token the
+    likeliest, and the Kullback-Leibler divergence between them, nats a token."""
 
     tokens: int
     exact: float
@@ -67,11 +86,11 @@ class Quality:
     divergence: float
 
 
-def quality(name: str, texts: Sequence[str], most: int) -> list[Quality]:
-    """Of the first `most` tokens of each text, by the model `name`."""
-    folder = model_folder(name)
+def quality(folder: Path, texts: Sequence[str], most: int, compared: Sequence[Numbers]) -> list[Quality]:
+    """Of the first `most` tokens of each text, with both of `compared`, of which the second are exact."""
     models = [
-        load(str(folder), torch.device("cpu"), torch.float32, quantization=how) for how in (None, "fp8")
+        load(str(folder), torch.device("cpu"), numbers.dtype, quantization=numbers.quantization)
+        for numbers in compared
     ]
     tokenizer = Tokenizer.load(folder)
     assert tokenizer is not None
@@ -79,7 +98,10 @@ def quality(name: str, texts: Sequence[str], most: int) -> list[Quality]:
     for text in texts:
         tokens = np.array(tokenizer.encode(text)[:most], dtype=np.int64)
         wanted = torch.from_numpy(tokens[1:])
-        exact, rounded = (torch.log_softmax(logits_of(model, tokens)[:-1], -1) for model in models)
+        rounded, exact = (
+            torch.log_softmax(logits_of(model, tokens, numbers.cache or numbers.dtype)[:-1].float(), -1)
+            for model, numbers in zip(models, compared, strict=True)
+        )
         perplexity = [float(F.nll_loss(logprobs, wanted).exp()) for logprobs in (exact, rounded)]
         agree = float((exact.argmax(-1) == rounded.argmax(-1)).float().mean())
         divergence = float((exact.exp() * (exact - rounded)).sum(-1).mean())
@@ -93,14 +115,17 @@ def main() -> None:
     parser.add_argument("texts", type=Path, nargs="+")
     parser.add_argument("--tokens", type=int, default=1024)
     given = parser.parse_args()
-    print("| text | tokens | perplexity in float32 | fp8 | agree | nats a token between them |")
-    print("|---|---:|---:|---:|---:|---:|")
-    found = quality(given.model, [text.read_text() for text in given.texts], given.tokens)
-    for text, row in zip(given.texts, found, strict=True):
-        print(
-            f"| {text.name} | {row.tokens} | {row.exact:.3f} | {row.rounded:.3f} | {row.agree:.1%} | "
-            f"{row.divergence:.4f} |"
-        )
+    folder, texts = model_folder(given.model), [text.read_text() for text in given.texts]
+    print("| text | tokens | | perplexity | beside | perplexity | agree | nats a token between them |")
+    print("|---|---:|---|---:|---|---:|---:|---:|")
+    for name, (rounded, beside, exact) in COMPARED.items():
+        for text, row in zip(
+            given.texts, quality(folder, texts, given.tokens, [rounded, exact]), strict=True
+        ):
+            print(
+                f"| {text.name} | {row.tokens} | {name} | {row.rounded:.3f} | {beside} | {row.exact:.3f} "
+                f"| {row.agree:.1%} | {row.divergence:.4f} |"
+            )
 
 
 if __name__ == "__main__":

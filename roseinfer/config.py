@@ -9,7 +9,8 @@ Device = Literal["auto", "cuda", "cpu"]
 Dtype = Literal["auto", "fp16", "bf16", "fp32"]
 AdmissionPolicy = Literal["fifo", "pack"]
 Quantization = Literal["fp8"]
-PrefillBackend = Literal["auto", "auto2", "sdpa", "flash-attn", "flashinfer", "triton"]
+KVCacheDtype = Literal["auto", "fp8"]
+PrefillBackend = Literal["auto", "auto2", "sdpa", "flash-attn", "flash-attn-3", "flashinfer", "triton"]
 
 #: Settings that count something.
 _AT_LEAST_ONE = (
@@ -43,6 +44,9 @@ class EngineConfig:
     dtype: Dtype = setting("auto", "weights and cache; auto: fp16 on a GPU, bf16 on a CPU that has it")
     quantization: Quantization | None = setting(
         None, "fp8: weights and inputs of a Llama's layers in 8-bit floats; on a GPU with bf16 for the rest"
+    )
+    kv_cache_dtype: KVCacheDtype = setting(
+        "auto", "cached keys and values; auto: as dtype, fp8: 8-bit floats (E4M3), half as many bytes"
     )
     max_model_len: int | None = setting(None, "context in tokens; the model's own if not given")
     block_size: int = setting(16, "tokens in a block of the KV cache")
@@ -99,7 +103,7 @@ class EngineConfig:
     packed_weights: bool = setting(True, "store weights in the layout of the CPU's matrix kernels")
     cpu_kernels: bool = setting(True, "use the C++ kernels on a CPU")
     cpu_linear: bool = setting(
-        True, "of them, the matrix products: bf16 with packed weights on a CPU with AVX-512 BF16 and no AMX"
+        True, "of them, the matrix products: bf16 with packed weights on a CPU with AVX-512 and no AMX"
     )
     tensor_parallel_size: int = setting(
         1,
@@ -120,6 +124,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1")
+        if self.batch_invariant and self.kv_cache_dtype != "auto":
+            raise ConfigError("batch_invariant needs the C++ kernels, which take --kv-cache-dtype auto alone")
         if self.spin_ms is not None and not 0 <= self.spin_ms <= 60_000:
             raise ConfigError("spin_ms must be from 0 to 60000")
         if not 1 <= self.rank_timeout_s <= 3600:

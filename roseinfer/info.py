@@ -26,6 +26,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     """`linear` names what multiplies with the weights; `fused_ops`: kernels do several operators' work."""
 
     dtype: str
+    kv_cache_dtype: str
     fused_ops: bool
     linear: str
 

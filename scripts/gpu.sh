@@ -5,8 +5,8 @@
 # bundle` made, a folder an engine. SCALES, ENGINES and N as in the Makefile, MODEL and DTYPE (random:gpt2, fp16)
 # what is served, CLIENTS the requests in flight of the closed loops ("1,64,256"), INPUT_LEN and OUTPUT_LEN (256, 64)
 # their tokens, N and ROUNDS (100, 30) how many requests at least, in all and for each in flight; REPEATS how often all
-# is measured. `steps` says which kernels the steps of a Llama take (MODEL, random:qwen3-0.6b), and `ranks` how it does
-# on all GPUs of the machine. Full output and the runs go to OUT; `profile` profiles the run that `online` left there,
+# is measured. `steps` says which kernels the steps of a Llama take (MODEL, random:qwen3-0.6b) and how each does by
+# itself, and `ranks` how the model does on all GPUs of the machine. Full output and the runs go to OUT; `profile` profiles the run that `online` left there,
 # at its first scale and without variants of engines; `sanitize` needs compute-sanitizer, from the CUDA toolkit or
 # nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part).
 set -uo pipefail
@@ -55,6 +55,7 @@ for phase in $phases; do
         ;;
     kernels) logged kernels 50 python3 -m benchmarks.gpu_kernels ;;
     steps)
+        logged parts 60 python3 -m benchmarks.llama_parts "$llama"
         logged steps 70 python3 -m benchmarks.llama_kernels "$llama" --prompts "1x${INPUT_LEN:-256}" "8x${INPUT_LEN:-256}" \
             --decode "1x${INPUT_LEN:-256}" "64x${INPUT_LEN:-256}" --loop 64 --input-len "${INPUT_LEN:-256}" \
             --output-len "${OUTPUT_LEN:-64}"

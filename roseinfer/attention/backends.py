@@ -11,6 +11,7 @@ from roseinfer.attention.cpu_paged import CpuPagedAttention
 from roseinfer.attention.cpu_prefill import CpuPrefillAttention
 from roseinfer.attention.torch_paged import TorchPagedAttention
 from roseinfer.config import ConfigError, PrefillBackend
+from roseinfer.e4m3 import E4M3
 from roseinfer.kernels.cpu.build import BuildError
 from roseinfer.kvcache.pool import KVPool
 
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 
 #: By results that are the same in every batch.
 NEEDED = (
-    "the C++ kernels: --device cpu --dtype bf16 with packed weights, on a processor with AVX-512 BF16, and a "
+    "the C++ kernels: --device cpu --dtype bf16 with packed weights, on a processor with AVX-512, and a "
     "model whose widths and heads are whole vectors"
 )
 
@@ -43,7 +44,10 @@ def make_attention(
     are the same in every batch are asked for and cannot be had."""
     if batch_invariant:
         return Made(_invariant(pool, cpu_kernels), "cpu-invariant", "cpu-invariant")
-    if cpu_kernels and pool.device.type == "cpu" and CpuPagedAttention.supports(pool.shape):
+    cpu_kernels = cpu_kernels and pool.device.type == "cpu"
+    if cpu_kernels and pool.shape.dtype == E4M3:
+        log.warning("attention is PyTorch's: the C++ kernels do not take a KV cache in 8-bit floats")
+    if cpu_kernels and CpuPagedAttention.supports(pool.shape):
         try:
             if prefill_backend in (None, "auto", "auto2") and CpuPrefillAttention.supports(pool.shape):
                 return Made(CpuPrefillAttention(pool), "cpu-paged", "cpu-paged")

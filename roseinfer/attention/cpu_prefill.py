@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.attention.cpu_paged import CpuPagedAttention
-from roseinfer.kernels.cpu.dot import has_bf16_dot
+from roseinfer.kernels.cpu.dot import has_bf16_products
 from roseinfer.kernels.cpu.paged import MAX_PREFILL_DIM, paged_prefill, workspace_size
 from roseinfer.kvcache.pool import KVShape
 
@@ -17,9 +17,9 @@ class CpuPrefillAttention(CpuPagedAttention):
 
     @staticmethod
     def supports(shape: KVShape) -> bool:
-        """bf16 where the processor has its dot product, heads of whole vectors. Raises BuildError."""
+        """bf16 on a CPU with AVX-512 and no AMX, heads of whole vectors. Raises BuildError."""
         fits = CpuPagedAttention.supports(shape) and shape.head_dim <= MAX_PREFILL_DIM
-        return fits and shape.dtype == torch.bfloat16 and has_bf16_dot()
+        return fits and shape.dtype == torch.bfloat16 and has_bf16_products()
 
     def _prepare_prefill(self) -> None:
         segments, shape = self._batch.segments, self._pool.shape

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from roseinfer.attention.base import Attention
 from roseinfer.attention.prefill import Prefill, Spans
+from roseinfer.attention.torch_paged import gather
 from roseinfer.batch import Batch
 from roseinfer.kernels.cuda.gqa_decode import Heads, Rotation, gqa_decode, supports
 from roseinfer.kernels.triton.paged_decode import paged_decode
+from roseinfer.kernels.triton.prefill import prefill_paged
 from roseinfer.kernels.triton.rotate import rotate_
 from roseinfer.kernels.triton.store_kv import store_kv
 from roseinfer.kvcache.pool import KVPool
@@ -20,13 +22,21 @@ from roseinfer.tensors import to_device
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """Where all keys of a step's prompts are, as `prefill_paged` takes it."""
+
+    table: Tensor
+    rows: Tensor
+
+
+@dataclass(frozen=True)
 class Prompts:
-    """The prompt rows of a step: `slots` `[T]`, where their keys and values go (−1: nowhere); `cached`, the
-    slots of all keys where some are in the cache already, else None."""
+    """The prompt rows of a step: `slots` `[T]`, where their keys and values go (−1: nowhere). Where some keys
+    are in the cache already, `cached` is the slots of all of them or their blocks, else None."""
 
     slots: Tensor
     spans: Spans
-    cached: Tensor | None
+    cached: Tensor | Blocks | None
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,11 @@ class Decodes:
 
 
 class CudaPagedAttention(Attention):
-    """`begin` takes a step from the host; `use` one whose arrays are on the device already."""
+    """`begin` takes a step from the host; `use` one whose arrays are on the device already.
+
+    With a cache in 8-bit floats, keys and values of the step are rounded as in TorchPagedAttention, those of
+    prompts in place.
+    """
 
     def __init__(self, pool: KVPool, prefill: Prefill) -> None:
         self._pool, self._prefill = pool, prefill
@@ -101,21 +115,21 @@ class CudaPagedAttention(Attention):
             rotate_(qkv, positions, heads, rotation)
             return self.attend(layer, *self._split(qkv, heads))
         cache = self._pool.layer(layer)
-        parts = []
+        out = None
+        if prompts is not None and decodes is not None:
+            out = torch.empty(len(qkv), heads.queries * heads.dim, dtype=qkv.dtype, device=qkv.device)
         if prompts is not None:
             assert positions is not None
-            rows = qkv[:start]
-            rotate_(rows, positions[:start], heads, rotation, (*cache, prompts.slots))
-            q, k, v = self._split(rows, heads)
-            parts.append(self._attend_stored(prompts, q, k, v, *cache))
+            rotate_(qkv[:start], positions[:start], heads, rotation, (*cache, prompts.slots))
+            q, k, v = self._split(qkv[:start], heads)
+            own = None if out is None else out[:start]
+            attended = self._attend_stored(prompts, q, k, v, *cache, out=own)
         if decodes is not None:
-            parts.append(
-                gqa_decode(
-                    qkv[start:], heads, rotation, cache, decodes.table, decodes.rows, decodes.lengths,
-                    self.block_size,
-                )
+            attended = gqa_decode(
+                qkv[start:], heads, rotation, cache, decodes.table, decodes.rows, decodes.lengths,
+                self.block_size, out=None if out is None else out[start:],
             )  # fmt: skip
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return attended if out is None else out
 
     @staticmethod
     def _split(qkv: Tensor, heads: Heads) -> tuple[Tensor, ...]:
@@ -142,11 +156,20 @@ class CudaPagedAttention(Attention):
         return self._attend_stored(prompts, q, k, v, keys, values)
 
     def _attend_stored(
-        self, prompts: Prompts, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor
-    ) -> Tensor:
+        self, prompts: Prompts, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor,
+        out: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """`[T, queries · dim]`, in `out` where it is given."""
+        spans = prompts.spans
+        if isinstance(prompts.cached, Blocks):
+            out = q.new_empty(len(q), q[0].numel()) if out is None else out
+            blocks = prompts.cached.table, prompts.cached.rows, self.block_size
+            prefill_paged(q, keys, values, spans.query, spans.key, *blocks, out.view(q.shape))
+            return out
         if prompts.cached is not None:
-            k, v = keys.index_select(0, prompts.cached), values.index_select(0, prompts.cached)
-        return self._prefill(q, k, v, prompts.spans).flatten(1)
+            k, v = (gather(cache, prompts.cached, q.dtype) for cache in (keys, values))
+        attended = self._prefill(q, k, v, spans).flatten(1)
+        return attended if out is None else out.copy_(attended)
 
     def _decodes_of(self, batch: Batch) -> Decodes | None:
         if not len(batch.decode_lengths):

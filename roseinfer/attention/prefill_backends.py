@@ -8,9 +8,11 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from roseinfer.attention.flash3 import FlashAttention3
 from roseinfer.attention.flashinfer import FlashInfer
 from roseinfer.attention.prefill import Prefill, Spans, flash, sdpa
 from roseinfer.config import ConfigError, PrefillBackend
+from roseinfer.kernels.capability import is_hopper
 from roseinfer.kernels.triton import prefill as kernel
 
 #: What is tried one after the other; any other backend is what its name says, or an error.
@@ -23,11 +25,13 @@ _ORDERS: dict[PrefillBackend | None, tuple[PrefillBackend, ...]] = {
 
 @dataclass(frozen=True)
 class Backend:
-    """`capturable`: it needs nothing from the host, so that a CUDA graph can hold it."""
+    """`capturable`: it needs nothing from the host, so that a CUDA graph can hold it. `paged`: Triton's
+    kernel can stand in for it where keys and values have to be read from the cache."""
 
     name: PrefillBackend
     attend: Prefill
     capturable: bool
+    paged: bool = False
 
 
 def choose(
@@ -35,14 +39,14 @@ def choose(
 ) -> Backend:
     """The first of the backends meant that can run. Raises ConfigError where the one that is named cannot."""
     names = _ORDERS[backend] if backend is None or backend in _ORDERS else (backend,)
-    lacking = {name: _lacking(name, head_dim, dtype) for name in names}
+    lacking = {name: _lacking(name, head_dim, dtype, device) for name in names}
     for name in names:
         if lacking[name] is None:
             return _make(name, device)
     raise ConfigError(f"prefill backend {backend} needs {lacking[names[0]]}; use --prefill-backend auto")
 
 
-def _lacking(name: PrefillBackend, head_dim: int, dtype: torch.dtype) -> str | None:
+def _lacking(name: PrefillBackend, head_dim: int, dtype: torch.dtype, device: torch.device) -> str | None:
     """What the backend needs and does not have here."""
     half = dtype in (torch.float16, torch.bfloat16)
     if name == "flashinfer" and find_spec("flashinfer") is None:
@@ -51,6 +55,11 @@ def _lacking(name: PrefillBackend, head_dim: int, dtype: torch.dtype) -> str | N
         return "fp16 or bf16, and a head size of 64, 128 or 256"
     if name == "flash-attn" and not (half and head_dim % 8 == 0 and head_dim <= 256):
         return "fp16 or bf16, and a head size that is a multiple of 8, up to 256"
+    if name == "flash-attn-3":
+        if find_spec("fa3_fwd_interface") is None:
+            return "its package: pip install fa3-fwd"
+        if not (is_hopper(device) and dtype == torch.bfloat16 and head_dim in (64, 128, 256)):
+            return "a GPU of compute capability 9.0, bf16, and a head size of 64, 128 or 256"
     if name == "triton" and head_dim > kernel.MAX_DIM:
         return f"a head size of at most {kernel.MAX_DIM}"
     return None
@@ -61,8 +70,10 @@ def _make(name: PrefillBackend, device: torch.device) -> Backend:
         return Backend(name, FlashInfer(device), capturable=False)
     if name == "flash-attn":
         return Backend(name, flash, capturable=True)
+    if name == "flash-attn-3":
+        return Backend(name, FlashAttention3(), capturable=True, paged=True)
     if name == "triton":
-        return Backend(name, _triton, capturable=True)
+        return Backend(name, _triton, capturable=True, paged=True)
     return Backend(name, sdpa, capturable=False)
 
 

@@ -8,12 +8,17 @@ from torch.nn import functional as F
 
 from roseinfer.attention.base import Attention
 from roseinfer.batch import Batch, Ints
+from roseinfer.e4m3 import E4M3, movable, to_e4m3
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.tensors import to_device
 
 
 class TorchPagedAttention(Attention):
-    """Gathers each request's cached rows by its block table and calls scaled_dot_product_attention."""
+    """Gathers each request's cached rows by its block table and calls scaled_dot_product_attention.
+
+    With a cache in 8-bit floats every query meets rounded keys and values, those of its own step too, so that
+    a token's result does not depend on which of them were cached before.
+    """
 
     def __init__(self, pool: KVPool) -> None:
         self._pool = pool
@@ -28,6 +33,8 @@ class TorchPagedAttention(Attention):
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = self._pool.layer(layer)
+        if keys.dtype == E4M3:
+            k, v = (to_e4m3(x).to(q.dtype) for x in (k, v))
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         start = self._batch.decode_start
         if start:
@@ -45,11 +52,12 @@ class TorchPagedAttention(Attention):
 
     def _prefill(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
         """Store `k`, `v` `[tokens of prompts, kv heads, dim]` and write the attention of `q` to `out`."""
-        keys.index_copy_(0, self._prefill_slots, k)
-        values.index_copy_(0, self._prefill_slots, v)
+        _store(keys, self._prefill_slots, k)
+        _store(values, self._prefill_slots, v)
         for segment, context in zip(self._batch.segments, self._contexts, strict=True):
             rows = slice(segment.start, segment.start + segment.count)
-            out[rows] = _causal(q[rows], k[rows], v[rows], keys[context], values[context])
+            past = (gather(cache, context, q.dtype) for cache in (keys, values))
+            out[rows] = _causal(q[rows], k[rows], v[rows], *past)
 
     def _prepare_decode(self) -> None:
         batch = self._batch
@@ -61,10 +69,10 @@ class TorchPagedAttention(Attention):
 
     def _decode(self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
         """Store `k`, `v` `[D, kv heads, dim]` and write the attention of `q` `[D, heads, dim]` to `out`."""
-        keys.index_copy_(0, self._decode_slots, k)
-        values.index_copy_(0, self._decode_slots, v)
+        _store(keys, self._decode_slots, k)
+        _store(values, self._decode_slots, v)
         past_k, past_v = (
-            cache.index_select(0, self._gather.flatten()).view(*self._gather.shape, *cache.shape[1:])
+            gather(cache, self._gather.flatten(), q.dtype).view(*self._gather.shape, *cache.shape[1:])
             for cache in (keys, values)
         )
         out.copy_(_sdpa(q[:, None], past_k, past_v, self._mask)[:, 0])
@@ -75,6 +83,16 @@ class TorchPagedAttention(Attention):
 
     def _tensor(self, array: Ints) -> Tensor:
         return to_device(array, self._pool.device)
+
+
+def gather(cache: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Those rows of a cache `[slots, kv heads, dim]`, in `dtype`."""
+    return movable(cache).index_select(0, rows).view(cache.dtype).to(dtype)
+
+
+def _store(cache: Tensor, rows: Tensor, x: Tensor) -> None:
+    """Write `x` `[rows, kv heads, dim]`, of which a cache in 8-bit floats has every element."""
+    movable(cache).index_copy_(0, rows, movable(x.to(cache.dtype)))
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, past_k: Tensor, past_v: Tensor) -> Tensor:

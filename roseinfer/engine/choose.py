@@ -12,6 +12,7 @@ import torch
 from roseinfer.attention.backends import NEEDED, make_attention
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.eager import EagerRunner
+from roseinfer.engine.graphs import MixedSteps
 from roseinfer.engine.ranks.group import RankGroup, StepLimits
 from roseinfer.engine.ranks.runner import ParallelRunner
 from roseinfer.engine.runner import Runner
@@ -90,7 +91,8 @@ def choose_runner(
         pinned=config.pinned_staging,
         parts=parts,
     )
-    runner.capture(prompts=prefill.capturable, mixed_tokens=limits.mixed_tokens)
+    mixed = limits.mixed if prefill.paged or not limits.mixed.cut else MixedSteps()
+    runner.capture(prompts=prefill.capturable, mixed=mixed)
     sizes = runner.decode_sizes
     in_parts = tuple(size for size in sizes if size in parts)
     info = RunnerInfo("triton", prefill.name, sizes, config.pinned_staging, in_parts)

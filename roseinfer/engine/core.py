@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.choose import choose_runner
+from roseinfer.engine.graphs import MixedSteps
 from roseinfer.engine.load import check_ranks, load_model
 from roseinfer.engine.loop import Loop
 from roseinfer.engine.ranks.group import Profile, RankGroup, StepLimits
@@ -34,6 +35,8 @@ from roseinfer.scheduler.scheduler import Scheduler, StepResult
 
 #: Share of the free memory that the cache may take when its size is not given.
 KV_MEMORY_SHARE = {"cuda": 0.8, "cpu": 0.1}
+#: The shortest context: a prompt of one token, and two more, as the warm-up has them.
+SHORTEST = 3
 
 
 class Engine:
@@ -52,7 +55,9 @@ class Engine:
             raise ConfigError(
                 f"max_model_len {max_model_len} is above the model's {shape.max_positions} positions"
             )
-        kv_shape = shape.kv_shape(dtype)
+        if max_model_len < SHORTEST:
+            raise ConfigError(f"max_model_len {max_model_len} is too small: give {SHORTEST} or more")
+        kv_shape = loaded.kv_shape
         sharing = ranks if device.type == "cpu" else 1  # ranks in the same memory
         kv_tokens = config.kv_tokens or _kv_tokens(
             sharing * kv_shape.bytes_per_token, device, config.max_active_requests * max_model_len
@@ -70,7 +75,7 @@ class Engine:
             max_model_len,
             policies.max_batch_size,
             policies.prefill_max_tokens,
-            _mixed_tokens(policies, config.max_active_requests),
+            _mixed_steps(policies, config.max_active_requests),
         )
         if self._group is not None:
             if on_rank_end is not None:
@@ -100,7 +105,7 @@ class Engine:
                 spin_ms=resolve_spin_ms(config, device),
             ),
             limits=Limits(shape.vocab_size, max_model_len, num_blocks * config.block_size),
-            model=ModelInfo(str(dtype).removeprefix("torch."), model.fused, model.linear.name),
+            model=ModelInfo(_name(dtype), _name(kv_shape.dtype), model.fused, model.linear.name),
             runner=chosen.info,
         )
         if config.warmup:
@@ -192,17 +197,21 @@ class Engine:
             raise AssertionError(f"{self._allocator.num_blocks - self._allocator.num_free} blocks leaked")
 
 
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _mixes(policies: Policies) -> bool:
     """Whether prompts and decoding requests share steps."""
     return policies.composition is decode_first or isinstance(policies.composition, TakeAlong)
 
 
-def _mixed_tokens(policies: Policies, capacity: int) -> int:
-    """Prompt tokens of the steps that are captured with requests that decode."""
+def _mixed_steps(policies: Policies, capacity: int) -> MixedSteps:
+    """Those that are worth a graph."""
     along = policies.composition
-    if isinstance(along, TakeAlong) and not along.cut and capacity >= along.requests:
-        return along.rows
-    return 0
+    if isinstance(along, TakeAlong) and capacity >= along.requests:
+        return MixedSteps(along.rows, along.cut)
+    return MixedSteps()
 
 
 def _kv_tokens(token_bytes: int, device: torch.device, useful: int) -> int:

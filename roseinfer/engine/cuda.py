@@ -10,16 +10,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from roseinfer.attention.cuda_paged import CudaPagedAttention, Decodes, Prompts
+from roseinfer.attention.cuda_paged import Blocks, CudaPagedAttention, Decodes, Prompts
 from roseinfer.attention.prefill import Spans
 from roseinfer.batch import Batch
 from roseinfer.engine.fetched import Fetched
 from roseinfer.engine.graphs import (
     MAX_PROMPTS,
-    MIXED_SIZES,
     PROMPT_TOKENS,
     SLOTS,
     Captured,
+    MixedSteps,
     capture,
     decode_sizes,
 )
@@ -27,7 +27,7 @@ from roseinfer.engine.logprobs import DeviceLogprobs, asked_logprobs
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, part, sample, uniform
 from roseinfer.engine.staging import Inbox, Lines, Outbox
-from roseinfer.engine.step_arrays import prompt_arrays, put_decode, put_prompts
+from roseinfer.engine.step_arrays import prompt_arrays, prompt_numbers, put_decode, put_prompts
 from roseinfer.kernels.cuda.draw import draw, takes
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.model import Model
@@ -75,7 +75,7 @@ class CudaRunner(Runner):
         self._first = torch.zeros(max(MAX_PROMPTS, capacity), dtype=torch.int64, device=device)
         self._decode = torch.zeros(2 * max_batch, dtype=torch.int32, device=device)
         self._prompt = torch.zeros(
-            3 * max_prompt_tokens + 4 * (capacity + MAX_PROMPTS), dtype=torch.int32, device=device
+            prompt_numbers(max_prompt_tokens, capacity + MAX_PROMPTS), dtype=torch.int32, device=device
         )
         self._lines = Lines(*self._table.shape)
         self._decode_in = Inbox(len(self._decode) + self._lines.size, device, pinned=pinned)
@@ -88,30 +88,29 @@ class CudaRunner(Runner):
         self._parts = parts
         sides = max(parts.values(), default=1) - 1
         self._sides = [torch.cuda.Stream() for _ in range(sides)]  # type: ignore[no-untyped-call]
-        self._max_batch = max_batch
+        self._max_batch, self._max_prompt_tokens = max_batch, max_prompt_tokens
         self.decode_sizes = decode_sizes(max_batch)
         self._prompt_sizes = [size for size in PROMPT_TOKENS if size <= max_prompt_tokens]
         self._decode_graphs: dict[int, Captured] = {}
         self._prompt_graphs: dict[int, Captured] = {}
         self._mixed_graphs: dict[tuple[int, int], Captured] = {}
+        self._paged = False
 
     @torch.inference_mode()
-    def capture(self, *, prompts: bool, mixed_tokens: int = 0) -> None:
+    def capture(self, *, prompts: bool, mixed: MixedSteps) -> None:
         """Capture every graph, the largest first: the smaller ones live in its memory.
 
-        `prompts`: also those for prompts, whose attention must then need nothing from the host, and of these
-        up to `mixed_tokens` beside requests that decode.
+        `prompts`: also those for prompts, whose attention must then need nothing from the host, and for those
+        of `mixed`, which must read the cache if they are parts of prompts.
         """
         pool = torch.cuda.graph_pool_handle()
         for size in reversed(self._prompt_sizes if prompts else []):
             self._prompt_graphs[size] = capture(partial(self._prompt_step, size, MAX_PROMPTS), pool)
         for size in reversed(self.decode_sizes):
             self._decode_graphs[size] = capture(partial(self._decode_step, size), pool)
-        mixed = [size for size in self._prompt_sizes if size <= mixed_tokens and size % 256 == 0]
-        for size in reversed(mixed if prompts else []):
-            for decodes in reversed([size for size in MIXED_SIZES if size <= self._max_batch]):
-                step = partial(self._mixed_step, size, decodes, MAX_PROMPTS)
-                self._mixed_graphs[size, decodes] = capture(step, pool)
+        self._paged = mixed.cut
+        for sizes in mixed.sizes(self._max_batch, self._max_prompt_tokens) if prompts else []:
+            self._mixed_graphs[sizes] = capture(partial(self._mixed_step, *sizes, MAX_PROMPTS), pool)
         for box in (self._decode_in, self._prompt_in, self._decoded_out, self._first_out, self._mixed_out):
             box.reset()
         torch.cuda.synchronize()
@@ -164,9 +163,9 @@ class CudaRunner(Runner):
         """Prompts and requests that decode at once, from a graph where there is one."""
         count, prompts, decodes = batch.decode_start, len(batch.segments), len(batch.decode_lengths)
         ends = len(batch.prefill_requests)
-        fresh = prompts <= MAX_PROMPTS and not any(segment.context for segment in batch.segments)
+        fresh = self._paged or not any(segment.context for segment in batch.segments)
         fitting = (sizes for sizes in self._mixed_graphs if sizes[0] >= count and sizes[1] >= decodes)
-        sizes = min(fitting, default=None) if fresh else None
+        sizes = min(fitting, default=None) if fresh and prompts <= MAX_PROMPTS else None
         if sizes is None:
             with named_range("roseinfer.model.forward.eager"):
                 self._send_prompts(batch, count, prompts)
@@ -189,25 +188,23 @@ class CudaRunner(Runner):
 
     def _mixed_step(self, size: int, decodes: int, room: int, prompts: Prompts | None = None) -> Tensor:
         """As `_prompt_step` and `_decode_step` at once, to `_last`, `_mixed` and the outbox."""
-        arrays = self._prompt[: 3 * size + 3 * room + 1]
-        self._prompt_in.take(arrays)
+        numbers = self._prompt[: prompt_numbers(size, room)]
+        self._prompt_in.take(numbers)
         self._decode_in.take(self._decode, self._table)
-        tokens, positions, slots = arrays[: 3 * size].view(3, size)
-        spans, last, ends = prompt_arrays(arrays, size, room)
+        tokens, positions, slots = numbers[: 3 * size].view(3, size)
+        arrays = prompt_arrays(numbers, size, room)
         rows, lengths = self._decode[:decodes], self._decode[self._max_batch : self._max_batch + decodes]
-        longest = min(size, self._longest)
-        self._attention.use(
-            prompts or Prompts(slots, Spans(spans, spans, longest, longest), None),
-            Decodes(self._table, rows, lengths),
-        )
+        spans = Spans(arrays.queries, arrays.keys, min(size, self._longest), self._longest)
+        blocks = Blocks(self._table, arrays.requests) if self._paged else None
+        self._attention.use(prompts or Prompts(slots, spans, blocks), Decodes(self._table, rows, lengths))
         hidden = self._model.forward(
             torch.cat((tokens, self._last.index_select(0, rows))),
             torch.cat((positions, (lengths - 1).clamp_(min=0))),
             self._attention,
         )
-        hidden = torch.cat((hidden.index_select(0, last), hidden[size:]))
+        hidden = torch.cat((hidden.index_select(0, arrays.last), hidden[size:]))
         out = self._mixed[: room + decodes]
-        logits = self._model.choose(hidden, torch.cat((ends, rows)), self._last, out)
+        logits = self._model.choose(hidden, torch.cat((arrays.ended, rows)), self._last, out)
         self._mixed_out.give(out)
         return logits
 
@@ -268,22 +265,23 @@ class CudaRunner(Runner):
     def _send_prompts(self, batch: Batch, size: int, room: int) -> None:
         """Fill the inbox for `size` tokens of `room` prompts; those that `batch` has not are padding."""
         put_prompts(self._prompt_in.array(), batch, size, room, self._padding_row)
-        self._prompt_in.send(3 * size + 3 * room + 1)
+        self._prompt_in.send(prompt_numbers(size, room))
 
     def _prompt_step(self, size: int, room: int, prompts: Prompts | None = None) -> Tensor:
         """From what is in the inbox to tokens in `_last`, `_first` and the outbox. Returns the logits.
 
         `prompts`: for attention; None: they are in the inbox, and none has cached tokens.
         """
-        arrays = self._prompt[: 3 * size + 3 * room + 1]
-        self._prompt_in.take(arrays)
-        tokens, positions, slots = arrays[: 3 * size].view(3, size)
-        spans, last, rows = prompt_arrays(arrays, size, room)
+        numbers = self._prompt[: prompt_numbers(size, room)]
+        self._prompt_in.take(numbers)
+        tokens, positions, slots = numbers[: 3 * size].view(3, size)
+        arrays = prompt_arrays(numbers, size, room)
         longest = min(size, self._longest)
-        self._attention.use(prompts or Prompts(slots, Spans(spans, spans, longest, longest), None), None)
-        hidden = self._model.forward(tokens, positions, self._attention).index_select(0, last)
+        spans = Spans(arrays.queries, arrays.queries, longest, longest)
+        self._attention.use(prompts or Prompts(slots, spans, None), None)
+        hidden = self._model.forward(tokens, positions, self._attention).index_select(0, arrays.last)
         first = self._first[:room]
-        logits = self._model.choose(hidden, rows, self._last, first)
+        logits = self._model.choose(hidden, arrays.ended, self._last, first)
         self._first_out.give(first)
         return logits
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
 import torch
 from torch import Tensor
+
+from roseinfer.scheduler.policies import MIXED_STRIDE
 
 #: Prompt tokens of the graphs for prompts, and how many prompts these take. More of either run eagerly. What
 #: padding to the next size costs was measured on an H200 (2026-11-22, docs/notes/h200.md).
@@ -16,9 +19,32 @@ PROMPT_TOKENS = (
 )  # fmt: skip
 MAX_PROMPTS = 64
 #: Batch sizes that have a graph with prompts beside them.
-MIXED_SIZES = (64, 128, 192, 256)
+MIXED_SIZES = tuple(range(MIXED_STRIDE, 257, MIXED_STRIDE))
+#: Tokens of whole prompts in these are multiples of it.
+WHOLE_STRIDE = 256
 #: Steps that may be in flight.
 SLOTS = 4
+
+
+class MixedSteps(msgspec.Struct, frozen=True):
+    """Steps with prompts beside requests that decode: whole prompts of up to `tokens` tokens, none of which
+    is cached; or, with `cut`, parts of prompts that make up to `tokens` rows with those that decode."""
+
+    tokens: int = 0
+    cut: bool = False
+
+    def sizes(self, max_batch: int, max_tokens: int) -> list[tuple[int, int]]:
+        """Those that have a graph, the largest first: up to `max_tokens` tokens of prompts, and up to
+        `max_batch` requests that decode."""
+        batches = [size for size in MIXED_SIZES if size < max_batch]
+        batches += [max_batch] if max_batch <= MIXED_SIZES[-1] else []
+        if self.cut:
+            quarters = [self.tokens * part // 4 for part in (1, 2, 3, 4)]
+            pairs = [(rows - batch, batch) for batch in batches for rows in quarters]
+        else:
+            sizes = [size for size in PROMPT_TOKENS if size <= self.tokens and size % WHOLE_STRIDE == 0]
+            pairs = [(size, batch) for batch in batches for size in sizes]
+        return sorted((pair for pair in pairs if PROMPT_TOKENS[0] <= pair[0] <= max_tokens), reverse=True)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import distributed as dist
 
 from roseinfer.config import REPLICA, REPLICAS, ConfigError, EngineConfig
 from roseinfer.engine.choose import triton_runs
-from roseinfer.engine.resolve import resolve_device, resolve_dtype
+from roseinfer.engine.resolve import resolve_cache_dtype, resolve_device, resolve_dtype
+from roseinfer.kvcache.pool import KVShape
 from roseinfer.models.load import load
 from roseinfer.models.model import Model
 from roseinfer.models.shard import Shard
@@ -18,11 +20,17 @@ from roseinfer.models.shard import Shard
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model, where it is, and in which dtype."""
+    """A model, where it is, and the dtypes of weights and cache."""
 
     model: Model
     device: torch.device
     dtype: torch.dtype
+    cache_dtype: torch.dtype
+
+    @property
+    def kv_shape(self) -> KVShape:
+        """What a token has in the cache."""
+        return self.model.config.kv_shape(self.cache_dtype)
 
 
 def check_ranks(config: EngineConfig) -> None:
@@ -36,6 +44,8 @@ def check_ranks(config: EngineConfig) -> None:
         return
     if not (config.fused_ops and config.cuda_graph and config.paged_attn):
         raise ConfigError("tensor_parallel_size above 1 on GPUs needs fused_ops, cuda_graph and paged_attn")
+    if dist.is_initialized():
+        raise ConfigError("a process can have one engine on several GPUs: start another process for this one")
 
 
 def own_gpu(rank: int, ranks: int, environment: Mapping[str, str]) -> torch.device:
@@ -77,4 +87,4 @@ def load_model(config: EngineConfig, rank: int = 0) -> LoadedModel:
         quantization=config.quantization,
         shard=Shard(rank, ranks, first_embeds=device.type == "cuda") if ranks > 1 else None,
     )
-    return LoadedModel(model, device, dtype)
+    return LoadedModel(model, device, dtype, resolve_cache_dtype(config.kv_cache_dtype, dtype, device))

@@ -6,7 +6,8 @@ import os
 
 import torch
 
-from roseinfer.config import ConfigError, Device, Dtype, EngineConfig, Quantization
+from roseinfer.config import ConfigError, Device, Dtype, EngineConfig, KVCacheDtype, Quantization
+from roseinfer.e4m3 import E4M3
 from roseinfer.scheduler.admission import Admission, Fifo, Pack
 from roseinfer.scheduler.policies import (
     Alternate,
@@ -47,6 +48,18 @@ def resolve_dtype(
     if device.type == "cuda":
         return torch.float16 if quantization is None else torch.bfloat16
     return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
+
+
+def resolve_cache_dtype(wanted: KVCacheDtype, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """Of cached keys and values of a model in `dtype`. Raises ConfigError where the GPU cannot convert it."""
+    if wanted == "auto":
+        return dtype
+    if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < (8, 9):
+        raise ConfigError(
+            f"--kv-cache-dtype fp8 needs a GPU of compute capability 8.9 or later, and this one has "
+            f"{found[0]}.{found[1]}; use --kv-cache-dtype auto"
+        )
+    return E4M3
 
 
 def resolve_policies(config: EngineConfig, device: torch.device, weights: int = 0) -> Policies:

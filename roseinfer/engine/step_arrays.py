@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from itertools import accumulate
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,27 +25,48 @@ def put_decode(array: NDArray[np.int32], batch: Batch, size: int, most: int, pad
 
 
 def put_prompts(array: NDArray[np.int32], batch: Batch, size: int, room: int, padding_row: int) -> None:
-    """Write `size` tokens of `room` prompts to `array` `[≥ 3 · size + 3 · room + 1]`: token ids, positions
-    and cache slots, then `prompt_arrays`. Tokens that `batch` has not have slot -1, prompts `padding_row`."""
+    """Write `size` tokens of `room` prompts to `array` `[≥ prompt_numbers]`: token ids, positions and cache
+    slots, then `prompt_arrays`. Tokens that `batch` has not have slot -1, prompts `padding_row`."""
     count, prompts, ends = batch.decode_start, len(batch.segments), len(batch.prefill_requests)
     sources = (batch.tokens, 0), (batch.positions, 0), (batch.cache_slots, -1)
     for row, (source, padding) in zip(array[: 3 * size].reshape(3, size), sources, strict=True):
         row[:count] = source[:count]
         row[count:] = padding
-    spans, last, rows = prompt_arrays(array, size, room)
-    spans[0] = 0
-    spans[1 : prompts + 1] = np.fromiter((s.start + s.count for s in batch.segments), np.int32, prompts)
-    spans[prompts + 1 :] = count
-    last[:ends] = batch.last_rows[:ends]
-    last[ends:] = 0
-    rows[:ends] = batch.prefill_requests
-    rows[ends:] = padding_row
+    arrays = prompt_arrays(array, size, room)
+    counts, contexts, requests = (
+        np.array([(s.count, s.context, s.request) for s in batch.segments], np.int32).reshape(-1, 3).T
+    )
+    for spans, lengths in ((arrays.queries, counts), (arrays.keys, counts + contexts)):
+        spans[0] = 0
+        lengths.cumsum(out=spans[1 : prompts + 1])
+        spans[prompts + 1 :] = spans[prompts]
+    arrays.requests[:prompts] = requests
+    arrays.requests[prompts:] = padding_row
+    arrays.last[:ends] = batch.last_rows[:ends]
+    arrays.last[ends:] = 0
+    arrays.ended[:ends] = batch.prefill_requests
+    arrays.ended[ends:] = padding_row
 
 
-def prompt_arrays(array: A, size: int, room: int) -> tuple[A, A, A]:
-    """Where prompts begin and end `[room + 1]`, their last rows and their running rows, both `[room]`, after
-    the three arrays of `size` tokens."""
-    first = 3 * size
-    last = first + room + 1
-    rows = last + room
-    return array[first:last], array[last:rows], array[rows : rows + room]
+class PromptArrays(NamedTuple, Generic[A]):
+    """The prompts of a step: where their rows begin, and end, `queries` `[room + 1]`, and their keys with
+    those that are cached, `keys` `[room + 1]`; their running rows `requests` `[room]`. Of those that end, the
+    `last` rows and the running rows, `ended`, both `[room]`."""
+
+    queries: A
+    keys: A
+    requests: A
+    last: A
+    ended: A
+
+
+def prompt_arrays(array: A, size: int, room: int) -> PromptArrays[A]:
+    """What follows the three arrays of `size` tokens."""
+    lengths = [room + 1, room + 1, room, room, room]
+    ends = [3 * size + end for end in accumulate(lengths)]
+    return PromptArrays(*(array[end - length : end] for length, end in zip(lengths, ends, strict=True)))
+
+
+def prompt_numbers(size: int, room: int) -> int:
+    """Of all arrays together."""
+    return 3 * size + 5 * room + 2

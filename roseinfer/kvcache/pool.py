@@ -9,6 +9,7 @@ from torch import Tensor
 
 from roseinfer.batch import Ints
 from roseinfer.config import ConfigError
+from roseinfer.e4m3 import movable
 from roseinfer.tensors import to_device
 
 
@@ -54,6 +55,6 @@ class KVPool:
     def copy_blocks(self, sources: Ints, targets: Ints) -> None:
         """Copy whole blocks in every layer, all of them read before any is written."""
         layers, sides, _, *row = self._memory.shape
-        blocks = self._memory.view(layers, sides, self.num_blocks, self.block_size, *row)
+        blocks = movable(self._memory).view(layers, sides, self.num_blocks, self.block_size, *row)
         source, target = (to_device(side, self.device) for side in (sources, targets))
         blocks[:, :, target] = blocks[:, :, source]

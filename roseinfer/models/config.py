@@ -140,7 +140,8 @@ def read(folder: Path) -> ModelConfig:
         generation = folder / "generation_config.json"
         if generation.is_file():  # chat models name their end of turn here
             ends = json.loads(generation.read_text()).get("eos_token_id")
-            raw["eos_token_id"] = sorted({*_ids(raw.get("eos_token_id")), *_ids(ends)}) or None
+            if every := {*_ids(raw.get("eos_token_id")), *_ids(ends)}:
+                raw["eos_token_id"] = sorted(every)
         return parse(raw)
     except (OSError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise ConfigError(f"{file} is not a model's config: {error}") from error

@@ -8,7 +8,7 @@ from torch import Tensor
 from roseinfer.kernels.cpu import linear as products
 from roseinfer.kernels.cpu import ops
 from roseinfer.kernels.cpu.build import load_library
-from roseinfer.kernels.cpu.dot import has_bf16_dot
+from roseinfer.kernels.cpu.dot import has_bf16_products
 from roseinfer.models.config import ModelConfig
 from roseinfer.models.linear import Linear
 from roseinfer.models.ops import Ops
@@ -26,9 +26,9 @@ class CpuLinear(Linear):
 
     @staticmethod
     def supports(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> bool:
-        """bf16 on a CPU that has its dot product, even numbers of inputs. Raises BuildError."""
+        """bf16 on a CPU with AVX-512 and no AMX, even numbers of inputs. Raises BuildError."""
         even = not (config.width | config.ffn_width | config.heads * config.head_dim) % 2
-        return even and device.type == "cpu" and dtype == torch.bfloat16 and has_bf16_dot()
+        return even and device.type == "cpu" and dtype == torch.bfloat16 and has_bf16_products()
 
     def __call__(self, x: Tensor) -> Tensor:
         return products.linear(x, self._packed)

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from roseinfer.e4m3 import E4M3, LARGEST
 from roseinfer.models.linear import Linear
 
-DTYPE = torch.float8_e4m3fn
-#: The largest number of E4M3.
-LARGEST = 448.0
 #: Of a row of zeros.
 SMALLEST_SCALE = 1e-12
 
@@ -28,7 +26,7 @@ def quantize(x: Tensor) -> Rows:
     """Each row of `x` `[T, inputs]` by its largest magnitude."""
     wide = x.float()
     scales = (wide.abs().amax(-1, keepdim=True) / LARGEST).clamp_(min=SMALLEST_SCALE)
-    return Rows((wide / scales).to(DTYPE), scales)
+    return Rows((wide / scales).to(E4M3), scales)
 
 
 class Fp8Linear(Linear):
@@ -38,6 +36,7 @@ class Fp8Linear(Linear):
     """
 
     name = "fp8"
+    scales: Tensor
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         rows = quantize(weight)

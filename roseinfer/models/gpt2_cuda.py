@@ -94,7 +94,8 @@ class CudaGPT2(GPT2):
         if isinstance(attention, CudaPagedAttention) and len(x) <= few_rows.MAX_ROWS:
             decodes = attention.decodes_alone
             shape = self._shape(attention.block_size, x.dtype)
-            if decodes is not None and shape.runs(x.device):
+            same = attention.cache(0)[0].dtype == x.dtype
+            if decodes is not None and same and shape.runs(x.device):
                 return self._few_rows(shape, x, attention, decodes)
         return self._rows(x, attention)
 

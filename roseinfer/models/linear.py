@@ -19,6 +19,8 @@ class Linear:
     """
 
     name = "torch"
+    #: Of a weight that is quantized, float32, one for each output.
+    scales: Tensor | None = None
     #: Whether a row's result is the same, bit for bit, whatever rows are beside it.
     rows_alone: ClassVar[bool] = False
 

@@ -95,7 +95,7 @@ class CudaLlama(Llama):
         if isinstance(self.ranks, CudaRanks):
             return self.ranks.add(linear, x, residual)
         if stream.takes(x, linear.weight):
-            return stream.product(x, linear.weight, linear.bias, residual=residual)
+            return stream.product(x, linear.weight, linear.bias, residual=residual, scales=linear.scales)
         return linear.add(x, residual)
 
     def _add_norm_(self, x: Tensor, inputs: Tensor, linear: Linear, gain: Tensor) -> Tensor:
@@ -120,12 +120,12 @@ class CudaLlama(Llama):
 
 def _normed_product(x: Tensor, gain: Tensor, eps: float, linear: Linear, *, gated: bool = False) -> Tensor:
     """The product of the RMS norm of x, with SwiGLU after it where `gated`."""
-    weight, bias = linear.weight, linear.bias
+    weight, bias, scales = linear.weight, linear.bias, linear.scales
     if stream.takes(x, weight, gated=gated, normed=True):
-        return stream.product(x, weight, bias, norm=(gain, eps), gated=gated)
+        return stream.product(x, weight, bias, norm=(gain, eps), gated=gated, scales=scales)
     normed = rms_norm(x, gain, eps)
     if stream.takes(normed, weight, gated=gated):
-        return stream.product(normed, weight, bias, gated=gated)
+        return stream.product(normed, weight, bias, gated=gated, scales=scales)
     return swiglu(linear(normed)) if gated else linear(normed)
 
 

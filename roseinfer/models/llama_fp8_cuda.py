@@ -1,10 +1,12 @@
-"""The Llama family on a GPU with products in 8-bit floats: nine kernels a layer."""
+"""The Llama family on a GPU with products in 8-bit floats: five kernels a layer for up to 8 requests, where
+only weights are rounded, and nine for more rows."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 from roseinfer.attention.cuda_paged import CudaPagedAttention
+from roseinfer.kernels.cuda import stream
 from roseinfer.kernels.triton.fp8 import norm_rows_, round_rows, swiglu_rows
 from roseinfer.kernels.triton.fp8_product import Fp8Tile, fp8_product
 from roseinfer.models.fp8 import Fp8Linear, Rows
@@ -19,6 +21,8 @@ class Fp8CudaLlama(CudaLlama):
     """What is between the products leaves rows that are rounded already."""
 
     def _layers_of(self, x: Tensor, positions: Tensor | None, attention: CudaPagedAttention) -> Tensor:
+        if len(x) <= stream.MAX_ROWS and attention.decodes_alone is not None:
+            return self._few_rows(x, attention)
         eps, layers = self.config.norm_eps, self._layers
         normed = norm_rows_(x, None, layers[0].norm_1, eps)
         for index, layer in enumerate(layers):

@@ -50,7 +50,8 @@ class ChunkedPrompts(Chunking):
 
 
 class Prompts(Protocol):
-    """Parts of prompts: as the limits say, or of `budget` tokens at most, with prompts cut for it or not."""
+    """Parts of prompts: as the limits say, or of `budget` tokens at most if that is less, with prompts cut
+    for it or not."""
 
     def __call__(self, budget: int | None = None, *, cut: bool = False) -> list[Chunk]: ...
 
@@ -113,12 +114,16 @@ class Alternate:
         return rows
 
 
+#: Requests that decode in steps with prompts are padded to a multiple of it.
+MIXED_STRIDE = 64
+
+
 class TakeAlong:
     """Where at least `requests` wait or decode, every step decodes and takes prompts along: weights are read
     once for both, and next tokens come at an even pace. Fewer take turns as in Alternate.
 
-    With `cut`, as many tokens of prompts as make `rows` with those that decode; else whole prompts, of up to
-    `rows` tokens.
+    With `cut`, as many tokens of prompts as make `rows` with those that decode, which count in multiples of
+    MIXED_STRIDE, as captured steps have them; else whole prompts, of up to `rows` tokens.
     """
 
     def __init__(self, requests: int, rows: int, *, cut: bool) -> None:
@@ -129,7 +134,8 @@ class TakeAlong:
         if parts.waiting + parts.decoding < self.requests:
             return self._turns(parts)
         rows = parts.decode()
-        budget = max(self.rows - len(rows), self.rows // 2) if self.cut else self.rows
+        room = len(rows) + -len(rows) % MIXED_STRIDE
+        budget = max(self.rows - room, self.rows // 2, 1) if self.cut else self.rows
         return parts.prompts(budget, cut=self.cut), rows
 
 

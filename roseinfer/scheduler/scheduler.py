@@ -245,9 +245,9 @@ class Scheduler:
 
     def _preempt(self, row: int) -> None:
         request = replace(self._running.request(row), tokens=self._running.known_tokens(row))
+        self._waiting.put_back(request)  # first: a client of which nothing is left is forgotten
         self._leave(np.array([row]))
         self._prefixes.hash(request.hashes, request.tokens)
-        self._waiting.put_back(request)
         self.preemptions += 1
 
     def _leave(self, rows: Ints) -> None:
@@ -280,7 +280,8 @@ class Scheduler:
         """Parts of prompts: of those begun, then of newly admitted ones, while the step's budget lasts."""
         running, policies = self._running, self._policies
         chunks: list[Chunk] = []
-        budget = budget or policies.prefill_max_tokens
+        most = policies.prefill_max_tokens
+        budget = most if budget is None else min(budget, most)
         chunking = ChunkedPrompts(budget) if cut else policies.chunking
         begun = iter(tuple(running.prefilling))
         while len(chunks) < policies.prefill_max_batch_size:

@@ -139,7 +139,7 @@ class App:
     async def _metrics(self, request: HttpRequest, connection: Connection) -> Response:
         """For Prometheus: all front ends together, whichever answers; each replica of several by itself."""
         loads = await self._backend.engine.loads()
-        return Response(200, exposition(self._counters, loads), CONTENT_TYPE)
+        return Response(200, exposition(self._counters, loads, self._backend.engine.info), CONTENT_TYPE)
 
     async def _flush_cache(self, request: HttpRequest, connection: Connection) -> Response:
         """Forget the prefix cache. Answers in flight are not affected."""

@@ -36,6 +36,8 @@ class Tokenizer:
 
     def __init__(self, tokenizer: FastTokenizer) -> None:
         self._tokenizer = tokenizer
+        tokenizer.no_truncation()  # the file may have those of a training
+        tokenizer.no_padding()
         decoder = json.loads(tokenizer.to_str())["decoder"] or {}
         steps = decoder.get("decoders")
         pieces, self._strip = steps in (_PIECES, [*_PIECES, _STRIP]), steps == [*_PIECES, _STRIP]

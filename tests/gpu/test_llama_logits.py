@@ -11,6 +11,7 @@ from roseinfer.attention.cuda_paged import CudaPagedAttention
 from roseinfer.attention.prefill_backends import choose
 from roseinfer.attention.torch_paged import TorchPagedAttention
 from roseinfer.batch import Batch, Segment
+from roseinfer.e4m3 import E4M3
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models import config
 from roseinfer.models.config import LlamaConfig
@@ -85,9 +86,11 @@ def test_logits_beside_float32(name: str) -> None:
     assert isinstance(shape, LlamaConfig)
     weights = Drawn(named)
 
-    def run(kind: type[Llama], dtype: torch.dtype, linear: type[Linear] = Linear) -> torch.Tensor:
+    def run(
+        kind: type[Llama], dtype: torch.dtype, linear: type[Linear] = Linear, cache: torch.dtype | None = None
+    ) -> torch.Tensor:
         model = kind(shape, weights, DEVICE, dtype, linear=linear, ops=Ops(), head=Linear)  # type: ignore[arg-type]
-        pool = KVPool(shape.kv_shape(dtype), len(LENGTHS) * BLOCKS, SIZE, DEVICE)
+        pool = KVPool(shape.kv_shape(cache or dtype), len(LENGTHS) * BLOCKS, SIZE, DEVICE)
         attention: Attention = TorchPagedAttention(pool)
         if kind is not Llama:
             attention = CudaPagedAttention(pool, choose(None, shape.head_dim, dtype, DEVICE).attend)
@@ -95,12 +98,15 @@ def test_logits_beside_float32(name: str) -> None:
 
     wanted = run(Llama, torch.float32)
     spread = wanted.std(-1, keepdim=True)
-    for kind, dtype, linear, bound in (
-        (CudaLlama, torch.bfloat16, Linear, 0.1),
-        (CudaLlama, torch.float16, Linear, 0.02),
-        (Fp8CudaLlama, torch.bfloat16, Fp8Linear, 0.8),
+    for kind, dtype, linear, cache, bound in (
+        (CudaLlama, torch.bfloat16, Linear, None, 0.1),
+        (CudaLlama, torch.float16, Linear, None, 0.02),
+        (Llama, torch.float32, Linear, E4M3, 0.4),
+        (CudaLlama, torch.bfloat16, Linear, E4M3, 0.4),
+        (Fp8CudaLlama, torch.bfloat16, Fp8Linear, None, 0.8),
+        (Fp8CudaLlama, torch.bfloat16, Fp8Linear, E4M3, 0.9),
     ):
-        off = ((run(kind, dtype, linear) - wanted) / spread).square().mean(-1).sqrt()
-        print(f"{name} {dtype} {linear.name}: {off.tolist()}")
-        assert off.max() < bound, (dtype, linear.name, off.tolist())
+        off = ((run(kind, dtype, linear, cache) - wanted) / spread).square().mean(-1).sqrt()
+        print(f"{name} {dtype} {linear.name} {cache}: {off.tolist()}")
+        assert off.max() < bound, (dtype, linear.name, cache, off.tolist())
         torch.cuda.empty_cache()

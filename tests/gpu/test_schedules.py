@@ -52,6 +52,7 @@ def cases(folder: Path) -> list[Case]:
         {"chunked_prefill_size": 48, "prefill_max_tokens": 96, "overlap_schedule": False},
         {"fused_ops": False, "decode_first": False, "kv_tokens": 4096},
         {"pinned_staging": False, "decode_parts": False},
+        {"kv_cache_dtype": "fp8", "prefix_cache": True, "kv_tokens": 4096},
     ],
     ids=str,
 )
@@ -63,7 +64,8 @@ def test_answers_do_not_depend_on_the_schedule(
     fused, parts = settings.get("fused_ops", True), settings.get("decode_parts", True)
     assert engine.info.model.fused_ops == fused and bool(engine.info.runner.decode_parts) == (fused and parts)
     for seed in range(6):
-        check_schedule(engine, cases, seed, MARGINS[config["dtype"]], requests=(5, 120), steps=120)
+        margin = MARGINS[config.get("kv_cache_dtype", config["dtype"])]
+        check_schedule(engine, cases, seed, margin, requests=(5, 120), steps=120)
 
 
 class NeverWaits(Runner):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, Qwen3Config
 
 from roseinfer.config import EngineConfig
+from roseinfer.e4m3 import E4M3
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
 
@@ -83,6 +87,24 @@ def make_llama(folder: Path, name: str) -> Path:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     model.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def exact_e4m3() -> Iterator[None]:
+    """Have Triton's interpreter round to E4M3 as PyTorch and GPUs do: its own rounding loses carries, and
+    numbers below the smallest that is normal."""
+    interpreter = import_module("triton.runtime.interpreter")
+    own = interpreter._convert_float
+
+    def convert(numbers: Any, source: Any, target: Any, mode: Any) -> Any:
+        if target.name != "fp8e4nv":
+            return own(numbers, source, target, mode)
+        assert source.name == "fp32"
+        return torch.from_numpy(numbers.copy()).to(E4M3).view(torch.uint8).numpy()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "_convert_float", convert)
+        yield
 
 
 @pytest.fixture(scope="session")

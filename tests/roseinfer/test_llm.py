@@ -86,10 +86,17 @@ def test_parameters_out_of_range(params: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"max_model_len": 1025}, {"kv_tokens": 20}, {"kv_tokens": 10**14}, {"block_size": 0}, {"threads": 0},
+        {"max_model_len": 1025}, {"max_model_len": 2},
+        {"kv_tokens": 20}, {"kv_tokens": 10**14}, {"block_size": 0}, {"threads": 0},
         {"max_active_requests": 0}, {"prefill_max_tokens": 0},
     ],
 )  # fmt: skip
 def test_settings_that_cannot_work(gpt2_folder: Path, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", warmup=False, **settings))
+
+
+def test_the_shortest_context(gpt2_folder: Path) -> None:
+    short = LLM(EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", max_model_len=3, kv_tokens=64))
+    (answer,) = short.generate([[1]], SamplingParams(2, ignore_eos=True))
+    assert len(answer) == 2

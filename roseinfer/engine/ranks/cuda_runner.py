@@ -6,10 +6,14 @@ from typing import Any
 
 from roseinfer.batch import NO_INTS, Batch, Ints
 from roseinfer.engine.cuda import CudaRunner
+from roseinfer.engine.graphs import MixedSteps
 from roseinfer.engine.ranks.group import RankGroup
 from roseinfer.engine.runner import Pending
 from roseinfer.engine.sampler import SamplingBatch
 from roseinfer.request.logprobs import StepLogprobs
+
+#: How long graphs may take, kernels that are compiled for the first time included.
+_CAPTURE_S = 900.0
 
 
 class ParallelCudaRunner(CudaRunner):
@@ -20,6 +24,11 @@ class ParallelCudaRunner(CudaRunner):
         super().__init__(*args, **settings)
         self._group = group
         group.watch_waits()
+
+    def capture(self, *, prompts: bool, mixed: MixedSteps) -> None:
+        """As in CudaRunner. Raises RankError when another rank has ended or never gets there."""
+        with self._group.waited_for(_CAPTURE_S):
+            super().capture(prompts=prompts, mixed=mixed)
 
     def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
         """As in Runner. Raises RankError when another rank has ended or is silent."""

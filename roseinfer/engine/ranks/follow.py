@@ -29,7 +29,7 @@ from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.choose import choose_runner
 from roseinfer.engine.load import LoadedModel, load_model
 from roseinfer.engine.logprobs import PROMPT_ROWS
-from roseinfer.engine.ranks.group import PROFILE, Done, Profile, Start, StepLimits
+from roseinfer.engine.ranks.group import PROFILE, Done, Profile, Start, StepLimits, line_of
 from roseinfer.engine.ranks.rank_profile import RankProfile
 from roseinfer.engine.ranks.step_memory import Step, StepMemory
 from roseinfer.kvcache.pool import KVPool
@@ -55,7 +55,7 @@ def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:
         if not message:
             return 0
         start = msgspec.json.decode(message, type=Start)
-        pool = KVPool(model.config.kv_shape(part.dtype), start.num_blocks, config.block_size, part.device)
+        pool = KVPool(part.kv_shape, start.num_blocks, config.block_size, part.device)
         _say(sock, Done())
     except ConfigError as error:
         _say(sock, Done(f"rank {rank}: {error}"))
@@ -74,7 +74,7 @@ def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:
         profile = RankProfile()
         while kind := sock.recv(1):
             if kind == PROFILE:
-                _obey(msgspec.json.decode(_line(sock), type=Profile), rank, profile, sock)
+                _obey(msgspec.json.decode(line_of(sock), type=Profile), rank, profile, sock)
             else:
                 compute(steps.read())
     except (MemoryError, RuntimeError) as error:
@@ -125,14 +125,6 @@ def _obey(order: Profile, rank: int, profile: RankProfile, sock: socket.socket) 
         path = Path(order.path)
         name = path.name.removesuffix(_TRACE)
         profile.start(path.with_name(f"{name}.rank{rank}{_TRACE}"), order.with_stack)
-
-
-def _line(sock: socket.socket) -> bytes:
-    """Up to the end of the line: steps may follow it."""
-    line = b""
-    while not line.endswith(b"\n") and (more := sock.recv(1)):
-        line += more
-    return line
 
 
 def _say(sock: socket.socket, done: Done) -> None:

@@ -20,6 +20,7 @@ import psutil
 
 from roseinfer.batch import Batch, Ints
 from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.engine.graphs import MixedSteps
 from roseinfer.engine.ranks.step_memory import Sizes, StepMemory
 from roseinfer.models.ranks import ALONE, Ranks, is_missing
 from roseinfer.modules import module_command
@@ -44,7 +45,7 @@ class StepLimits(msgspec.Struct, frozen=True):
     max_model_len: int
     max_batch_size: int
     prefill_max_tokens: int
-    mixed_tokens: int
+    mixed: MixedSteps
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -85,6 +86,7 @@ class RankGroup:
         self._ended = threading.Condition()
         self._on_end: Callable[[str], None] | None = None
         self._waits_since: float | None = None
+        self._wait_limit_s = self._timeout_s
         self._own: Ranks = ALONE
         self._sockets: list[socket.socket] = []
         self.processes = [self._start(config, rank) for rank in range(1, config.tensor_parallel_size)]
@@ -172,9 +174,10 @@ class RankGroup:
             raise self._error() from error
 
     @contextlib.contextmanager
-    def waited_for(self) -> Iterator[None]:
+    def waited_for(self, limit_s: float | None = None) -> Iterator[None]:
         """A wait for a GPU, which waits for those of other ranks, but for none that has ended or is silent
-        for too long. Raises RankError in that case."""
+        for too long: `limit_s`, else the engine's. Raises RankError in that case."""
+        self._wait_limit_s = self._timeout_s if limit_s is None else limit_s
         self._waits_since = time.monotonic()
         try:
             yield
@@ -206,7 +209,7 @@ class RankGroup:
 
     def _silent(self) -> str:
         states = ", ".join(f"rank {rank} is {_state(p)}" for rank, p in enumerate(self.processes, start=1))
-        return f"a step has waited {self._timeout_s:g} s for another rank of the engine ({states})"
+        return f"a step has waited {self._wait_limit_s:g} s for another rank of the engine ({states})"
 
     def last_words(self, rank: int) -> str:
         """How a rank that has ended did, and why if it has said so."""
@@ -236,7 +239,7 @@ def _watch(group: weakref.ref[RankGroup], rank: int, process: subprocess.Popen[b
 def _watch_waits(group: weakref.ref[RankGroup], closing: threading.Event) -> None:
     while not closing.wait(1.0) and (alive := group()) is not None:
         since = alive._waits_since
-        if since is not None and time.monotonic() - since > alive._timeout_s:
+        if since is not None and time.monotonic() - since > alive._wait_limit_s:
             alive._note(0, alive._silent())
             return
         del alive
@@ -250,9 +253,16 @@ def _end(rank: int, process: subprocess.Popen[bytes]) -> str:
 
 def _said(sock: socket.socket) -> Done | None:
     """The next of what a rank says; None where it has ended."""
-    with sock.makefile("rb") as lines:
-        answer = lines.readline()
-    return msgspec.json.decode(answer, type=Done) if answer else None
+    answer = line_of(sock)
+    return msgspec.json.decode(answer, type=Done) if answer.endswith(b"\n") else None
+
+
+def line_of(sock: socket.socket) -> bytes:
+    """Up to the end of the line, and no byte more: others may follow it."""
+    line = b""
+    while not line.endswith(b"\n") and (more := sock.recv(1)):
+        line += more
+    return line
 
 
 def _state(process: subprocess.Popen[bytes]) -> str:

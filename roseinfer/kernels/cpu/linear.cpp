@@ -3,14 +3,16 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "products.h"
 
-#ifdef __AVX512BF16__
+#ifdef __AVX512BW__
 namespace {
 
 struct Product {
-    const bf16 *weight, *bias, *x, *residual;  // bias: whole vectors; bias and residual may be null
+    const input* x;
+    const bf16 *weight, *bias, *residual;  // bias: whole vectors; bias and residual may be null
     bf16* out;
     int64_t rows, inputs, outputs;
     bool gelu;
@@ -58,14 +60,24 @@ void multiply(const Product& p) {
 
 extern "C" void linear_bf16(const void* weight, const void* bias, const void* x, const void* residual, void* out,
                             int64_t rows, int64_t inputs, int64_t outputs, int32_t gelu) {
-    multiply({static_cast<const bf16*>(weight), static_cast<const bf16*>(bias), static_cast<const bf16*>(x),
+#ifdef __AVX512BF16__
+    const bf16* from = static_cast<const bf16*>(x);
+#else
+    const std::unique_ptr<float[]> widened(new float[rows * inputs]);
+    const float* from = widened.get();
+#pragma omp parallel for schedule(static) if (rows >= 64)
+    for (int64_t row = 0; row < rows; ++row) {
+        widen(static_cast<const bf16*>(x) + row * inputs, &widened[row * inputs], inputs);
+    }
+#endif
+    multiply({from, static_cast<const bf16*>(weight), static_cast<const bf16*>(bias),
               static_cast<const bf16*>(residual), static_cast<bf16*>(out), rows, inputs, outputs, gelu != 0});
 }
 #endif
 
-// Whether this processor has the dot product, and the kernels that need it exist.
-extern "C" int32_t has_bf16_dot() {
-#ifdef __AVX512BF16__
+// Whether this processor has the instructions of these products.
+extern "C" int32_t has_bf16_products() {
+#ifdef __AVX512BW__
     return 1;
 #else
     return 0;

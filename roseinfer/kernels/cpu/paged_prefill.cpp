@@ -1,6 +1,6 @@
 // Causal attention of prompts over paged keys and values (CPU, bfloat16).
 //
-// First the keys and values of each prompt and head are laid out for the dot product (products.h), keys as outputs
+// First the keys and values of each prompt and head are laid out for its products (products.h), keys as outputs
 // of a product with the dimensions, values as outputs of one with the keys; new ones are stored in the cache on the
 // way. Then nine queries at a time: all scores, softmax in float32, the weighted sum.
 #include <omp.h>
@@ -11,7 +11,7 @@
 
 #include "products.h"
 
-#ifdef __AVX512BF16__
+#ifdef __AVX512BW__
 namespace {
 
 struct Prompt {
@@ -90,8 +90,8 @@ inline vec exp2(vec x) {
     return reinterpret_cast<vec>(_mm512_scalef_ps(reinterpret_cast<__m512>(part), whole));
 }
 
-// exp((score - largest) · scale) as bfloat16 over `end` scores, of which `length` count; returns 1 / their sum.
-float softmax(float* score, bf16* weight, int64_t length, int64_t end, float scale) {
+// exp((score - largest) · scale) over `end` scores, of which `length` count; returns 1 / their sum.
+float softmax(float* score, input* weight, int64_t length, int64_t end, float scale) {
     const float top = largest(score, length, end), bits = scale * 1.44269504f;
     vec total = {};
     for (int64_t t = 0; t < end; t += W) {
@@ -103,13 +103,21 @@ float softmax(float* score, bf16* weight, int64_t length, int64_t end, float sca
 }
 
 // Queries `first` to `first` + `rows` of a prompt.
-void attend(const Tensors& all, const Job& job, int64_t rows, float* score, bf16* weight, int64_t stride) {
+void attend(const Tensors& all, const Job& job, int64_t rows, float* score, input* weight, int64_t stride) {
     const Head& head = *job.head;
     const int64_t seen = head.prompt.context + job.first + 1, end = up(seen + rows - 1, W);
     const int64_t at = head.prompt.start + job.first, column = job.query_head * all.dim;
+#ifdef __AVX512BF16__
+    const bf16* query = all.q + at * all.q_stride + column;
+    const int64_t query_stride = all.q_stride;
+#else
+    float query[ROWS * 1024];  // heads are no larger
+    const int64_t query_stride = all.dim;
+    for (int64_t r = 0; r < rows; ++r) widen(all.q + (at + r) * all.q_stride + column, query + r * all.dim, all.dim);
+#endif
     for (int64_t t = 0; t < end; t += PANEL) {
-        product(rows, std::min(PANEL, head.padded - t) / W, head.keys + t * all.dim, all.q + at * all.q_stride + column,
-                all.q_stride, all.dim, [&](int r, int v, vec sum) { store(score + r * stride + t + v * W, sum); });
+        product(rows, std::min(PANEL, head.padded - t) / W, head.keys + t * all.dim, query, query_stride, all.dim,
+                [&](int r, int v, vec sum) { store(score + r * stride + t + v * W, sum); });
     }
     float share[ROWS];
     for (int64_t r = 0; r < rows; ++r) {
@@ -144,7 +152,7 @@ void prefill(const Tensors& all, const Prompt* prompts, int64_t num_prompts) {
 #pragma omp parallel
     {
         const std::unique_ptr<float[]> score(new float[ROWS * longest]);
-        const std::unique_ptr<bf16[]> weight(new bf16[ROWS * longest]);
+        const std::unique_ptr<input[]> weight(new input[ROWS * longest]);
 #pragma omp for schedule(static)
         for (size_t i = 0; i < layouts.size(); ++i) lay_out(all, *layouts[i].head, layouts[i].first);
 #pragma omp for schedule(dynamic, 4)

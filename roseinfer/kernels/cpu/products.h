@@ -1,13 +1,20 @@
-// Products of bfloat16 by the processor's dot product, whose sums are float32.
+// Products of bfloat16 with sums in float32: by the processor's dot product where it has one, else each of a pair
+// widened to float32, which is a shift or a mask.
 //
 // Weights lie in panels of 48 outputs, the last one narrower; in a panel, pairs of inputs follow each other, each
 // for all outputs of the panel. So a panel is one stream, read once for up to nine rows that share it in registers.
 #pragma once
 
-#ifdef __AVX512BF16__
 #include "vec.h"
 
+#ifdef __AVX512BW__
 namespace {
+
+#ifdef __AVX512BF16__
+using input = bf16;
+#else
+using input = float;  // widened once, not for every panel
+#endif
 
 constexpr int VECTORS = 3;  // of 16 outputs, in a panel
 constexpr int ROWS = 9;     // with three vectors each: 27 of the 32 registers
@@ -18,20 +25,36 @@ constexpr int64_t AHEAD = 4096;  // elements, 8 KiB
 
 // Calls finish(row, vector, sums) for R rows, `stride` apart, and V vectors of outputs.
 template <int R, int V, typename Finish>
-void tile(const bf16* panel, const bf16* x, int64_t stride, int64_t inputs, const Finish& finish) {
+void tile(const bf16* panel, const input* x, int64_t stride, int64_t inputs, const Finish& finish) {
     __m512 sum[R][V] = {};
     for (int64_t i = 0; i < inputs; i += 2) {
-        __m512bh pairs[V];
+        const bf16* weights = panel + i * V * W;
         for (int v = 0; v < V; ++v) {
-            if (R >= SEVERAL) __builtin_prefetch(panel + AHEAD + i * V * W + 2 * v * W);
-            pairs[v] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(panel + i * V * W + 2 * v * W));
+            if (R >= SEVERAL) __builtin_prefetch(weights + AHEAD + 2 * v * W);
         }
+#ifdef __AVX512BF16__
+        __m512bh pairs[V];
+        for (int v = 0; v < V; ++v) pairs[v] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(weights + 2 * v * W));
         for (int r = 0; r < R; ++r) {
             int32_t pair;
             std::memcpy(&pair, x + r * stride + i, sizeof pair);
             const __m512bh both = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
             for (int v = 0; v < V; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], pairs[v], both);
         }
+#else
+        for (int second = 0; second < 2; ++second) {
+            __m512 one[V];
+            for (int v = 0; v < V; ++v) {
+                const __m512i pairs = _mm512_loadu_si512(weights + 2 * v * W);
+                one[v] = _mm512_castsi512_ps(second ? _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff0000))
+                                                    : _mm512_slli_epi32(pairs, 16));
+            }
+            for (int r = 0; r < R; ++r) {
+                const __m512 all = _mm512_set1_ps(x[r * stride + i + second]);
+                for (int v = 0; v < V; ++v) sum[r][v] = _mm512_fmadd_ps(one[v], all, sum[r][v]);
+            }
+        }
+#endif
     }
     for (int r = 0; r < R; ++r) {
         for (int v = 0; v < V; ++v) {
@@ -43,7 +66,7 @@ void tile(const bf16* panel, const bf16* x, int64_t stride, int64_t inputs, cons
 }
 
 template <int R, int V, typename Finish>
-void rows_of(int64_t rows, const bf16* panel, const bf16* x, int64_t stride, int64_t inputs, const Finish& finish) {
+void rows_of(int64_t rows, const bf16* panel, const input* x, int64_t stride, int64_t inputs, const Finish& finish) {
     if constexpr (R > 0) {
         if (rows == R) return tile<R, V>(panel, x, stride, inputs, finish);
         rows_of<R - 1, V>(rows, panel, x, stride, inputs, finish);
@@ -52,7 +75,7 @@ void rows_of(int64_t rows, const bf16* panel, const bf16* x, int64_t stride, int
 
 // Up to nine rows and a panel of up to three vectors.
 template <typename Finish>
-void product(int64_t rows, int64_t vectors, const bf16* panel, const bf16* x, int64_t stride, int64_t inputs,
+void product(int64_t rows, int64_t vectors, const bf16* panel, const input* x, int64_t stride, int64_t inputs,
              const Finish& finish) {
     if (vectors == 3) return rows_of<ROWS, 3>(rows, panel, x, stride, inputs, finish);
     if (vectors == 2) return rows_of<ROWS, 2>(rows, panel, x, stride, inputs, finish);

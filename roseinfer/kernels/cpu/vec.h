@@ -53,6 +53,16 @@ inline void store(bf16* p, vec v) {  // round to nearest, ties to even
 #endif
 }
 
+// `count` elements as floats.
+inline void widen(const bf16* from, float* to, int64_t count) {
+    int64_t i = 0;
+    for (; i + W <= count; i += W) store(to + i, load(from + i));
+    for (; i < count; ++i) {
+        const uint32_t bits = static_cast<uint32_t>(from[i].bits) << 16;
+        std::memcpy(to + i, &bits, sizeof bits);
+    }
+}
+
 // 2^n · 2^f with n whole and f from -1/2 to 1/2; relative error below 1e-7 · (1 + |x|). Saturates at e^±87.
 inline vec exp(vec x) {
     vec t = x * 1.44269504f;

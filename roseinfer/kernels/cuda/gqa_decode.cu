@@ -5,9 +5,13 @@
 // that share a request's are a cluster. A warp takes 16 tokens at a time, which come through a ring in shared memory of
 // its own. Scores are sums of halves by the matrix units, weights times values are tf32: values
 // are exact in it, and the layout of the scores is that of the weights, so nothing changes lanes. Scores are to base 2.
+//
+// With FP8 the cache holds 8-bit floats. IEEE halves hold them exactly, so both products are of IEEE halves, in which a
+// weight has as many bits as in tf32.
 #include "half.cuh"
 #include "copy.cuh"
 #include "mma.cuh"
+#include "e4m3.cuh"
 #include "heads.cuh"
 #if SPLITS > 1
 #define CLUSTER SPLITS
@@ -20,18 +24,26 @@
 #define GROUP 16            // tokens that a warp takes at a time
 #define HALVES (DIM / 64)   // of a value
 #define ROW (KV_HEADS * DIM)
-#define KEY_PITCH (DIM + 32)   // halves from token to token in shared memory: no two lanes
-#define VALUE_PITCH (DIM + 8)  // that read at once hit the same bank
+#if FP8
+typedef unsigned char cached_t;
+#define VALUE_PITCH (DIM + 16)
+#else
+typedef half_t cached_t;
+#define VALUE_PITCH (DIM + 8)
+#endif
+#define KEY_PITCH (DIM + 32)  // elements from token to token in shared memory, as VALUE_PITCH: no two lanes that read
+                              // at once hit the same bank
+#define PART (16 / (int)sizeof(cached_t))  // elements that a lane copies at once
 #define SLOT (GROUP * (KEY_PITCH + VALUE_PITCH))
 
 static_assert(QUERIES <= 8 && DIM % 64 == 0 && BLOCK_SIZE % GROUP == 0 && SPLITS <= 8, "as the work is dealt");
 
 // A group of tokens, of which `there` are some; keys and values of the first are at `place` of the cache.
 __device__ __forceinline__ void ask(
-    half_t* to, const half_t* keys, const half_t* values, size_t place, int there, int lane
+    cached_t* to, const cached_t* keys, const cached_t* values, size_t place, int there, int lane
 ) {
-    const int each = 256 / DIM;  // tokens that the warp asks for at once
-    const int token = lane / (DIM / 8), part = lane % (DIM / 8) * 8;
+    const int each = 32 * PART / DIM;  // tokens that the warp asks for at once
+    const int token = lane / (DIM / PART), part = lane % (DIM / PART) * PART;
     const size_t from = place + token * ROW + part;
 #pragma unroll
     for (int i = 0; i < GROUP; i += each)
@@ -41,19 +53,51 @@ __device__ __forceinline__ void ask(
         copy_if(to + GROUP * KEY_PITCH + (i + token) * VALUE_PITCH + part, values + from + i * ROW, i + token < there);
 }
 
+// Eight elements of the cache, as the matrix units take them.
+__device__ __forceinline__ uint4 halves_of(const cached_t* at) {
+#if FP8
+    return expanded(*(const uint2*)at);
+#else
+    return *(const uint4*)at;
+#endif
+}
+
+// Of a query, in the halves that the matrix units take.
+__device__ __forceinline__ void floats_of(float (&to)[8], uint4 halves) {
+#if FP8
+    expand_to(to, halves);
+#else
+    const Eight from(halves);
+#pragma unroll
+    for (int i = 0; i < 8; i++) to[i] = from.at[i];
+#endif
+}
+
+// What eight halves are in the cache, as floats; where `append` they are put there.
+__device__ __forceinline__ void cache_new(float (&as)[8], uint4 halves, cached_t* to, bool append) {
+#if FP8
+    const uint2 raw = rounded_e4m3(halves);
+    if (append) *(uint2*)to = raw;
+    expand_to(as, expanded(raw));
+#else
+    if (append) *(uint4*)to = halves;
+    floats_of(as, halves);
+#endif
+}
+
 // Of query g: the running max, the sum of the weights, and elements 64 h + 8 (2t + i) + e of the weighted sum.
 struct Softmax {
     float top, total, sum[HALVES][8][2];
 
-    __device__ __forceinline__ void take(const half_t* from, const Lane& q, int there, int g, int t) {
-        const half_t* const key = from + g * KEY_PITCH + t * 8;
-        const half_t* const value = from + GROUP * KEY_PITCH + 2 * t * VALUE_PITCH + g * 8;
+    __device__ __forceinline__ void take(const cached_t* from, const Lane& q, int there, int g, int t) {
+        const cached_t* const key = from + g * KEY_PITCH + t * 8;
+        const cached_t* const value = from + GROUP * KEY_PITCH + 2 * t * VALUE_PITCH + g * 8;
         float found[2][2][2] = {};
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const uint4 k = *(const uint4*)(key + i * 8 * KEY_PITCH + b * 32);
+                const uint4 k = halves_of(key + i * 8 * KEY_PITCH + b * 32);
                 multiply(found[i][0], q.at[b].x, q.at[b].y, k.x, k.y);
                 multiply(found[i][1], q.at[b].z, q.at[b].w, k.z, k.w);
             }
@@ -74,6 +118,26 @@ struct Softmax {
 #pragma unroll
                 for (int e = 0; e < 8; e++) sum[h][e][0] *= keep, sum[h][e][1] *= keep;
         }
+#if FP8
+        const unsigned low = ieee_pair(exp2f(score[0] - top), exp2f(score[1] - top));
+        const unsigned high = ieee_pair(exp2f(score[2] - top), exp2f(score[3] - top));
+        const float2 first = widen_ieee(low), second = widen_ieee(high);
+        total += first.x + first.y + second.x + second.y;  // of this lane's tokens alone
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+            uint2 v[4];  // of tokens 2t, 2t + 1, 2t + 8, 2t + 9
+#pragma unroll
+            for (int i = 0; i < 4; i++) v[i] = *(const uint2*)(value + (i / 2 * 8 + i % 2) * VALUE_PITCH + h * 64);
+#pragma unroll
+            for (int e = 0; e < 8; e += 2) {
+                const unsigned which = e % 4 ? 0x7362 : 0x5140;  // elements e, e + 1 of both tokens
+                const unsigned near = __byte_perm(e < 4 ? v[0].x : v[0].y, e < 4 ? v[1].x : v[1].y, which);
+                const unsigned far = __byte_perm(e < 4 ? v[2].x : v[2].y, e < 4 ? v[3].x : v[3].y, which);
+                multiply(sum[h][e], low, high, expand_low(near), expand_low(far));
+                multiply(sum[h][e + 1], low, high, expand_high(near), expand_high(far));
+            }
+        }
+#else
         float weight[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -89,6 +153,7 @@ struct Softmax {
 #pragma unroll
                 for (int e = 0; e < 8; e++) multiply_tf32(sum[h][e], weight[i], weight[i + 1], v.at[e], w.at[e]);
             }
+#endif
     }
 };
 
@@ -104,10 +169,10 @@ struct Found {
 #endif
 
 extern "C" __global__ void BLOCKS_OF_REQUEST __launch_bounds__(THREADS, RESIDENT) gqa_decode(
-    const half_t* qkv, int qkv_stride, const half_t* q_gain, const half_t* k_gain, const float* turns, half_t* keys,
-    half_t* values, const int* table, int table_stride, const int* rows, const int* lengths, half_t* out
+    const half_t* qkv, int qkv_stride, const half_t* q_gain, const half_t* k_gain, const float* turns, cached_t* keys,
+    cached_t* values, const int* table, int table_stride, const int* rows, const int* lengths, half_t* out
 ) {
-    extern __shared__ __align__(128) half_t ring[];  // [WARPS, DEPTH, SLOT]
+    extern __shared__ __align__(128) cached_t ring[];  // [WARPS, DEPTH, SLOT]
     __shared__ float tops[WARPS][8], totals[WARPS][8];
     __shared__ __align__(16) float sums[WARPS][QUERIES][DIM];
 #if SPLITS > 1
@@ -121,7 +186,7 @@ extern "C" __global__ void BLOCKS_OF_REQUEST __launch_bounds__(THREADS, RESIDENT
     const int share = ((cached + GROUP * SPLITS - 1) / (GROUP * SPLITS)) * GROUP;
     const int end = min((split + 1) * share, cached), begin = min(split * share + warp * GROUP, end);
     const bool newest = split == SPLITS - 1 && warp == WARPS - 1;  // this warp has the new token, too
-    half_t* const own = ring + warp * DEPTH * SLOT;
+    cached_t* const own = ring + warp * DEPTH * SLOT;
     const int last = max(end - 1, 0);
 
     int block[DEPTH + 1];
@@ -155,22 +220,24 @@ extern "C" __global__ void BLOCKS_OF_REQUEST __launch_bounds__(THREADS, RESIDENT
             for (int i = 0; i < 2; i++)
                 value[h][i] = load_fresh(token + (HEADS + KV_HEADS + head) * DIM + h * 64 + (2 * t + i) * 8);
     }
-    Lane q = prepared(query, q_by, turn, 1.4426950408889634f * rsqrtf((float)DIM));
+    const Head scaled = prepared(query, q_by, turn, 1.4426950408889634f * rsqrtf((float)DIM));
+    Lane q = packed<FP8 ? ieee_pair : pair>(scaled);
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++)
         if (g >= QUERIES) q.at[b] = make_uint4(0, 0, 0, 0);
     Softmax state{-INFINITY, 0, {}};
     if (newest) {
-        const Lane k = prepared(key, k_by, turn, 1);
+        const Lane k = packed<pair>(prepared(key, k_by, turn, 1));
         const size_t place = place_of(new_block, cached);
         const bool append = g == 0 && length > 0;
         float score = 0;
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++) {
-            if (append) *(uint4*)(keys + place + b * 32 + t * 8) = k.at[b];
-            const Eight x(q.at[b]), y(k.at[b]);
+            float x[8], y[8];
+            cache_new(y, k.at[b], keys + place + b * 32 + t * 8, append);
+            floats_of(x, q.at[b]);
 #pragma unroll
-            for (int i = 0; i < 8; i++) score += x.at[i] * y.at[i];
+            for (int i = 0; i < 8; i++) score += x[i] * y[i];
         }
         score += __shfl_xor_sync(~0u, score, 1);
         score += __shfl_xor_sync(~0u, score, 2);
@@ -180,10 +247,10 @@ extern "C" __global__ void BLOCKS_OF_REQUEST __launch_bounds__(THREADS, RESIDENT
         for (int h = 0; h < HALVES; h++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                if (append) *(uint4*)(values + place + h * 64 + (2 * t + i) * 8) = value[h][i];
-                const Eight x(value[h][i]);
+                float x[8];
+                cache_new(x, value[h][i], values + place + h * 64 + (2 * t + i) * 8, append);
 #pragma unroll
-                for (int e = 0; e < 8; e++) state.sum[h][e][i] = x.at[e];
+                for (int e = 0; e < 8; e++) state.sum[h][e][i] = x[e];
             }
     }
     int slot = 0, next_block = block[DEPTH];

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from roseinfer.e4m3 import E4M3
 from roseinfer.kernels.capability import is_hopper
 from roseinfer.kernels.cuda.build import available, kernel
 
@@ -69,28 +70,29 @@ def how_for(requests: int, heads: Heads) -> How:
 
 def gqa_decode(
     qkv: Tensor, heads: Heads, rotation: Rotation, cache: tuple[Tensor, Tensor], table: Tensor, rows: Tensor,
-    lengths: Tensor, block_size: int, how: How | None = None,
+    lengths: Tensor, block_size: int, how: How | None = None, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Normalise and rotate queries and keys, append keys and values to the cache, and attend.
 
     Args:
         qkv: `[D, (queries + 2 · keys) · dim]`, a row is contiguous.
-        cache: one layer's keys and values, `[slots, keys, dim]` each.
+        cache: one layer's keys and values, `[slots, keys, dim]` each, in the dtype of `qkv` or in E4M3.
         table, rows, lengths: as in `roseinfer.kernels.triton.paged_decode`; a row's position is its length
             less one.
 
     Returns:
-        `[D, queries · dim]` in the dtype of `qkv`.
+        `[D, queries · dim]` in the dtype of `qkv`, in `out` where it is given, contiguous.
     """
     count, device = len(qkv), qkv.device
     how = how or how_for(count, heads)
-    out = torch.empty(count, heads.queries * heads.dim, dtype=qkv.dtype, device=device)
-    normed = rotation.q_gain is not None
+    if out is None:
+        out = torch.empty(count, heads.queries * heads.dim, dtype=qkv.dtype, device=device)
+    normed, fp8 = rotation.q_gain is not None, cache[0].dtype == E4M3
     run = kernel(
         "gqa_decode", "gqa_decode", ("BF16", int(qkv.dtype == torch.bfloat16)), ("DIM", heads.dim),
         ("HEADS", heads.queries), ("KV_HEADS", heads.keys), ("BLOCK_SIZE", block_size),
         ("SPLITS", how.splits), ("WARPS", how.warps), ("DEPTH", how.depth), ("NORM", int(normed)),
-        ("EPS", rotation.eps),
+        ("EPS", rotation.eps), ("FP8", int(fp8)),
     )  # fmt: skip
     run(
         (count, heads.keys, how.splits),
@@ -100,7 +102,7 @@ def gqa_decode(
             qkv if rotation.k_gain is None else rotation.k_gain, rotation.turns, *cache, table,
             table.stride(0), rows, lengths, out,
         ],
-        shared_bytes=how.warps * how.depth * 2 * _GROUP * (2 * heads.dim + 40),
+        shared_bytes=how.warps * how.depth * _GROUP * (2 * heads.dim + 48 if fp8 else 4 * heads.dim + 80),
         beside=True,
     )  # fmt: skip
     return out

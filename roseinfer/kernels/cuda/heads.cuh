@@ -32,9 +32,16 @@ struct Turn {
     }
 };
 
-// Normalises and rotates a head, scales it, and rounds it to halves.
-__device__ __forceinline__ Lane prepared(const Lane& raw, const Lane& gain, const Turn& turn, float by) {
-    float at[BLOCKS][8], sum = 0;
+// The lane's elements as floats.
+struct Head {
+    float at[BLOCKS][8];
+};
+
+// Normalises and rotates a head, and scales it.
+__device__ __forceinline__ Head prepared(const Lane& raw, const Lane& gain, const Turn& turn, float by) {
+    Head out;
+    float (&at)[BLOCKS][8] = out.at;
+    float sum = 0;
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++) {
         const Eight v(raw.at[b]);
@@ -52,7 +59,6 @@ __device__ __forceinline__ Lane prepared(const Lane& raw, const Lane& gain, cons
             for (int i = 0; i < 8; i++) at[b][i] *= v.at[i];
         }
     }
-    Lane out;
 #pragma unroll
     for (int b = 0; b < BLOCKS / 2; b++) {
         const float* const cos = (const float*)turn.cos[b];
@@ -64,10 +70,17 @@ __device__ __forceinline__ Lane prepared(const Lane& raw, const Lane& gain, cons
             at[b + BLOCKS / 2][i] = high * cos[i] + low * sin[i];
         }
     }
+    return out;
+}
+
+// Rounded to halves, of the kind that ROUND makes two of.
+template <unsigned (*ROUND)(float, float)>
+__device__ __forceinline__ Lane packed(const Head& head) {
+    Lane out;
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++) {
-        const float* const x = at[b];
-        out.at[b] = make_uint4(pair(x[0], x[1]), pair(x[2], x[3]), pair(x[4], x[5]), pair(x[6], x[7]));
+        const float* const x = head.at[b];
+        out.at[b] = make_uint4(ROUND(x[0], x[1]), ROUND(x[2], x[3]), ROUND(x[4], x[5]), ROUND(x[6], x[7]));
     }
     return out;
 }

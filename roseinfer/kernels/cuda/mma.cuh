@@ -1,10 +1,11 @@
 // The matrix units, with 8 of their 16 rows in use. Lane (g, t) = (lane / 4, lane % 4) holds row g of `a`, column g of
 // `b`, and columns 2t and 2t + 1 of row g of the sums.
 
-// sums += a [8, 16] b [16, 8]: the lane's inputs are 2t, 2t + 1 (low) and 2t + 8, 2t + 9 (high), in halves.
+// sums += a [8, 16] b [16, 8]: the lane's inputs are 2t, 2t + 1 (low) and 2t + 8, 2t + 9 (high), in halves; IEEE's
+// with FP8.
 __device__ __forceinline__ void multiply(float* sums, unsigned a_low, unsigned a_high, unsigned b_low, unsigned b_high) {
     float unused_1, unused_2;
-#if BF16
+#if BF16 && !FP8
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %8, %5, %8}, {%6, %7}, "
 #else
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %8, %5, %8}, {%6, %7}, "

@@ -7,7 +7,8 @@
 //
 // NORM: x is first RMS-normalised with `gain`. The norm's factor is one a row, and is applied to the sums.
 // GATED: W holds OUTPUTS gates, then what they multiply: y = silu(x G^T) (x U^T). ADD: y += residual. BIAS: y += bias.
-// HELD: x stays in shared memory, else it is read for every tile.
+// HELD: x stays in shared memory, else it is read for every tile. EIGHT: W is E4M3 with a scale for each row, and is
+// multiplied as bfloat16.
 #include "half.cuh"
 #include "copy.cuh"
 #include "bulk.cuh"
@@ -15,20 +16,58 @@
 
 #define THREADS (32 * WARPS)    // that multiply
 #define CHUNKS (INPUTS / CHUNK)
-#define STEPS (CHUNK / THREADS) // of 32 inputs, of a warp in a chunk
+#define PARTS (1 + EIGHT)       // of 8 inputs, that a lane holds of a step: 16 bytes of a weight
+#define STEP (32 * PARTS)       // inputs of a warp at once
+#define STEPS (CHUNK / (WARPS * STEP))  // of a warp in a chunk
 #define COLUMNS (8 * TILES)     // of a tile's sums
 #define MADE (GATED ? COLUMNS / 2 : COLUMNS)  // of its outputs
 #define STRIDE (TILES % 2 ? COLUMNS : COLUMNS + 8)  // lanes that write neighbouring rows hit different banks
 #define EACH ((8 * MADE + THREADS - 1) / THREADS)   // outputs a thread finishes
-#define PITCH (CHUNK + 32)      // of a row in shared memory: lanes that read neighbouring rows hit different banks
+#define PITCH (CHUNK + 32 * PARTS)  // of a row in shared memory: lanes that read neighbouring rows hit different banks
+#define BLOCKS (EIGHT && !HELD ? 1 : 2)  // on a multiprocessor, as far as registers go
 #if BF16
 #define SHRINK 1.0f
 #else
 #define SHRINK 0.0625f  // a gain may carry an element of a row beyond the range of IEEE halves
 #endif
 
-static_assert(INPUTS % CHUNK == 0 && CHUNK % THREADS == 0 && CHUNK % 64 == 0 && (HELD || !NORM), "as the work is dealt");
+static_assert(INPUTS % CHUNK == 0 && CHUNK % (WARPS * STEP) == 0 && CHUNK % 64 == 0 && (HELD || !NORM), "as it is dealt");
 static_assert(COLUMNS <= 32, "a lane asks for a row");
+static_assert(BF16 || !EIGHT, "E4M3 has the range of bfloat16 here");
+
+#if EIGHT
+typedef unsigned char weight_t;
+#else
+typedef half_t weight_t;
+#endif
+
+// Of four E4M3 numbers the second and the fourth, as bfloat16: their bits where those of 2^-120 times the number are.
+__device__ __forceinline__ unsigned odd_of(unsigned four) {
+    unsigned two;
+    asm("mul.rn.bf16x2 %0, %1, %2;"
+        : "=r"(two) : "r"((four & 0x80008000u) | (four & 0x7f007f00u) >> 4), "r"(0x7b807b80u));  // 2^120
+    return two;
+}
+// sums += a W: eight inputs of a lane, of W as they lie in memory, of x as `ordered` leaves them.
+__device__ __forceinline__ void multiply_eight(float* sums, uint4 a, uint4 w, int part) {
+#if EIGHT
+    const unsigned low = part ? w.z : w.x, high = part ? w.w : w.y;
+    multiply(sums, a.x, a.y, odd_of(low << 8), odd_of(low));
+    multiply(sums, a.z, a.w, odd_of(high << 8), odd_of(high));
+#else
+    multiply(sums, a.x, a.y, w.x, w.y);
+    multiply(sums, a.z, a.w, w.z, w.w);
+#endif
+}
+// Eight inputs of x in the order in which pairs of W are made: the first and the third, the second and the fourth.
+__device__ __forceinline__ uint4 ordered(uint4 v) {
+#if EIGHT
+    return make_uint4(__byte_perm(v.x, v.y, 0x5410), __byte_perm(v.x, v.y, 0x7632),
+                      __byte_perm(v.z, v.w, 0x5410), __byte_perm(v.z, v.w, 0x7632));
+#else
+    return v;
+#endif
+}
 
 __device__ __forceinline__ unsigned scale(unsigned two, unsigned gains) {
     const float2 x = widen(two), by = widen(gains);
@@ -41,11 +80,11 @@ __device__ __forceinline__ float squares_of(unsigned two) {
 // All warps but the one that asks.
 __device__ __forceinline__ void sync_threads() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 
-extern "C" __global__ void __launch_bounds__(THREADS + 32, 2) stream(
-    const half_t* x, const half_t* gain, const half_t* weight, const half_t* bias, const half_t* residual, half_t* out,
-    int rows
+extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) stream(
+    const half_t* x, const half_t* gain, const weight_t* weight, const float* scales, const half_t* bias,
+    const half_t* residual, half_t* out, int rows
 ) {
-    extern __shared__ __align__(128) half_t ring[];  // [DEPTH, COLUMNS, PITCH], then what is held of x
+    extern __shared__ __align__(128) weight_t ring[];  // [DEPTH, COLUMNS, PITCH], then what is held of x
     __shared__ __align__(16) float found[2][WARPS][8 * STRIDE];
     __shared__ float squares[WARPS][8];
     __shared__ barrier_t full[DEPTH], empty[DEPTH];
@@ -61,21 +100,21 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 2) stream(
     if (warp == WARPS) {
         const int row = GATED && lane >= MADE ? OUTPUTS + lane - MADE : lane;
         for (int turn = 0, slot = 0, phase = 1; turn < tiles; turn++) {
-            const half_t* from = weight + ((blockIdx.x + (size_t)turn * gridDim.x) * MADE + row) * INPUTS;
+            const weight_t* from = weight + ((blockIdx.x + (size_t)turn * gridDim.x) * MADE + row) * INPUTS;
             for (int chunk = 0; chunk < CHUNKS; chunk++) {
                 await(&empty[slot], phase);
-                if (lane == 0) expect(&full[slot], COLUMNS * CHUNK * sizeof(half_t));
+                if (lane == 0) expect(&full[slot], COLUMNS * CHUNK * sizeof(weight_t));
                 __syncwarp();
                 if (lane < COLUMNS)
-                    copy_bulk(ring + (slot * COLUMNS + lane) * PITCH, from + chunk * CHUNK, CHUNK * sizeof(half_t), &full[slot]);
+                    copy_bulk(ring + (slot * COLUMNS + lane) * PITCH, from + chunk * CHUNK, CHUNK * sizeof(weight_t), &full[slot]);
                 if (++slot == DEPTH) slot = 0, phase ^= 1;
             }
         }
         return;
     }
 
-    // Of the 32 inputs of a step of this warp in a chunk, lane (g, t) holds 8 t to 8 t + 7 of row, or output, g.
-    const int share = warp * STEPS * 32 + t * 8;
+    // Of the inputs of a step of this warp in a chunk, lane (g, t) holds the t-th quarter of row, or output, g.
+    const int share = warp * STEPS * STEP + t * 8 * PARTS;
     const half_t* const x_at = x + (size_t)g * INPUTS + share;
     const bool mine = g < rows;
     pdl_wait();
@@ -83,15 +122,15 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 2) stream(
     if (HELD && mine) {
         float sum = 0;
 #pragma unroll 8
-        for (int s = 0; s < CHUNKS * STEPS; s++) {
-            const int at = s / STEPS * CHUNK + s % STEPS * 32;
+        for (int s = 0; s < CHUNKS * STEPS * PARTS; s++) {
+            const int at = s / (STEPS * PARTS) * CHUNK + s / PARTS % STEPS * STEP + s % PARTS * 8;
             uint4 v = load_fresh(x_at + at);
             if (NORM) {
                 const uint4 by = *(const uint4*)(gain + share + at);
                 sum += squares_of(v.x) + squares_of(v.y) + squares_of(v.z) + squares_of(v.w);
                 v = make_uint4(scale(v.x, by.x), scale(v.y, by.y), scale(v.z, by.z), scale(v.w, by.w));
             }
-            held[s * WARPS * rows * 4] = v;
+            held[s * WARPS * rows * 4] = ordered(v);
         }
         if (NORM) {
             const unsigned four = 15u << lane / 4 * 4;
@@ -113,29 +152,30 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 2) stream(
             if (ADD && row < rows) before[i] = read_fresh(residual + (size_t)row * OUTPUTS + tile * MADE + at % MADE);
         }
         float sums[TILES][4] = {};
-        uint4 next[STEPS];
+        uint4 next[STEPS * PARTS];
 #pragma unroll
-        for (int s = 0; s < STEPS; s++) next[s] = !HELD && mine ? load_fresh(x_at + s * 32) : make_uint4(0, 0, 0, 0);
+        for (int s = 0; s < STEPS * PARTS; s++)
+            next[s] = !HELD && mine ? load_fresh(x_at + s / PARTS * STEP + s % PARTS * 8) : make_uint4(0, 0, 0, 0);
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
-            uint4 a[STEPS];
+            uint4 a[STEPS * PARTS];
 #pragma unroll
-            for (int s = 0; s < STEPS; s++) {
-                a[s] = next[s];
-                if (HELD && mine) a[s] = held[(chunk * STEPS + s) * WARPS * rows * 4];
+            for (int s = 0; s < STEPS * PARTS; s++) {
+                a[s] = HELD ? next[s] : ordered(next[s]);
+                if (HELD && mine) a[s] = held[(chunk * STEPS * PARTS + s) * WARPS * rows * 4];
             }
             if (!HELD && chunk + 1 < CHUNKS)
 #pragma unroll
-                for (int s = 0; s < STEPS; s++)
-                    if (mine) next[s] = load_fresh(x_at + (chunk + 1) * CHUNK + s * 32);
+                for (int s = 0; s < STEPS * PARTS; s++)
+                    if (mine) next[s] = load_fresh(x_at + (chunk + 1) * CHUNK + s / PARTS * STEP + s % PARTS * 8);
             await(&full[slot], phase);
-            const half_t* const at = ring + (slot * COLUMNS + g) * PITCH + share;
+            const weight_t* const at = ring + (slot * COLUMNS + g) * PITCH + share;
 #pragma unroll
             for (int s = 0; s < STEPS; s++)
 #pragma unroll
                 for (int i = 0; i < TILES; i++) {
-                    const uint4 w = *(const uint4*)(at + i * 8 * PITCH + s * 32);
-                    multiply(sums[i], a[s].x, a[s].y, w.x, w.y);
-                    multiply(sums[i], a[s].z, a[s].w, w.z, w.w);
+                    const uint4 w = *(const uint4*)(at + i * 8 * PITCH + s * STEP);
+#pragma unroll
+                    for (int part = 0; part < PARTS; part++) multiply_eight(sums[i], a[s * PARTS + part], w, part);
                 }
             __syncwarp();
             if (lane == 0) arrive(&empty[slot]);
@@ -160,6 +200,10 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 2) stream(
             if (NORM) {
                 const float by = rsqrtf(square / INPUTS + EPS) / SHRINK;
                 y *= by, up *= by;
+            }
+            if (EIGHT) {
+                y *= scales[tile * MADE + column];
+                if (GATED) up *= scales[OUTPUTS + tile * MADE + column];
             }
             if (BIAS) {
                 y += widen(bias[tile * MADE + column]).x;

@@ -1,6 +1,7 @@
 """Matrix products of up to 8 rows at the rate at which memory gives the weights: see `stream.cu`.
 
-Half precision, on GPUs of compute capability 9.0 on. References: `F.linear`, `Ops.rms_norm`, `Ops.swiglu`.
+Half precision, or bfloat16 with weights in E4M3, on GPUs of compute capability 9.0 on. References:
+`F.linear`, `Ops.rms_norm`, `Ops.swiglu`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from roseinfer.e4m3 import E4M3
 from roseinfer.kernels.capability import is_hopper
 from roseinfer.kernels.cuda.build import available, kernel
 from roseinfer.kernels.triton.launch import multiprocessors
@@ -19,8 +21,8 @@ from roseinfer.kernels.triton.launch import multiprocessors
 MAX_ROWS = 8
 #: Inputs of which a block holds those of its rows of x.
 _HELD_INPUTS = 5_120
-#: Inputs of a chunk at most, from so many inputs on, else half of it.
-_CHUNK, _MANY_INPUTS = 1024, 4096
+#: Bytes of a weight's row in a chunk at most, from so many inputs on, else half of it.
+_CHUNK, _MANY_INPUTS = 2048, 4096
 #: Bytes of shared memory for a block: more than half of a multiprocessor's, as two blocks of a kernel that
 #: starts early on one of them would leave another idle. With a weight of so many bytes at most, less: the
 #: next kernel's blocks beside it gain more.
@@ -32,39 +34,43 @@ _UNDER_WAY = 64 * 1024
 @dataclass(frozen=True)
 class Plan:
     """How a product is dealt: `tiles` of 8 outputs at a time by a block of `warps`, `chunk` inputs at a time,
-    of which `depth` are in flight; `held`: x in shared memory."""
+    of which `depth` are in flight; `held`: x in shared memory. `size`: bytes of an element of the weight."""
 
     tiles: int
     warps: int
     chunk: int
     depth: int
     held: bool
+    size: int = 2
 
     @property
     def ring(self) -> int:
         """Bytes."""
-        return self.depth * _chunk_bytes(self.tiles, self.chunk)
+        return self.depth * _chunk_bytes(self.tiles, self.size * self.chunk)
 
 
-#: What is better than the rule: by inputs, outputs and `gated`, for one row; on an H200, 2026-11-22.
-_MEASURED = {(2048, 1024, False): Plan(1, 8, 512, 4, held=True)}
+#: What is better than the rule: by inputs, outputs, `gated` and `size`, for one row; on an H200, 2026-11-22.
+_MEASURED = {(2048, 1024, False, 2): Plan(1, 8, 512, 4, held=True)}
 
 
-def _chunk_bytes(tiles: int, chunk: int) -> int:
-    return 8 * tiles * (2 * chunk + 64)
+def _chunk_bytes(tiles: int, row: int) -> int:
+    return 8 * tiles * (row + 64)
 
 
 @cache
-def plan(inputs: int, outputs: int, gated: bool, blocks: int, rows: int = MAX_ROWS) -> Plan | None:
-    """For `[outputs, inputs]` and up to `rows` rows, on a device that runs so many blocks at once; None where
-    nothing fits.
+def plan(
+    inputs: int, outputs: int, gated: bool, blocks: int, rows: int = MAX_ROWS, size: int = 2
+) -> Plan | None:
+    """For `[outputs, inputs]` of `size` bytes each and up to `rows` rows, on a device that runs so many
+    blocks at once; None where nothing fits.
 
     Tiles are such that few blocks are idle at the end, the second smallest of those where x is held and the
-    largest else; measured on an H200, 2026-11-22.
+    largest else; measured on an H200, 2026-11-22, with halves.
     """
-    if rows == 1 and (inputs, outputs, gated) in _MEASURED:
-        return _MEASURED[inputs, outputs, gated]
-    warps = next((warps for warps in (8, 4) if inputs % (32 * warps) == 0), None)
+    if rows == 1 and (inputs, outputs, gated, size) in _MEASURED:
+        return _MEASURED[inputs, outputs, gated, size]
+    step = 64 // size  # inputs of a warp at once
+    warps = next((warps for warps in (8, 4) if inputs % (step * warps) == 0), None)
     if warps is None:
         return None
     held = inputs <= _HELD_INPUTS
@@ -77,22 +83,24 @@ def plan(inputs: int, outputs: int, gated: bool, blocks: int, rows: int = MAX_RO
     if not idle:
         return None
     tiles = min(idle, key=lambda fit: fit[0])[1]
-    longest = _CHUNK if inputs >= _MANY_INPUTS else _CHUNK // 2
-    chunk = max(c for c in range(32 * warps, longest + 1, 32 * warps) if inputs % c == 0)
-    beside = rows <= 4 and 2 * inputs * outputs * (1 + gated) <= _SMALL
+    longest = (_CHUNK if inputs >= _MANY_INPUTS else _CHUNK // 2) // size
+    chunk = max(c for c in range(step * warps, longest + 1, step * warps) if inputs % c == 0)
+    beside = rows <= 4 and size * inputs * outputs * (1 + gated) <= _SMALL
     room = (
         (_ROOM_BESIDE if beside else _ROOM) - held * rows * inputs * 2 - 2 * warps * 8 * (8 * tiles + 8) * 4
     )
-    each = _chunk_bytes(tiles, chunk)
-    return Plan(tiles, warps, chunk, min(16, max(2, -(-_UNDER_WAY // each), room // each)), held)
+    each = _chunk_bytes(tiles, size * chunk)
+    return Plan(tiles, warps, chunk, min(16, max(2, -(-_UNDER_WAY // each), room // each)), held, size)
 
 
 def takes(x: Tensor, weight: Tensor, *, gated: bool = False, normed: bool = False) -> bool:
     """Whether the kernel can make this product."""
     if len(x) > MAX_ROWS or x.element_size() != 2 or not (is_hopper(x.device) and available()):
         return False
-    outputs = len(weight) // (1 + gated)
-    found = plan(x.shape[1], outputs, gated, multiprocessors(x.device))
+    if weight.dtype != x.dtype and (weight.dtype, x.dtype) != (E4M3, torch.bfloat16):
+        return False
+    outputs, size = len(weight) // (1 + gated), weight.element_size()
+    found = plan(x.shape[1], outputs, gated, multiprocessors(x.device), size=size)
     return found is not None and (found.held or not normed)
 
 
@@ -104,6 +112,7 @@ def product(
     norm: tuple[Tensor, float] | None = None,
     residual: Tensor | None = None,
     gated: bool = False,
+    scales: Tensor | None = None,
     how: Plan | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
@@ -111,11 +120,13 @@ def product(
 
     Args:
         x: `[R, inputs]`, R at most MAX_ROWS.
-        weight: `[outputs, inputs]`; with `gated` `[2 · outputs, inputs]`, gates first.
+        weight: `[outputs, inputs]` in the dtype of x, or E4M3 where x is bfloat16; with `gated`
+            `[2 · outputs, inputs]`, gates first.
         bias: as many numbers as `weight` has rows.
         norm: gain `[inputs]` and epsilon of an RMS norm of x ahead of the product.
         residual: `[R, outputs]`, added.
         gated: SwiGLU after the product.
+        scales: of an E4M3 weight, one float32 for each of its rows.
         how: instead of `plan`'s.
         out: where the result goes.
 
@@ -125,7 +136,7 @@ def product(
     rows, inputs = x.shape
     outputs = len(weight) // (1 + gated)
     blocks = multiprocessors(x.device)
-    how = how or plan(inputs, outputs, gated, blocks, 1 << (rows - 1).bit_length())
+    how = how or plan(inputs, outputs, gated, blocks, 1 << (rows - 1).bit_length(), weight.element_size())
     assert how is not None
     if out is None:
         out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
@@ -135,13 +146,15 @@ def product(
         ("OUTPUTS", outputs), ("TILES", how.tiles), ("WARPS", how.warps), ("DEPTH", how.depth),
         ("CHUNK", how.chunk), ("HELD", int(how.held)), ("NORM", int(norm is not None)), ("GATED", int(gated)),
         ("ADD", int(residual is not None)), ("BIAS", int(bias is not None)), ("EPS", eps),
+        ("EIGHT", int(scales is not None)),
     )  # fmt: skip
     count = outputs // (8 * how.tiles // (1 + gated))
     run(
         (min(count, blocks), 1, 1),
         32 * how.warps + 32,
         [
-            x, gain, weight, x if bias is None else bias, x if residual is None else residual, out, rows,
+            x, gain, weight, x if scales is None else scales, x if bias is None else bias,
+            x if residual is None else residual, out, rows,
         ],
         shared_bytes=how.ring + how.held * rows * inputs * 2,
         beside=True,

@@ -10,10 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from roseinfer.e4m3 import E4M3
 from roseinfer.kernels.triton.launch import early, pdl_wait
 from roseinfer.kernels.triton.swiglu import gated
-
-_E4M3 = torch.float8_e4m3fn
 
 
 @triton.jit
@@ -91,5 +90,5 @@ def _warps(pad: int) -> int:
 
 
 def _empty(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    values = torch.empty(len(x), width, dtype=_E4M3, device=x.device)
+    values = torch.empty(len(x), width, dtype=E4M3, device=x.device)
     return values, torch.empty(len(x), 1, dtype=torch.float32, device=x.device)

@@ -2,8 +2,8 @@
 
 The cached tokens of a request are split among several programs where there are few requests. Each leaves
 its result and the logarithm of its sum of exponentials (LSE), with which a second kernel merges the results
-(flash decoding, Dao et al. 2023). Where the head size allows it, `roseinfer.kernels.cuda.paged_decode`, which
-has more loads in flight, runs instead of the first kernel.
+(flash decoding, Dao et al. 2023). Where head size and cache allow it, `roseinfer.kernels.cuda.paged_decode`,
+which has more loads in flight, runs instead of the first kernel.
 Reference: `TorchPagedAttention`.
 """
 
@@ -14,8 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from roseinfer.e4m3 import E4M3
 from roseinfer.kernels.cuda import paged_decode as cuda
 from roseinfer.kernels.triton.launch import early, multiprocessors, pdl_wait
+from roseinfer.kernels.triton.rounded import rounded
 
 LOG2E = tl.constexpr(1.4426950408889634)
 #: Cached tokens a program reads at a time: the best of 32 to 128 on an H200 (2026-11-21, docs/notes/h200.md).
@@ -29,7 +31,8 @@ def _paged_attention(
     keys_ptr, values_ptr, table_ptr, table_stride, rows_ptr, lengths_ptr,
     out_ptr, lse_ptr, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_TOKENS: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_TOKENS: tl.constexpr, SPLITS: tl.constexpr,
+    FP8: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     index, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     kv_head = head // (HEADS // KV_HEADS)
@@ -50,8 +53,8 @@ def _paged_attention(
     running_sum = 0.0
     accumulator = tl.zeros([PAD_DIM], tl.float32)
     if split == 0:
-        k = tl.load(k_ptr + index * k_stride + kv_head * DIM + d, new, 0.0)
-        v = tl.load(v_ptr + index * v_stride + kv_head * DIM + d, new, 0.0)
+        k = rounded(tl.load(k_ptr + index * k_stride + kv_head * DIM + d, new, 0.0), FP8)
+        v = rounded(tl.load(v_ptr + index * v_stride + kv_head * DIM + d, new, 0.0), FP8)
         if head % (HEADS // KV_HEADS) == 0 and length > 0:
             block = tl.load(table + cached // BLOCK_SIZE).to(tl.int64)
             slot = (block * BLOCK_SIZE + cached % BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM
@@ -112,7 +115,7 @@ def paged_decode(
 
     Args:
         q: `[D, heads, dim]`, and k, v `[D, kv heads, dim]`: a token's row of each is contiguous.
-        keys, values: one layer's cache, `[slots, kv heads, dim]`.
+        keys, values: one layer's cache, `[slots, kv heads, dim]`, in the dtype of `k` or in E4M3.
         table: block tables, `[running rows, max blocks]` int32.
         rows: `[D]` int32, which line of `table` each request has.
         lengths: `[D]` int32, tokens of each request, the new one included; 0 for a row that is padding, which
@@ -157,13 +160,13 @@ def _launch(
     lengths: Tensor, parts: Tensor, lse: Tensor, block_size: int, splits: int,
 ) -> None:  # fmt: skip
     count, heads, dim = q.shape
-    if q.is_cuda and cuda.supports(dim, q.dtype):
+    if q.is_cuda and keys.dtype == q.dtype and cuda.supports(dim, q.dtype):
         cuda.launch(q, k, v, keys, values, table, rows, lengths, parts, lse, block_size, splits)
         return
     _paged_attention[(count, heads, splits)](
         q, k, v, q.stride(0), k.stride(0), v.stride(0),
         keys, values, table, table.stride(0), rows, lengths, parts, lse, dim**-0.5,
         HEADS=heads, KV_HEADS=k.shape[1], DIM=dim, PAD_DIM=triton.next_power_of_2(dim),
-        BLOCK_SIZE=block_size, BLOCK_TOKENS=BLOCK_TOKENS, SPLITS=splits, num_warps=WARPS, num_stages=STAGES,
-        **early(q.device),
+        BLOCK_SIZE=block_size, BLOCK_TOKENS=BLOCK_TOKENS, SPLITS=splits, FP8=keys.dtype == E4M3,
+        num_warps=WARPS, num_stages=STAGES, **early(q.device),
     )  # fmt: skip

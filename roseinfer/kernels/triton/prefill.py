@@ -1,4 +1,5 @@
-"""Causal attention of many prompts of any lengths, whose keys and values lie one after the other.
+"""Causal attention of many prompts of any lengths, whose keys and values lie one after the other, or in the
+blocks of a paged cache.
 
 A program takes a tile of one prompt's queries for one head, and goes through the keys that they see, a block
 at a time (FlashAttention-2, Dao, 2023). Which tile that is it reads on the device, so that the number of
@@ -23,11 +24,12 @@ MAX_DIM = 128
 _PROMPTS = 128
 
 
-@triton.jit(do_not_specialize=["prompts"])
+@triton.jit(do_not_specialize=["prompts", "table_stride"])
 def _prefill_attention(
-    q_ptr, k_ptr, v_ptr, q_stride, k_stride, v_stride, out_ptr, query_ptr, key_ptr, prompts, scale,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAD_DIM: tl.constexpr,
-    PAD_PROMPTS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, EARLY: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, q_stride, k_stride, v_stride, out_ptr, query_ptr, key_ptr, table_ptr, table_stride,
+    rows_ptr, prompts, scale, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
+    PAD_DIM: tl.constexpr, PAD_PROMPTS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(EARLY)
     head = tl.program_id(0)
@@ -51,25 +53,31 @@ def _prefill_attention(
     at = (start + row).to(tl.int64)
     kv_head = head // (HEADS // KV_HEADS)
     q = tl.load(q_ptr + at * q_stride + m[:, None] * q_stride + head * DIM + d[None, :], rows, 0.0)
-    k_at = k_ptr + key_start * k_stride + t[None, :] * k_stride + kv_head * DIM + d[:, None]
-    v_at = v_ptr + key_start * v_stride + t[:, None] * v_stride + kv_head * DIM + d[None, :]
+    k_at = k_ptr + kv_head * DIM + d[:, None]
+    v_at = v_ptr + kv_head * DIM + d[None, :]
+    if BLOCK_SIZE:
+        table_ptr += tl.load(rows_ptr + prompt).to(tl.int64) * table_stride
     running_max = tl.full([ROWS], float("-inf"), tl.float32)
     running_sum = tl.zeros([ROWS], tl.float32)
     accumulator = tl.zeros([ROWS, PAD_DIM], tl.float32)
     for begin in range(0, tl.minimum(keys - count + row + ROWS, keys), TOKENS):
-        there = begin + t < keys
-        k = tl.load(k_at, there[None, :] & inside[:, None], 0.0)
+        token = begin + t
+        there = token < keys
+        if BLOCK_SIZE:
+            block = tl.load(table_ptr + token // BLOCK_SIZE, there, 0).to(tl.int64)
+            slot = block * BLOCK_SIZE + token % BLOCK_SIZE
+        else:
+            slot = key_start + token
+        k = tl.load(k_at + slot[None, :] * k_stride, there[None, :] & inside[:, None], 0.0).to(q.dtype)
         score = tl.dot(q, k, input_precision="ieee") * (scale * LOG2E)
-        score = tl.where(begin + t[None, :] <= seen[:, None], score, float("-inf"))
+        score = tl.where(token[None, :] <= seen[:, None], score, float("-inf"))
         new_max = tl.maximum(running_max, tl.max(score, 1))
         weight = tl.exp2(score - new_max[:, None])
         rescale = tl.exp2(running_max - new_max)
-        v = tl.load(v_at, there[:, None] & inside[None, :], 0.0)
+        v = tl.load(v_at + slot[:, None] * v_stride, there[:, None] & inside[None, :], 0.0).to(q.dtype)
         accumulator = tl.dot(weight.to(v.dtype), v, accumulator * rescale[:, None], input_precision="ieee")
         running_sum = running_sum * rescale + tl.sum(weight, 1)
         running_max = new_max
-        k_at += TOKENS * k_stride
-        v_at += TOKENS * v_stride
     out = (accumulator / running_sum[:, None]).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + at * (HEADS * DIM) + (m[:, None] * HEADS + head) * DIM + d[None, :], out, rows)
 
@@ -85,13 +93,30 @@ def prefill(q: Tensor, k: Tensor, v: Tensor, query: Tensor, key: Tensor) -> Tens
     Returns:
         `[T, heads, dim]` in the dtype of `q`. Nothing of this waits for the device.
     """
+    return _launch(q, k, v, query, key, torch.empty_like(q, memory_format=torch.contiguous_format))
+
+
+def prefill_paged(
+    q: Tensor, keys: Tensor, values: Tensor, query: Tensor, key: Tensor, table: Tensor, rows: Tensor,
+    block_size: int, out: Tensor,
+) -> None:  # fmt: skip
+    """As `prefill`, where all keys and values are in a layer's cache, `keys` and `values` `[slots, kv heads,
+    dim]`, in the dtype of `q` or in E4M3: the blocks of prompt i are line `rows[i]`, `rows` `[P]`, of `table`
+    `[running rows, max blocks]`, both int32. To `out` `[T, heads, dim]`, contiguous."""
+    _launch(q, keys, values, query, key, out, table, rows, block_size)
+
+
+def _launch(
+    q: Tensor, k: Tensor, v: Tensor, query: Tensor, key: Tensor, out: Tensor, table: Tensor | None = None,
+    rows: Tensor | None = None, block_size: int = 0,
+) -> Tensor:  # fmt: skip
     (count, heads, dim), prompts = q.shape, len(query) - 1
-    out = torch.empty(count, heads, dim, dtype=q.dtype, device=q.device)
     tile = 64 if q.element_size() == 2 else 32
     _prefill_attention[(heads, count // tile + prompts)](
-        q, k, v, q.stride(0), k.stride(0), v.stride(0), out, query, key, prompts, dim**-0.5,
+        q, k, v, q.stride(0), k.stride(0), v.stride(0), out, query, key, query if table is None else table,
+        0 if table is None else table.stride(0), query if rows is None else rows, prompts, dim**-0.5,
         HEADS=heads, KV_HEADS=k.shape[1], DIM=dim, PAD_DIM=max(16, triton.next_power_of_2(dim)),
         PAD_PROMPTS=max(_PROMPTS, triton.next_power_of_2(prompts)), ROWS=tile, TOKENS=tile,
-        num_warps=4, num_stages=3, **early(q.device),
+        BLOCK_SIZE=block_size, num_warps=4, num_stages=3, **early(q.device),
     )  # fmt: skip
     return out

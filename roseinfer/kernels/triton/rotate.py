@@ -1,6 +1,6 @@
 """Norms and rotation of queries and keys, in place, and the append of keys and values to the paged cache.
 
-References: `Ops.rotate`, and `index_copy_` by slot.
+References: `Ops.rotate`, and `index_copy_` by slot, `to_e4m3`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from roseinfer.e4m3 import E4M3
 from roseinfer.kernels.cuda.gqa_decode import Heads, Rotation
 from roseinfer.kernels.triton.launch import early, pdl_wait
+from roseinfer.kernels.triton.rounded import rounded
 
 
 @triton.jit
@@ -42,11 +44,20 @@ def _rotate_heads(at, gain_ptr, cos, sin, inside, eps, DIM: tl.constexpr, PAD_HA
 
 
 @triton.jit
+def _store(to, at, x, inside, FP8: tl.constexpr):
+    """`x` to the cache, and what it is there back to where it came from."""
+    x = rounded(x, FP8)
+    tl.store(to, x, inside)
+    if FP8:
+        tl.store(at, x.to(at.dtype.element_ty), inside)
+
+
+@triton.jit
 def _rotate(
     qkv_ptr, q_gain_ptr, k_gain_ptr, turns_ptr, positions_ptr, keys_ptr, values_ptr, slots_ptr, stride, eps,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAD_HEADS: tl.constexpr,
     PAD_KV: tl.constexpr, PAD_HALF: tl.constexpr, NORM: tl.constexpr, STORE: tl.constexpr,
-    EARLY: tl.constexpr,
+    FP8: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, PAD_HALF)
@@ -79,11 +90,12 @@ def _rotate(
             slot = tl.load(slots_ptr + token).to(tl.int64)
             if slot >= 0:
                 place = slot * (KV_HEADS * DIM) + h[:, None] * DIM + d[None, :]
-                tl.store(keys_ptr + place, low, inside)
-                tl.store(keys_ptr + place + half, high, inside)
-                value = key + KV_HEADS * DIM + d[None, :]
-                tl.store(values_ptr + place, tl.load(value, inside), inside)
-                tl.store(values_ptr + place + half, tl.load(value + half, inside), inside)
+                at = key + d[None, :]
+                _store(keys_ptr + place, at, low, inside, FP8)
+                _store(keys_ptr + place + half, at + half, high, inside, FP8)
+                at += KV_HEADS * DIM
+                _store(values_ptr + place, at, tl.load(at, inside), inside, FP8)
+                _store(values_ptr + place + half, at + half, tl.load(at + half, inside), inside, FP8)
 
 
 def rotate_(
@@ -93,7 +105,8 @@ def rotate_(
     """Change queries and keys of `qkv` `[T, (queries + 2 · keys) · dim]` at `positions` `[T]` in place.
 
     `store`: one layer's keys and values, `[slots, keys, dim]` each, and the slots `[T]` of the cache to which
-    keys and values go; −1 is nowhere.
+    keys and values go; −1 is nowhere. Those in `qkv` become what is in the cache, rounded again where that
+    has 8-bit floats.
     """
     keys, values, slots = store if store is not None else (qkv, qkv, positions)
     q_gain, k_gain = rotation.q_gain, rotation.k_gain
@@ -102,5 +115,6 @@ def rotate_(
         keys, values, slots, qkv.stride(0), rotation.eps, HEADS=heads.queries, KV_HEADS=heads.keys,
         DIM=heads.dim, PAD_HEADS=triton.next_power_of_2(heads.queries),
         PAD_KV=triton.next_power_of_2(heads.keys), PAD_HALF=triton.next_power_of_2(heads.dim // 2),
-        NORM=q_gain is not None, STORE=store is not None, num_warps=2, **early(qkv.device),
+        NORM=q_gain is not None, STORE=store is not None,
+        FP8=keys.dtype == E4M3, num_warps=2, **early(qkv.device),
     )  # fmt: skip

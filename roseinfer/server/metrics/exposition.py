@@ -7,10 +7,16 @@ from functools import partial
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from roseinfer.info import EngineInfo
 from roseinfer.ipc.messages import Load
 from roseinfer.server.metrics.counters import BOUNDS, COUNTS, HISTOGRAMS, OF_FRONT_ENDS, Counters
 
@@ -54,15 +60,16 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _Replica = tuple[list[str], Counters, Load]
 
 
-def exposition(counters: Counters, loads: Sequence[Load]) -> bytes:
+def exposition(counters: Counters, loads: Sequence[Load], info: EngineInfo) -> bytes:
     """All metrics, over all front ends, as text. Those of several replicas have a label each."""
     registry = CollectorRegistry()
-    registry.register(_Metrics(counters, loads))
+    registry.register(_Metrics(counters, loads, info))
     return generate_latest(registry)
 
 
 class _Metrics(Collector):
-    def __init__(self, counters: Counters, loads: Sequence[Load]) -> None:
+    def __init__(self, counters: Counters, loads: Sequence[Load], info: EngineInfo) -> None:
+        self._info = info
         alone = len(loads) == 1
         self._all, self._label = counters, [] if alone else ["replica"]
         self._replicas: list[_Replica] = (
@@ -72,6 +79,16 @@ class _Metrics(Collector):
         )
 
     def collect(self) -> Iterator[Metric]:
+        cache, size = self._info.limits.kv_tokens, self._info.config.block_size
+        yield InfoMetricFamily(
+            "roseinfer_kv_cache",
+            "The KV cache, of each replica: its dtype, its blocks, and tokens in a block.",
+            {
+                "dtype": self._info.model.kv_cache_dtype,
+                "blocks": str(cache // size),
+                "block_size": str(size),
+            },
+        )
         for name, about, value in _GAUGES:
             gauge = GaugeMetricFamily(f"roseinfer_{name}", about, labels=self._label)
             for label, counters, load in self._replicas:

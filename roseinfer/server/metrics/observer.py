@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from roseinfer.request.params import Finished
 from roseinfer.server.metrics.counters import Counters
 
-#: Answers are identified by the last bits of their ids; there are never more at once.
-_SLOTS = 1 << 16
+#: Answers at once for which there is room at first.
+_SLOTS = 1 << 10
 
 
 class Observer:
@@ -22,43 +22,60 @@ class Observer:
         self._counters = counters
         self._last = np.zeros(_SLOTS)  # monotonic (s); of a request without a token: its arrival
         self._tokens = np.zeros(_SLOTS, dtype=np.int64)
+        self._slots: dict[int, int] = {}  # of each answer that has not ended
+        self._free = list(range(_SLOTS))
         self._waiting: dict[int, tuple[int, int]] = {}  # client and prompt tokens of each without a token
 
     def submitted(self, id: int, prompt_tokens: int, received: float, client: int) -> None:
         """An answer was asked for by a request of `client` that arrived at `received`."""
-        self._last[id % _SLOTS], self._tokens[id % _SLOTS] = received, 0
+        if not self._free:
+            size = len(self._last)
+            self._free = list(range(size, 2 * size))
+            self._last, self._tokens = np.resize(self._last, 2 * size), np.resize(self._tokens, 2 * size)
+        slot = self._slots[id] = self._free.pop()
+        self._last[slot], self._tokens[slot] = received, 0
         self._waiting[id] = client, prompt_tokens
         self._counters.add_waiting(client, 1, prompt_tokens)
         self._counters.add("prompt_tokens", prompt_tokens)
 
     def step(self, ids: NDArray[np.int64], finished: Sequence[Finished]) -> None:
-        """Each of `ids` has got a token."""
-        now, slots = time.monotonic(), ids % _SLOTS
+        """Each of `ids` has got a token; the times of those that were given up do not count."""
+        counters = self._counters
+        counters.add("generation_tokens", len(ids))
+        find = self._slots.get
+        known = [(id, slot) for id in ids.tolist() if (slot := find(id)) is not None]
+        if not known:
+            return
+        now, slots = time.monotonic(), np.array([slot for _, slot in known])
         gaps, first = now - self._last[slots], self._tokens[slots] == 0
         self._last[slots] = now
         self._tokens[slots] += 1
-        counters = self._counters
-        counters.add("generation_tokens", len(ids))
         if first.any():
             counters.observe("time_to_first_token", gaps[first])
             gaps = gaps[~first]
-            for id in ids[first].tolist():
-                self._waits_no_more(id)
+            for index in first.nonzero()[0].tolist():
+                self._waits_no_more(known[index][0])
         counters.observe("inter_token_latency", gaps)
-        if finished:
-            self._ended(finished)
+        ended = [end for end in finished if end.id in self._slots]
+        if ended:
+            self._ended(ended)
 
     def _ended(self, finished: Sequence[Finished]) -> None:
         counters = self._counters
         counters.add("requests", len(finished))
         counters.observe("queue_wait", np.array([end.queue_wait for end in finished]))
         counters.observe("prefill", np.array([end.prefill for end in finished]))
-        later = self._tokens[[end.id % _SLOTS for end in finished]] - 1
+        slots = [self._slots.pop(end.id) for end in finished]
+        self._free += slots
+        later = self._tokens[slots] - 1
         generation = np.array([end.generation for end in finished])
         counters.observe("time_per_output_token", generation[later > 0] / later[later > 0])
 
     def discarded(self, id: int) -> None:
         """An answer was given up."""
+        slot = self._slots.pop(id, None)
+        if slot is not None:
+            self._free.append(slot)
         self._waits_no_more(id)
         self._counters.add("discarded", 1)
 

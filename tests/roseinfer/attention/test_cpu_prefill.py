@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from roseinfer.attention.backends import make_attention
 from roseinfer.attention.cpu_prefill import CpuPrefillAttention
 from roseinfer.batch import Batch, Segment
-from roseinfer.kernels.cpu.dot import has_bf16_dot
+from roseinfer.kernels.cpu.dot import has_bf16_products
 from roseinfer.kvcache.pool import KVPool
 from roseinfer.models.config import parse
 
@@ -21,7 +21,7 @@ from ..conftest import lay_out
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
 SHAPE = parse({"model_type": "gpt2"})
-needs_the_dot_product = pytest.mark.skipif(not has_bf16_dot(), reason="needs AVX-512 BF16 and no AMX")
+needs_the_kernel = pytest.mark.skipif(not has_bf16_products(), reason="needs AVX-512 and no AMX")
 
 #: Relative to the largest value: weights and result are rounded to 8 bits.
 TOLERANCE = 2**-6
@@ -103,7 +103,7 @@ def check(case: Case, *, kernel: bool) -> None:
         assert (out[own] - wanted).abs().max() <= TOLERANCE * wanted.abs().max()
 
 
-@needs_the_dot_product
+@needs_the_kernel
 @settings(max_examples=150)
 @given(CASES)
 def test_kernel(case: Case) -> None:
@@ -116,7 +116,7 @@ def test_pytorch(case: Case) -> None:
     check(case, kernel=False)
 
 
-@needs_the_dot_product
+@needs_the_kernel
 def test_a_long_prompt_after_a_long_context() -> None:
     check(Case([(2100, 1000)], [], 2, 2, 64, 16, 1), kernel=True)
 

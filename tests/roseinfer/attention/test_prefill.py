@@ -164,6 +164,7 @@ def test_what_a_graph_can_hold() -> None:
         ("flash-attn", 64, torch.float32, "flash-attn needs fp16 or bf16"),
         ("flash-attn", 20, HALF, "a multiple of 8"),
         ("triton", 256, HALF, "a head size of at most 128"),
+        ("flash-attn-3", 64, HALF, "pip install fa3-fwd"),
     ],
 )
 def test_what_cannot_run_is_refused(

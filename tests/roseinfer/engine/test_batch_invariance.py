@@ -10,12 +10,12 @@ import pytest
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.core import Engine
-from roseinfer.kernels.cpu.dot import has_bf16_dot
+from roseinfer.kernels.cpu.dot import has_bf16_products
 from roseinfer.request.params import SamplingParams
 from tests.roseinfer.conftest import make_gpt2, make_llama
 
 VOCAB = 5003
-needs_bf16_dot = pytest.mark.skipif(not has_bf16_dot(), reason="needs a processor with AVX-512 BF16")
+needs_bf16_products = pytest.mark.skipif(not has_bf16_products(), reason="needs a processor with AVX-512")
 Request = tuple[list[int], SamplingParams]
 
 
@@ -65,7 +65,7 @@ def alone(model: Path) -> list[list[tuple[list[int], list[float]]]]:
 PRESSED = {"kv_tokens": 500, "prefix_cache": True, "chunked_prefill_size": 24, "overlap_schedule": True}
 
 
-@needs_bf16_dot
+@needs_bf16_products
 @pytest.mark.parametrize(
     "settings",
     [
@@ -84,7 +84,7 @@ def test_together_as_alone(
     assert settings is not PRESSED or engine.preemptions > 0
 
 
-@needs_bf16_dot
+@needs_bf16_products
 def test_without_it_bits_differ(model: Path) -> None:
     """So that the test above can fail."""
     engine, requests = load(model, batch_invariant=False), traffic()[:8]

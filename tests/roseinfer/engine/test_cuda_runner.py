@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from roseinfer.attention import prefill_backends
 from roseinfer.attention.cuda_paged import CudaPagedAttention
 from roseinfer.batch import Batch, Ints
-from roseinfer.config import EngineConfig
-from roseinfer.engine import choose, core, cuda
+from roseinfer.config import EngineConfig, KVCacheDtype
+from roseinfer.e4m3 import E4M3
+from roseinfer.engine import choose, core, cuda, graphs
 from roseinfer.engine.core import Engine
 from roseinfer.engine.cuda import CudaRunner
-from roseinfer.engine.graphs import Captured
+from roseinfer.engine.graphs import Captured, MixedSteps
 from roseinfer.engine.load import LoadedModel
 from roseinfer.engine.ranks.cuda_runner import ParallelCudaRunner
 from roseinfer.engine.ranks.group import StepLimits
@@ -82,8 +84,10 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", list)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(cuda, "PROMPT_TOKENS", (8, 24))
-    monkeypatch.setattr(cuda, "MIXED_SIZES", (2,))
+    for module in (cuda, graphs):
+        monkeypatch.setattr(module, "PROMPT_TOKENS", (8, 24))
+    monkeypatch.setattr(graphs, "MIXED_SIZES", (2, 4))
+    monkeypatch.setattr(graphs, "WHOLE_STRIDE", 24)
     monkeypatch.setattr(cuda, "MAX_PROMPTS", 3)
     monkeypatch.setattr(cuda, "decode_sizes", lambda most: (1, most))
 
@@ -106,20 +110,22 @@ def runner(model: Model, pool: KVPool, config: EngineConfig, limits: StepLimits,
         "parts": {},
     }
     found = CudaRunner(*made, **settings) if group is None else ParallelCudaRunner(group, *made, **settings)
-    found.capture(prompts=True, mixed_tokens=24)
+    found.capture(prompts=True, mixed=MixedSteps(24, cut=config.chunked_prefill_size is not None))
+    assert len(found._mixed_graphs) == (6 if config.chunked_prefill_size else 2)
     return found
 
 
-def fused(folder: Path, shard: Shard | None = None) -> LoadedModel:
+def fused(folder: Path, settings: dict[str, Any], shard: Shard | None = None) -> LoadedModel:
     model = load.load(
         str(folder), CPU, torch.float32, packed=False, cpu_kernels=False, fused=True, shard=shard
     )
-    return LoadedModel(model, CPU, torch.float32)
+    return LoadedModel(model, CPU, torch.float32, E4M3 if "kv_cache_dtype" in settings else torch.float32)
 
 
 SETTINGS: list[dict[str, Any]] = [
     {"mixed_steps": False},
     {"mixed_steps": True, "chunked_prefill_size": 7, "prefix_cache": True},
+    {"mixed_steps": True, "chunked_prefill_size": 7, "prefix_cache": True, "kv_cache_dtype": "fp8"},
 ]
 
 
@@ -170,14 +176,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def expected(folder: Path) -> list[list[int]]:
-    return plain_answers(folder)
-
-
-def plain_answers(folder: Path) -> list[list[int]]:
+@cache
+def plain_answers(folder: Path, kv_cache_dtype: KVCacheDtype = "auto") -> list[list[int]]:
     """By operators of PyTorch, which other tests hold against transformers."""
-    plain = EngineConfig(str(folder), device="cpu", dtype="fp32", warmup=False, cpu_kernels=False, threads=1)
+    plain = EngineConfig(
+        str(folder), device="cpu", dtype="fp32", kv_cache_dtype=kv_cache_dtype, warmup=False,
+        cpu_kernels=False, threads=1,
+    )  # fmt: skip
     llm = LLM(plain)
     return answers(llm.engine, prompts_of(llm.engine.info.limits.vocab_size))
 
@@ -189,10 +194,10 @@ def chosen(config: Any, model: Any, pool: Any, dtype: Any, limits: Any, group: A
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_answers_are_those_of_the_plain_runner(
-    folder: Path, expected: list[list[int]], settings: dict[str, Any], no_gpu: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(core, "load_model", lambda config: fused(folder))
+    folder: Path, settings: dict[str, Any], no_gpu: None, exact_e4m3: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = plain_answers(folder, settings.get("kv_cache_dtype", "auto"))
+    monkeypatch.setattr(core, "load_model", lambda config: fused(folder, settings))
     monkeypatch.setattr(core, "choose_runner", chosen)
     engine = Engine(config_of(folder, settings))
     assert answers(engine, prompts_of(engine.info.limits.vocab_size)) == expected
@@ -204,7 +209,7 @@ def test_prompts_and_decoding_one_after_the_other_in_a_step(
     """As GPT-2 takes them: the prompts' logits are used before they are lost."""
     folder = make_gpt2(tmp_path, layers=1, width=32, heads=2, vocab=203)
     wanted = plain_answers(folder)
-    monkeypatch.setattr(core, "load_model", lambda config: fused(folder))
+    monkeypatch.setattr(core, "load_model", lambda config: fused(folder, {}))
     monkeypatch.setattr(core, "choose_runner", chosen)
     engine = Engine(config_of(folder, {"mixed_steps": True}))
     assert not engine._loop.runner._model.mixes  # type: ignore[attr-defined]
@@ -267,8 +272,8 @@ class SharedMemory:
 class ThreadGroup:
     """Stands for RankGroup: rank 1 is a thread."""
 
-    def __init__(self, config: EngineConfig, folder: Path, meeting: Meeting) -> None:
-        self._config, self._folder, self._meeting = config, folder, meeting
+    def __init__(self, config: EngineConfig, part: Callable[[], LoadedModel], meeting: Meeting) -> None:
+        self._config, self._part, self._meeting = config, part, meeting
         self._steps: queue.Queue[bool] = queue.Queue()
         self.failure: BaseException | None = None
 
@@ -283,12 +288,10 @@ class ThreadGroup:
     def _follow(self, num_blocks: int, limits: StepLimits, sizes: Sizes, steps: StepMemory) -> None:
         with self._meeting.running:
             try:
-                part = fused(self._folder, Shard(1, 2, first_embeds=True))
+                part = self._part()
                 part.model.ranks.room(sizes.tokens, sizes.logits)
                 part.model.ranks.connect(Path(), 1)
-                pool = KVPool(
-                    part.model.config.kv_shape(part.dtype), num_blocks, self._config.block_size, CPU
-                )
+                pool = KVPool(part.kv_shape, num_blocks, self._config.block_size, CPU)
                 follower = runner(part.model, pool, self._config, limits, None)
                 while self._next():
                     follower.follow(steps.read().batch)
@@ -308,7 +311,7 @@ class ThreadGroup:
         self._steps.put(True)
 
     @contextmanager
-    def waited_for(self) -> Iterator[None]:
+    def waited_for(self, limit_s: float | None = None) -> Iterator[None]:
         yield
 
     def watch_waits(self) -> None:
@@ -323,10 +326,12 @@ class ThreadGroup:
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_two_ranks_give_the_answers_of_one(
-    folder: Path, expected: list[list[int]], settings: dict[str, Any], no_gpu: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    meeting = Meeting()
+    folder: Path, settings: dict[str, Any], no_gpu: None, exact_e4m3: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, meeting = plain_answers(folder, settings.get("kv_cache_dtype", "auto")), Meeting()
+
+    def part(rank: int) -> LoadedModel:
+        return fused(folder, settings, Shard(rank, 2, first_embeds=True))
 
     def connect(ranks: CudaRanks, file: Path, timeout_s: float) -> None:
         share = -(-ranks._vocab_size // 2)
@@ -338,8 +343,8 @@ def test_two_ranks_give_the_answers_of_one(
 
     monkeypatch.setattr(CudaRanks, "connect", connect)
     monkeypatch.setattr(load, "_ranks", ranks)
-    monkeypatch.setattr(core, "load_model", lambda config: fused(folder, Shard(0, 2, first_embeds=True)))
-    monkeypatch.setattr(core, "RankGroup", lambda config: ThreadGroup(config, folder, meeting))
+    monkeypatch.setattr(core, "load_model", lambda config: part(0))
+    monkeypatch.setattr(core, "RankGroup", lambda config: ThreadGroup(config, partial(part, 1), meeting))
     monkeypatch.setattr(core, "choose_runner", chosen)
     with meeting.running:
         engine = Engine(config_of(folder, settings, ranks=2))

@@ -18,6 +18,7 @@ from roseinfer.attention.cuda_paged import CudaPagedAttention
 from roseinfer.attention.prefill import sdpa
 from roseinfer.attention.torch_paged import TorchPagedAttention
 from roseinfer.batch import Batch, Segment
+from roseinfer.e4m3 import E4M3, movable, to_e4m3
 from roseinfer.kernels.cuda.gqa_decode import Heads, Rotation
 from roseinfer.kernels.triton import embed
 from roseinfer.kernels.triton.gated import GatedTile, gated_product
@@ -89,6 +90,32 @@ def test_rotate_and_store(seed: int, rows: int, shape: tuple[int, int], dim: int
     close(torch.stack((keys, values)), cached)
 
 
+def test_rotated_keys_are_what_is_stored_in_8_bit_floats(exact_e4m3: None) -> None:
+    heads, dim = Heads(4, 2, 32), 32
+    turns = Rope().table(50, dim).to(DEVICE)
+    qkv = draw(1, 3, heads.queries + 2 * heads.keys, dim)
+    qkv[2, -1, 3] = 1e4
+    positions = torch.tensor([0, 7, 40], device=DEVICE)
+    exact = OPS.rotate(qkv[:, : -heads.keys], None, EPS, turns[positions])
+    queries, keys, values = (
+        exact[:, : heads.queries],
+        exact[:, heads.queries :],
+        qkv[:, -heads.keys :].clone(),
+    )
+    cache = [torch.zeros(9, heads.keys, dim, device=DEVICE).to(E4M3) for _ in "kv"]
+    slots = torch.tensor([5, -1, 0], dtype=torch.int32, device=DEVICE)
+    rotate_(qkv.view(3, -1), positions, heads, Rotation(turns, None, None, EPS), (cache[0], cache[1], slots))
+    close(qkv[:, : heads.queries], queries)
+    got = qkv[:, heads.queries :].view(3, 2, heads.keys, dim)
+    for side, (memory, wanted) in enumerate(zip(cache, (keys, values), strict=True)):
+        assert torch.equal(memory.float()[[5, 0]], got[[0, 2], side])
+        close(got[1, side], wanted[1])  # padding stays as it is
+        near = to_e4m3(wanted[[0, 2]]).float()
+        assert (got[[0, 2], side] == near).float().mean() > 0.98
+        assert ((got[[0, 2], side] - near).abs() <= near.abs() / 8 + 2**-9).all()
+        assert (memory.float()[[1, 2, 3, 4, 6, 7, 8]] == 0).all()
+
+
 @examples
 @given(seeds, st.integers(1, 40))
 def test_gated_product(seed: int, rows: int) -> None:
@@ -113,7 +140,10 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return make_llama(tmp_path_factory.mktemp(request.param), request.param)
 
 
-def test_a_model_of_these_kernels_is_the_plain_one(folder: Path) -> None:
+@pytest.mark.parametrize("cache", [torch.float32, E4M3], ids=str)
+def test_a_model_of_these_kernels_is_the_plain_one(
+    folder: Path, cache: torch.dtype, exact_e4m3: None
+) -> None:
     """Prompts, one of them after cached tokens, beside requests that decode; then all of them decode."""
     shape = config.read(folder)
     assert isinstance(shape, LlamaConfig)
@@ -125,14 +155,14 @@ def test_a_model_of_these_kernels_is_the_plain_one(folder: Path) -> None:
     size, counts, contexts = 8, [5, 11, 1, 1], [0, 9, 20, 3]
     rng = np.random.default_rng(0)
     blocks, table, slots = lay_out([c + n + 1 for c, n in zip(contexts, counts, strict=True)], size, rng)
-    pools = [KVPool(shape.kv_shape(torch.float32), blocks, size, DEVICE) for _ in made]
+    pools = [KVPool(shape.kv_shape(cache), blocks, size, DEVICE) for _ in made]
     attentions = TorchPagedAttention(pools[0]), CudaPagedAttention(pools[1], sdpa)
     for index, (context, own) in enumerate(zip(contexts, slots, strict=True)):
         cached = draw(index, 2, context, shape.kv_heads, shape.head_dim)
         for pool in pools:
             for layer in range(shape.layers):
                 for memory, rows in zip(pool.layer(layer), cached, strict=True):
-                    memory[own[:context]] = rows
+                    movable(memory)[own[:context]] = movable(rows.to(cache))
     prompts = _batch(counts, contexts, slots, table, size, decoding=2)
     lengths = [c + n for c, n in zip(contexts, counts, strict=True)]
     decodes = _batch([1] * 4, lengths, slots, table, size, decoding=4)
@@ -151,7 +181,7 @@ def test_a_model_of_these_kernels_is_the_plain_one(folder: Path) -> None:
         made[1].choose(hidden[1], rows, last, out)
         assert out.tolist() == last[: len(out)].tolist() == logits[0].argmax(-1).tolist()
     for memories in zip(*(pool.layer(shape.layers - 1) for pool in pools), strict=True):
-        close(*memories)
+        close(*(memory.float() for memory in memories))
 
 
 def _batch(

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from roseinfer.e4m3 import E4M3, to_e4m3
 from roseinfer.kernels.triton import argmax, embed, head, norm, paged_decode, products, resident, store_kv
 from roseinfer.kernels.triton.pipelined import PipelinedTile
 
@@ -126,6 +127,20 @@ def test_keys_and_values_are_stored_where_they_belong() -> None:
     assert torch.equal(keys, wanted[0]) and torch.equal(values, wanted[1])
 
 
+def test_what_is_stored_in_8_bit_floats_is_given_back(exact_e4m3: None) -> None:
+    k, v = draw(1, 3, 2, 24) * 100, draw(2, 3, 2, 24) / 100
+    k[0, 0, 0], v[2, 1, 3] = 1e4, -500
+    wanted = [torch.zeros(10, 2, 24, dtype=torch.uint8, device=DEVICE) for _ in "kv"]
+    for cached, x in zip(wanted, (k, v), strict=True):
+        cached[[4, 9]] = to_e4m3(x)[[0, 2]].view(torch.uint8)
+    keys, values = (torch.zeros(10, 2, 24, device=DEVICE).to(E4M3) for _ in "kv")
+    padding = k[1].clone()
+    store_kv.store_kv(k, v, keys, values, torch.tensor([4, -1, 9], dtype=torch.int32, device=DEVICE))
+    assert torch.equal(keys.view(torch.uint8), wanted[0]) and torch.equal(values.view(torch.uint8), wanted[1])
+    assert torch.equal(k[[0, 2]], keys.float()[[4, 9]]) and torch.equal(v[[0, 2]], values.float()[[4, 9]])
+    assert torch.equal(k[1], padding)
+
+
 HEADS, DIM, SIZE, BLOCKS = 4, 32, 8, 20
 
 
@@ -156,7 +171,7 @@ class Step:
         out = []
         for index in range(len(self.lengths)):
             k, v = (
-                cache[self.slots(index)].float().repeat_interleave(HEADS // cache.shape[1], 1)
+                cache.float()[self.slots(index)].repeat_interleave(HEADS // cache.shape[1], 1)
                 for cache in (self.keys, self.values)
             )
             weights = torch.softmax(torch.einsum("hd,thd->ht", self.q[index].float(), k) * DIM**-0.5, -1)
@@ -190,6 +205,27 @@ def test_paged_attention(step: Step, splits: int) -> None:
     untouched = torch.ones(len(before), dtype=torch.bool, device=DEVICE)
     untouched[new] = False
     assert torch.equal(step.keys[untouched], before[untouched])
+
+
+@examples
+@given(steps, st.sampled_from([1, 2]))
+def test_paged_attention_of_8_bit_floats(exact_e4m3: None, step: Step, splits: int) -> None:
+    tolerance = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[step.q.dtype]
+    step.keys, step.values = to_e4m3(step.keys), to_e4m3(step.values)
+    step.v[0, 0, 1] = 1e4
+    before = step.keys.view(torch.uint8).clone()
+    if splits == 1:
+        got = paged_decode.paged_decode(*step.arguments, SIZE)
+    else:
+        means, shares = paged_decode.paged_decode_split(*step.arguments, SIZE, splits)
+        weights = torch.softmax(shares * 0.6931471805599453, -1)
+        got = (means * weights[..., None]).sum(2).flatten(1)
+    torch.testing.assert_close(got.float(), step.attended(), rtol=tolerance, atol=tolerance)
+    new = torch.stack([step.slots(index)[-1] for index in range(len(step.lengths))])
+    for cache, x in ((step.keys, step.k), (step.values, step.v)):
+        assert torch.equal(cache.view(torch.uint8)[new], to_e4m3(x).view(torch.uint8))
+    before[new] = step.keys.view(torch.uint8)[new]
+    assert torch.equal(step.keys.view(torch.uint8), before)
 
 
 def test_padding_writes_nothing() -> None:

@@ -21,6 +21,7 @@ from roseinfer.scheduler.policies import (
     Alternate,
     ChunkedPrompts,
     Policies,
+    TakeAlong,
     WholePrompts,
     decode_first,
     prefill_first,
@@ -102,13 +103,18 @@ class CacheModel(Runner):
         """Budgets are kept, and no place that is written is shared."""
         policies = self._policies
         counts = [segment.count for segment in batch.segments]
-        chunked = isinstance(policies.chunking, ChunkedPrompts)
+        along = policies.composition if isinstance(policies.composition, TakeAlong) else None
+        cut = along is not None and along.cut and bool(len(batch.decode_lengths))
+        chunked = cut or isinstance(policies.chunking, ChunkedPrompts)
         assert (len(counts) <= 1 and not chunked) or sum(counts) <= policies.prefill_max_tokens
-        if isinstance(policies.chunking, ChunkedPrompts):
+        if along is not None and cut:
+            assert sum(counts) <= along.rows
+        elif isinstance(policies.chunking, ChunkedPrompts) and along is None:
             assert max(counts, default=0) <= policies.chunking.size
         assert len(counts) <= policies.prefill_max_batch_size
         assert len(batch.decode_lengths) <= policies.max_batch_size
-        assert policies.composition is decode_first or not counts or not len(batch.decode_lengths)
+        mixes = policies.composition is decode_first or along is not None
+        assert mixes or not counts or not len(batch.decode_lengths)
         assert len(np.unique(batch.cache_slots)) == len(batch.cache_slots) == len(batch.tokens)
         assert batch.decode_start == sum(counts)
         assert len(set(batch.requests.tolist())) == len(batch.requests) > 0 or not len(batch.decode_lengths)
@@ -184,7 +190,11 @@ POLICIES = st.builds(
     prefill_max_tokens=st.integers(1, 40),
     admission=st.sampled_from([Fifo(), Pack(LOOKAHEAD)]),
     chunking=st.just(WholePrompts()) | st.builds(ChunkedPrompts, st.integers(1, 12)),
-    composition=st.one_of(st.sampled_from([decode_first, prefill_first]), st.builds(Alternate)),
+    composition=st.one_of(
+        st.sampled_from([decode_first, prefill_first]),
+        st.builds(Alternate),
+        st.builds(TakeAlong, st.integers(1, 6), st.integers(1, 60), cut=st.booleans()),
+    ),
 )
 SETUPS = st.builds(Setup, st.integers(11, 40), st.integers(1, 8), POLICIES, st.booleans(), st.booleans())
 

@@ -80,6 +80,17 @@ def test_many_requests_share_steps_of_a_number_of_rows() -> None:
     assert asked_of(True, 1, 900) == ([(512, True)], 900)
 
 
+def test_a_step_of_few_rows_still_takes_a_token_of_a_prompt_along() -> None:
+    asked: list[int | None] = []
+
+    def prompts(budget: int | None = None, *, cut: bool = False) -> list[Chunk]:
+        asked.append(budget)
+        return []
+
+    TakeAlong(1, 1, cut=True)(StepParts(prompts, lambda: np.arange(3), 2, 3))
+    assert asked == [1]
+
+
 def test_many_requests_share_steps_with_whole_prompts() -> None:
     assert asked_of(False, 2, 64) == ([(1024, False)], 64)
 

@@ -29,7 +29,14 @@ LOOPS = (
 )
 
 
-@pytest.mark.parametrize("source", [CHATML, LOOPS])
+TRAINING = (
+    "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}\n"
+    "{{ m | tojson(separators=(',', ':'), sort_keys=true) }}{{ m | tojson(ensure_ascii=true, indent=1) }}"
+    "{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("source", [CHATML, LOOPS, TRAINING])
 def test_renders_as_transformers_does(source: str, tmp_path: Path) -> None:
     tokenizer = load_tokenizer("random:gpt2-tiny")
     assert tokenizer is not None

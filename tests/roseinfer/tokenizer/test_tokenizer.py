@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +31,17 @@ def tokenizer() -> Tokenizer:
 def text_of(tokenizer: Tokenizer, ids: list[int]) -> str:
     detokenizer = tokenizer.detokenizer()
     return "".join(detokenizer.push(id) for id in ids) + detokenizer.finish()
+
+
+def test_truncation_and_padding_of_a_training_do_not_reach_prompts(tmp_path: Path) -> None:
+    plain = FastTokenizer(models.BPE({chr(97 + i): i for i in range(26)}, []))
+    plain.enable_truncation(4)
+    plain.enable_padding(length=8, pad_id=25)
+    plain.save(str(tmp_path / "tokenizer.json"))
+    loaded = Tokenizer.load(tmp_path)
+    assert loaded is not None
+    assert loaded.encode("abcdefghij").tolist() == list(range(10))
+    assert loaded.encode("ab").tolist() == [0, 1]
 
 
 @given(text=st.text(max_size=80))

@@ -65,6 +65,21 @@ def test_what_is_counted(serve: Any) -> None:
     assert cached() == 0
 
 
+def test_the_cache_is_described(serve: Any) -> None:
+    server = serve("--kv-cache-dtype", "fp8", "--block-size", "8")
+    settings = server.request("/server_info").json["settings"]
+    assert settings["kv_cache_dtype"] == "float8_e4m3fn"
+    (info,) = [
+        sample
+        for family in text_string_to_metric_families(server.request("/metrics").body.decode())
+        for sample in family.samples
+        if sample.name == "roseinfer_kv_cache_info"
+    ]
+    blocks = str(settings["kv_tokens"] // 8)
+    assert info.labels == {"dtype": "float8_e4m3fn", "blocks": blocks, "block_size": "8"}
+    assert server.complete([1, 2, 3], max_tokens=4).status == 200
+
+
 def test_tokenize_time_of_texts(serving: Any) -> None:
     """A request with texts counts once; both its answers report the same time; token ids are not counted."""
     before = scrape(serving)

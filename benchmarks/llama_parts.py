@@ -1,0 +1,219 @@
+"""The kernels of a Llama's layer one by one, in bfloat16 on this GPU, by rows or lengths; Markdown.
+
+    python -m benchmarks.llama_parts random:qwen3-8b --only products,prompts,decode,between
+
+`products`: cuBLAS. `prompts`: attention of prompts by Triton's kernel, keys in a row or in blocks of the
+cache, by FlashAttention-3 where fa3-fwd is installed, and by cuDNN's for variable lengths. `decode`:
+attention of next tokens for every way to divide it (`How`). `between`: norms, SwiGLU and rotation. µs a call
+in a captured graph of many, but for cuDNN, which cannot be captured. `furthest`: the largest difference of
+the prompts' kernels from the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmarks.llama_steps import median
+from roseinfer.attention.flash3 import FlashAttention3
+from roseinfer.attention.prefill import Spans
+from roseinfer.kernels.cuda.gqa_decode import Heads, How, Rotation, gqa_decode, how_for
+from roseinfer.kernels.triton.prefill import prefill, prefill_paged
+from roseinfer.kernels.triton.rms_norm import add_rms_norm_
+from roseinfer.kernels.triton.rotate import rotate_
+from roseinfer.kernels.triton.swiglu import swiglu
+from rosemodels import llama
+
+DEVICE, DTYPE, BLOCK = torch.device("cuda"), torch.bfloat16, 16
+ROWS = (64, 128, 256, 512, 576, 768, 1024, 1088, 2048, 4096, 8192)
+#: Tokens of prompts, and cached tokens before each.
+PROMPTS = (
+    ([1024], [0]), ([1024] * 8, [0] * 8), ([4096], [0]), ([256] * 32, [0] * 32), ([500, 460], [524, 0]),
+    ([960], [64]), ([1024], [7168]),
+)  # fmt: skip
+#: Requests, and tokens of each.
+DECODES = ((1, 1088), (4, 1088), (8, 1088), (16, 1088), (64, 288), (64, 1088), (256, 288), (1, 32000))
+HOWS = [How(*how) for how in itertools.product((2, 4, 8), (2, 3), (1, 2, 4, 8))]
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(shape, device=DEVICE, dtype=DTYPE)
+
+
+def spent(run: Callable[[], object], calls: int) -> float:
+    """µs of one of the `calls` that `run` makes."""
+    return 1e6 * median(run, repeats=7) / calls
+
+
+def repeated(call: Callable[[], object], times: int) -> None:
+    for _ in range(times):
+        call()
+
+
+def captured(call: Callable[[], object], calls: int = 20) -> float:
+    """µs of a call in a graph of many."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        repeated(call, 2)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        repeated(call, calls)
+    return spent(graph.replay, calls)
+
+
+def products(shape: llama.Shape) -> Iterator[str]:
+    heads, ffn = (shape.heads + 2 * shape.kv_heads) * shape.head_dim, shape.ffn_width
+    sizes = {
+        "qkv": (heads, shape.width),
+        "out": (shape.width, shape.heads * shape.head_dim),
+        "gate and up": (2 * ffn, shape.width),
+        "down": (shape.width, ffn),
+    }
+    weights = [drawn(*size) for size in sizes.values()]
+    yield f"| rows | {' | '.join(f'{name}: µs, TFLOP/s' for name in sizes)} | layers, ms |"
+    yield "|---:" * (len(sizes) + 2) + "|"
+    for rows in ROWS:
+        times = [captured(partial(F.linear, drawn(rows, w.shape[1]), w)) for w in weights]
+        rates = [2e-6 * rows * w.numel() / t for w, t in zip(weights, times, strict=True)]
+        cells = " | ".join(f"{t:.1f}, {rate:.0f}" for t, rate in zip(times, rates, strict=True))
+        yield f"| {rows} | {cells} | {1e-3 * shape.layers * sum(times):.2f} |"
+
+
+def prompts(shape: llama.Shape) -> Iterator[str]:
+    dim, sizes = shape.head_dim, [shape.heads, shape.kv_heads, shape.kv_heads]
+    yield "| tokens | cached | in a row, µs | in blocks | FA-3 | cuDNN | TFLOP/s in a row | furthest |"
+    yield "|---|---|---:|---:|---:|---:|---:|---:|"
+    fa3 = FlashAttention3() if find_spec("fa3_fwd_interface") else None
+    for counts, contexts in PROMPTS:
+        lengths = [a + b for a, b in zip(counts, contexts, strict=True)]
+        query, key = (
+            torch.tensor([0, *itertools.accumulate(each)], dtype=torch.int32, device=DEVICE)
+            for each in (counts, lengths)
+        )
+        q = drawn(sum(counts), sum(sizes), dim)[:, : shape.heads]
+        blocks = -(-max(lengths) // BLOCK)
+        table = torch.randperm(len(counts) * blocks, device=DEVICE).view(len(counts), blocks).int()
+        keys, values = drawn(2, table.numel() * BLOCK, shape.kv_heads, dim)
+        slots = torch.cat(
+            [
+                (blocks_of.long()[:, None] * BLOCK + torch.arange(BLOCK, device=DEVICE)).ravel()[:length]
+                for blocks_of, length in zip(table, lengths, strict=True)
+            ]
+        )
+        k, v = keys[slots], values[slots]
+        rows = torch.arange(len(counts), dtype=torch.int32, device=DEVICE)
+        paged = torch.empty(sum(counts), shape.heads, dim, dtype=DTYPE, device=DEVICE)
+        in_a_row = partial(prefill, q, k, v, query, key)
+        in_blocks = partial(prefill_paged, q, keys, values, query, key, table, rows, BLOCK, paged)
+        times: list[float | None] = [captured(in_a_row), captured(in_blocks), None, None]
+        found = [paged]
+        if fa3 is not None:
+            spans = Spans(query, key, max(counts), max(lengths))
+            found.append(fa3(q, k, v, spans))
+            times[2] = captured(partial(fa3, q, k, v, spans))
+        if not any(contexts):  # cuDNN's mask begins at the first key
+            given = q, k, v, None, query, key, max(counts), max(lengths), False, 0.0, True
+            cudnn = partial(torch.ops.aten._cudnn_attention_forward, *given)
+            found.append(cudnn()[0].view_as(paged))
+            times[3] = spent(partial(repeated, cudnn, 20), 20)
+        seen = sum(n * c + n * n / 2 for n, c in zip(counts, contexts, strict=True))
+        rate = 4e-6 * shape.heads * dim * seen / captured(in_a_row)
+        expected = in_a_row().float()
+        furthest = max(float((each.float() - expected).abs().max()) for each in found)
+        cells = " | ".join("–" if t is None else f"{t:.1f}" for t in times)
+        yield f"| {shown(counts)} | {shown(contexts)} | {cells} | {rate:.0f} | {furthest:.1e} |"
+
+
+def shown(numbers: list[int]) -> str:
+    return f"{len(numbers)} × {numbers[0]}" if len(set(numbers)) == 1 else ", ".join(map(str, numbers))
+
+
+def decode(shape: llama.Shape) -> Iterator[str]:
+    heads, normed = Heads(shape.heads, shape.kv_heads, shape.head_dim), rotation(shape)
+    yield "| requests of tokens | TB/s as chosen | µs as chosen | fastest, µs: warps, depth, splits |"
+    yield "|---|---:|---:|---|"
+    for count, length in DECODES:
+        blocks = -(-length // BLOCK)
+        table = torch.randperm(count * blocks, device=DEVICE).view(count, blocks).int()
+        caches = drawn(max(1, (1 << 28) // table.numel() // BLOCK // heads.keys // heads.dim), 2,
+                       table.numel() * BLOCK, heads.keys, heads.dim)  # fmt: skip
+        qkv = drawn(count, (heads.queries + 2 * heads.keys) * heads.dim)
+        rows = torch.arange(count, dtype=torch.int32, device=DEVICE)
+        lengths = torch.full_like(rows, length)
+        turn = itertools.cycle([(cache[0], cache[1]) for cache in caches])
+
+        attend = partial(attended, qkv, heads, normed, turn, (table, rows, lengths))
+        times = {how: captured(partial(attend, how)) for how in HOWS if fits(how, heads)}
+        own = times[how_for(count, heads)]
+        moved = 4e-6 * count * length * heads.keys * heads.dim
+        best = ", ".join(
+            f"{t:.1f}: {how.warps}, {how.depth}, {how.splits}"
+            for how, t in sorted(times.items(), key=lambda timed: timed[1])[:3]
+        )
+        yield f"| {count} × {length} | {moved / own:.2f} | {own:.1f} | {best} |"
+
+
+def attended(
+    qkv: Tensor, heads: Heads, normed: Rotation, caches: Iterator[tuple[Tensor, Tensor]],
+    requests: tuple[Tensor, Tensor, Tensor], how: How,
+) -> None:  # fmt: skip
+    gqa_decode(qkv, heads, normed, next(caches), *requests, BLOCK, how)
+
+
+def fits(how: How, heads: Heads) -> bool:
+    """In the shared memory of a multiprocessor."""
+    return how.warps * how.depth * 2 * BLOCK * (2 * heads.dim + 40) <= 220 << 10
+
+
+def rotation(shape: llama.Shape) -> Rotation:
+    gain = torch.ones(shape.head_dim, dtype=DTYPE, device=DEVICE) if shape.qk_norm else None
+    return Rotation(torch.randn(33_000, shape.head_dim, device=DEVICE), gain, gain, 1e-6)
+
+
+def between(shape: llama.Shape) -> Iterator[str]:
+    heads = Heads(shape.heads, shape.kv_heads, shape.head_dim)
+    yield "| rows | norm of a sum: µs, TB/s | SwiGLU | rotation and append |"
+    yield "|---:|---:|---:|---:|"
+    for rows in (64, 1024, 8192):
+        x, branch, gain = drawn(rows, shape.width), drawn(1, rows, shape.width), drawn(shape.width)
+        gates, qkv = drawn(rows, 2 * shape.ffn_width), drawn(rows, heads.queries + 2 * heads.keys, heads.dim)
+        cache = drawn(2, rows, heads.keys, heads.dim)
+        positions = torch.arange(rows, dtype=torch.int32, device=DEVICE)
+        store = cache[0], cache[1], positions
+        flat, turns = qkv.view(rows, -1), rotation(shape)
+        times = [
+            captured(partial(add_rms_norm_, x, branch, gain, 1e-6)),
+            captured(partial(swiglu, gates)),
+            captured(partial(rotate_, flat, positions, heads, turns, store)),
+        ]
+        turned = 2 * heads.queries + 5 * heads.keys
+        moved = [2 * rows * n for n in (4 * shape.width, 3 * shape.ffn_width, turned * heads.dim)]
+        cells = " | ".join(f"{t:.1f}, {1e-6 * n / t:.2f}" for t, n in zip(times, moved, strict=True))
+        yield f"| {rows} | {cells} |"
+
+
+PARTS = {"products": products, "prompts": prompts, "decode": decode, "between": between}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--only", default=",".join(PARTS))
+    given = parser.parse_args()
+    shape = llama.SHAPES[given.model.removeprefix("random:")]
+    for part in given.only.split(","):
+        print(f"\n{part} of {given.model}\n")
+        for line in PARTS[part](shape):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

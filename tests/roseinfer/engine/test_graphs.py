@@ -1,0 +1,38 @@
+"""Which steps with prompts beside requests that decode have a graph."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roseinfer.engine.graphs import MIXED_SIZES, MixedSteps
+from roseinfer.scheduler.policies import MIXED_STRIDE
+
+
+def test_parts_of_prompts_fill_the_rows_that_those_that_decode_leave() -> None:
+    assert MixedSteps(1024, cut=True).sizes(64, 8192) == [(960, 64), (704, 64), (448, 64), (192, 64)]
+    assert MixedSteps(1024, cut=True).sizes(128, 8192)[:3] == [(960, 64), (896, 128), (704, 64)]
+    assert MixedSteps(64, cut=True).sizes(64, 8192) == []
+
+
+def test_whole_prompts_have_the_room_of_their_own_graphs() -> None:
+    assert MixedSteps(1024).sizes(64, 8192) == [(1024, 64), (768, 64), (512, 64), (256, 64)]
+    assert MixedSteps(1024).sizes(64, 600) == [(512, 64), (256, 64)]
+    assert MixedSteps().sizes(64, 8192) == []
+
+
+@given(st.integers(1, 2048), st.booleans(), st.integers(1, 600), st.integers(16, 9000))
+def test_no_graph_is_larger_than_a_step(tokens: int, cut: bool, max_batch: int, max_tokens: int) -> None:
+    sizes = MixedSteps(tokens, cut).sizes(max_batch, max_tokens)
+    assert all(0 < prompts <= max_tokens and 0 < batch <= max_batch for prompts, batch in sizes)
+    assert all(prompts + batch * cut <= tokens for prompts, batch in sizes)
+    assert len(set(sizes)) == len(sizes)
+
+
+@given(st.integers(1, MIXED_SIZES[-1]))
+def test_a_step_of_many_requests_has_a_graph(decoding: int) -> None:
+    """As TakeAlong fills it up, whatever is the largest batch that holds these requests."""
+    prompts = 1024 - (decoding + -decoding % MIXED_STRIDE)
+    for max_batch in (decoding, 256, 512):
+        sizes = MixedSteps(1024, cut=True).sizes(max_batch, 8192)
+        assert any(tokens >= prompts and batch >= decoding for tokens, batch in sizes)
