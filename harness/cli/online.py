@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +21,7 @@ from harness.profiling.stage import unprofiled
 from harness.report.render import write_outputs
 from harness.report.text.run_notices import MORE_ROUNDS
 from harness.runs.events import Event, Started
+from harness.runs.folder import resume_command
 from harness.runs.online import resume_online, run_online
 from harness.runs.reader import load_run
 from harness.schema.online_settings import OnlineSettings
@@ -115,4 +115,4 @@ def measure(
 
 
 def _finish(folder: Path) -> str:
-    return f"finish the run with `bench online --resume {shlex.quote(str(folder))}`"
+    return f"finish the run with `{resume_command(folder)}`"

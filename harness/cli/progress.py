@@ -109,7 +109,7 @@ class Display:
         for table in tables:
             self._console.print(rich_table(table))
             for line in (*table.legend, *table.notes):
-                self._console.print(line)
+                self.text(line)
 
     def line(self, text: str, hint: str = "") -> None:
         """Print a line of text, and a hint."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +17,10 @@ from harness.cluster.shared_folder import SharedFolder
 from harness.cluster.testbed import Reading
 from harness.loadgen.load_plan import LoadPlan, Progress
 from harness.records.answers import MEASURED, RECEIVED, Answers
+from harness.records.long_chunks import Received
 
-#: Answers that come at a time.
-PART = 4_000
+#: Answers that come at a time, and the tokens in them.
+PART, PART_TOKENS = 4_000, 1 << 18
 
 
 @dataclass
@@ -36,20 +37,19 @@ class Sender:
 def collected(
     t0: float, senders: Sequence[Sender], reading: Reading, name: str, share: SharedFolder | None = None
 ) -> Answers:
-    """The answers that came to all nodes, in the order of requests: PART of them after the other, from all
-    nodes at once, so that little more than what is kept of them is here at any time. They come through Ray's
-    object store, or through `share`."""
+    """The answers that came to all nodes, in the order of requests: some of them after the other, from all
+    nodes at once, so that few are here at any time. They come through Ray's object store, or through
+    `share`."""
     tokenizer = Tokenizer(reading.tokenizer, name) if reading.tokenizer else None
     requests: list[pa.Table] = [MEASURED.empty_table()]
-    chunks: list[pa.Table] = [RECEIVED.empty_table()]
+    chunks = Received(RECEIVED)
     texts: dict[int, str] = {}
     for sender in senders if reading.texts_of else ():
         texts |= sender.node.call("texts", reading.texts_of)
     last = max(
         request.index for sender in senders for share in sender.shares.values() for request in share.requests
     )
-    for first in range(0, last + 1, PART):
-        part = range(first, min(first + PART, last + 1))
+    for part in _parts(last + 1, reading.most_tokens):
         wanted = ray.put({index: reading.wanted[index] for index in part if index in reading.wanted})
         asked = [(s.node, s.node.begin("part", part, wanted, tokenizer, s.node.name, share)) for s in senders]
         found = [node.result(reference) for node, reference in asked]
@@ -59,5 +59,16 @@ def collected(
             [pa.ipc.open_stream(data).read_all() for data in tables] for tables in zip(*found, strict=True)
         )
         requests.append(pa.concat_tables(sent).sort_by("request"))
-        chunks.append(pa.concat_tables(came).sort_by([("request", "ascending"), ("t", "ascending")]))
-    return Answers(t0, pa.concat_tables(requests), pa.concat_tables(chunks), texts)
+        chunks.add(pa.concat_tables(came).sort_by([("request", "ascending"), ("t", "ascending")]))
+    return Answers(t0, pa.concat_tables(requests), chunks.all(), texts)
+
+
+def _parts(count: int, most_tokens: Mapping[int, int]) -> Iterator[range]:
+    """All requests from 0 on, so many at a time as can have PART_TOKENS; PART, or one, at the most."""
+    first, tokens = 0, 0
+    for index in range(count):
+        tokens += most_tokens.get(index, 1)
+        if index > first and (tokens > PART_TOKENS or index - first == PART):
+            yield range(first, index)
+            first, tokens = index, most_tokens.get(index, 1)
+    yield range(first, count)

@@ -146,9 +146,10 @@ def ray_machines(settings: OnlineSettings) -> Iterator[RayMachines]:
         if settings.share is not None:
             share = SharedFolder.below(settings.share)
             stack.callback(share.remove)
-            share.take(share.put(b""))
             for testbed in machines.testbeds:
                 testbed.share = share
+                for node in testbed.nodes:
+                    share.take(node.call("ask", share.put, b""))
         yield machines
 
 

@@ -26,7 +26,8 @@ class SharedFolder:
         name = uuid.uuid4().hex
         try:
             files, folder = self._open()
-            files.makedirs(folder, exist_ok=True)
+            with suppress(FileExistsError):
+                files.mkdir(folder, create_parents=False)  # what is named wrong is not made, such as a bucket
             files.pipe_file(f"{folder}/{name}", data)
         except Exception as error:  # each of fsspec's many file systems raises its own
             raise self._unusable(error) from error
@@ -59,5 +60,6 @@ class SharedFolder:
     def _unusable(self, error: Exception) -> BenchError:
         return BenchError(
             f"the shared folder {self.url} cannot be used: {type(error).__name__}: {error}",
-            "--share needs a folder that every node and this machine may write, and fsspec's package for it",
+            "--share needs a folder that exists, which every node and this machine may write, and fsspec's "
+            "package for it, such as s3fs",
         )

@@ -29,12 +29,14 @@ class Reading:
     """How the answers to a load are read where they arrive.
 
     `wanted` is by request; `tokenizer` the model's folder on this machine, to count tokens of text, None
-    where it is unknown; `texts_of` the requests whose answers' texts are kept.
+    where it is unknown; `texts_of` the requests whose answers' texts are kept; `most_tokens` how long each
+    answer can be, by request.
     """
 
     wanted: Mapping[int, Wanted]
     tokenizer: Path | None = None
     texts_of: Sequence[int] = ()
+    most_tokens: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass

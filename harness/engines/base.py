@@ -242,7 +242,7 @@ class Server(Protocol):
         """PIDs of its living processes; empty where it runs already and nothing is known of them."""
 
     def check(self) -> None:
-        """Raises EngineError, with the last lines of its log, if the server has died."""
+        """Raises EngineError, with what its log says, if the server has died."""
 
 
 class Engine(ABC):

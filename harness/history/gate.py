@@ -12,6 +12,7 @@ from harness.history.store import Past, Store, alike
 from harness.metrics.contrast import contrast
 from harness.metrics.estimates import estimates
 from harness.metrics.intervals import LEVEL
+from harness.runs.folder import resume_command
 from harness.schema.compare_results import CompareResults, Gated
 from harness.schema.gate_terms import ERROR_RATE, GateTerm
 from harness.schema.load import Load
@@ -33,7 +34,7 @@ def gate(store: Store, run: StoredRun, against: str, terms: Sequence[GateTerm]) 
         label, load = run.not_measured[0]
         raise UsageError(
             f"{label} at {load} is part of {run.path} and was not measured",
-            "finish the run with --resume, or repeat it without that engine",
+            f"finish it: {resume_command(run.path)}; or repeat it without that engine",
         )
     known = [
         past

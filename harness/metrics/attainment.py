@@ -11,7 +11,7 @@ from scipy.special import stdtrit
 from harness.metrics.definitions import succeeded
 from harness.metrics.estimates import estimates_of
 from harness.metrics.independence import Dependence
-from harness.metrics.intervals import LEVEL, Estimate, level
+from harness.metrics.intervals import LEVEL, Ends, Estimate, level
 from harness.metrics.known import Known
 from harness.metrics.rates import NO_TIME_S, flow, meets, total
 from harness.metrics.samples import Group, Sample, pool
@@ -34,15 +34,16 @@ def each_request(terms: Sequence[GateTerm]) -> Slo | None:
 def attained(repeats: Sequence[Group], slo: Slo) -> Known:
     """The share of an engine's requests at one load that meet every limit; one that failed meets none.
 
-    Of several repeats the interval is Student's over their shares, of one Wilson's over as many requests as
-    their autocorrelation leaves.
+    Of several repeats the interval is Student's over their shares, and at least Wilson's over all requests,
+    as shares that are alike have none; of one Wilson's over as many requests as their autocorrelation leaves.
     """
     each = [_within(group, slo) for group in repeats]
     share = float(np.concatenate(each).mean())
     if len(each) > 1:
+        low, high = _by_requests(each)
         shares = np.array([within.mean() for within in each])
         half = float(stdtrit(len(each) - 1, 1 - LEVEL / 2)) * float(shares.std(ddof=1)) / len(each) ** 0.5
-        return Known(share, (max(0.0, share - half), min(1.0, share + half)))
+        return Known(share, (max(0.0, min(low, share - half)), min(1.0, max(high, share + half))))
     [within] = each
     n = within.size / Dependence(Sample(within, None, np.arange(within.size))).inflation
     return Known(share, wilson(share * n, n))
@@ -54,7 +55,12 @@ def goodput(repeats: Sequence[Group], slo: Slo) -> Known:
     together, each = total(flows), np.array([passed.per_s(passed.good or 0) for passed in flows])
     found = Estimate(together.per_s(together.good or 0), each)
     ends = level(found) if len(each) > 1 else None
-    return Known(found.value, ends and (max(0.0, ends[0]), ends[1]))
+    if ends is None:
+        return Known(found.value)
+    within = [_within(group, slo) for group in repeats]
+    sent = together.per_s(sum(met.size for met in within))
+    low, high = _by_requests(within)
+    return Known(found.value, (max(0.0, min(ends[0], low * sent)), max(ends[1], high * sent)))
 
 
 def reached(repeats: Sequence[Group], term: GateTerm) -> Known | None:
@@ -67,7 +73,7 @@ def reached(repeats: Sequence[Group], term: GateTerm) -> Known | None:
         found = _rate(repeats, counted)
         return None if found is None else Known(found.value, level(found))
     parts = [group.sample(term.metric) for group in repeats]
-    if not all(part.values.size for part in parts):
+    if not all(part.size for part in parts):
         return None
     whole = pool(repeats).sample(term.metric) if len(repeats) > 1 else None
     found = estimates_of(parts, whole)[term.statistic]
@@ -91,6 +97,12 @@ def _rate(repeats: Sequence[Group], counted: Callable[[Counts], int | None]) -> 
         return None
     each = np.array([passed.per_s(count) for passed, count in zip(flows, known, strict=True)])
     return Estimate(total(flows).per_s(sum(known)), each)
+
+
+def _by_requests(each: Sequence[npt.NDArray[np.float64]]) -> Ends:
+    """Wilson's interval of the share of ones."""
+    met = np.concatenate(each)
+    return wilson(float(met.sum()), met.size)
 
 
 def _within(group: Group, slo: Slo) -> npt.NDArray[np.float64]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 
+from harness.metrics.digits import digits
 from harness.metrics.samples import Group
 from harness.schema.cell_notice import CellNotice
 
@@ -18,10 +21,11 @@ def large_chunks(group: Group, tokens_per_step: float = 1.0) -> CellNotice | Non
     Args:
         tokens_per_step: What the engine reports that it decodes in one step of a request.
     """
-    first, later = group.first_chunks, group.gaps.tokens
+    first = group.first_chunks
     if not first.size:
         return None
-    counted = [np.unique(part, return_counts=True) for part in (first, later)]
+    later = (part.gaps.tokens for part in group.gaps.parts())
+    counted = [np.unique(part, return_counts=True) for part in chain([first], later)]
     sizes, counts = (np.concatenate(parts) for parts in zip(*counted, strict=True))
     order = np.argsort(sizes)
     sizes, so_far = sizes[order], np.cumsum((sizes * counts)[order])
@@ -36,9 +40,9 @@ def large_chunks(group: Group, tokens_per_step: float = 1.0) -> CellNotice | Non
         return None
     decoded = "does not report several tokens a step"
     if tokens_per_step > 1:
-        decoded = f"reports {tokens_per_step:.3g} a step"
+        decoded = f"reports {digits(tokens_per_step)} a step"
     icl = group.sample("icl_ms")
-    seen = f"ICL p50 is {icl.levels['p50']:.3g} ms" if icl.n else "answers came whole"
+    seen = f"ICL p50 is {digits(icl.levels['p50'])} ms" if icl.n else "answers came whole"
     said = f"{' and '.join(found)}; the engine {decoded}"
     effect = "if text is held back, TTFT is too long, TPOT and ITL too short"
     return CellNotice(kind="chunks", text=f"{said}: {effect}; {seen}")

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.schema.metric import MS, Metric, Times
+from harness.metrics.gaps import Gaps, GroupGaps
+from harness.schema.metric import Metric, Times
 from harness.schema.metrics import LATENCIES, METRICS
 
 Floats = npt.NDArray[np.float64]
@@ -90,84 +91,22 @@ def values_of(metric: Metric, times: Times) -> Floats:
     return np.asarray(metric.of(times), dtype=np.float64)
 
 
-def request_metrics(requests: pd.DataFrame, gaps: Gaps) -> pd.DataFrame:
+def request_metrics(requests: pd.DataFrame, gaps: GroupGaps) -> pd.DataFrame:
     """The per-request metrics of U successful requests, NaN where a request has none. Index as given."""
-    times = RequestTimes(requests, gaps)
-    columns = {
-        name: values_of(METRICS[name], times) for name in LATENCIES if METRICS[name].sample == "request"
-    }
-    return pd.DataFrame(columns, index=requests.index)
+    names = [name for name in LATENCIES if METRICS[name].sample == "request"]
+    found = pd.DataFrame(np.nan, index=requests.index, columns=names)
+    for part in gaps.parts():
+        times = RequestTimes(part.of(requests), part.gaps)
+        columns = {name: values_of(METRICS[name], times) for name in names}
+        if part.requests is None:
+            return pd.DataFrame(columns, index=requests.index)
+        found.iloc[part.requests] = np.column_stack(list(columns.values()))
+    return found
 
 
 def succeeded(requests: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Which requests are successes: those without an error kind."""
     return requests["error"].isna().to_numpy(dtype=bool)
-
-
-def request_keys(table: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """One integer for each (cell, request) pair, ascending with the pair."""
-    keys: npt.NDArray[np.int64] = (table["cell"].to_numpy(np.int64) << 32) | table["request"].to_numpy(
-        np.int64
-    )
-    return keys
-
-
-@dataclass(frozen=True)
-class Gaps:
-    """The gaps between consecutive token-carrying chunks of a request, S of them, ascending by request.
-
-    The first chunk of a request ends no gap, so its tokens are in TTFT and not here.
-
-    Attributes:
-        request: (S,) whose gap it is.
-        gap_ms: (S,) since the chunk before.
-        tokens: (S,) tokens of the chunk that ends the gap, of the smallest integers that hold them.
-    """
-
-    request: Ints
-    gap_ms: Floats
-    tokens: Ints
-
-    def of(self, keys: npt.NDArray[np.int64]) -> Gaps:
-        """The gaps of the requests `keys` (any order), `request` being the position in `keys`. What can be
-        shared with these gaps is no copy."""
-        order = np.argsort(keys, kind="stable").astype(np.int32)
-        ascending = keys[order]
-        if not ascending.size:
-            return Gaps(order, self.gap_ms[:0], self.tokens[:0])
-        lo, hi = np.searchsorted(self.request, (ascending[0], ascending[-1] + 1))
-        gap_ms, tokens = self.gap_ms[lo:hi], self.tokens[lo:hi]
-        starts = run_starts(self.request[lo:hi])
-        near, counts = self.request[lo:hi][starts], np.diff(starts, append=hi - lo)
-        position = np.searchsorted(ascending, near)
-        mine = ascending[position] == near
-        if not np.all(mine):
-            kept = np.repeat(mine, counts)
-            gap_ms, tokens = gap_ms[kept], tokens[kept]
-        return Gaps(np.repeat(order[position[mine]], counts[mine]), gap_ms, tokens)
-
-
-def run_starts(values: Ints) -> npt.NDArray[np.int64]:
-    """Positions at which a value is not that before it."""
-    differs = np.ones(values.size, dtype=bool)
-    np.not_equal(values[1:], values[:-1], out=differs[1:])
-    return np.flatnonzero(differs).astype(np.int64, copy=False)
-
-
-def chunk_gaps(chunks: pd.DataFrame) -> Gaps:
-    """All gaps of a chunk table, `request` being `request_keys`. The table may be in any order."""
-    keys, t = request_keys(chunks), chunks["t"].to_numpy(np.float64)
-    tokens = chunks["tokens"].to_numpy()
-    tokens = tokens.astype(np.min_scalar_type(tokens.max(initial=0)))
-    inside = keys[1:] == keys[:-1]
-    if np.any(keys[1:] < keys[:-1]) or np.any(inside & (t[1:] < t[:-1])):
-        order = np.lexsort((t, keys))
-        keys, t, tokens = keys[order], t[order], tokens[order]
-        inside = keys[1:] == keys[:-1]
-    keys = keys[1:][inside]
-    gap_ms = np.diff(t)[inside]
-    gap_ms *= MS
-    return Gaps(keys, gap_ms, tokens[1:][inside])
 
 
 def _floats(table: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:

@@ -73,11 +73,11 @@ def estimates(repeats: Sequence[Group], slo: Slo | None = None) -> Estimates:
 
 def distribution(sample: Sample, found: Mapping[str, Estimate] | None = None) -> Distribution:
     """A sample as mean, percentiles and maximum, with the intervals of the estimates that it supports."""
-    if not sample.values.size:
+    if not sample.size:
         return Distribution()
     ends = {name: own(estimate) for name, estimate in (found or {}).items() if not estimate.missing}
     ci = {name: end for name, end in ends.items() if end is not None}
-    return Distribution(mean=sample.mean, **sample.levels, max=float(sample.values.max()), n=sample.n, ci=ci)
+    return Distribution(mean=sample.mean, **sample.levels, max=sample.most, n=sample.n, ci=ci)
 
 
 def of_metric(found: Estimates, metric: str) -> dict[str, Estimate]:
@@ -91,7 +91,7 @@ def _latencies(repeats: Sequence[Group], pooled: Group, metrics: Sequence[str]) 
     known: dict[Sample, dict[str, Estimate]] = {}
     for metric in metrics:
         whole, parts = pooled.sample(metric), [group.sample(metric) for group in repeats]
-        if not all(part.values.size for part in parts):
+        if not all(part.size for part in parts):
             continue
         if whole not in known:
             known[whole] = estimates_of(parts, whole)
@@ -133,7 +133,7 @@ def _mean_ends(dependences: Sequence[Dependence]) -> Ends | None:
     [dependence] = dependences
     mean = dependence.sample.mean
     half = float(special.stdtrit(dependence.requests - 1, 1 - LEVEL / 2)) * dependence.error_of_mean(mean)
-    return max(mean - half, float(dependence.sample.values.min())), mean + half
+    return max(mean - half, dependence.sample.least), mean + half
 
 
 def _order_ends(ordered: Ordered, share: float, n: int, independent: float) -> Ends | None:

@@ -59,7 +59,7 @@ def with_dominated(points: Sequence[Served]) -> list[Served]:
 def _user(repeats: Sequence[Group]) -> Known | None:
     """Tokens a second of a user; None where answers have one token."""
     parts = [group.sample("tpot_ms") for group in repeats]
-    if not all(part.values.size for part in parts):
+    if not all(part.size for part in parts):
         return None
     whole = pool(repeats).sample("tpot_ms") if len(repeats) > 1 else None
     tpot = estimates_of(parts, whole)["p50"]

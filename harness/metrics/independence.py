@@ -7,16 +7,17 @@ interval of p50 holds the truth in 42 % of cases.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from scipy.special import ndtri
 
-from harness.metrics.definitions import run_starts
+from harness.metrics.gaps import run_starts
+from harness.metrics.ranks import ranks
 from harness.metrics.samples import Sample
 
 Floats = npt.NDArray[np.float64]
@@ -33,7 +34,7 @@ class Dependence:
     """What the samples of one repeat share: the request they belong to, and the requests next to it.
 
     Attributes:
-        sample: its `request` ascending in the order in which requests were sent.
+        sample: its requests are numbered in the order in which they were sent.
     """
 
     sample: Sample
@@ -46,11 +47,11 @@ class Dependence:
         bias (Marriott and Pope, Biometrika 41, 1954); the factor is that of a first-order autoregression
         (Bayley and Hammersley, Journal of the Royal Statistical Society supplement 8, 1946).
         """
-        means = np.round(self._sums(self.sample.values) / self._counts, _DECIMALS)
+        means = np.round(self._sums(lambda values: values) / self._counts, _DECIMALS)
         n = means.size
         if n < 3:
             return 1.0
-        scores = ndtri((pd.Series(means).rank().to_numpy() - 0.5) / n)
+        scores = ndtri((ranks(means) - 0.5) / n)
         power = float(scores @ scores)
         rho = float(scores[1:] @ scores[:-1]) / power if power > 0 else 0.0
         rho += (1 + 3 * rho) / n
@@ -63,13 +64,13 @@ class Dependence:
         n = self.sample.n
         if self._counts.size == n:
             return n / self.inflation
-        sums = self._sums(self.sample.values <= level) - share * self._counts
+        sums = self._sums(lambda values: values <= level) - share * self._counts
         spread = float(sums @ sums) * self.inflation
         return min(float(n), share * (1 - share) * n * n / spread) if spread > 0 else float(n)
 
     def error_of_mean(self, mean: float) -> float:
         """Standard error of the sample's mean."""
-        sums = self._sums(self.sample.values - mean)
+        sums = self._sums(lambda values: values - mean)
         return sqrt(float(sums @ sums) * self.inflation) / self.sample.n
 
     @property
@@ -80,24 +81,20 @@ class Dependence:
     @cached_property
     def _order(self) -> npt.NDArray[np.int64] | None:
         """Puts the requests in order; None where they are."""
-        request = self.sample.request
+        found = [part.request[run_starts(part.request)] for part in self.sample.parts()]
+        request = np.concatenate(found)
         return None if np.all(request[1:] >= request[:-1]) else np.argsort(request, kind="stable")
 
     @cached_property
-    def _starts(self) -> npt.NDArray[np.int64]:
-        """Where each request's samples begin."""
-        request = self.sample.request
-        return run_starts(request if self._order is None else request[self._order])
-
-    @cached_property
     def _counts(self) -> Floats:
-        if self.sample.weights is None:
-            return np.diff(self._starts, append=self.sample.values.size).astype(np.float64)
-        return self._sums(np.ones(self.sample.values.size, dtype=bool))
+        return self._sums(lambda values: np.ones(values.size, dtype=bool))
 
-    def _sums(self, values: npt.NDArray[np.floating] | npt.NDArray[np.bool_]) -> Floats:
-        """(requests,) the weighted sum of `values` over the samples of each request."""
-        weighted = values if self.sample.weights is None else values * self.sample.weights
-        if self._order is not None:
-            weighted = weighted[self._order]
-        return np.asarray(np.add.reduceat(weighted, self._starts, dtype=np.float64))
+    def _sums(self, of: Callable[[Floats], npt.NDArray[np.floating] | npt.NDArray[np.bool_]]) -> Floats:
+        """(requests,) the weighted sum of what `of` makes of the values of each request."""
+        found = []
+        for values, weights, request in self.sample.parts():
+            if values.size:
+                weighted = of(values) if weights is None else of(values) * weights
+                found.append(np.add.reduceat(weighted, run_starts(request), dtype=np.float64))
+        sums = np.concatenate(found)
+        return sums if self._order is None else sums[self._order]

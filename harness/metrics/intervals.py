@@ -29,8 +29,8 @@ Ends = tuple[float, float]
 CONFIDENCE = 0.95
 LEVEL = 1 - CONFIDENCE
 
-#: Relative standard deviation from repeat to repeat, where there is only one to see: above the largest that
-#: repeats of one engine have shown, 19 % (p99 of TTFT, vLLM, docs/method.md).
+#: Relative standard deviation from repeat to repeat, where there is only one to see. Most repeats differ by
+#: less, some by more: docs/method.md.
 ASSUMED_SPREAD = 0.25
 
 #: An error this small is rounding: repeats that are exactly alike.

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.chunk_sizes import large_chunks
+from harness.metrics.digits import digits
 from harness.metrics.samples import Group
 from harness.metrics.stability import (
     clocks_differ,
@@ -132,7 +133,7 @@ def _slower(light: OnlineSummary, heavy: OnlineSummary) -> CellNotice | None:
     a, b = _median(light, "ttft_ms"), _median(heavy, "ttft_ms")
     if not b or a <= SLOWER_FACTOR * b:
         return None
-    text = f"slower than at a heavier load ({heavy.load}): TTFT p50 {a:.3g} ms against {b:.3g} ms"
+    text = f"slower than at a heavier load ({heavy.load}): TTFT p50 {digits(a)} ms against {digits(b)} ms"
     return CellNotice(kind="order", text=text)
 
 

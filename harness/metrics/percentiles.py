@@ -8,11 +8,17 @@ is too low in 73 % of samples, and averaging over repeats does not make up for i
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from harness.metrics.on_disk import OnDisk
+
+#: Of sorted values on the disk, each so-manieth is in memory.
+STRIDE = 256
 
 
 def needed(q: float) -> int:
@@ -30,58 +36,150 @@ def supported(qs: Iterable[int], sizes: Collection[int]) -> int | None:
     return next((q for q in qs if all(not missing(q, n) for n in sizes)), None)
 
 
-@dataclass(frozen=True)
-class Ordered:
-    """A sample in ascending order, to be asked often.
+class Ordered(ABC):
+    """A sample in ascending order, to be asked often. It has a value at least.
 
     Attributes:
-        values: (S,) ascending, not empty.
-        counted: (S,) how many samples there are up to each value; None: one each.
+        n: how many samples there are, each value counting for its weight.
+        weighted: whether a value counts for more than one.
     """
 
-    values: npt.NDArray[np.float64]
-    counted: npt.NDArray[np.int64] | None = None
+    n: int
+    weighted: bool
 
-    @classmethod
-    def of(cls, values: npt.NDArray[np.float64], weights: npt.NDArray[np.integer] | None) -> Ordered:
+    @staticmethod
+    def of(values: npt.NDArray[np.float64], weights: npt.NDArray[np.integer] | None) -> Ordered:
         """`np.repeat(values, weights)` without the repeat."""
         if weights is None or np.all(weights == 1):
-            return cls(np.sort(values))
+            return _Held(np.sort(values))
         order = np.argsort(values)
-        return cls(values[order], np.cumsum(weights[order]))
+        return _Held(values[order], np.cumsum(weights[order]))
+
+    @staticmethod
+    def of_parts(
+        parts: Iterable[tuple[npt.NDArray[np.float64], npt.NDArray[np.integer] | None]],
+    ) -> Ordered:
+        """The same of values and weights that are too many to be held."""
+        return _OnDisk(parts)
+
+    @abstractmethod
+    def _at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """The values at `places`, the smallest being at 0."""
 
     def percentiles(self, qs: Sequence[float], *, unbiased: bool = False) -> npt.NDArray[np.float64]:
         """What `np.percentile` gives; `unbiased` is its method `median_unbiased`."""
         shares = np.asarray(qs, dtype=np.float64) / 100
-        if self.counted is None:
+        if not self.weighted:
             return self._interpolated(shares, unbiased)
-        n = self.counted[-1]
+        n = self.n
         position = np.clip((n + 1 / 3) * shares - 2 / 3, 0, n - 1) if unbiased else (n - 1) * shares
         below = np.floor(position)
-        low, high = (
-            self.values[np.searchsorted(self.counted, place, side="right")]
-            for place in (below, np.ceil(position))
-        )
+        low, high = (self._at(place.astype(np.int64)) for place in (below, np.ceil(position)))
         return np.asarray(low + (high - low) * (position - below), dtype=np.float64)
 
     def at_ranks(self, ranks: Sequence[int]) -> list[float]:
         """The values at `ranks`, the smallest being at 1."""
-        places = np.asarray(ranks) - 1
-        if self.counted is not None:
-            places = np.searchsorted(self.counted, places, side="right")
-        return [float(value) for value in self.values[places]]
+        return [float(value) for value in self._at(np.asarray(ranks) - 1)]
 
     def _interpolated(self, shares: npt.NDArray[np.float64], unbiased: bool) -> npt.NDArray[np.float64]:
         """numpy's arithmetic, to the last bit."""
-        last = self.values.size - 1
+        last = self.n - 1
         position = (
             (last + 1) * shares + (1 / 3 + shares * (1 - 1 / 3 - 1 / 3)) - 1 if unbiased else last * shares
         )
         position = np.clip(position, 0, last)
         below = np.floor(position).astype(np.int64)
-        low, high = self.values[below], self.values[np.minimum(below + 1, last)]
+        low, high = self._at(below), self._at(np.minimum(below + 1, last))
         part, step = position - below, high - low
         return np.where(part < 0.5, low + step * part, high - step * (1 - part))
+
+
+class _Held(Ordered):
+    """In memory.
+
+    Args:
+        values: (S,) ascending.
+        counted: (S,) how many samples there are up to each value; None: one each.
+    """
+
+    def __init__(self, values: npt.NDArray[np.float64], counted: npt.NDArray[np.int64] | None = None) -> None:
+        self._values, self._so_far = values, counted
+        self.n = values.size if counted is None else int(counted[-1])
+        self.weighted = counted is not None
+
+    def _at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        if self._so_far is not None:
+            places = np.searchsorted(self._so_far, places, side="right")
+        return self._values[places]
+
+
+class _Run(NamedTuple):
+    """One part in ascending order, which begins at `begin` of the file and has `size` values.
+
+    Attributes:
+        marks: (M,) every STRIDE-th of its values, from the first on.
+        before: (M + 1,) samples before each of them, and in all.
+    """
+
+    begin: int
+    size: int
+    marks: npt.NDArray[np.float64]
+    before: npt.NDArray[np.int64]
+
+
+class _OnDisk(Ordered):
+    """Sorted part by part on the disk. Every STRIDE-th value of each part is in memory: they say which few
+    values of each part can be at a place, and these are read."""
+
+    def __init__(
+        self, parts: Iterable[tuple[npt.NDArray[np.float64], npt.NDArray[np.integer] | None]]
+    ) -> None:
+        self._values, self._weights = OnDisk(np.float64), OnDisk(np.int32)
+        self._runs: list[_Run] = []
+        self.weighted = False
+        for values, weights in parts:
+            if weights is None:
+                weights = np.ones(values.size, np.int32)
+            elif np.any(weights != 1):
+                self.weighted = True
+            order = np.argsort(values)
+            values, weights = values[order], weights[order]
+            counted = np.concatenate([[0], np.cumsum(weights, dtype=np.int64)])
+            before = np.append(counted[:-1:STRIDE], counted[-1])
+            self._runs.append(_Run(self._values.size, values.size, values[::STRIDE].copy(), before))
+            self._values.append(values)
+            self._weights.append(weights)
+        self.n = int(sum(run.before[-1] for run in self._runs))
+        self._marks = np.unique(np.concatenate([run.marks for run in self._runs]))
+        # how many samples there are up to each mark, at least and at most
+        self._least, self._most = (np.zeros(self._marks.size, np.int64) for _ in range(2))
+        for run in self._runs:
+            up_to = np.searchsorted(run.marks, self._marks, side="right")
+            self._least += run.before[np.maximum(up_to - 1, 0)]
+            self._most += run.before[up_to]
+
+    def _at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        return np.array([self._value(int(place)) for place in places], dtype=np.float64)
+
+    def _value(self, place: int) -> float:
+        """The smallest value up to which there are more samples than `place`."""
+        last = int(np.searchsorted(self._least, place, side="right"))
+        end = self._marks[last] if last < self._marks.size else np.inf  # it is that at most
+        first = int(np.searchsorted(self._most, place, side="right")) - 1
+        begin = self._marks[first] if first >= 0 else -np.inf  # it is more than that
+        near: list[tuple[npt.NDArray[np.number], npt.NDArray[np.number]]] = []
+        counted = 0
+        for run in self._runs:
+            mark = max(0, int(np.searchsorted(run.marks, begin, side="right")) - 1)
+            stop = min(run.size, STRIDE * int(np.searchsorted(run.marks, end, side="left")))
+            counted += int(run.before[mark])
+            rows = slice(run.begin + STRIDE * mark, run.begin + max(stop, STRIDE * mark))
+            near.append((self._values[rows], self._weights[rows]))
+        values, weights = (np.concatenate(columns) for columns in zip(*near, strict=True))
+        values, weights = values[values < end], weights[values < end]  # of `end` not all are among these
+        order = np.argsort(values)
+        found = int(np.searchsorted(counted + np.cumsum(weights[order]), place, side="right"))
+        return float(values[order[found]] if found < order.size else end)
 
 
 def percentiles(

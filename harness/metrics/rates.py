@@ -10,10 +10,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.definitions import succeeded
+from harness.metrics.gaps import run_starts
 from harness.metrics.samples import Group
 from harness.metrics.window import inside, scheduled
 from harness.schema.metric import MS
 from harness.schema.slo import Slo
+from harness.schema.window import Window
 
 #: Shorter than any clock can measure.
 NO_TIME_S = 1e-9
@@ -55,8 +57,7 @@ def flow(group: Group, slo: Slo | None) -> Flow:
     if group.window is not None:
         seconds = group.window.end_s - group.window.start_s
         ended = inside(good["t_end"], group.window).to_numpy(dtype=bool)
-        times, carried = _arrivals(whole, good)
-        tokens = int(carried[inside(times, group.window)].sum())
+        tokens = _arrived(whole, good, group.window)
     prompts = good["prompt_tokens"].fillna(good["input_tokens"]).to_numpy(np.int64)
     return Flow(
         seconds=seconds,
@@ -105,20 +106,24 @@ def meets(group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
     good = np.ones(len(requests), dtype=bool)
     for name, limit in slo.model_dump(exclude_none=True).items():
         sample = group.sample(name)
-        seen = one_token.copy()
-        seen[sample.request] = True
-        good &= seen
-        good[sample.request[sample.values > limit]] = False
+        seen, within = one_token.copy(), np.ones(len(requests), dtype=bool)
+        for values, _, request in sample.parts():
+            seen[request] = True
+            within[request[values > limit]] = False
+        good &= seen & within
     return good
 
 
-def _arrivals(group: Group, good: pd.DataFrame) -> tuple[pd.Series[float], npt.NDArray[np.int64]]:
-    """When each chunk of the successes came, in s, and the tokens it carried. Rounding in the sum of the gaps
-    puts no chunk after the last one."""
-    gaps, first = group.gaps, good["t_first"].to_numpy(np.float64)
-    last = good["t_last"].to_numpy(np.float64)
-    elapsed = np.cumsum(gaps.gap_ms)
-    starts = np.flatnonzero(np.diff(gaps.request, prepend=-1))
-    before = np.repeat(elapsed[starts] - gaps.gap_ms[starts], np.diff(starts, append=gaps.request.size))
-    later = np.minimum(first[gaps.request] + (elapsed - before) / MS, last[gaps.request])
-    return pd.Series(np.concatenate([first, later])), np.concatenate([group.first_chunks, gaps.tokens])
+def _arrived(group: Group, good: pd.DataFrame, window: Window) -> int:
+    """Tokens of the successes that came in the window. Rounding in the sum of the gaps puts no chunk after
+    the last one."""
+    first, last = (good[name].to_numpy(np.float64) for name in ("t_first", "t_last"))
+    tokens = int(group.first_chunks[inside(pd.Series(first), window)].sum())
+    for part in group.gaps.parts():
+        gaps, request = part.gaps, part.request
+        elapsed = np.cumsum(gaps.gap_ms)
+        starts = run_starts(gaps.request)
+        before = np.repeat(elapsed[starts] - gaps.gap_ms[starts], np.diff(starts, append=gaps.request.size))
+        later = np.minimum(first[request] + (elapsed - before) / MS, last[request])
+        tokens += int(gaps.tokens[inside(pd.Series(later), window)].sum())
+    return tokens

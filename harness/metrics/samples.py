@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.metrics.definitions import (
-    Gaps,
-    RequestTimes,
-    chunk_gaps,
-    request_keys,
-    request_metrics,
-    succeeded,
-    values_of,
-)
+from harness.metrics.chunk_parts import Chunks
+from harness.metrics.definitions import RequestTimes, request_metrics, succeeded, values_of
+from harness.metrics.gaps import Gaps, GroupGaps, TableGaps, pooled_gaps, request_keys, table_gaps
 from harness.metrics.percentiles import Ordered
 from harness.metrics.window import Cut, find_window, inside, scheduled
 from harness.schema.load import Load, parse_load
@@ -29,9 +24,8 @@ from harness.schema.window import Window
 _IDENTITY = ["engine", "variant", "label", "repeat"]
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """Values of one metric. Equal only to itself: what is computed of it is computed once.
+class Values(NamedTuple):
+    """Some values of a metric, all of each request that has one.
 
     Attributes:
         values: (S,) finite.
@@ -43,18 +37,87 @@ class Sample:
     weights: npt.NDArray[np.integer] | None
     request: npt.NDArray[np.integer]
 
-    @cached_property
-    def n(self) -> int:
-        """How many samples the values count for."""
-        return self.values.size if self.weights is None else int(self.weights.sum())
+
+class Sample:
+    """Values of one metric, as of `Values`. Equal only to itself: what is computed of it is computed once."""
+
+    def __init__(
+        self,
+        values: npt.NDArray[np.float64],
+        weights: npt.NDArray[np.integer] | None,
+        request: npt.NDArray[np.integer],
+    ) -> None:
+        self._held: Values | None = Values(values, weights, request)
+        self._make: Callable[[], Iterator[Values]] | None = None
+
+    @classmethod
+    def in_parts(cls, make: Callable[[], Iterator[Values]]) -> Sample:
+        """Values that are too many to be held, made again whenever they are needed."""
+        sample = cls.__new__(cls)
+        sample._held, sample._make = None, make
+        return sample
+
+    def parts(self) -> Iterator[Values]:
+        """All values; those that are held are one part."""
+        if self._held is not None:
+            yield self._held
+        elif self._make is not None:
+            yield from self._make()
+
+    @property
+    def values(self) -> npt.NDArray[np.float64]:
+        """(S,) of a metric that has one a request."""
+        assert self._held is not None
+        return self._held.values
+
+    @property
+    def request(self) -> npt.NDArray[np.integer]:
+        """(S,) of a metric that has one a request."""
+        assert self._held is not None
+        return self._held.request
 
     @cached_property
+    def _totals(self) -> tuple[int, int, float, float, float]:
+        """Values, samples, their sum, the smallest and the largest value."""
+        size, n, total, least, most = 0, 0, 0.0, np.inf, -np.inf
+        for values, weights, _ in self.parts():
+            size += values.size
+            n += values.size if weights is None else int(weights.sum())
+            total += float((values if weights is None else values * weights).sum())
+            least = min(least, float(values.min(initial=np.inf)))
+            most = max(most, float(values.max(initial=-np.inf)))
+        return size, n, total, least, most
+
+    @property
+    def size(self) -> int:
+        """How many values there are."""
+        return self._totals[0]
+
+    @property
+    def n(self) -> int:
+        """How many samples the values count for."""
+        return self._totals[1]
+
+    @property
     def mean(self) -> float:
-        return float(np.average(self.values, weights=self.weights))
+        """There must be values."""
+        return self._totals[2] / self.n
+
+    @property
+    def least(self) -> float:
+        """The smallest value; there must be some."""
+        return self._totals[3]
+
+    @property
+    def most(self) -> float:
+        """The largest value; there must be some."""
+        return self._totals[4]
 
     def ordered(self) -> Ordered:
         """The values in ascending order, which are not kept. There must be some."""
-        return Ordered.of(self.values, self.weights)
+        if self._held is not None:
+            return Ordered.of(self._held.values, self._held.weights)
+        return Ordered.of_parts((part.values, part.weights) for part in self.parts())
 
     @cached_property
     def levels(self) -> dict[str, float]:
@@ -84,7 +147,7 @@ class Group:
     requests: pd.DataFrame
     metrics: pd.DataFrame
     repeat_of: npt.NDArray[np.int64]
-    gaps: Gaps
+    gaps: GroupGaps
     window: Window | None = None
     whole: Group | None = None
     _samples: dict[str, Sample] = field(default_factory=dict, repr=False, compare=False)
@@ -95,7 +158,10 @@ class Group:
         tokens: npt.NDArray[np.int64] = self.requests.loc[self.metrics.index, "completion_tokens"].to_numpy(
             np.int64
         )
-        return tokens - np.bincount(self.gaps.request, self.gaps.tokens, len(tokens)).astype(np.int64)
+        later = np.zeros(len(tokens), np.int64)
+        for part in self.gaps.parts():
+            later += np.bincount(part.request, part.gaps.tokens, len(tokens)).astype(np.int64)
+        return tokens - later
 
     def sample(self, metric: str) -> Sample:
         """The samples of a latency: one a request, one a gap (`icl_ms`), or one a token (`itl_ms`)."""
@@ -109,11 +175,18 @@ class Group:
             values = self.metrics[metric].to_numpy(np.float64)
             request = np.flatnonzero(np.isfinite(values))
             return Sample(values[request], None, request)
-        if metric == "itl_ms" and np.all(self.gaps.tokens == 1):
+        if metric == "itl_ms" and self.gaps.one_token:
             return self.sample("icl_ms")
         good = self.requests[succeeded(self.requests)]
-        values = values_of(METRICS[metric], RequestTimes(good, self.gaps))
-        return Sample(values, self.gaps.tokens if kind == "token" else None, self.gaps.request)
+
+        def parts() -> Iterator[Values]:
+            for part in self.gaps.parts():
+                values = values_of(METRICS[metric], RequestTimes(part.of(good), part.gaps))
+                yield Values(values, part.gaps.tokens if kind == "token" else None, part.request)
+
+        if isinstance(self.gaps, Gaps):
+            return Sample(*next(parts()))
+        return Sample.in_parts(parts)
 
 
 def in_order(requests: pd.DataFrame, labels: Iterable[str]) -> pd.DataFrame:
@@ -122,12 +195,12 @@ def in_order(requests: pd.DataFrame, labels: Iterable[str]) -> pd.DataFrame:
     return requests.sort_values("label", key=lambda given: given.astype(object).map(rank), kind="stable")
 
 
-def split(requests: pd.DataFrame, chunks: pd.DataFrame, cut: Cut | None = None) -> list[Group]:
+def split(requests: pd.DataFrame, chunks: Chunks, cut: Cut | None = None) -> list[Group]:
     """One group per engine, load and repeat: engines as they first appear, loads and repeats ascending.
 
     With a cut, of each only the requests sent in its window.
     """
-    gaps = chunk_gaps(chunks)
+    gaps = table_gaps(chunks)
     rank = {label: position for position, label in enumerate(requests["label"].unique())}
     groups = []
     for _, rows in requests.groupby(["label", "load", "repeat"], observed=True):
@@ -140,7 +213,7 @@ def split(requests: pd.DataFrame, chunks: pd.DataFrame, cut: Cut | None = None) 
     return sorted(groups, key=lambda group: (rank[group.label], group.load, group.repeat))
 
 
-def _group(rows: pd.DataFrame, gaps: Gaps, named: pd.DataFrame | None = None) -> Group:
+def _group(rows: pd.DataFrame, gaps: TableGaps, named: pd.DataFrame | None = None) -> Group:
     """One repeat's requests; `named` are rows that say whose, where `rows` may be none."""
     good = rows[succeeded(rows)]
     named = rows if named is None else named
@@ -175,7 +248,6 @@ def pool(groups: Sequence[Group]) -> Group:
     first = groups[0]
     if len(groups) == 1:
         return replace(first, repeat=None, window=None, whole=None)
-    starts = np.cumsum([0, *(len(group.metrics) for group in groups)], dtype=np.int32)
     return Group(
         engine=first.engine,
         variant=first.variant,
@@ -185,11 +257,5 @@ def pool(groups: Sequence[Group]) -> Group:
         requests=pd.concat([group.requests for group in groups]),
         metrics=pd.concat([group.metrics for group in groups]),
         repeat_of=np.concatenate([group.repeat_of for group in groups]),
-        gaps=Gaps(
-            np.concatenate(
-                [group.gaps.request + start for group, start in zip(groups, starts, strict=False)]
-            ),
-            np.concatenate([group.gaps.gap_ms for group in groups]),
-            np.concatenate([group.gaps.tokens for group in groups]),
-        ),
+        gaps=pooled_gaps([group.gaps for group in groups], [len(group.metrics) for group in groups]),
     )

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from harness.metrics.digits import digits
+from harness.metrics.ranks import ranks
 from harness.metrics.window import scheduled
 from harness.schema.cell_notice import CellNotice
 from harness.schema.machine_load import MachineLoad
@@ -64,13 +66,13 @@ def find_change(values: npt.NDArray[np.float64]) -> Change | None:
     n = values.size
     if n < MIN_REQUESTS:
         return None
-    ranks = pd.Series(values).rank().to_numpy()
+    places = ranks(values)
     splits = np.arange(ceil(EDGE * n), floor((1 - EDGE) * n) + 1)
-    excess = np.cumsum(ranks)[splits - 1] - splits * (n + 1) / 2
+    excess = np.cumsum(places)[splits - 1] - splits * (n + 1) / 2
     z = np.abs(excess) / np.sqrt(splits * (n - splits) * (n + 1) / 12)
     best = int(np.argmax(z))
     at = int(splits[best])
-    residual = ranks.copy()
+    residual = places
     for part in (slice(0, at), slice(at, n)):
         place = np.arange(residual[part].size)
         residual[part] -= np.polyval(np.polyfit(place, residual[part], 1), place)  # a slow rise is no noise
@@ -112,8 +114,8 @@ def drift(
         if change is not None:
             moment = float(sent[known][change.at])
             text = (
-                f"{name} changed within the cell: median {change.before:.3g}{unit} before {moment:.1f} s, "
-                f"{change.after:.3g}{unit} after"
+                f"{name} changed within the cell: median {digits(change.before)}{unit} before "
+                f"{moment:.1f} s, {digits(change.after)}{unit} after"
             )
             found.append(CellNotice(kind="drift", text=text))
     return found
@@ -156,7 +158,7 @@ def fell_behind(requests: pd.DataFrame) -> CellNotice | None:
     if achieved >= KEPT_UP * offered or slowed < SLOWED_FACTOR:
         return None
     text = (
-        f"fell behind: {offered:.3g} requests/s offered, {achieved:.3g} answered; "
+        f"fell behind: {digits(offered)} requests/s offered, {digits(achieved)} answered; "
         "latencies measure the queue, and grow with the length of the run"
     )
     return CellNotice(kind="behind", text=text)
@@ -168,7 +170,7 @@ def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[CellNotice
     Args:
         engine_is_ours: False for a server that ran already: its own CPU time looks like that of others.
     """
-    found = []
+    found, throttled = [], []
     mean_limit = max(FOREIGN_MEAN * load.cpus, FOREIGN_MEAN_CORES)
     peak_limit = max(FOREIGN_PEAK * load.cpus, FOREIGN_PEAK_CORES)
     if engine_is_ours and (load.foreign_cores_mean > mean_limit or load.foreign_cores_max > peak_limit):
@@ -183,8 +185,11 @@ def disturbed(load: MachineLoad, engine_is_ours: bool = True) -> list[CellNotice
             f"{reason} in {share:.0%}" for reason, share in gpu.throttled.items() if share > THROTTLED_SHARE
         ]
         if held_down:
-            found.append(f"GPU {index} lowered its clocks: {', '.join(held_down)} of the samples")
-    return [CellNotice(kind="disturbed", text=text) for text in found]
+            throttled.append(f"GPU {index} lowered its clocks: {', '.join(held_down)} of the samples")
+    return [
+        *(CellNotice(kind="disturbed", text=text) for text in found),
+        *(CellNotice(kind="throttled", text=text) for text in throttled),
+    ]
 
 
 def clocks_differ(repeats: Sequence[MachineLoad]) -> list[CellNotice]:
@@ -209,7 +214,7 @@ def repeats_disagree(medians: Mapping[str, Sequence[float]]) -> list[CellNotice]
     for name, values in medians.items():
         known = [value for value in values if value > 0]
         if len(known) >= 2 and float(np.std([log(value) for value in known], ddof=1)) > REPEATS_SPREAD:
-            low, high = min(known), max(known)
-            text = f"repeats disagree: the {name} median is {low:.3g} ms in one and {high:.3g} ms in another"
+            low, high = digits(min(known)), digits(max(known))
+            text = f"repeats disagree: the {name} median is {low} ms in one and {high} ms in another"
             found.append(CellNotice(kind="repeats", text=text))
     return found

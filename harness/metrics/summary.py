@@ -8,6 +8,7 @@ from typing import TypedDict, TypeVar, Unpack
 import numpy as np
 import pandas as pd
 
+from harness.metrics.chunk_parts import Chunks
 from harness.metrics.costs import costs
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
 from harness.metrics.notices import (
@@ -60,7 +61,7 @@ class Known(TypedDict, total=False):
 
 
 def summarize(
-    requests: pd.DataFrame, chunks: pd.DataFrame, *, cut: Cut | None = None, **known: Unpack[Known]
+    requests: pd.DataFrame, chunks: Chunks, *, cut: Cut | None = None, **known: Unpack[Known]
 ) -> list[OnlineSummary]:
     """Summarize the two tables of records/columns.py.
 

@@ -7,6 +7,7 @@ from math import ceil
 import numpy as np
 import pandas as pd
 
+from harness.metrics.digits import digits
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
 from harness.schema.calibration import ClientCeiling
@@ -85,7 +86,7 @@ def too_brief(seconds: float, wanted_s: float = 0.0) -> CellNotice | None:
         if wanted_s > seconds
         else ""
     )
-    text = f"{BRIEF} {seconds:.3g} s{asked}; for numbers to publish use --settle 30 --min-duration 30"
+    text = f"{BRIEF} {digits(seconds)} s{asked}; for numbers to publish use --settle 30 --min-duration 30"
     return CellNotice(kind="short", text=text)
 
 

@@ -7,13 +7,14 @@ from math import ceil
 import numpy as np
 import pandas as pd
 
+from harness.metrics.chunk_parts import Chunks, of_cells, parts_of
 from harness.metrics.samples import load_of
 from harness.schema.load import Load
 from harness.schema.metric import MS
 from harness.schema.profile import Level
 
 
-def measure_levels(requests: pd.DataFrame, chunks: pd.DataFrame) -> dict[tuple[str, Load], Level]:
+def measure_levels(requests: pd.DataFrame, chunks: Chunks) -> dict[tuple[str, Load], Level]:
     """By label and load; without those at which no request succeeded."""
     return {
         (str(rows["label"].iloc[0]), load_of(rows)): level
@@ -22,7 +23,7 @@ def measure_levels(requests: pd.DataFrame, chunks: pd.DataFrame) -> dict[tuple[s
     }
 
 
-def measure_level(requests: pd.DataFrame, chunks: pd.DataFrame) -> Level | None:
+def measure_level(requests: pd.DataFrame, chunks: Chunks) -> Level | None:
     """Requests in flight and running when tokens came, a mean over all tokens but each request's first.
 
     Args:
@@ -34,25 +35,22 @@ def measure_level(requests: pd.DataFrame, chunks: pd.DataFrame) -> Level | None:
         mean inter-token latency: all tokens' gaps over their number.
     """
     good = requests[requests["error"].isna()]
-    in_flight: list[np.ndarray] = []
-    running: list[np.ndarray] = []
-    weights: list[np.ndarray] = []
-    seconds, gaps = 0.0, 0
-    for cell, rows in good.groupby("cell"):
-        came = chunks[(chunks["cell"] == cell) & chunks["request"].isin(rows["request"])]
-        t = came["t"].to_numpy()
-        weights.append(came["tokens"].to_numpy())
-        last = np.sort(rows["t_last"].to_numpy())
-        ended = np.searchsorted(last, t, side="left")
-        in_flight.append(np.searchsorted(np.sort(rows["t_sent"].to_numpy()), t, side="right") - ended)
-        running.append(np.searchsorted(np.sort(rows["t_first"].to_numpy()), t, side="right") - ended)
+    in_flight, running, tokens, seconds, gaps = 0, 0, 0, 0.0, 0
+    for _, rows in good.groupby("cell"):
+        sent, first, last = (np.sort(rows[name].to_numpy()) for name in ("t_sent", "t_first", "t_last"))
+        for part in parts_of(of_cells(chunks, rows["cell"].unique())):
+            came = part[part["request"].isin(rows["request"])]
+            t, weights = came["t"].to_numpy(), came["tokens"].to_numpy(np.int64)
+            ended = np.searchsorted(last, t, side="left")
+            in_flight += int(weights @ (np.searchsorted(sent, t, side="right") - ended))
+            running += int(weights @ (np.searchsorted(first, t, side="right") - ended))
+            tokens += int(weights.sum())
         seconds += float((rows["t_last"] - rows["t_first"]).sum())
         gaps += int((rows["completion_tokens"] - 1).sum())
-    if not weights:
+    if not tokens:
         return None
-    weight = np.concatenate(weights)
     return Level(
-        in_flight=max(1, ceil(np.average(np.concatenate(in_flight), weights=weight))),
-        running=float(np.average(np.concatenate(running), weights=weight)),
+        in_flight=max(1, ceil(in_flight / tokens)),
+        running=running / tokens,
         step_ms=seconds / gaps * MS if gaps else None,
     )

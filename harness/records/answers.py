@@ -11,6 +11,7 @@ import pyarrow as pa
 from harness.loadgen.live_answers import answer_text
 from harness.loadgen.load_plan import ErrorKind, LoadResult, RawResponse
 from harness.records.columns import CHUNKS, REQUESTS
+from harness.records.long_chunks import LongTable
 from harness.records.request_record import read_request
 
 #: What only the stream of a request says; the rest is known before.
@@ -45,7 +46,7 @@ class Answers:
 
     t0: float
     requests: pa.Table
-    chunks: pa.Table
+    chunks: pa.Table | LongTable
     texts: dict[int, str] = field(default_factory=dict)
 
     @property

@@ -10,8 +10,10 @@ import pandas as pd
 import pyarrow as pa
 
 from harness.loadgen.load_plan import LoadResult
+from harness.metrics.chunk_parts import Chunks
 from harness.records.answers import RECEIVED, Answers, Wanted, parse
 from harness.records.columns import CHUNKS, REQUESTS
+from harness.records.long_chunks import CellChunks, LongTable
 from harness.schema.load import Load, load_text
 
 
@@ -56,7 +58,7 @@ class CellRecords:
     """The tables of `records/columns.py`, of one cell or of many."""
 
     requests: pd.DataFrame
-    chunks: pd.DataFrame
+    chunks: Chunks
 
 
 def read_cell(
@@ -105,10 +107,13 @@ def cell_records(answers: Answers, expected: Sequence[Expected], identity: CellI
         table[field.name] if field.name in table.column_names else pa.array(known[field.name], field.type)
         for field in REQUESTS
     ]
-    cell = pa.repeat(pa.scalar(identity.cell, pa.int32()), len(answers.chunks))
-    chunks = answers.chunks.add_column(0, CHUNKS.field("cell"), cell)
-    answers.chunks = RECEIVED.empty_table()
-    return CellRecords(pa.table(columns, schema=REQUESTS).to_pandas(), frame_of(chunks))
+    requests = pa.table(columns, schema=REQUESTS).to_pandas()
+    chunks, answers.chunks = answers.chunks, RECEIVED.empty_table()
+    if isinstance(chunks, LongTable):
+        return CellRecords(requests, CellChunks(identity.cell, chunks))
+    cell = pa.repeat(pa.scalar(identity.cell, pa.int32()), len(chunks))
+    chunks = chunks.add_column(0, CHUNKS.field("cell"), cell)
+    return CellRecords(requests, frame_of(chunks))
 
 
 def frame_of(table: pa.Table) -> pd.DataFrame:

@@ -9,20 +9,22 @@ metrics of their own.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.errors import UsageError
 from harness.files import whole_file
+from harness.metrics import on_disk
+from harness.metrics.chunk_parts import Chunks, parts_of
 from harness.plain_text import one_line
 from harness.records.cell import CellRecords, frame_of
 from harness.records.columns import CHUNKS, NEEDED, REQUESTS, SERVER
+from harness.records.long_chunks import RunChunks, is_sorted, of_some, rows_of
 from harness.records.table_check import fault_of, without_hidden
 
 _TABLES = {"requests": REQUESTS, "chunks": CHUNKS}
@@ -32,9 +34,11 @@ _RAW = "raw"
 
 def write_cell(run: Path, cell: int, records: CellRecords) -> None:
     """Keep the records of one cell; a cell written before is replaced."""
-    for name, frame in (("requests", records.requests), ("chunks", records.chunks)):
-        table = pa.Table.from_pandas(frame, schema=_TABLES[name], preserve_index=False)
-        write_table(_part(run, cell, name), table)
+    requests = pa.Table.from_pandas(records.requests, schema=REQUESTS, preserve_index=False)
+    write_table(_part(run, cell, "requests"), requests)
+    parts = parts_of(records.chunks)
+    tables = (pa.Table.from_pandas(part, schema=CHUNKS, preserve_index=False) for part in parts)
+    _write_parts(_part(run, cell, "chunks"), tables)
 
 
 def write_server(run: Path, cell: int, readings: pd.DataFrame) -> None:
@@ -64,14 +68,20 @@ def read_records(run: Path, cells: set[int] | None = None) -> CellRecords:
     Raises:
         UsageError: There are none, or a file is damaged.
     """
-    tables = {name: _needed(run, name, cells) for name in _TABLES}
-    return CellRecords(tables["requests"].to_pandas(), frame_of(tables.pop("chunks")))
+    with ThreadPoolExecutor(2) as threads:
+        chunks = threads.submit(_chunks, run, cells)
+        requests = _needed(run, "requests", cells).to_pandas()
+        return CellRecords(requests, chunks.result())
 
 
 def assemble(run: Path, cells: set[int] | None = None) -> None:
     """Make the two tables of the run of its parts, then remove the parts."""
-    for name in _TABLES:
-        write_table(run / f"{name}.parquet", _needed(run, name, cells))
+    write_table(run / "requests.parquet", _needed(run, "requests", cells))
+    path, long = run / "chunks.parquet", _long(run, cells)
+    if long is None:
+        write_table(path, _needed(run, "chunks", cells))
+    else:
+        _write_parts(path, long.tables())
     if (readings := _read(run, _SERVER, SERVER, cells)) is not None:
         write_table(run / f"{_SERVER}.parquet", readings)
     shutil.rmtree(run / _RAW, ignore_errors=True)
@@ -89,37 +99,42 @@ def _needed(run: Path, name: str, cells: set[int] | None) -> pa.Table:
 
 def _read(run: Path, name: str, schema: pa.Schema, cells: set[int] | None) -> pa.Table | None:
     """A table of its parts and of what was assembled before; None where there is neither."""
-    parts = sorted((run / _RAW).glob(f"cell-*.{name}.parquet"))
-    whole = run / f"{name}.parquet"
-    paths = ([whole] if whole.exists() else []) + parts
+    whole, newer = _files(run, name)
+    paths = [*([whole] if whole else []), *newer.values()]
     if not paths:
         return None
-    newer = {int(part.name.removeprefix("cell-").partition(".")[0]) for part in parts}
     tables = []
     for path in paths:
         table = _read_table(path, schema)
-        tables.append(_kept(table, pc.invert(_among(table, newer))) if path == whole else table)
-    table = pa.concat_tables(tables)
-    if cells is not None:
-        table = _kept(table, _among(table, cells))
+        tables.append(of_some(table, None, without=newer) if path == whole else table)
+    table = of_some(pa.concat_tables(tables), cells)
     order = [column for column in ("cell", "request", "t") if column in schema.names]
-    return table if _is_sorted(table, order) else table.sort_by([(column, "ascending") for column in order])
+    return table if is_sorted(table, order) else table.sort_by([(column, "ascending") for column in order])
 
 
-def _kept(table: pa.Table, rows: pa.ChunkedArray) -> pa.Table:
-    """Those rows; no copy where it is all of them."""
-    return table if pc.all(rows).as_py() else table.filter(rows)
+def _files(run: Path, name: str) -> tuple[Path | None, dict[int, Path]]:
+    """What was assembled before, if anything was, and the parts that are newer, by cell."""
+    whole, parts = run / f"{name}.parquet", sorted((run / _RAW).glob(f"cell-*.{name}.parquet"))
+    newer = {int(part.name.removeprefix("cell-").partition(".")[0]): part for part in parts}
+    return whole if whole.exists() else None, newer
 
 
-def _is_sorted(table: pa.Table, columns: Sequence[str]) -> bool:
-    """By these columns, the first before the second."""
-    equal = np.ones(max(0, len(table) - 1), dtype=bool)
-    for column in columns:
-        values = table[column].to_numpy()
-        if np.any(equal & (values[1:] < values[:-1])):
-            return False
-        equal &= values[1:] == values[:-1]
-    return True
+def _chunks(run: Path, cells: set[int] | None) -> Chunks:
+    long = _long(run, cells)
+    return frame_of(_needed(run, "chunks", cells)) if long is None else long
+
+
+def _long(run: Path, cells: set[int] | None) -> RunChunks | None:
+    """The chunks of a run, if they are too many to be held and sound. Others are read at once, which brings
+    them into order or says what is wrong with them."""
+    whole, newer = _files(run, "chunks")
+    try:
+        if rows_of([*([whole] if whole else []), *newer.values()]) > on_disk.HELD:
+            found = RunChunks(newer, whole, None if cells is None else frozenset(cells))
+            return found if found.is_sound() else None
+    except (pa.ArrowException, OSError, ValueError, UsageError):
+        pass
+    return None
 
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
@@ -145,14 +160,17 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     return without_hidden(table)
 
 
-def _among(table: pa.Table, cells: set[int]) -> pa.Array:
-    return pc.is_in(table["cell"], value_set=pa.array(sorted(cells), pa.int32()))
-
-
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a table as parquet, whole or not at all."""
     with whole_file(path) as partial:
         pq.write_table(table, partial, compression="zstd")
+
+
+def _write_parts(path: Path, tables: Iterable[pa.Table]) -> None:
+    """Write chunks that are given some at a time, whole or not at all."""
+    with whole_file(path) as partial, pq.ParquetWriter(partial, CHUNKS, compression="zstd") as writer:
+        for table in tables:
+            writer.write_table(table)
 
 
 def _part(run: Path, cell: int, name: str) -> Path:

@@ -45,6 +45,11 @@ def differs(comparison: Comparison) -> bool:
     return comparison.verdict in ("better", "worse")
 
 
+def excludes_one(ratio_ci: tuple[float, float] | None) -> bool:
+    """Whether a ratio's own 95 % interval does, whatever the verdict."""
+    return ratio_ci is not None and not ratio_ci[0] <= 1 <= ratio_ci[1]
+
+
 def better(comparison: Comparison) -> str:
     """The label with the better value, whether or not the difference is real."""
     lower = comparison.a if comparison.ratio < 1 else comparison.b

@@ -8,9 +8,11 @@ from statistics import fmean
 
 from pydantic import TypeAdapter
 
+from harness.report.text.badges import UNCOMMITTED
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, few, number, plural, several
+from harness.report.text.run_notices import is_uncommitted
 from harness.report.text.verdict import factor
 from harness.report.winners import RATE, Winner, compared_by, winner
 from harness.runs.reader import OfflineRun, OnlineRun, Run
@@ -39,8 +41,8 @@ class Answer:
 class Finding:
     """What a run says about one load, which `at` says in short, with all its `engines`.
 
-    `validity` says which engines are not compared, `seconds` how long the shortest cell was measured; `made`
-    is the day.
+    `validity` says which engines are not compared and that code was not committed, `seconds` how long the
+    shortest cell was measured; `made` is the day.
     """
 
     model: str
@@ -79,11 +81,18 @@ def _finding(run: OnlineRun, load: Load) -> Finding:
         _at(load, cells),
         tuple(cell.label for cell in cells),
         answers,
-        f"invalid: {'. '.join(invalid)}" if invalid else f"{plural(len(cells), 'engine')}, valid",
+        _validity(
+            run, f"invalid: {'. '.join(invalid)}" if invalid else f"{plural(len(cells), 'engine')}, valid"
+        ),
         len({summary.repeat for summary in run.repeats}),
         round(min(summary.duration_s for summary in run.repeats if summary.load == load), 1),
         run.meta.created[:10],
     )
+
+
+def _validity(run: Run, cells: str) -> str:
+    """What is said of the cells, and whether the measured code is in a commit."""
+    return f"{cells}; {UNCOMMITTED}" if is_uncommitted(run) else cells
 
 
 def _answer(run: OnlineRun, engines: Sequence[OnlineSummary], metric: str) -> Answer:
@@ -157,7 +166,7 @@ def _offline(run: OfflineRun) -> list[Finding]:
             "a batch",
             tuple(means),
             (Answer(METRICS[RATE].label, "", said, compared=False),),
-            f"{plural(len(means), 'engine')}, valid",
+            _validity(run, f"{plural(len(means), 'engine')}, validity not judged"),
             max(len(values) for values in rates.values()),
             round(min(result.total_s for result in run.results.results), 1),
             run.meta.created[:10],

@@ -15,7 +15,6 @@ from harness.report.charts.marks import css_color
 from harness.report.charts.power import power_is_known
 from harness.report.charts.run_charts import Charts
 from harness.report.charts.static import drawing
-from harness.report.decision import NOTHING, Asked, decide
 from harness.report.figures.style import Look, looks, on_dark
 from harness.report.findings import FINDINGS, findings
 from harness.report.page import environment, library, script, text_of
@@ -62,7 +61,6 @@ class Chapter:
     charts: Charts
     styles: dict[str, Look]
     folder: Path
-    asked: Asked = NOTHING
 
     @property
     def online(self) -> bool:
@@ -109,10 +107,10 @@ class Chapter:
     def settings_side_by_side(self) -> SideBySide:
         return side_by_side(self.meta.launches, self.ledger)
 
-    @cached_property
+    @property
     def decision(self) -> list[Table]:
         """Limits, frontiers and prices."""
-        return decision_tables(decide(self.run, self.asked)) if isinstance(self.run, OnlineRun) else []
+        return decision_tables(self.charts.decided) if self.charts.decided else []
 
     @property
     def answers(self) -> Table | None:
@@ -294,14 +292,9 @@ class Chapter:
         return repeats_table(self.run.repeats)
 
 
-def render(
-    runs: Sequence[tuple[Run, Charts]],
-    folder: Path,
-    changes: Sequence[Change] = (),
-    asked: Asked = NOTHING,
-) -> str:
+def render(runs: Sequence[tuple[Run, Charts]], folder: Path, changes: Sequence[Change] = ()) -> str:
     """The page, for a file in `folder`. The same runs give the same text."""
-    chapters = [Chapter(run, charts, _styles(run), folder, asked) for run, charts in runs]
+    chapters = [Chapter(run, charts, _styles(run), folder) for run, charts in runs]
     together = together_of([run for run, _ in runs])
     named = {
         f"run-{number}": (chapter.charts.every, chapter.styles) for number, chapter in enumerate(chapters, 1)
@@ -323,6 +316,7 @@ def render(
             together=together,
             overview=overview([run for run, _ in runs]),
             changes=changes,
+            raw=all(isinstance(run, OnlineRun) for run, _ in runs),
             metrics=METRICS,
             provenance=provenance,
             drawn=drawing,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.metrics.chunk_parts import of_cells
 from harness.metrics.summary import summarize
 from harness.records.cell import CellRecords
 from harness.report.charts.block import data_block
@@ -91,10 +92,8 @@ def live_page(folder: Path) -> str:
 
 def _finished(raw: RawRun, cells: set[int]) -> RawRun:
     """The run without the records of cells that are not in the journal."""
-    requests, chunks = (
-        table[table["cell"].isin(cells)] for table in (raw.records.requests, raw.records.chunks)
-    )
-    return replace(raw, records=CellRecords(requests, chunks))
+    requests, chunks = raw.records.requests, of_cells(raw.records.chunks, cells)
+    return replace(raw, records=CellRecords(requests[requests["cell"].isin(cells)], chunks))
 
 
 def _latest(raw: RawRun, last: JournalEntry) -> list[Chart]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from harness.plain_text import one_line
 from harness.report.best import best_labels
 from harness.report.decision import decide
-from harness.report.figures.svg import plain
 from harness.report.tables.accuracy import accuracy_table
 from harness.report.tables.answers import answers_table
 from harness.report.tables.capacity import capacity_tables
@@ -93,7 +93,7 @@ def table(given: Table) -> str:
 
 def _text(text: str, limit: int = 300) -> str:
     """Text from outside that cannot end a cell, start markup or open a tag."""
-    line = plain(text, limit).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
+    line = one_line(text, limit).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
     for mark in "|`*_[]":
         line = line.replace(mark, f"\\{mark}")
     return line

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.errors import UsageError
 from harness.files import write_whole
 from harness.report.charts.run_charts import charts
 from harness.report.decision import NOTHING, Asked
@@ -12,7 +13,7 @@ from harness.report.html import render
 from harness.report.markdown import summary
 from harness.report.results_csv import results_csv
 from harness.report.several import changes
-from harness.runs.reader import Run, load_run, load_runs
+from harness.runs.reader import OfflineRun, Run, load_run, load_runs
 
 
 def write_report(runs: Sequence[Path], out: Path, asked: Asked = NOTHING) -> Path:
@@ -26,10 +27,16 @@ def write_report(runs: Sequence[Path], out: Path, asked: Asked = NOTHING) -> Pat
         asked: Limits and prices, instead of those that the runs were made with.
 
     Raises:
-        UsageError: a run folder is missing, unfinished or broken, or a price is missing.
+        UsageError: a run folder is missing, unfinished or broken, a price is missing, or limits or prices
+            have no run that they are for.
     """
     loaded = load_runs(runs)
-    page = render([(run, charts(run, asked)) for run in loaded], out.parent, changes(loaded), asked)
+    if asked != NOTHING and all(isinstance(run, OfflineRun) for run in loaded):
+        raise UsageError(
+            f"limits and prices are for runs of bench online, and {loaded[0].path} is an offline run",
+            "leave out --slo and --price, or name an online run",
+        )
+    page = render([(run, charts(run, asked)) for run in loaded], out.parent, changes(loaded))
     write_whole(out, page.encode())
     return out
 

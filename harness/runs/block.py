@@ -319,7 +319,8 @@ class _Measuring:
         exact = self.asked.ignore_eos
         wanted = {request.index: self._expected(request).wanted(exact) for request in requests}
         texts_of = sorted({index for request in requests for index in request.answers})
-        reading = Reading(wanted, self.asked.tokenizer, texts_of)
+        most = {request.index: request.output_tokens for request in requests}
+        reading = Reading(wanted, self.asked.tokenizer, texts_of, most)
         return self.testbed.send(load, reading, self.resolved.clients, progress, start_delay_s)
 
     def _expected(self, request: PlannedRequest, reusable: int | None = None) -> Expected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -76,6 +77,17 @@ def read_info(folder: Path, hint: str) -> RunInfo:
     if not (folder / RUN).is_file():
         raise UsageError(f"{folder} holds no run: there is no {RUN} in it", hint)
     return read_of_run(folder, RUN, RUN_INFO)
+
+
+def resume_command(folder: Path) -> str:
+    """What measures the rest of a run, for a shell.
+
+    Raises:
+        UsageError: It is no run of this version.
+    """
+    info = read_info(folder, "name the folder of a run")
+    kind = "search" if getattr(info, "search", None) else "tune" if getattr(info, "tune", None) else "online"
+    return f"bench {kind} --resume {shlex.quote(str(folder))}"
 
 
 def log_file(run: Path, engine: EngineRef, what: str) -> Path:

@@ -10,13 +10,21 @@ from pathlib import Path
 import pandas as pd
 
 from harness.errors import UsageError
+from harness.metrics.chunk_parts import Chunks
 from harness.metrics.samples import Group, split
 from harness.metrics.validity import with_too_brief
 from harness.records.cell import CellRecords
 from harness.records.parquet import read_records, read_server
 from harness.runs.accuracy import task_scores
 from harness.runs.answers import judged_answers
-from harness.runs.folder import JOURNAL, OFFLINE_RESULTS, ONLINE_RESULTS, REQUESTS_TABLE, read_info
+from harness.runs.folder import (
+    OFFLINE_RESULTS,
+    ONLINE_RESULTS,
+    REQUESTS_TABLE,
+    RUN,
+    read_info,
+    resume_command,
+)
 from harness.runs.recompute import disagreements, recompute, regroup
 from harness.schema.results import OfflineResults, OfflineRunInfo, OnlineResults, OnlineRunInfo, OnlineSummary
 from harness.schema.stored import read_of_run
@@ -35,7 +43,7 @@ class OnlineRun:
     path: Path
     results: OnlineResults
     requests: pd.DataFrame
-    chunks: pd.DataFrame
+    chunks: Chunks
     groups: Sequence[Group] = ()
     disagreements: Sequence[str] = ()
     server: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -114,8 +122,8 @@ def load_run(path: Path, *, trust: bool = False) -> Run:
         return OnlineRun(path, computed, raw.requests, raw.chunks, groups, differ, server)
     if (path / OFFLINE_RESULTS).is_file():
         return OfflineRun(path, _noticed(read_of_run(path, OFFLINE_RESULTS, OfflineResults)))
-    if (path / JOURNAL).is_file():
-        raise UsageError(f"the run in {path} is not finished", f"finish it with bench online --resume {path}")
+    if (path / RUN).is_file() and read_info(path, "").kind == "online":
+        raise UsageError(f"the run in {path} is not finished", f"finish it: {resume_command(path)}")
     raise UsageError(
         f"{path} holds neither {ONLINE_RESULTS} nor {OFFLINE_RESULTS}", "name the folder of a finished run"
     )
@@ -135,7 +143,7 @@ def read_raw(path: Path, *, finished: bool = False) -> RawRun:
     if not isinstance(info, OnlineRunInfo):
         raise UsageError(f"{path} is an {info.kind} run; only online runs have raw times", hint)
     if finished and not (path / REQUESTS_TABLE).is_file():
-        raise UsageError(f"the run in {path} is not finished", f"finish it: bench online --resume {path}")
+        raise UsageError(f"the run in {path} is not finished", f"finish it: {resume_command(path)}")
     answers, scores = judged_answers(path), task_scores(path)
     worse = {label: f"fewer right items, {why}" for label, why in (scores.worse if scores else {}).items()}
     return RawRun(path, info, _tables(path), worse | (answers.wrong if answers else {}))

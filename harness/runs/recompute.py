@@ -9,6 +9,7 @@ from functools import partial
 
 import pandas as pd
 
+from harness.metrics.chunk_parts import Chunks
 from harness.metrics.comparison import compare_points
 from harness.metrics.estimates import measure
 from harness.metrics.samples import Group, by_load, in_order, split
@@ -19,9 +20,11 @@ from harness.schema.results import Comparison, OnlineResults, OnlineRunInfo, Onl
 
 #: Floating-point sums may differ this much between machines.
 _CLOSE = 1e-9
+#: Not compared: versions notice more, and say the same in other words.
+_UNLIKE = {"notices"}
 
 
-def regroup(results: OnlineResults, requests: pd.DataFrame, chunks: pd.DataFrame) -> list[Group]:
+def regroup(results: OnlineResults, requests: pd.DataFrame, chunks: Chunks) -> list[Group]:
     """The raw tables as groups, engines in the order of the results, cut as the run's settings say; without
     the repeats of a tuning that chose what it compares."""
     labels = dict.fromkeys(summary.label for summary in results.summaries)
@@ -58,7 +61,7 @@ def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:
 
 def disagreements(stored: OnlineResults, computed: OnlineResults) -> list[str]:
     """Where two results of one run differ, a line a value; floating-point dust does not count, nor what an
-    older version did not store.
+    older version did not store, nor notices.
 
     Metrics that are not installed here are left out, and where there are such the comparisons too: these were
     corrected for other metrics.
@@ -84,7 +87,10 @@ def _named(
 ) -> dict[str, object]:
     found: dict[str, object] = {}
     for summary in summaries:
-        found |= _leaves(_name(summary), summary.model_dump(exclude=set(without), exclude_unset=stored))
+        found |= _leaves(
+            _name(summary),
+            summary.model_dump(exclude={*without, *_UNLIKE}, exclude_unset=stored),
+        )
     return found
 
 

@@ -10,6 +10,7 @@ from harness.metrics.capacity import CONFIDENCE, Bounds, Knowledge, Trial
 from harness.metrics.percentiles import needed
 from harness.runs.journal import JournalEntry
 from harness.schema.gate_terms import ERROR_RATE, LIMIT_HINT, GateTerm, parse_gate
+from harness.schema.metrics import METRICS
 from harness.schema.results import OnlineSummary, Skipped
 from harness.schema.search import Bound, CapacityFound, CapacityRatio, SearchPlan, SearchResults, SearchTrial
 
@@ -23,12 +24,24 @@ def parse_limits(text: str) -> list[GateTerm]:
     """The limits of `--slo`, such as `ttft_p99<=200ms,tpot_p99<=30ms`.
 
     Raises:
-        UsageError: One is no limit on a latency or a rate by itself.
+        UsageError: One is no limit on a latency or a rate by itself, or none or every load would meet it.
     """
     terms = parse_gate(text, "limit")
     for term in terms:
         if term.relative:
             raise UsageError(f"the limit {term.text!r} is relative to another run", LIMIT_HINT)
+        lower_is_better = term.metric == ERROR_RATE or METRICS[term.metric].lower_is_better
+        if term.at_most != lower_is_better:
+            side = "at most" if lower_is_better else "at least"
+            raise UsageError(
+                f"the limit {term.text!r} asks for the worse: a good value is {side} the limit",
+                f"write it with {'<=' if lower_is_better else '>='}",
+            )
+        if term.metric == ERROR_RATE and term.limit >= 1:
+            raise UsageError(f"every load meets the limit {term.text!r}", "give a share below 100 %")
+        if term.metric != ERROR_RATE and term.limit <= 0:
+            always = "no load" if lower_is_better else "every load"
+            raise UsageError(f"{always} meets the limit {term.text!r}", "give a limit above 0")
     return terms
 
 

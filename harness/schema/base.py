@@ -12,6 +12,13 @@ class Strict(BaseModel):
 def first_fault(error: ValidationError) -> str:
     """The first thing that is wrong: `where: what`, or `what` where it is the whole."""
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    what = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {what}" if where else what
+    place = [str(part) for part in first["loc"]]
+    what = first["msg"].removeprefix("Value error, ").partition(", unable to")[0]
+    if first["type"] == "extra_forbidden":
+        what = f"there is no key {place.pop()!r}"
+    elif first["type"] in ("model_type", "dict_type"):
+        what = "it should have keys with values"
+    elif place[-1:] == ["[key]"]:
+        what = f"{place[-2]!r} is not a name that it can have: {what}"
+        del place[-2:]
+    return f"{'.'.join(place)}: {what}" if place else what

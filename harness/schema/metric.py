@@ -33,6 +33,7 @@ Use = Literal["headline", "tables", "overview", "compared", "gated", "slo", "off
 class Times(Protocol):
     """Raw times of U successful requests with S gaps between chunks; NaN where a time is unknown.
 
+    They are those of a cell or, where its chunks are too many to be held, some of them at a time.
     Times are in s on the cell's clock (columns of records/columns.py). A gap is the time from one
     token-carrying chunk of a request to its next.
     """
@@ -121,7 +122,7 @@ class Metric:
         formula: the short definition.
         meaning: the long one.
         of: a latency's values: (U,) one a request, NaN where it has none, or (S,) one a gap; of a sample of
-            tokens each counts for the tokens of its chunk.
+            tokens each counts for the tokens of its chunk. A value is of its own request alone.
         counted: what a rate counts; it is divided by the measured time.
         by_engine: only the engine knows it: per request, else from its histograms.
         decimals: in tables; None: as many as show three digits.

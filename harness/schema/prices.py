@@ -10,17 +10,17 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from harness.errors import UsageError
-from harness.schema.base import Strict
+from harness.schema.base import Strict, first_fault
 
 HINT = "write it like `gpus: {NVIDIA H200: 3.5}` for a GPU hour, or `machine: 0.4` for a machine hour"
-Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Amount = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]  # strict: true is not 1
 
 
 class Prices(Strict):
     """A price file. A run on GPUs pays for its GPUs, another one for the machine."""
 
     currency: str = Field("$", min_length=1, max_length=8)
-    gpus: dict[str, Amount] = Field(
+    gpus: dict[Annotated[str, Field(min_length=1)], Amount] = Field(
         default_factory=dict, description="of an hour, by the GPU's name or a part of it; the longest counts"
     )
     machine: Amount | None = Field(None, description="of an hour of the whole machine")
@@ -57,10 +57,7 @@ def read_prices(path: Path) -> Prices:
     try:
         return Prices.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        what = first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"{path}: {f'{place}: ' if place else ''}{what}", HINT) from None
+        raise UsageError(f"{path}: {first_fault(error)}", HINT) from None
 
 
 def hourly(prices: Prices, environment: Mapping[str, Any], device: str) -> Hourly:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
+from harness.plain_text import one_line
 from harness.schema.base import Strict
 from harness.schema.built_in_metrics import BUILT_IN
 from harness.schema.cell_notice import CellNotice
@@ -156,6 +157,11 @@ class Skipped(Strict):
     repeat: int | None = None
     reason: str
     hint: str = ""
+
+    @property
+    def said(self) -> str:
+        """Reason and hint as one line."""
+        return one_line("; ".join(filter(None, (one_line(self.reason, 500), self.hint))))
 
 
 class Comparison(Strict):

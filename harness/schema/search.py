@@ -58,8 +58,9 @@ class SearchPlan(Strict):
     ) -> Self:
         """With the usual bounds where none are given."""
         usual = _USUAL[by]
-        lowest, highest = lowest or usual[0], highest or usual[1]
-        first = first or min(max(usual[2], lowest), highest)
+        lowest = usual[0] if lowest is None else lowest
+        highest = usual[1] if highest is None else highest
+        first = min(max(usual[2], lowest), highest) if first is None else first
         given = {"by": by, "limits": limits, "lowest": lowest, "highest": highest, "first": first}
         return cls.model_validate(given | more)
 

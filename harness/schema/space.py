@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import isfinite, prod
 from random import Random
 from typing import Annotated, Literal, Self
 
@@ -38,7 +38,12 @@ class Parameter(Strict):
     def _listed(cls, given: object) -> object:
         if given is None or isinstance(given, Value):
             raise ValueError(_VALUES)
-        return {"values": given} if isinstance(given, list) else given
+        if not isinstance(given, list):
+            return given
+        for value in given:
+            if not isinstance(value, Value) or (isinstance(value, float) and not isfinite(value)):
+                raise ValueError(f"{value} is no value: give finite numbers, text in quotes, true or false")
+        return {"values": given}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

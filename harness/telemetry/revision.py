@@ -13,6 +13,8 @@ from pydantic import JsonValue
 PACKAGES = ("harness", "roseinfer", "rosemodels")
 #: The folder that holds the packages: the checkout, or site-packages.
 ROOT = Path(__file__).resolve().parents[2]
+#: At the end of a revision whose tracked files were changed.
+DIRTY = "-dirty"
 
 
 def _git(*arguments: str) -> str | None:
@@ -27,11 +29,11 @@ def _git(*arguments: str) -> str | None:
 
 
 def git_revision() -> str | None:
-    """The commit of the project's checkout, with `-dirty` when tracked files differ; None outside one."""
+    """The commit of the project's checkout, with DIRTY when tracked files differ; None outside one."""
     if _git("rev-parse", "--show-toplevel") != str(ROOT):
         return None
     commit = _git("rev-parse", "HEAD")
-    return f"{commit}-dirty" if commit and _git("status", "--porcelain", "-uno") else commit
+    return f"{commit}{DIRTY}" if commit and _git("status", "--porcelain", "-uno") else commit
 
 
 def source_hash() -> str:
@@ -61,4 +63,4 @@ def describe() -> dict[str, JsonValue] | None:
     revision = git_revision()
     if revision is None:
         return None
-    return {"revision": revision.removesuffix("-dirty"), "dirty": revision.endswith("-dirty")}
+    return {"revision": revision.removesuffix(DIRTY), "dirty": revision.endswith(DIRTY)}

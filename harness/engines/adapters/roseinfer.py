@@ -31,7 +31,7 @@ _PLACES = {
     "data_parallel": "data_parallel_size",
     "http_processes": "http_processes",
     "dtype": "settings.dtype",
-    "kv_dtype": "settings.dtype",
+    "kv_dtype": "settings.kv_cache_dtype",
     "kv_tokens": "settings.kv_tokens",
     "block_size": "settings.block_size",
     "context": "settings.max_model_len",

@@ -82,7 +82,7 @@ class EngineServer:
         facts: Reads the settings from its self-report.
 
     Raises (on entering):
-        EngineError: it died (with its last lines), was not ready in time, or found no free port.
+        EngineError: it died (with what its log says), was not ready in time, or found no free port.
     """
 
     target: Target
@@ -129,7 +129,7 @@ class EngineServer:
         self._stop()
 
     def check(self) -> None:
-        """Raises EngineError, with the last lines of its log, when the server has died."""
+        """Raises EngineError, with what its log says, when the server has died."""
         if self._process is not None and (code := self._process.wait(0)) is not None:
             raise self._death(self._process, code, "while it was in use")
 
@@ -201,13 +201,12 @@ class EngineServer:
         answers = "" if status is None else f" (GET {launch.ready_path} answers {status})"
         missing = f"; perhaps ready_path {launch.ready_path} in its adapter is wrong"
         return EngineError(
-            f"{self._label} was not ready after {launch.ready_timeout_s:.0f} s{answers}; its last lines:\n"
-            f"{process.tail()}",
+            f"{self._label} was not ready after {launch.ready_timeout_s:.0f} s{answers}: {process.cause()}",
             f"see {self._log}{missing if status == HTTPStatus.NOT_FOUND else ''}",
         )
 
     def _death(self, process: Guarded, code: int, when: str) -> EngineError:
         return EngineError(
-            f"{self._label} ended {when} with {describe_exit(code)}; its last lines:\n{process.tail()}",
+            f"{self._label} ended {when} with {describe_exit(code)}: {process.cause()}",
             f"see {self._log}",
         )

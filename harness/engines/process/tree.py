@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from harness.engines.process import guard
+from harness.engines.process.cause import cause
 from harness.engines.process.guard import KILL_PATIENCE_S, Order, family
 from harness.errors import CleanupError, EngineError
 from harness.modules import module_command
@@ -24,6 +25,8 @@ from harness.modules import module_command
 #: Seconds allowed to the guard itself, beyond the engine's grace and the kill.
 GUARD_SLACK_S = 10.0
 TAIL_LINES = 15
+#: Of a log, in which the cause may be far above its end: each process of an engine adds its own traceback.
+CAUSE_LINES = 1000
 #: Environment variable that marks the processes of a tree, to find them if their guard was killed.
 MARK = "ROSEBENCH_TREE"
 
@@ -189,3 +192,7 @@ class Guarded:
     def tail(self) -> str:
         """The last lines of its output."""
         return tail(self.log, start=self.log_start)
+
+    def cause(self) -> str:
+        """What its output says of why it ended, in one sentence."""
+        return cause(tail(self.log, lines=CAUSE_LINES, start=self.log_start)) or "it wrote nothing"

@@ -30,7 +30,7 @@ def ecdf(groups: Sequence[Group], metric: str, slo: Slo | None) -> Chart:
     series, reach = [], []
     for group in groups:
         sample = group.sample(metric)
-        if not sample.values.size:
+        if not sample.size:
             continue
         n = sample.n
         marks = [q for q in _MARKS if not missing(q, n)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pandas as pd
 
+from harness.metrics.chunk_parts import Chunks, of_cells, parts_of
 from harness.metrics.samples import Group
 from harness.report.charts.chart import Axis, Chart, Series
 from harness.report.charts.overtime import SECONDS
@@ -14,9 +14,7 @@ from harness.report.text.load_words import load_file_name, where
 from harness.schema.machine_load import MachineLoad, Power
 
 
-def power_charts(
-    groups: Sequence[Group], machines: Mapping[int, MachineLoad], chunks: pd.DataFrame
-) -> list[Chart]:
+def power_charts(groups: Sequence[Group], machines: Mapping[int, MachineLoad], chunks: Chunks) -> list[Chart]:
     """Watts, and output tokens a second, at one load; none where no energy counter could be read.
 
     Args:
@@ -33,7 +31,7 @@ def power_charts(
             middle = [(part.begin + part.end) / 2 for part in machine.power]
             taken = [part.watts for part in machine.power]
             watts.append(Series(group.label, "line", middle, taken, part="power", markers=False))
-            rates = _rates(chunks[chunks["cell"] == cell], machine.power)
+            rates = _rates(of_cells(chunks, [cell]), machine.power)
             tokens.append(Series(group.label, "line", middle, rates, part="output tok/s", markers=False))
             if machine.idle_watts is not None:
                 ends, idle = [machine.power[0].begin, machine.power[-1].end], [machine.idle_watts] * 2
@@ -54,13 +52,16 @@ def power_charts(
     ]
 
 
-def _rates(chunks: pd.DataFrame, parts: Sequence[Power]) -> list[float]:
+def _rates(chunks: Chunks, parts: Sequence[Power]) -> list[float]:
     """Output tokens a second that came in each part of a cell."""
-    order = np.argsort(chunks["t"].to_numpy(np.float64), kind="stable")
-    times = chunks["t"].to_numpy(np.float64)[order]
-    so_far = np.concatenate([[0.0], np.cumsum(chunks["tokens"].to_numpy(np.float64)[order])])
-    ends = [[part.begin, part.end] for part in parts]
-    counts = np.diff(so_far[np.searchsorted(times, ends)], axis=1)[:, 0]
+    ends = np.array([[part.begin, part.end] for part in parts])
+    before = np.zeros(ends.shape)
+    for came in parts_of(chunks):
+        order = np.argsort(came["t"].to_numpy(np.float64), kind="stable")
+        times = came["t"].to_numpy(np.float64)[order]
+        so_far = np.concatenate([[0.0], np.cumsum(came["tokens"].to_numpy(np.float64)[order])])
+        before += so_far[np.searchsorted(times, ends)]
+    counts = np.diff(before, axis=1)[:, 0]
     return [float(count) / (part.end - part.begin) for count, part in zip(counts, parts, strict=True)]
 
 

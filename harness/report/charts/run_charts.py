@@ -16,12 +16,12 @@ from harness.report.charts.overtime import latency_over_time, lives, lives_end, 
 from harness.report.charts.power import power_charts
 from harness.report.charts.rows import bars, capacity, waterfall
 from harness.report.charts.server import server_charts
-from harness.report.decision import NOTHING, Asked, decide
+from harness.report.decision import NOTHING, Asked, Decision, decide
 from harness.report.tables.latency import shown_latencies
 from harness.report.tables.waterfall import with_waterfall
 from harness.report.text.verdict import shown_load, shown_percentile
 from harness.runs.reader import OnlineRun, Run
-from harness.schema.load import Load, heaviest
+from harness.schema.load import Load, from_light_to_heavy, heaviest
 from harness.schema.metrics import latencies
 
 
@@ -33,8 +33,11 @@ class Charts:
     by_load: dict[str, Chart] = field(default_factory=dict)
     ecdfs: dict[str, list[Chart]] = field(default_factory=dict)
     tradeoffs: list[Chart] = field(default_factory=list)
+    #: From the heaviest load to the lightest.
     waterfalls: list[Chart] = field(default_factory=list)
     decision: list[Chart] = field(default_factory=list)
+    #: What `decision` shows; None of a batch, and where nothing succeeded.
+    decided: Decision | None = None
     over_time: dict[Load, list[Chart]] = field(default_factory=dict)
     lives: list[Chart] = field(default_factory=list)
     bars: list[Chart] = field(default_factory=list)
@@ -75,6 +78,7 @@ def _online(run: OnlineRun, asked: Asked) -> Charts:
     firsts = same_load([repeats[0].whole or repeats[0] for repeats in by_load(groups)])
     ecdfs = {} if search else {m: [ecdf(together[load], m, slo) for load in loads] for m in shown}
     ecdfs = {metric: [chart for chart in found if chart.series] for metric, found in ecdfs.items()}
+    decided = decide(run, asked)
     first = [] if search is None else [capacity(search)]
     if not search and "ttft_ms" in shown:
         load = shown_load(run)
@@ -91,9 +95,10 @@ def _online(run: OnlineRun, asked: Asked) -> Charts:
         ],
         waterfalls=[
             waterfall(pooled, load)
-            for load in sorted({summary.load for summary, _ in with_waterfall(pooled)})
+            for load in reversed(from_light_to_heavy(summary.load for summary, _ in with_waterfall(pooled)))
         ],
-        decision=decision_charts(decide(run, asked), pooled),
+        decision=decision_charts(decided, pooled),
+        decided=decided,
         over_time={}
         if search
         else {

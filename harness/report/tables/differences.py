@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.metrics.intervals import ASSUMED_SPREAD, LEVEL, Ends
 from harness.metrics.power import MAX_REPEATS, POWER
+from harness.report.best import excludes_one
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number, plural
@@ -77,6 +78,8 @@ def repeats_to_find(comparison: Comparison | Difference) -> list[str]:
 def _row(difference: Difference) -> list[Cell]:
     places = decimals([difference.value_a, difference.value_b])
     verdict: str = difference.verdict
+    if verdict == "no difference" and excludes_one(difference.ratio_ci):
+        verdict = "not significant after correction"
     if difference.missing_samples:
         what = METRICS[difference.metric].sample
         verdict += f": {plural(difference.missing_samples, what)} more needed"

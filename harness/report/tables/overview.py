@@ -11,15 +11,18 @@ from harness.report.text.load_words import head_of, load_number
 from harness.report.text.verdict import shown_percentile
 from harness.report.winners import LATENCIES
 from harness.runs.reader import OnlineRun
+from harness.schema.load import ClosedLoop
 from harness.schema.metrics import METRICS
 
 
 def overview_table(run: OnlineRun, best_labels: BestLabels) -> Table:
-    """TTFT and TPOT at the median and the percentile of the verdict, the achieved and the offered rate, and
-    output tokens, in the order of the loads."""
+    """TTFT and TPOT at the median and the percentile of the verdict, the achieved rate, that offered by other
+    than closed loops, and output tokens, in the order of the loads."""
     pooled = run.pooled
     shown = [(metric, f"p{q}") for metric in LATENCIES for q in sorted({50, shown_percentile(run, metric)})]
     rates = [("req_per_s", "req/s"), ("offered_req_per_s", "offered"), ("output_tok_per_s", "tok/s")]
+    if all(isinstance(summary.load, ClosedLoop) for summary in pooled):
+        del rates[1]  # it offers what is answered
     columns = [
         Column(head_of(summary.load for summary in pooled)),
         Column("engine", numeric=False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.report.best import better, differs, valid_labels
+from harness.report.best import better, differs, excludes_one, valid_labels
 from harness.report.tables.latency import SHOWN
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH
@@ -56,7 +56,12 @@ def _cell(comparison: Comparison | None, label: str) -> Cell:
     if comparison.b == label:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     real = differs(comparison)
-    remark = "a real difference" if real else "no difference, for all comparisons of the run together"
+    chance = (
+        f"not significant after correction for {comparison.comparisons} comparisons"
+        if excludes_one(comparison.ci)
+        else "no difference shown"
+    )
+    remark = "a real difference" if real else chance
     return Cell(
         _times(ratio),
         ratio,

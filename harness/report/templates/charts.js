@@ -193,11 +193,14 @@ const drawCharts = ({ all, say, tip }) => {
       u.redraw(false, true);
     }
 
+    get height() {
+      if (this.chart.y.ticks && this.chart.series.some((series) => series.kind === "spans")) return 60 + 30 * this.chart.y.ticks.length;
+      if (innerWidth <= 640) return 210;
+      return !this.figure.closest(".first") ? 250 : innerHeight < 820 ? 150 : 198;
+    }
+
     size(canvas, small) {
-      const rows = this.chart.y.ticks && this.chart.series.some((series) => series.kind === "spans");
-      const first = this.figure.closest(".first") && innerWidth > 640;
-      const height = small ? 150 : rows ? 60 + 30 * this.chart.y.ticks.length : first ? 198 : 250;
-      return { width: Math.max(160, canvas.clientWidth), height };
+      return { width: Math.max(160, canvas.clientWidth), height: small ? 150 : this.height };
     }
 
     panel(canvas, only) {
@@ -229,8 +232,17 @@ const drawCharts = ({ all, say, tip }) => {
           made.values = (u, places) => places.map((place) => name.get(place) ?? "");
           const widest = Math.max(...ticks.map(([, tick]) => Math.min(tick.length, 24)));
           if (which === "y") {
+            made.filter = (u, places) => {
+              let last = Infinity; // numbers of one scale in a low chart: those that would touch are left out
+              return places.map((place) => {
+                const at = u.valToPos(place, "y");
+                if (!chart.y.down && last - at < 13) return null;
+                last = at;
+                return place;
+              });
+            };
             made.size = Math.min(18 + 6.6 * widest, 0.42 * canvas.clientWidth);
-            made.values = (u, places) => places.map((place) => { const tick = name.get(place) ?? `${text(place)}${unit}`; return tick.length > 24 ? `${tick.slice(0, 23)}…` : tick; });
+            made.values = (u, places) => places.map((place) => { if (place === null) return ""; const tick = name.get(place) ?? `${text(place)}${unit}`; return tick.length > 24 ? `${tick.slice(0, 23)}…` : tick; });
           } else made.filter = (u, places) => {
             let reach = -Infinity;
             return places.map((place) => {
@@ -544,6 +556,7 @@ const drawCharts = ({ all, say, tip }) => {
     const card = new Card(figure, host, chapter);
     chapter.cards.push(card);
     cards.set(host, card);
+    host.style.minHeight = `${card.height}px`; // nothing moves when it is drawn
     host.hidden = false;
     host.addEventListener("keydown", (event) => card.key(event));
     host.addEventListener("blur", () => (tip.hidden = true));

@@ -11,7 +11,9 @@ from harness.report.text.run_notices import Notice, Topic, notices
 from harness.runs.reader import OnlineRun, Run
 
 #: Repeats from which on their spread is known well enough.
-ENOUGH_REPEATS = 3
+ENOUGH_REPEATS = 5
+#: Code that is in no commit.
+UNCOMMITTED = "uncommitted code"
 _CLIENT = ("the client sent late", "a client process took")
 _ONE_REPEAT = (
     "Intervals of one repeat say how well this run knows its percentiles, and nothing about the next run. "
@@ -41,6 +43,8 @@ def badges(run: Run) -> list[Badge]:
     found = _online(run, by) if isinstance(run, OnlineRun) else []
     if skipped := by.get("engines"):
         found.append(Badge("warn", f"{len(skipped)} skipped", skipped))
+    if code := by.get("code"):
+        found.append(Badge("warn", UNCOMMITTED, code))
     if fitted := by.get("trace"):
         found.append(Badge("note", "trace fitted", fitted))
     if short := by.get("length"):
@@ -59,7 +63,7 @@ def _online(run: OnlineRun, by: dict[Topic, list[Notice]]) -> list[Badge]:
         Badge("bad", f"{len(invalid)} of {plural(len(run.pooled), 'cell')} invalid", by.get("cells", ()))
         if invalid
         else Badge("good", "all cells valid", by.get("cells", ())),
-        Badge("bad", "client late") if late else Badge("good", "client on time"),
+        _client(late=bool(late), about=by.get("client", ())),
         _answers(run, by.get("answers", ())),
         _repeats(run),
     ]
@@ -76,6 +80,14 @@ def _online(run: OnlineRun, by: dict[Topic, list[Notice]]) -> list[Badge]:
     return found
 
 
+def _client(*, late: bool, about: Sequence[Notice]) -> Badge:
+    if late:
+        return Badge("bad", "client late", about)
+    return (
+        Badge("note", "client on time, not calibrated", about) if about else Badge("good", "client on time")
+    )
+
+
 def _answers(run: OnlineRun, about: Sequence[Notice]) -> Badge:
     checks = run.results.answers
     if checks is not None and checks.wrong:
@@ -90,4 +102,5 @@ def _repeats(run: OnlineRun) -> Badge:
     if count >= ENOUGH_REPEATS:
         return Badge("good", f"{count} repeats")
     title = f"{plural(count, 'repeat')}, best {ENOUGH_REPEATS} or more."
-    return Badge("warn", plural(count, "repeat"), [Notice("load", title, _ONE_REPEAT if count < 2 else "")])
+    kind: Literal["warn", "note"] = "warn" if count < 3 else "note"
+    return Badge(kind, plural(count, "repeat"), [Notice("load", title, _ONE_REPEAT if count < 2 else "")])

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from harness.metrics.digits import digits
 from harness.report.text.load_words import load_number
 from harness.report.text.numbers import percent, plural, several
 from harness.runs.reader import OnlineRun, Run
@@ -124,7 +125,7 @@ def _scales(run: OnlineRun) -> str:
     """Each with the rate that it offers."""
     offered = {summary.load: summary.offered_req_per_s for summary in run.pooled}
     scales = several(
-        load_number(load) + (f" ({rate:.3g} requests/s)" if (rate := offered[load]) else "")
+        load_number(load) + (f" ({digits(rate)} requests/s)" if (rate := offered[load]) else "")
         for load in sorted(offered)
     )
     return f"{scales} × the time between arrivals; smaller is heavier"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from harness.metrics.digits import digits
 from harness.report.text.numbers import decimals, number
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, from_light_to_heavy
 from harness.schema.results import OnlineSummary
@@ -76,7 +77,7 @@ def axis_values(pooled: Iterable[OnlineSummary]) -> dict[Load, float]:
 
 def axis_number(load: Load, value: float) -> str:
     """A value of `axis_values` as a tick shows it."""
-    return f"{value:.3g}" if isinstance(load, TraceLoad) else load_number(load)
+    return digits(value) if isinstance(load, TraceLoad) else load_number(load)
 
 
 def axis_label(load: Load) -> str:

@@ -14,6 +14,7 @@ from harness.report.text.provenance import say
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.cell_notice import CellNotice
 from harness.schema.results import OnlineSummary
+from harness.telemetry.revision import DIRTY
 
 #: What to do about a closed loop of few requests.
 MORE_ROUNDS = "--rounds 10 sends ten for each in flight."
@@ -25,6 +26,7 @@ _TITLES: dict[str, str] = {
     "accuracy": "{label} scores below another engine.",
     "behind": "{label} did not keep up with the load.",
     "disturbed": "The machine was disturbed while {label} was measured.",
+    "throttled": "A GPU lowered its clocks while {label} was measured.",
     "chunks": "Text of {label} came in large chunks.",
     "cached": "{label} may have answered from a cache.",
     "inferred": "ITL of {label} is inferred.",
@@ -36,7 +38,9 @@ _TITLES: dict[str, str] = {
 
 
 #: What a notice is about: the badge that holds it.
-Topic = Literal["cells", "engines", "answers", "settings", "client", "keeping up", "length", "trace", "other"]
+Topic = Literal[
+    "cells", "engines", "answers", "client", "settings", "keeping up", "length", "trace", "code", "other"
+]
 _TOPICS: dict[str, Topic] = {"behind": "keeping up", "accuracy": "answers"}
 
 
@@ -64,7 +68,25 @@ def notices(run: Run) -> list[Notice]:
         found += [*_unfair(run), *_noise(run), *_rounds(run), *_brief(run), *_cells(run), *_window(run)]
     else:
         found += _brief_batches(run)
+    found += _uncommitted(run)
     return sorted(found, key=lambda notice: _KINDS.index(notice.kind))
+
+
+def is_uncommitted(run: Run) -> bool:
+    """Whether the measured code is in no commit."""
+    return (run.meta.versions.git_rev or "").endswith(DIRTY)
+
+
+def _uncommitted(run: Run) -> list[Notice]:
+    """Code that nobody can fetch."""
+    if not is_uncommitted(run):
+        return []
+    revision = run.meta.versions.git_rev or ""
+    detail = (
+        f"It was commit {revision.removesuffix(DIRTY)[:12]} with changes that were not committed, so the "
+        "same code cannot be measured again. Commit first, then measure."
+    )
+    return [Notice("load", "The measured code was not committed.", detail, "code")]
 
 
 def _disagreements(run: OnlineRun) -> list[Notice]:
@@ -86,6 +108,10 @@ def _unfair(run: OnlineRun) -> list[Notice]:
         for label, reason in run.results.answers.wrong.items():
             found.append(Notice("invalid", f"{label} answers wrongly.", _sentence(reason), "answers"))
     found += _unchecked(run)
+    if not run.meta.environment.get("calibration"):
+        why = "" if run.meta.settings.calibrate else "--no-calibrate was given. "
+        detail = f"{why}Whether a load was too much for the client is not known."
+        found.append(Notice("load", "The client was not calibrated.", detail, "client"))
     ledger = None if run.meta.tune is not None else run.results.ledger  # a tuning makes them unequal
     if ledger is not None and (rows := ledger.unequal):
         parts = []

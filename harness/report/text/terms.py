@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from math import floor
-
-from harness.report.text.numbers import MANY, several
+from harness.report.text.numbers import few, percent
 from harness.report.text.provenance import assumed
 from harness.report.text.verdict import shown_load
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import ClosedLoop
 from harness.schema.results import OnlineSummary
 
-#: So many requests in flight at most are no load; this share of what was offered is as good as all of it.
-FEW, KEPT_UP = 2, 0.9
+#: So many requests in flight at most are no load.
+FEW = 2
 
 
 def terms(run: Run) -> list[str]:
@@ -21,7 +19,7 @@ def terms(run: Run) -> list[str]:
         return []
     load = shown_load(run)
     cells = [summary for summary in run.pooled if summary.load == load and summary.num_success]
-    answered = "" if isinstance(load, ClosedLoop) else _answered(cells).replace("%", " %")
+    answered = "" if isinstance(load, ClosedLoop) else _answered(cells)
     return [sentence for sentence in (answered, _few(cells), assumption(run)) if sentence]
 
 
@@ -38,22 +36,20 @@ def assumption(run: Run) -> str:
 
 
 def _answered(cells: list[OnlineSummary]) -> str:
-    """How much of what was offered, by engine where one fell behind."""
-    shares = {cell.label: cell.req_per_s / cell.offered_req_per_s for cell in cells if cell.offered_req_per_s}
-    slow = {label: share for label, share in shares.items() if share < KEPT_UP}
-    if not shares:
+    """How much of what was sent, and who fell behind."""
+    if not cells:
         return ""
-    if slow:
-        behind = several(f"{label} answered {share:.0%}" for label, share in slow.items())
-        if len(slow) > MANY:
-            behind = f"{len(slow)} engines answered {min(slow.values()):.0%} to {max(slow.values()):.0%}"
-        grow = "Latencies of an engine that falls behind grow with the length of the run."
-        return f"{behind} of the requests that were offered. {grow}"
-    who = "Every engine" if len(shares) > 1 else next(iter(shares))
-    least = "at least " if len(shares) > 1 else ""
-    share = min(shares.values())
-    answered = "all" if share >= 1 else f"{least}{floor(100 * share)}%"
-    return f"{who} answered {answered} of the requests that were offered."
+    good, sent = min(((cell.num_success, cell.num_requests) for cell in cells), key=lambda n: n[0] / n[1])
+    who, least = ("Every engine", "at least ") if len(cells) > 1 else (cells[0].label, "")
+    how_many = "all requests" if good == sent else f"{least}{percent(good, sent)} of the requests"
+    said = f"{who} answered {how_many}."
+    behind = [cell.label for cell in cells if any(notice.kind == "behind" for notice in cell.notices)]
+    if not behind:
+        return said
+    return (
+        f"{said} {few(behind)} fell behind: requests came faster than they were answered, and latencies grow "
+        "with the length of the run."
+    )
 
 
 def _few(cells: list[OnlineSummary]) -> str:

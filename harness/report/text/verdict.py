@@ -11,7 +11,7 @@ from harness.report.text.numbers import decimals, few, number, several
 from harness.report.text.tuning import tuning_verdict
 from harness.report.winners import Winner, compared_by, winner
 from harness.runs.reader import OfflineRun, OnlineRun, Run
-from harness.schema.load import ClosedLoop, Load, from_light_to_heavy, heaviest
+from harness.schema.load import Load, from_light_to_heavy, heaviest
 from harness.schema.metric import Metric
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineSummary
@@ -61,9 +61,9 @@ def _online(run: OnlineRun) -> list[str]:
 
 
 def _where(run: OnlineRun, load: Load) -> str:
-    """The load in words, and whether it is the heaviest; of one closed loop that goes without saying."""
+    """The load in words, and whether it is the heaviest of several."""
     measured = {summary.load for summary in run.pooled}
-    is_heaviest = load == heaviest(measured) and (len(measured) > 1 or not isinstance(load, ClosedLoop))
+    is_heaviest = load == heaviest(measured) and len(measured) > 1
     said = with_rate(load, (summary.offered_req_per_s for summary in run.pooled if summary.load == load))
     return f"{said[:1].upper()}{said[1:]}{', the heaviest load' if is_heaviest else ''}"
 
@@ -88,12 +88,10 @@ def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], 
 
 def _no_difference(found: Winner) -> str:
     """From which engines, and in which higher percentiles, none is shown."""
+    said = f"; the difference from {few(found.level)} may be chance" if found.level else ""
     if not found.undecided:
-        return f"; from {few(found.level)} it shows no difference" if found.level else ""
-    higher = several(reversed(found.undecided))
-    if not found.level:
-        return f"; in {higher} no difference is shown"
-    return f"; from {few(found.level)} it shows no difference, and in {higher} none is shown"
+        return said
+    return f"{said}. In {several(reversed(found.undecided))} no engine is shown to be the best"
 
 
 def _beaten(found: Winner, term: Metric) -> str:

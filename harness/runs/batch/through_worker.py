@@ -52,7 +52,7 @@ def through_worker(
     """Time one batch in the engine's own process, which is gone afterwards. Its output is appended to `log`.
 
     Raises:
-        EngineError: not installed, or the worker failed; the message shows its last lines.
+        EngineError: not installed, or the worker failed; the message says what its log does.
         CleanupError: it could not be ended, or holds memory of a GPU.
     """
     installation = engine.installed()
@@ -86,9 +86,7 @@ def through_worker(
         lines = result_file.read_bytes().splitlines() if code == 0 and result_file.exists() else []
         events = {event.event: event for event in (msgspec.json.decode(line, type=_Event) for line in lines)}
         if "result" not in events:
-            raise EngineError(
-                f"{label} ended with {describe_exit(code)}; its last lines:\n{process.tail()}", f"see {log}"
-            )
+            raise EngineError(f"{label} ended with {describe_exit(code)}: {process.cause()}", f"see {log}")
     record = LaunchRecord(
         engine=engine.name,
         variant=settings.engine_variant.ref.variant,

@@ -103,4 +103,4 @@ class _Rounds:
 
 def _reason(run: Run, label: str) -> str:
     """Why a configuration failed last."""
-    return next((fault.reason for fault in reversed(run.skipped) if fault.label == label), "it failed")
+    return next((fault.said for fault in reversed(run.skipped) if fault.label == label), "it failed")

@@ -147,5 +147,5 @@ def tuning_of(plan: TunePlan, measured: Iterable[OnlineSummary], skipped: Iterab
             tuning.take(summary)
     for fault in skipped:
         if fault.repeat is not None and fault.repeat < plan.rounds:
-            tuning.fail(fault.label, fault.reason)
+            tuning.fail(fault.label, fault.said)
     return tuning

@@ -9,6 +9,7 @@ import pytest
 from harness.cli.ending import MOST_WARNINGS, print_ending
 from harness.cli.progress import Display
 from harness.cli.terminal import Terminal
+from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.run_notices import notices
 from harness.report.text.verdict import verdict
 from harness.runs.reader import OnlineRun, load_run
@@ -37,6 +38,15 @@ def test_nothing_is_cut(run: OnlineRun, columns: int) -> None:
     assert "…" not in words
     for sentence in [*verdict(run), *(f"warning: {notice.title}" for notice in notices(run))]:
         assert " ".join(sentence.split()) in words
+
+
+def test_a_long_note_of_a_table_is_wrapped() -> None:
+    text, note = io.StringIO(), "The words of a note. " * 9
+    console = Terminal(file=text, width=80, force_terminal=True, color_system=None, soft_wrap=True)
+    Display(console, None, False).print_tables([Table("t", "t", [Column("engine")], [[Cell("a")]], [note])])
+    lines = text.getvalue().splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    assert " ".join(" ".join(lines).split()).endswith(note.strip())
 
 
 def test_invalid_cells_are_marked_and_the_rate_stands_beside_the_one_offered(run: OnlineRun) -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from harness.cli.report import default_name, report
 from harness.errors import UsageError
+from tests.harness.report.conftest import make_offline
 
 
 def test_the_name_says_which_runs(tmp_path):
@@ -37,3 +38,10 @@ def test_where_nothing_can_be_made(bench, tmp_path, place):
 def test_a_missing_run_is_named(tmp_path):
     with pytest.raises(UsageError, match="absent is not a folder"):
         report([tmp_path / "absent"], tmp_path / "out.html")
+
+
+def test_limits_and_prices_are_not_for_offline_runs(bench, tmp_path):
+    run, out = make_offline(tmp_path / "run", repeats=1), tmp_path / "x.html"
+    done = bench("report", str(run), "--out", str(out), "--slo", "ttft_p99<=200ms")
+    assert done.code == 2 and not out.exists()
+    assert "limits and prices are for runs of bench online" in done.err and "hint: " in done.err

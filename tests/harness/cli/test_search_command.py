@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,40 @@ def test_servers_of_known_capacity_are_told_apart(
 
 
 @pytest.mark.parametrize(
+    ("limits", "ended"),
+    [
+        ("ttft_p90<=1ms", "the limits are not met at the lightest load, 1 request in flight"),
+        ("ttft_p90<=1000s", "the limits are met at the heaviest load, 32 requests in flight"),
+    ],
+)
+def test_limits_that_none_or_all_meet(
+    limits: str, ended: str, servers: list[str], bench: Callable[..., Any], tmp_path: Path
+) -> None:
+    words = ("search", *servers[:2], "--slo", limits, *SHORT[:-1], "--out", str(tmp_path / "runs"))
+    done = bench(*words)
+    assert done.code == 0, done.err
+    run = Path(done.out.strip()).parent
+    [found] = json.loads((run / "online_results.json").read_text())["search"]["engines"]
+    assert found["ended"] == ended and ended in (run / "report.html").read_text()
+
+
+def test_ctrl_c_names_the_command_that_goes_on(
+    servers: list[str], start_bench: Any, bench: Callable[..., Any], tmp_path: Path
+) -> None:
+    words = ("search", *servers, "--slo", LIMITS, *SHORT[:-1], "--out", str(tmp_path / "runs"))
+    first = start_bench(*words)
+    folder = first.until("run ").removeprefix("run ").partition(": ")[0]
+    first.until("[2/12]")
+    first.process.send_signal(signal.SIGINT)
+    done = first.end()
+    assert done.code == 130
+    said = f"  hint: finish the run with `bench search --resume {folder}`"
+    assert done.err.splitlines()[-1] == said
+    done = bench(*shlex.split(said.partition("`bench ")[2].removesuffix("`")), "--quiet")
+    assert (done.code, done.out) == (0, f"{folder}/report.html\n"), done.err
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ((), "a search needs limits"),
@@ -72,6 +108,13 @@ def test_servers_of_known_capacity_are_told_apart(
         (("--slo", "ttft_p50<=200ms", "--lowest", "9", "--highest", "3"), "--lowest 9 is not below"),
         (("--slo", "ttft_p50<=200ms", "--first", "1e6"), "is not between"),
         (("--slo", "ttft_p50<=200ms", "--lowest", "-1"), "lowest: Input should be greater than 0"),
+        (("--slo", "ttft_p50<=200ms", "--lowest", "0"), "lowest: Input should be greater than 0"),
+        (("--slo", "ttft_p50<=200ms", "--highest", "nan"), "highest: Input should be a finite number"),
+        (("--slo", "ttft_p50>=200ms"), "asks for the worse"),
+        (("--slo", "output_tok_per_s<=200"), "asks for the worse"),
+        (("--slo", "ttft_p50<=0ms"), "no load meets the limit"),
+        (("--slo", "error_rate<=100%"), "every load meets the limit"),
+        (("--slo", "ttft_p50<=200kg"), "is not a limit"),
     ],
 )
 def test_what_cannot_be_searched(options: tuple[str, ...], said: str, bench: Callable[..., Any]) -> None:

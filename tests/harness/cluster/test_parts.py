@@ -39,7 +39,33 @@ def test_what_is_shared_is_taken_once_and_nothing_is_left(url: str, tmp_path: Pa
 
 def test_a_shared_folder_that_cannot_be_used_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for url in (f"{tmp_path}/file/below", "nosuchkind://bucket"):
+    for url in (f"{tmp_path}/file/below", f"{tmp_path}/absent", "nosuchkind://bucket"):
         with pytest.raises(BenchError, match="cannot be used") as caught:
             SharedFolder.below(url).put(b"")
         assert "--share" in caught.value.hint
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.cluster
+def test_a_bucket_is_shared_and_none_is_made(integration: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a server that has the interface of S3: `pip install s3fs 'moto[server]'`."""
+    s3fs, moto = pytest.importorskip("s3fs"), pytest.importorskip("moto.server")
+    server = moto.ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "any")
+    files = s3fs.S3FileSystem()
+    files.mkdir("bench")
+    for url in ("s3://bench", "s3://bench/folder"):
+        folder = SharedFolder.below(url)
+        assert folder.take(folder.put(b"a" * 10_000)) == b"a" * 10_000
+        folder.put(b"left")
+        folder.remove()
+    files.invalidate_cache()
+    assert not files.find("bench")
+    with pytest.raises(BenchError, match="does not exist"):
+        SharedFolder.below("s3://another/folder").put(b"")
+    assert files.ls("") == ["bench"]
+    server.stop()

@@ -45,7 +45,8 @@ SGLANG_PAGE = {
 }  # fmt: skip
 ROSEINFER_PAGE = {
     "settings": {
-        "device": "cpu", "dtype": "bfloat16", "max_model_len": 1024, "kv_tokens": 262144, "block_size": 16,
+        "device": "cpu", "dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "max_model_len": 1024,
+        "kv_tokens": 262144, "block_size": 16,
         "max_batch_size": 256, "prefill_max_tokens": 128, "chunked_prefill_size": None, "prefix_cache": False,
         "overlap_schedule": True, "attention": "cpu-paged", "cuda_graph": [], "threads": 2,
     }

@@ -37,7 +37,7 @@ def test_unknown_variant_lists_the_known_ones():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("variants: {a: {label: a, argz: [x]}}", r"variants\.a\.argz"),
+        ("variants: {a: {label: a, argz: [x]}}", r"variants\.a: there is no key 'argz'"),
         ("variants: {a: {args: x}}", r"variants\.a\.args"),
         ("varaints: {}", "varaints"),
         ("variants: [", "not YAML"),
@@ -78,7 +78,7 @@ def test_an_unknown_variant_names_the_users_file(user_file: Path):
     ("text", "message"),
     [
         ("vllm: {variants: {no-async-scheduling: {}}}", "which comes with the engine too"),
-        ("vllm: {variants: {mine: {argz: [x]}}}", r"vllm\.variants\.mine\.argz"),
+        ("vllm: {variants: {mine: {argz: [x]}}}", r"vllm\.variants\.mine: there is no key 'argz'"),
     ],
 )
 def test_a_users_wrong_variant_is_refused(user_file: Path, text: str, message: str):

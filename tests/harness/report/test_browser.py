@@ -37,6 +37,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver on PATH"),
 ]
+REPORTS = Path(__file__).parents[3] / "reports"
+#: Published reports of online runs, those that today's code draws from raw times.
+CURRENT = sorted(REPORTS / f"{raw.parent.name}.html" for raw in REPORTS.glob("*/requests.parquet"))
 HOSTILE = "</script><script>window.hit = 1</script><img src=x onerror='window.hit = 2'>\"{{7*7}}"
 
 
@@ -150,35 +153,48 @@ def test_copying_a_table(page):
     assert (first["valid"], vllm["valid"]) == ("true", "false") and "requests failed" in vllm["notices"]
 
 
-@pytest.mark.parametrize(("width", "screens"), [(1440, 1), (1024, 1), (390, 2)])
-def test_the_first_screen_answers(page, width, screens):
-    """Answer, badges, table, chart and distribution are above the fold."""
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+def window(page, width, height):
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    ends = page.execute_script(
-        "return ['.badges', '.verdict', 'figure.table', '.first'].map(name =>"
-        " document.querySelector(name).getBoundingClientRect().bottom + scrollY)"
-    )
-    assert ends == sorted(ends) and ends[-1] <= 900 * screens, ends
-    covered = page.execute_script(
-        "const box = (card, name) => card.querySelector(name).getBoundingClientRect();"
-        "return [...document.querySelectorAll('.card')].filter(card =>"
-        " box(card, '.how').height && box(card, '.how').bottom > box(card, '.tools').top + 1).length"
-    )
-    assert covered == 0
-    assert page.execute_script("return document.documentElement.scrollHeight") <= 900 * 10
-    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-@pytest.mark.parametrize("width", [1440, 1024])
-def test_five_engines_fit_the_first_screen(browser, width):
-    """Of the published run with the longest names."""
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    browser.get((Path(__file__).parents[3] / "reports/h200-gpt2.html").as_uri())
-    end = browser.execute_script("return document.querySelector('.first').getBoundingClientRect().bottom")
+@pytest.mark.parametrize(("width", "height", "screens"), [(1440, 900, 1), (1024, 768, 1), (390, 844, 2)])
+def test_the_first_screen_answers(browser, report, width, height, screens):
+    """Answer, badges, table, chart and distribution are above the fold, and all of it is ten screens at most:
+    of a made-up run, and of the published ones."""
+    window(browser, width, height)
+    for address in (report, *(page.as_uri() for page in CURRENT)):
+        browser.get(address)
+        ends = browser.execute_script(
+            "return ['.badges', '.verdict', 'figure.table', '.first'].map(name =>"
+            " document.querySelector(name).getBoundingClientRect().bottom + scrollY)"
+        )
+        assert ends == sorted(ends) and ends[-1] <= height * screens, (address, ends)
+        covered = browser.execute_script(
+            "const box = (card, name) => card.querySelector(name).getBoundingClientRect();"
+            "return [...document.querySelectorAll('.card')].filter(card =>"
+            " box(card, '.how').height && box(card, '.how').bottom > box(card, '.tools').top + 1).length"
+        )
+        assert covered == 0
+        whole = browser.execute_script("return document.documentElement.scrollHeight")
+        assert whole <= 10 * height, address
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    assert end <= 900
+
+
+def test_nothing_moves_when_a_chart_is_drawn(page):
+    window(page, 390, 844)
+    page.refresh()
+    height = "return document.documentElement.scrollHeight"
+    before = page.execute_script(height)
+    drawn = (
+        "return [...document.querySelectorAll('.plot')].every(p => !p.checkVisibility() || p.dataset.rangeY)"
+    )
+    for plot in page.find_elements("css selector", ".plot"):
+        page.execute_script("arguments[0].scrollIntoView()", plot)
+        page.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0]))")
+    WebDriverWait(page, 60).until(lambda page: page.execute_script(drawn))
+    assert page.execute_script(height) == before
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_a_badge_opens_on_its_notices(page):
@@ -255,12 +271,17 @@ def test_axe_finds_no_violation(page, scheme):
     assert violations(page, scheme) == []
 
 
-@pytest.mark.parametrize("what", ["several runs", "index", "live page"])
+@pytest.mark.parametrize("name", [*(page.name for page in CURRENT), "h200-gpt2-offline.html", "index.html"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_violation_in_what_is_published(browser, name, scheme):
+    browser.get((REPORTS / name).as_uri())
+    assert violations(browser, scheme) == []
+
+
+@pytest.mark.parametrize("what", ["several runs", "live page"])
 def test_axe_finds_no_violation_in_the_other_pages(browser, folder, tmp_path, what):
     if what == "several runs":
         made = write_report([folder, folder], tmp_path / "several.html")
-    elif what == "index":
-        made = Path(__file__).parents[3] / "reports/index.html"
     else:
         run = shutil.copytree(folder, tmp_path / "run")
         entry = JournalEntry(

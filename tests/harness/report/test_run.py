@@ -39,11 +39,11 @@ def test_not_a_run(tmp_path):
         load_run(tmp_path)
 
 
-def test_an_unfinished_run_names_the_way_on(tmp_path):
-    (tmp_path / "journal.jsonl").touch()
+def test_an_unfinished_run_names_the_way_on(copy):
+    (copy / "online_results.json").unlink()
     with pytest.raises(UsageError, match="not finished") as caught:
-        load_run(tmp_path)
-    assert "--resume" in caught.value.hint
+        load_run(copy)
+    assert caught.value.hint == f"finish it: bench online --resume {copy}"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 7}', '{"schema_version": 2, "meta": 3}'])

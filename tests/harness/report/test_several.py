@@ -11,6 +11,7 @@ from harness.report.render import write_report
 from harness.report.several import changes, overview, together
 from harness.report.text.run_notices import notices
 from harness.runs.reader import load_run, load_runs
+from harness.schema.cell_notice import CellNotice
 from harness.schema.results import OnlineResults
 
 from .conftest import ENGINES, Engine, make_online
@@ -100,7 +101,8 @@ def test_stored_results_that_the_raw_times_do_not_give(before, tmp_path):
     assert load_run(folder).disagreements == []
     path = folder / "online_results.json"
     results = OnlineResults.model_validate_json(path.read_bytes())
-    wrong = results.summaries[0].model_copy(update={"req_per_s": 999.0})
+    said = [CellNotice(kind=found.kind, text="in other words") for found in results.summaries[0].notices]
+    wrong = results.summaries[0].model_copy(update={"req_per_s": 999.0, "notices": said})
     path.write_text(
         results.model_copy(update={"summaries": [wrong, *results.summaries[1:]]}).model_dump_json()
     )

@@ -122,7 +122,7 @@ def test_a_worker_that_ends_without_a_result_has_failed(tmp_path: Path):
     engine_variant = EngineVariant(EngineRef.model_validate("roseinfer"), Variant(), "roseinfer")
     settings = EngineSettings(engine_variant, resolve("random:gpt2-tiny").path, "m", "cpu", "fp32", 64)
     batch = Batch(closed_loop(1, 4, 2, 100, 0), [], True)
-    with pytest.raises(EngineError, match="ended with exit code 0; its last lines"):
+    with pytest.raises(EngineError, match="ended with exit code 0: it wrote nothing"):
         through_worker(Quitting(tmp_path), settings, batch, tmp_path / "x.log")
 
 

@@ -26,9 +26,15 @@ def test_gpus_are_paid_by_the_most_exact_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "Input should be"),
+        ("", "it should have keys with values"),
+        ("[1, 2]", "it should have keys with values"),
+        ("gpus: [1, 2]", "gpus: it should have keys with values"),
+        ("gpus: {'': 2}", "gpus: '' is not a name that it can have"),
+        ("machine: true", "machine: Input should be a valid number"),
+        ("machine: '0.4'", "machine: Input should be a valid number"),
+        ("machine: .nan", "finite"),
         ("{}", "it has neither gpus nor machine"),
-        ("gpu: {H200: 3}", "gpu: Extra inputs are not permitted"),
+        ("gpu: {H200: 3}", "there is no key 'gpu'"),
         ("gpus: {H200: free}", "gpus.H200: Input should be a valid number"),
         ("gpus: {H200: -1}", "greater than 0"),
         ("machine: .inf", "finite"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,9 @@ from harness.engines.base import EngineSettings, Installation
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.errors import EngineError, UsageError
+from harness.report.render import write_outputs
 from harness.runs.events import CellDone, Started
+from harness.runs.folder import resume_command
 from harness.runs.online import resume_online, run_online
 from harness.runs.reader import OnlineRun, load_run
 from harness.runs.tune.plan import plan_tuning
@@ -98,6 +101,7 @@ def test_the_best_setting_is_found_after_an_interruption(plan_for: Plan) -> None
         run_online(settings, ["bench"], watch, tune=plan)
     assert not children()
     folder: Path = watch.of(Started)[0].folder
+    assert resume_command(folder) == f"bench tune --resume {folder}"
     before = journal(folder)
     again = Watcher()
     _, results = resume_online(folder, again)
@@ -122,12 +126,20 @@ def test_the_best_setting_is_found_after_an_interruption(plan_for: Plan) -> None
 
 def test_a_setting_with_which_the_server_does_not_start_is_left_out(plan_for: Plan) -> None:
     settings, plan = plan_for({"--itl-ms": ["fast", 2]}, finalists=1)
-    _, results = run_online(settings, ["bench"], Watcher(), tune=plan)
+    folder, results = run_online(settings, ["bench"], Watcher(), tune=plan)
     assert outcome(results) == {None: "default", "fast": "failed", 2: "finalist"}
     assert results.skipped == []
     assert results.tune is not None
     [failed] = [found for found in results.tune.configurations if found.state == "failed"]
-    assert "invalid float value" in failed.reason
+    log = folder / "logs" / f"roseinfer.{failed.variant}.server.log"
+    assert failed.reason == (
+        f"{failed.label} ended before it was ready with exit code 2: argument --itl-ms: "
+        f"invalid float value: 'fast'; see {log}"
+    )
+    assert "invalid float value" in log.read_text()
+    write_outputs(load_run(folder))
+    assert failed.reason in (folder / "summary.md").read_text().replace("\\_", "_")
+    assert failed.reason in html.unescape((folder / "report.html").read_text())
 
 
 @pytest.mark.parametrize(

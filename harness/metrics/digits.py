@@ -1,0 +1,8 @@
+"""Numbers within sentences."""
+
+from __future__ import annotations
+
+
+def digits(value: float) -> str:
+    """With three significant digits, or all those before the point: `0.123`, `4.83`, `1,270`."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"

@@ -1,0 +1,195 @@
+"""Tables of chunks that are too long to be held: parquet files, read part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from harness.errors import UsageError
+from harness.metrics import on_disk
+from harness.metrics.on_disk import disk_is_full, temporary_file
+from harness.records.columns import CHUNKS
+from harness.records.table_check import fault_of
+
+#: Compared at a time: they stay in a processor's cache.
+_ROWS = 1 << 16
+_ORDER = ("cell", "request", "t")
+
+
+class Received:
+    """Rows as they come: held while they are few, then in a temporary file."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._held: list[pa.Table] = [schema.empty_table()]
+        self._file: IO[bytes] | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self._rows = 0
+
+    def add(self, table: pa.Table) -> None:
+        """The next rows. Raises BenchError where the disk is full."""
+        self._held.append(table)
+        self._rows += len(table)
+        if self._rows <= on_disk.HELD:
+            return
+        try:
+            if self._writer is None:
+                self._file = temporary_file()
+                self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd")
+            for held in self._held:
+                self._writer.write_table(held)
+        except OSError as error:
+            raise disk_is_full(error) from error
+        self._held = []
+
+    def all(self) -> pa.Table | LongTable:
+        """All rows; no more will come."""
+        if self._file is None or self._writer is None:
+            return pa.concat_tables(self._held)
+        self._writer.close()
+        return LongTable(self._file, self._rows)
+
+
+@dataclass(frozen=True)
+class LongTable:
+    """A table of `rows` rows in a parquet file."""
+
+    file: IO[bytes]
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+
+@dataclass(frozen=True)
+class CellChunks:
+    """The chunks of one cell, in a table without the column `cell`."""
+
+    cell: int
+    table: LongTable
+
+    def parts(self, cells: Collection[int] | None = None) -> Iterator[pd.DataFrame]:
+        """As of `ChunkParts`."""
+        if cells is None or self.cell in cells:
+            for batch in _batches(self.table.file):
+                cell = pa.repeat(pa.scalar(self.cell, pa.int32()), len(batch))
+                yield batch.add_column(0, CHUNKS.field("cell"), cell).to_pandas()
+
+
+@dataclass(frozen=True)
+class RunChunks:
+    """The chunks of a run.
+
+    Attributes:
+        newer: files of one cell each, by cell.
+        whole: a file that has all others; None: there is none.
+        cells: which are wanted; None: all.
+    """
+
+    newer: dict[int, Path]
+    whole: Path | None
+    cells: frozenset[int] | None
+
+    def parts(self, cells: Collection[int] | None = None) -> Iterator[pd.DataFrame]:
+        """As of `ChunkParts`. Raises UsageError where a file is not there any more."""
+        for table in self.tables(cells):
+            yield table.to_pandas()
+
+    def tables(self, cells: Collection[int] | None = None) -> Iterator[pa.Table]:
+        """The same as tables of Arrow."""
+        wanted = self.cells if cells is None else frozenset(cells) & (self.cells or frozenset(cells))
+        left = sorted((cell, path) for cell, path in self.newer.items() if wanted is None or cell in wanted)
+        try:
+            for table in () if self.whole is None else _batches(self.whole, wanted, without=self.newer):
+                cell_of, begin = table["cell"].to_numpy(), 0
+                while left and left[0][0] < cell_of[-1]:
+                    cell, path = left.pop(0)
+                    end = int(np.searchsorted(cell_of, cell))
+                    if end > begin:
+                        yield table.slice(begin, end - begin)
+                    yield from _batches(path)
+                    begin = end
+                yield table.slice(begin)
+            for _, path in left:
+                yield from _batches(path)
+        except (pa.ArrowException, OSError) as error:
+            raise UsageError(
+                f"a file of the run changed while it was read: {error}", "give the command again"
+            ) from None
+
+    def is_sound(self) -> bool:
+        """Whether all rows are in order, and such as a run writes."""
+        last = CHUNKS.empty_table()
+        for table in self.tables():
+            if fault_of(table) or not is_sorted(pa.concat_tables([last, table]), _ORDER):
+                return False
+            last = table.slice(len(table) - 1)
+        return True
+
+
+def rows_of(paths: Sequence[Path]) -> int:
+    """Of files together. Raises ArrowException and OSError."""
+    return sum(pq.read_metadata(path).num_rows for path in paths)
+
+
+def is_sorted(table: pa.Table, columns: Sequence[str]) -> bool:
+    """By these columns, the first before the second."""
+    values = [table[column].to_numpy() for column in columns]
+    return all(
+        _ascend([column[at : at + _ROWS + 1] for column in values]) for at in range(0, len(table), _ROWS)
+    )
+
+
+def _ascend(columns: Sequence[npt.NDArray[Any]]) -> bool:
+    """Whether rows are in order."""
+    equal = np.ones(max(0, len(columns[0]) - 1), dtype=bool)
+    for values in columns:
+        if np.any(equal & (values[1:] < values[:-1])):
+            return False
+        equal &= values[1:] == values[:-1]
+    return True
+
+
+def of_some(table: pa.Table, cells: Collection[int] | None, without: Collection[int] = ()) -> pa.Table:
+    """The rows of these cells, or of all, without some; no copy where it is all rows."""
+    rows = pc.invert(_among(table, without))
+    if cells is not None:
+        rows = pc.and_(rows, _among(table, cells))
+    return table if pc.all(rows).as_py() else table.filter(rows)
+
+
+def _among(table: pa.Table, cells: Collection[int]) -> pa.ChunkedArray:
+    return pc.is_in(table["cell"], value_set=pa.array(sorted(cells), pa.int32()))
+
+
+def _batches(
+    source: Path | IO[bytes], cells: Collection[int] | None = None, without: Collection[int] = ()
+) -> Iterator[pa.Table]:
+    """The rows of these cells, some at a time. Raises ArrowException and OSError."""
+    with pq.ParquetFile(source, pre_buffer=False) as file:
+        position = file.schema_arrow.get_field_index("cell")
+        schema = pa.schema([field for field in CHUNKS if field.name != "cell" or position >= 0])
+        groups = list(range(file.num_row_groups))
+        if cells is not None:
+            groups = [g for g in groups if _may_have(file.metadata.row_group(g).column(position), cells)]
+        for batch in file.iter_batches(on_disk.PART, row_groups=groups, columns=schema.names):
+            table = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+            table = table if cells is None and not without else of_some(table, cells, without)
+            if len(table):
+                yield table
+
+
+def _may_have(column: pq.ColumnChunkMetaData, cells: Collection[int]) -> bool:
+    found = column.statistics
+    if found is None or not found.has_min_max:
+        return True
+    return any(found.min <= cell <= found.max for cell in cells)
