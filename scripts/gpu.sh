@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
 # Tests and benchmarks on a machine with an NVIDIA GPU and PyTorch.
-# Usage: [PHASES="tests sanitize kernels steps ranks online clients offline profile"] scripts/gpu.sh OUT [WHEELS [BUNDLES]]
+# Usage: [PHASES="tests sanitize kernels steps ranks soak online clients search offline profile"] scripts/gpu.sh OUT \
+#            [WHEELS [BUNDLES]]
 # WHEELS is a folder of wheels to install from, for a machine without a network; BUNDLES holds what `bench engines
 # bundle` made, a folder an engine. SCALES, ENGINES and N as in the Makefile, MODEL and DTYPE (random:gpt2, fp16)
 # what is served, CLIENTS the requests in flight of the closed loops ("1,64,256"), INPUT_LEN and OUTPUT_LEN (256, 64)
 # their tokens, N and ROUNDS (100, 30) how many requests at least, in all and for each in flight; REPEATS how often all
-# is measured. `steps` says which kernels the steps of a Llama take (MODEL, random:qwen3-0.6b) and how each does by
-# itself, and `ranks` how the model does on all GPUs of the machine. Full output and the runs go to OUT; `profile` profiles the run that `online` left there,
-# at its first scale and without variants of engines; `sanitize` needs compute-sanitizer, from the CUDA toolkit or
-# nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part).
+# is measured. OPTIONS are more options of `bench online`, `search` and `offline` ("--max-model-len 4096").
+# Phases: `steps` says which kernels the steps of a Llama take (MODEL, random:qwen3-0.6b) and how each does by itself,
+# `ranks` how the model does on all GPUs of the machine; `soak` serves for SOAK (60) seconds; `search` finds the most
+# requests in flight (1,024 tokens in, 128 out) within SLO, in SEARCH_S (600) seconds at most; `profile` profiles the
+# run that `online` left in OUT, at its first scale and without variants of engines; `sanitize` needs compute-sanitizer,
+# from the CUDA toolkit or nvidia-cuda-sanitizer-api 13.5 (13.0 lacks a part). Full output and the runs go to OUT.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1 wheels=${2:-} bundles=${3:-}
-all="tests sanitize kernels steps ranks online clients offline profile"
+all="tests sanitize kernels steps ranks soak online clients search offline profile"
 phases=${PHASES:-$all}
 scales=${SCALES:-0.4,0.8,1.6} engines=${ENGINES:-roseinfer,vllm,sglang}
 clients=${CLIENTS:-1,64,256} repeats=${REPEATS:-1}
@@ -34,7 +37,9 @@ if [ -n "$bundles" ]; then
 fi
 trace=azure-2023-conv-busy
 $bench traces info "$trace" >/dev/null 2>&1 || trace=builtin
-common=(--model "${MODEL:-random:gpt2}" --device cuda --dtype "${DTYPE:-fp16}" --repeats "$repeats" --out "$out/runs")
+read -ra options <<<"${OPTIONS:-}"
+served=(--model "${MODEL:-random:gpt2}" --device cuda --dtype "${DTYPE:-fp16}" --out "$out/runs" "${options[@]}")
+common=("${served[@]}" --repeats "$repeats")
 logged() { # NAME LINES COMMAND…: all output to OUT/NAME.log, the last LINES shown
     "${@:3}" 2>&1 | tee "$out/$1.log" | tail -n "$2"
 }
@@ -68,6 +73,7 @@ for phase in $phases; do
                 --input-len "${INPUT_LEN:-256}" --output-len "${OUTPUT_LEN:-64}" --ranks "$ranks"
         done
         ;;
+    soak) logged soak 20 python3 -m benchmarks.llama_soak "$llama" --seconds "${SOAK:-60}" ;;
     online)
         logged online 70 $bench online --engines "$engines" "${common[@]}" --trace "$trace" --fit clip \
             --max-output-len 128 --n "${N:-200}" --scales "$scales"
@@ -76,6 +82,11 @@ for phase in $phases; do
         logged clients 40 $bench online --engines "$engines" "${common[@]}" --clients 6 \
             --concurrency "$clients" --input-len "${INPUT_LEN:-256}" --output-len "${OUTPUT_LEN:-64}" \
             --n "${N:-100}" --rounds "${ROUNDS:-30}"
+        ;;
+    search)
+        logged search 40 $bench search --engines "$engines" "${served[@]}" --by concurrency --max-seconds "${SEARCH_S:-600}" \
+            --slo "${SLO:-ttft_p99<=500ms,tpot_p99<=30ms}" --input-len "${INPUT_LEN:-1024}" \
+            --output-len "${OUTPUT_LEN:-128}" --settle 3 --min-duration 6 --cells 8
         ;;
     offline) logged offline 14 $bench offline --ignore-eos --engines "$plain" "${common[@]}" ;;
     profile)
