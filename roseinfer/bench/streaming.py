@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -70,9 +70,14 @@ class Run:
 
 
 class StreamingBench:
-    """One engine for several runs. Raises ConfigError for a model without a tokenizer."""
+    """One engine for several runs. Raises ConfigError for a model without a tokenizer, and for a prompt that
+    is not valid Unicode."""
 
     def __init__(self, config: EngineConfig, load: StreamingLoad) -> None:
+        try:
+            load.prompt.encode()
+        except UnicodeEncodeError:  # a command line's bytes that are not UTF-8 are lone surrogates
+            raise ConfigError("the prompt is not valid UTF-8; give --prompt as UTF-8 text") from None
         tokenizer = load_tokenizer(config.model)
         if tokenizer is None:
             raise ConfigError(f"{config.model} has no tokenizer; choose a --model that has one")
@@ -82,7 +87,7 @@ class StreamingBench:
         self._params = SamplingParams(load.max_new_tokens, ignore_eos=not load.stop_on_eos)
 
     def run(self) -> Run:
-        """Submit all requests and stream their answers."""
+        """Submit all requests and stream their answers. Raises what stops either; both threads end then."""
         load = self._load
         texts = [load.prompt] * load.num_requests
         if load.unique_prompts:
@@ -90,14 +95,17 @@ class StreamingBench:
         known = [self._tokenizer.encode(text) for text in texts] if load.pretok else None
         arrived: queue.SimpleQueue[tuple[int, NDArray[np.int32]] | None] = queue.SimpleQueue()
         timelines: list[Timeline] = []
-        wall: list[float] = []
+        failed = threading.Event()
         start = time.monotonic()
-        submitting = threading.Thread(target=self._submit, args=(texts, known, arrived, timelines, wall))
-        submitting.start()
-        with nvtx_ranges():
-            self._serve(arrived, timelines)
-        submitting.join()
-        return Run(timelines, wall[0], time.monotonic() - start)
+        with ThreadPoolExecutor(1, "submit") as thread:
+            submitting = thread.submit(self._submit, texts, known, arrived, timelines, failed)
+            try:
+                with nvtx_ranges():
+                    self._serve(arrived, timelines)
+            except BaseException:
+                failed.set()
+                raise
+        return Run(timelines, submitting.result(), time.monotonic() - start)
 
     def _submit(
         self,
@@ -105,8 +113,9 @@ class StreamingBench:
         known: list[NDArray[np.int32]] | None,
         arrived: queue.SimpleQueue[tuple[int, NDArray[np.int32]] | None],
         timelines: list[Timeline],
-        wall: list[float],
-    ) -> None:
+        failed: threading.Event,
+    ) -> float:
+        """Returns the seconds that it took. None is the last in `arrived`, also where this raises."""
         load, interval = self._load, self._load.submit_interval_ms / 1e3
 
         def tokenize(index: int) -> None:
@@ -116,19 +125,26 @@ class StreamingBench:
             timelines[index].tokenize = time.monotonic() - start
             arrived.put((index, prompt))
 
-        with ThreadPoolExecutor(max(load.tokenize_workers, 1)) as pool:
-            start = last = time.monotonic()
-            for index in range(load.num_requests):
-                due = start + index * interval if load.submit_schedule == "absolute" else last
-                time.sleep(max(0.0, due - time.monotonic()))
-                timelines.append(Timeline(due, time.monotonic()))
-                if load.tokenize_workers and known is None:
-                    pool.submit(tokenize, index)
-                else:
-                    tokenize(index)
-                last = time.monotonic() + interval
-            wall.append(time.monotonic() - start)
-        arrived.put(None)
+        try:
+            with ThreadPoolExecutor(max(load.tokenize_workers, 1)) as pool:
+                tokenizing: list[Future[None]] = []
+                start = last = time.monotonic()
+                for index in range(load.num_requests):
+                    due = start + index * interval if load.submit_schedule == "absolute" else last
+                    if failed.wait(max(0.0, due - time.monotonic())):
+                        break
+                    timelines.append(Timeline(due, time.monotonic()))
+                    if load.tokenize_workers and known is None:
+                        tokenizing.append(pool.submit(tokenize, index))
+                    else:
+                        tokenize(index)
+                    last = time.monotonic() + interval
+                wall = time.monotonic() - start
+            for done in tokenizing:
+                done.result()
+            return wall
+        finally:
+            arrived.put(None)
 
     def _serve(
         self, arrived: queue.SimpleQueue[tuple[int, NDArray[np.int32]] | None], timelines: list[Timeline]

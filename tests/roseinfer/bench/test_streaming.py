@@ -1,8 +1,10 @@
-"""`bench-streaming` prints what it ran with, in the order that its readers know."""
+"""`bench-streaming` prints what it ran with, in the order that its readers know, and ends where it fails."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from roseinfer.cli import app
+from roseinfer.config import ConfigError
+from roseinfer.request.params import RequestError
+from roseinfer.tokenizer.tokenizer import Tokenizer
 
 NAMES = [
     "Model", "Device", "Pretok", "Tokenize workers", "Stream interval", "Paged attention", "CUDA Graph",
@@ -27,9 +32,8 @@ NAMES = [
     ],
 )
 def test_lines_and_json(text_model: Any, tmp_path: Path, options: list[str]) -> None:
-    base = ["bench-streaming", "--model", str(text_model.folder), "--device", "cpu", "--dtype", "fp32"]
-    base += ["--no-warmup", "--num-requests", "5", "--max-new-tokens", "7", "--submit-interval-ms", "1"]
-    done = CliRunner().invoke(app, [*base, *options, "--json", str(tmp_path / "out.json")])
+    command = [*_command(text_model), "--submit-interval-ms", "1", *options]
+    done = CliRunner().invoke(app, [*command, "--json", str(tmp_path / "out.json")])
     assert done.exit_code == 0, done.output
     written = json.loads((tmp_path / "out.json").read_text())
     cold = "0" in options
@@ -44,3 +48,37 @@ def test_lines_and_json(text_model: Any, tmp_path: Path, options: list[str]) -> 
     assert warm["Latency"]["p50"] > warm["TTFT"]["p50"]
     completion, total = shown[-1].split()[-2].split(",")
     assert float(total) > float(completion) > 0
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_an_error_of_the_submitting_thread_ends_it(
+    text_model: Any, workers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, calls = Tokenizer.encode, itertools.count()
+
+    def fail_third(self: Tokenizer, text: str) -> Any:
+        if next(calls) == 2:
+            raise ArithmeticError
+        return encode(self, text)
+
+    monkeypatch.setattr(Tokenizer, "encode", fail_third)
+    done = CliRunner().invoke(app, [*_command(text_model), "--tokenize-workers", workers])
+    assert isinstance(done.exception, ArithmeticError)
+
+
+def test_an_error_of_the_engine_ends_the_submitting_thread(text_model: Any) -> None:
+    command = [*_command(text_model), "--max-new-tokens", "100000", "--submit-interval-ms", "3600000"]
+    done = CliRunner().invoke(app, command)
+    assert isinstance(done.exception, RequestError) and "context length" in str(done.exception)
+
+
+@pytest.mark.parametrize("option", ["--pretok", "--unique-prompts"])
+def test_a_prompt_that_is_not_utf8_is_refused(text_model: Any, option: str) -> None:
+    prompt = os.fsdecode(b"caf\xe9")
+    done = CliRunner().invoke(app, [*_command(text_model), option, "--prompt", prompt])
+    assert isinstance(done.exception, ConfigError) and "not valid UTF-8" in str(done.exception)
+
+
+def _command(text_model: Any) -> list[str]:
+    command = ["bench-streaming", "--model", str(text_model.folder), "--device", "cpu", "--dtype", "fp32"]
+    return [*command, "--no-warmup", "--num-requests", "5", "--max-new-tokens", "7"]
