@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
 from roseinfer.config import EngineConfig
@@ -25,11 +24,12 @@ class LLM:
     ) -> list[list[int]]:
         """Generated token ids for each prompt of token ids, in their order.
 
-        One `params` serves all prompts, its seed counted up over them; or one for each.
+        One `params` serves all prompts, each answered as it would be alone: give one for each, with seeds of
+        their own, for different answers to the same prompt.
         Raises RequestError when a prompt does not fit; nothing has run then.
         """
         if isinstance(params, SamplingParams):
-            params = [msgspec.structs.replace(params, seed=params.seed + i) for i in range(len(prompts))]
+            params = [params] * len(prompts)
         outputs: list[list[int]] = [[] for _ in prompts]
         try:
             for index, (prompt, how) in enumerate(zip(prompts, params, strict=True)):

@@ -38,14 +38,14 @@ def test_what_does_nothing_here_is_reported_as_off(llm: LLM) -> None:
     assert "cuda_graph=() fused_ops=False pinned_staging=False decode_parts=()" in info.describe()
 
 
-def test_one_seed_counts_up_over_prompts(llm: LLM) -> None:
-    params = SamplingParams(max_tokens=12, temperature=1.0, seed=8, ignore_eos=True)
-    answers = llm.generate([PROMPTS[0]] * 4, params)
-    assert len({tuple(answer) for answer in answers}) == 4
-    assert answers == llm.generate([PROMPTS[0]] * 4, params)
-    assert llm.generate(
-        [PROMPTS[0]], SamplingParams(max_tokens=12, temperature=1.0, seed=10, ignore_eos=True)
-    ) == [answers[2]]
+def test_each_prompt_of_a_list_is_answered_as_alone(llm: LLM) -> None:
+    seeds = (2**64 - 1, 0, 1)
+    each = [SamplingParams(max_tokens=12, temperature=1.0, seed=seed, ignore_eos=True) for seed in seeds]
+    for params in each:
+        assert llm.generate(PROMPTS, params) == [llm.generate([prompt], params)[0] for prompt in PROMPTS]
+    answers = llm.generate([PROMPTS[0]] * 3, each)
+    assert len({tuple(answer) for answer in answers}) == 3
+    assert answers == [llm.generate([PROMPTS[0]], params)[0] for params in each]
 
 
 def test_a_request_waits_since_it_was_submitted(llm: LLM) -> None:

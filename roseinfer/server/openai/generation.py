@@ -37,7 +37,7 @@ class Generation(msgspec.Struct, frozen=True):
 
     `with_ids`: token ids are listed. `special_tokens`: texts get those that the tokenizer adds by itself.
     `fills_context`: there is no limit but the context, and `params.max_tokens` is not final. `echo`: answers
-    begin with their prompts; `only_echo`: and have nothing else.
+    begin with their prompts; `only_echo`: and have nothing else. `seeded`: the request has a seed.
     """
 
     prompts: tuple[str | NDArray[np.int32], ...]
@@ -49,16 +49,19 @@ class Generation(msgspec.Struct, frozen=True):
     fills_context: bool = False
     echo: bool = False
     only_echo: bool = False
+    seeded: bool = False
 
     @property
     def num_choices(self) -> int:
         return len(self.prompts) * self.n
 
     def params_of(self, index: int) -> SamplingParams:
-        """Those of choice `index`, which has a seed of its own."""
-        if index == 0:
+        """Those of choice `index`. A request's seed counts up over the choices of each prompt, as in vLLM: a
+        prompt among others is answered as it would be alone."""
+        offset = index % self.n if self.seeded else index
+        if offset == 0:
             return self.params
-        return msgspec.structs.replace(self.params, seed=(self.params.seed + index) % 2**64)
+        return msgspec.structs.replace(self.params, seed=(self.params.seed + offset) % 2**64)
 
     def with_echo(self, *, only: bool) -> Generation:
         """The same with prompts in its answers, and their logprobs where any are asked for; `only` them."""
@@ -178,8 +181,10 @@ def _generation(
     except RequestError as error:
         field = logprobs_field if error.field == "logprobs" else error.field
         raise BadRequestError(str(error), field) from None
-    with_ids = bool(request.return_token_ids)
-    return Generation(prompts, params, n, stops, with_ids, special_tokens, max_tokens is None)
+    return Generation(
+        prompts, params, n, stops, bool(request.return_token_ids), special_tokens, max_tokens is None,
+        seeded=request.seed is not None,
+    )  # fmt: skip
 
 
 def _or(value: float | None, default: float) -> float:

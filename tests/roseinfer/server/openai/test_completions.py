@@ -111,6 +111,28 @@ def test_answers_of_one_sampled_prompt_differ(serving: Any, text_model: Any) -> 
     assert len({tuple(choice["token_ids"]) for choice in body["choices"]}) == 4
 
 
+@pytest.mark.parametrize("seed", [5, 2**64 - 1])
+def test_each_prompt_of_a_list_is_answered_as_alone(serving: Any, seed: int) -> None:
+    """With a seed: it counts up over the `n` choices of each prompt, as in vLLM."""
+    settings = {"seed": seed, "temperature": 1.0, "max_tokens": 6, "n": 2, "return_token_ids": True}
+    prompts = [[5, 6, 7], [9] * 20, [5, 6, 7]]
+    body = serving.complete(prompts, ignore_eos=True, **settings).json
+    alone = [serving.complete(prompt, ignore_eos=True, **settings).json["choices"] for prompt in prompts]
+    expected = [choice["token_ids"] for choices in alone for choice in choices]
+    assert [choice["token_ids"] for choice in body["choices"]] == expected
+    first, second = expected[:2]
+    assert first != second
+    after = settings | {"seed": (seed + 1) % 2**64, "n": 1}
+    (choice,) = serving.complete(prompts[0], ignore_eos=True, **after).json["choices"]
+    assert choice["token_ids"] == second
+
+
+def test_same_prompts_are_answered_differently_without_a_seed(serving: Any) -> None:
+    settings = {"temperature": 1.0, "max_tokens": 12, "ignore_eos": True, "return_token_ids": True}
+    body = serving.complete([[5, 6, 7]] * 3, n=2, **settings).json
+    assert len({tuple(choice["token_ids"]) for choice in body["choices"]}) == 6
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_stop_strings(serving: Any, text_model: Any, stream: bool) -> None:
     """The text ends before the first stop string, wherever tokens begin; the engine lets go."""
