@@ -39,8 +39,7 @@ def generate_command(
     """Generate one answer and print it as it comes."""
     from roseinfer.llm import LLM
 
-    if any("\ud800" <= character <= "\udfff" for character in prompt):
-        raise ConfigError("the prompt is not UTF-8")
+    _check_text(prompt)
     llm = LLM(engine)
     tokenizer = llm.tokenizer
     if tokenizer is None:
@@ -117,6 +116,7 @@ def bench_streaming_command(
     json: Annotated[Path | None, typer.Option(help="write the same here")] = None,
 ) -> None:
     """Stream answers from the engine in this process, and say where the time went."""
+    _check_text(prompt)
     if nvtx:
         os.environ["ROSEINFER_NVTX"] = "1"
     if engine.cuda_graph and not engine.paged_attn:
@@ -139,6 +139,12 @@ def bench_streaming_command(
         print("\n".join(streaming_report.lines(values)))
     if json is not None:
         streaming_report.write(json, shown)
+
+
+def _check_text(prompt: str) -> None:
+    """Raise ConfigError for bytes of the command line that are not UTF-8, which are lone surrogates."""
+    if any("\ud800" <= character <= "\udfff" for character in prompt):
+        raise ConfigError("the prompt is not UTF-8")
 
 
 def main() -> None:

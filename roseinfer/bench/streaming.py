@@ -70,14 +70,9 @@ class Run:
 
 
 class StreamingBench:
-    """One engine for several runs. Raises ConfigError for a model without a tokenizer, and for a prompt that
-    is not valid Unicode."""
+    """One engine for several runs. Raises ConfigError for a model without a tokenizer."""
 
     def __init__(self, config: EngineConfig, load: StreamingLoad) -> None:
-        try:
-            load.prompt.encode()
-        except UnicodeEncodeError:  # a command line's bytes that are not UTF-8 are lone surrogates
-            raise ConfigError("the prompt is not valid UTF-8; give --prompt as UTF-8 text") from None
         tokenizer = load_tokenizer(config.model)
         if tokenizer is None:
             raise ConfigError(f"{config.model} has no tokenizer; choose a --model that has one")
