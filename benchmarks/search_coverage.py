@@ -1,13 +1,15 @@
-"""How often a search's 95 % interval holds the true capacity, and how many cells it costs.
+"""How often a search's 95 % interval holds the true capacity, how far its value is off, and what it costs.
 
 The server is a queue: requests come at random (Poisson), are answered one after the other in a time that is
-known on average, and each start of the server multiplies that time by a factor of its own. A cell meets the
-limit if the p99 of the time from arrival to answer is below it. The truth is the rate at which every second
-cell does, found by simulating 1,000 cells at each of many rates.
+known on average, and each start of the server multiplies that time by a factor of its own. A cell finds the
+queue empty and lasts as `bench search` has it without options. It meets the limit if the p99 of the time from
+arrival to answer, of the requests that are measured, is below it and the engine does not fall behind. The
+truth is the load that meets the limit in the long run: the rate at which p99 is the limit in queues of many
+requests, without their beginning.
 
-    python -m benchmarks.search_coverage [--searches 200] [--cells 24]
+    python -m benchmarks.search_coverage [--searches 100] [--cells 24]
 
-Prints the table of docs/method.md, or its part with so many cells.
+Prints the tables of docs/method.md, or their part with so many cells.
 """
 
 from __future__ import annotations
@@ -17,94 +19,147 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from harness.metrics.capacity import Bounds, Knowledge, Trial
+from harness.metrics.stability import fell_behind, find_change, in_flight
+from harness.schema.search import SearchPlan
 
 SEED = 20261122
-#: ms of one answer on average, how much answers differ, and the limit on p99.
-SERVICE_MS, WITHIN, LIMIT_MS = 20.0, 0.3, 200.0
+#: ms of one answer on average, and how much answers differ.
+SERVICE_MS, WITHIN = 20.0, 0.3
 BOUNDS, TOLERANCE = Bounds(0.5, 500.0), 0.1
+#: Requests of a cell at least, as of `bench search`.
+REQUESTS = 200
 #: Cells of a search at most, cells of each start, and the first rate.
 BUDGETS = ((24, 3, 1.0), (16, 4, 1.0), (8, 4, 16.0))
-REQUESTS = (100, 400)
+#: ms, on p99.
+LIMITS = (200, 1000)
 SPREADS = (0.0, 0.03, 0.1)
+#: Of the queues that tell the truth: how many, and the requests of each, of which the first are left out.
+LONG_QUEUES, LONG_REQUESTS, LONG_SETTLED = 400, 12_000, 4_000
+#: Cells that tell how a cell of each length answers.
+CELLS = 400
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Queue:
-    """A server that is started again and again."""
+class Times:
+    """How long a cell lasts."""
 
-    requests: int
-    spread: float
-
-    def start(self, rng: np.random.Generator, count: int = 1) -> Floats:
-        """(count,) ms of an answer on average, for as many starts."""
-        return SERVICE_MS * np.exp(self.spread * rng.standard_normal(count))
-
-    def meets(self, rng: np.random.Generator, rate: float, service_ms: Floats) -> npt.NDArray[np.bool_]:
-        """(count,) whether a cell at `rate` requests/s meets the limit, for as many starts."""
-        count = service_ms.size
-        gaps = rng.exponential(1000 / rate, (self.requests, count))
-        noise = np.exp(WITHIN * rng.standard_normal((self.requests, count)) - WITHIN**2 / 2)
-        waited, latencies = np.zeros(count), np.empty((self.requests, count))
-        for i in range(self.requests):  # Lindley's recursion
-            waited = np.maximum(waited - gaps[i], 0)
-            waited = waited + service_ms * noise[i]
-            latencies[i] = waited
-        met: npt.NDArray[np.bool_] = np.quantile(latencies, 0.99, axis=0) <= LIMIT_MS
-        return met
-
-    def capacity(self, rng: np.random.Generator, cells: int = 1000) -> float:
-        """The rate at which every second cell of every second start meets the limit."""
-        rates = np.geomspace(25, 60, 45)
-        shares = np.array([self.meets(rng, rate, self.start(rng, cells)).mean() for rate in rates])
-        crossing = np.interp(-0.5, -np.minimum.accumulate(shares), np.log(rates))
-        return float(np.exp(crossing))
+    settle_s: float
+    measured_s: float
+    requests: int = REQUESTS
 
 
-def search(rng: np.random.Generator, queue: Queue, cells: int, per_start: int, first: float) -> Knowledge:
+def usual(limit_ms: float) -> Times:
+    """Without options."""
+    times = SearchPlan.make("rate", f"e2e_p99<={limit_ms:g}ms").times()
+    return Times(times["settle"], times["min_duration"])
+
+
+def start(rng: np.random.Generator, spread: float) -> float:
+    """ms of an answer on average, for a start of the server."""
+    return float(SERVICE_MS * np.exp(spread * rng.standard_normal()))
+
+
+def queue(
+    rng: np.random.Generator, rate: float, service_ms: float, n: int, count: int
+) -> tuple[Floats, Floats]:
+    """(n, count) seconds of arrivals and ends, of as many queues that are empty at first."""
+    arrivals = np.cumsum(rng.exponential(1 / rate, (n, count)), axis=0)
+    noise = np.exp(WITHIN * rng.standard_normal((n, count)) - WITHIN**2 / 2)
+    served = np.cumsum(service_ms / 1000 * noise, axis=0)
+    before = np.vstack([np.zeros((1, count)), served[:-1]])
+    idle = np.maximum.accumulate(arrivals - before, axis=0)  # Lindley's recursion, summed
+    return arrivals, served + idle
+
+
+def meets(rng: np.random.Generator, rate: float, service_ms: float, limit_ms: float, times: Times) -> bool:
+    """Whether a cell at `rate` requests/s meets the limit."""
+    n = max(times.requests, int(np.ceil(rate * (times.settle_s + times.measured_s))))
+    arrivals, ends = (part[:, 0] for part in queue(rng, rate, service_ms, n, 1))
+    measured = arrivals >= times.settle_s
+    if np.quantile((ends - arrivals)[measured], 0.99) * 1000 > limit_ms:
+        return False
+    requests = pd.DataFrame({"t_sched": arrivals, "t_sent": arrivals, "t_end": ends, "error": None})
+    if fell_behind(requests) is not None:
+        return False
+    change = find_change(in_flight(requests).to_numpy(np.float64)[measured])
+    return change is None or change.after < change.before
+
+
+def long_run(rng: np.random.Generator, limit_ms: float) -> float:
+    """The rate at which p99 is the limit in the long run."""
+    rates = np.geomspace(0.6, 0.99, 40) * 1000 / SERVICE_MS
+    p99 = []
+    for rate in rates:
+        arrivals, ends = queue(rng, rate, SERVICE_MS, LONG_REQUESTS, LONG_QUEUES)
+        p99.append(np.quantile((ends - arrivals)[LONG_SETTLED:], 0.99) * 1000)
+    return float(np.exp(np.interp(np.log(limit_ms), np.log(p99), np.log(rates))))
+
+
+def of_cells(rng: np.random.Generator, limit_ms: float, times: Times) -> float:
+    """The rate at which every second cell meets the limit."""
+    rates = np.geomspace(0.7, 1.1, 16) * 1000 / SERVICE_MS
+    shares = [np.mean([meets(rng, r, SERVICE_MS, limit_ms, times) for _ in range(CELLS)]) for r in rates]
+    return float(np.exp(np.interp(-0.5, -np.minimum.accumulate(shares), np.log(rates))))
+
+
+def search(
+    rng: np.random.Generator, limit_ms: float, spread: float, cells: int, per_start: int, first: float
+) -> Knowledge:
     """One search, as `bench search` makes it."""
-    known = Knowledge(BOUNDS, first)
-    service_ms = np.empty(0)
+    known, times = Knowledge(BOUNDS, first), usual(limit_ms)
+    service_ms = SERVICE_MS
     while len(known.trials) < cells and not known.exhausted and not known.known_within(TOLERANCE):
         if len(known.trials) % per_start == 0:
             known.start()
-            service_ms = queue.start(rng)
+            service_ms = start(rng, spread)
         load = known.next_load()
-        known.add(Trial(load, bool(queue.meets(rng, load, service_ms)[0])))
+        known.add(Trial(load, meets(rng, load, service_ms, limit_ms, times)))
     return known
 
 
-def row(requests: int, spread: float, cells: int, per_start: int, first: float, searches: int) -> str:
+def row(limit_ms: float, truth: float, spread: float, budget: tuple[int, int, float], searches: int) -> str:
     """A line of the table."""
-    seed = [SEED, requests, int(spread * 100)]
-    queue = Queue(requests, spread)
-    truth = queue.capacity(np.random.default_rng(seed))
-    rng = np.random.default_rng([*seed, cells, per_start])
-    found = [search(rng, queue, cells, per_start, first) for _ in range(searches)]
+    cells, per_start, first = budget
+    rng = np.random.default_rng([SEED, int(limit_ms), int(spread * 100), cells, per_start])
+    found = [search(rng, limit_ms, spread, cells, per_start, first) for _ in range(searches)]
     ends = [known.capacity() for known in found]
     held = np.mean([(e.low or 0) <= truth <= (e.high or np.inf) for e in ends])
+    off = np.median([e.value for e in ends]) / truth - 1
     width = np.median([(e.high or np.inf) / (e.low or np.nan) - 1 for e in ends])
-    used = np.mean([len(known.trials) for known in found])
-    budget = f"{cells}, {per_start} a start, from {first:g} req/s"
-    return f"| {budget} | {requests:,} | {spread:.0%} | {truth:.1f} | {held:.1%} | {used:.1f} | {width:.0%} |"
+    words = f"{cells}, {per_start} a start, from {first:g} requests/s"
+    return f"| {words} | {limit_ms:,} ms | {spread:.0%} | {held:.1%} | {off:+.1%} | {width:.0%} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--searches", type=int, default=200)
+    parser.add_argument("--searches", type=int, default=100)
     parser.add_argument("--cells", type=int, choices=[budget[0] for budget in BUDGETS])
     asked = parser.parse_args()
-    print("| cells at most | requests a cell | starts differ by | capacity, req/s | held | cells | width |")
-    print("|---|---|---|---|---|---|---|")
+    truths = {limit: long_run(np.random.default_rng([SEED, limit]), limit) for limit in LIMITS}
+    print("| limit on p99 | in the long run | cells as they are | of 200 requests | of 2,000 requests |")
+    print("|---|---|---|---|---|")
+    for limit, truth in truths.items():
+        rng = np.random.default_rng([SEED, limit, 1])
+        times = (usual(limit), Times(0, 0, 200), Times(0, 0, 2000))
+        cells = [of_cells(rng, limit, each) for each in times]
+        told = " | ".join(f"{rate:.1f} ({rate / truth - 1:+.0%})" for rate in cells)
+        print(f"| {limit:,} ms | {truth:.1f} | {told} |", flush=True)
+    print()
+    print(
+        "| cells at most | limit on p99 | starts differ by | interval holds | value is off by | its width |"
+    )
+    print("|---|---|---|---|---|---|")
     for budget in BUDGETS:
         if asked.cells not in (None, budget[0]):
             continue
-        for requests in REQUESTS:
+        for limit in LIMITS:
             for spread in SPREADS:
-                print(row(requests, spread, *budget, asked.searches), flush=True)
+                print(row(limit, truths[limit], spread, budget, asked.searches), flush=True)
 
 
 if __name__ == "__main__":

@@ -89,6 +89,11 @@ def measure(
             if settings is not None:
                 if settings.preset_text is not None:
                     display.line(settings.preset_text)
+                if search is not None and settings.settle is not None:
+                    display.line(
+                        f"each cell: {settings.settle:g} s to settle, then {settings.measured_s:g} s or more "
+                        "are measured (--settle, --min-duration)"
+                    )
                 for load in settings.loads if search is None else ():
                     if short := few_rounds(load, settings.requests(load)):
                         display.line(f"{short.text}. {MORE_ROUNDS}")

@@ -68,6 +68,13 @@ def _plan(own: dict[str, Any]) -> SearchPlan:
         raise UsageError(first_fault(error), "see bench search --help") from None
 
 
+def _lasting(settings: OnlineSettings, plan: SearchPlan) -> OnlineSettings:
+    """The settings, with the plan's times where nothing says what part of a cell is measured."""
+    if settings.cut is not None or settings.min_duration is not None:
+        return settings
+    return settings.model_copy(update=plan.times())
+
+
 @with_settings(OnlineSettings, instead="resume", without=_DECIDED, derive=lambda own: _plan(own).settings())
 def search(
     settings: OnlineSettings | None,
@@ -89,6 +96,9 @@ def search(
     plan = None
     if settings is not None:
         plan = _plan(locals())
+        settings = _lasting(settings, plan)
+        seconds = settings.measured_s + (settings.settle or 0.0)
         for term in parse_limits(plan.limits):
-            enough_requests(term.text, term.statistic, settings.n)
+            share = settings.measured_s / seconds if seconds else 1.0
+            enough_requests(term.text, term.statistic, settings.n, share)
     measure(settings, resume, plan, open_report=open_report, as_json=as_json, quiet=quiet)

@@ -64,7 +64,8 @@ def cell_notices(
     if not isinstance(group.load, Ramp):  # what changes with it is the load
         found += drift(good, values)
     if isinstance(group.load, RequestRate) and group.load.arrivals != "clients":  # it comes at one rate
-        found += drift(good, {"requests in flight": in_flight(whole.requests)[good.index]}, unit="")
+        counts = in_flight(whole.requests)[good.index]
+        found += drift(good, {"requests in flight": counts}, unit="", rising="growing")
     for machine in _machines(group, machines):
         found += disturbed(machine, engine_is_ours=group.engine != RUNNING_SERVER)
     if prefixes is not None:

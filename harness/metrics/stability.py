@@ -16,7 +16,7 @@ import pandas as pd
 from harness.metrics.digits import digits
 from harness.metrics.ranks import ranks
 from harness.metrics.window import scheduled
-from harness.schema.cell_notice import CellNotice
+from harness.schema.cell_notice import CellNotice, NoticeKind
 from harness.schema.machine_load import MachineLoad
 
 #: Fewer requests than this say nothing about a change over time.
@@ -95,7 +95,10 @@ def _p_of_maximum(z: float) -> float:
 
 
 def drift(
-    requests: pd.DataFrame, metrics: Mapping[str, pd.Series[float]], unit: str = " ms"
+    requests: pd.DataFrame,
+    metrics: Mapping[str, pd.Series[float]],
+    unit: str = " ms",
+    rising: NoticeKind = "drift",
 ) -> list[CellNotice]:
     """A notice for each metric that changed within the cell.
 
@@ -103,6 +106,7 @@ def drift(
         requests: the successes of one cell that count, without a ramp-up (columns of records/columns.py).
         metrics: by name, values of the same requests, NaN where there is none.
         unit: theirs.
+        rising: the kind of a change to higher values; others are drift.
     """
     order = np.argsort(requests["t_sent"].to_numpy(np.float64), kind="stable")
     sent = requests["t_sent"].to_numpy(np.float64)[order]
@@ -117,7 +121,7 @@ def drift(
                 f"{name} changed within the cell: median {digits(change.before)}{unit} before "
                 f"{moment:.1f} s, {digits(change.after)}{unit} after"
             )
-            found.append(CellNotice(kind="drift", text=text))
+            found.append(CellNotice(kind=rising if change.after > change.before else "drift", text=text))
     return found
 
 

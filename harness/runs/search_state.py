@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations
+from math import ceil
 
 from harness.errors import UsageError
 from harness.metrics.capacity import CONFIDENCE, Bounds, Knowledge, Trial
 from harness.metrics.percentiles import needed
 from harness.runs.journal import JournalEntry
+from harness.schema.cell_notice import NoticeKind
 from harness.schema.gate_terms import ERROR_RATE, LIMIT_HINT, GateTerm, parse_gate
 from harness.schema.metrics import METRICS
 from harness.schema.results import OnlineSummary, Skipped
@@ -18,6 +20,8 @@ from harness.schema.search import Bound, CapacityFound, CapacityRatio, SearchPla
 MAX_INVALID = 3
 #: A cell in which more requests than this share fail does not meet the limits, whatever these are.
 MAX_FAILED = 0.01
+#: Notices of a queue that grew.
+BEHIND: tuple[NoticeKind, ...] = ("behind", "growing")
 
 
 def parse_limits(text: str) -> list[GateTerm]:
@@ -45,9 +49,13 @@ def parse_limits(text: str) -> list[GateTerm]:
     return terms
 
 
-def enough_requests(what: str, statistic: str, n: int) -> None:
-    """Raises UsageError where a cell of `n` requests is too small for a percentile."""
-    if statistic.startswith("p") and statistic[1:].isdigit() and n < (least := needed(int(statistic[1:]))):
+def enough_requests(what: str, statistic: str, n: int, measured: float = 1.0) -> None:
+    """Raises UsageError where a cell of `n` requests, of which that share is measured, is too small for a
+    percentile."""
+    if not (statistic.startswith("p") and statistic[1:].isdigit()):
+        return
+    least = ceil(needed(int(statistic[1:])) / measured)
+    if n < least:
         raise UsageError(
             f"{what} needs at least {least} requests in each cell, and there are {n}", f"give --n {least}"
         )
@@ -140,18 +148,21 @@ class EngineSearch:
         )
 
     def _judge(self, summary: OnlineSummary, start: int) -> SearchTrial:
-        """Whether a cell met every limit. One in which requests failed counts: it was too heavy."""
+        """Whether a cell met every limit. One in which requests failed counts: it was too heavy. One in which
+        the queue grew did not: later requests would miss the limits."""
         failed = failed_share(summary)
         measured = {term.text: value_of(summary, term) for term in self._terms}
         held = all(holds(term, measured[term.text]) for term in self._terms)
         counts = summary.valid or summary.num_error > 0
+        behind = any(notice.kind in BEHIND for notice in summary.notices)
         return SearchTrial(
             load=summary.load,
             value=self.plan.value(summary.load),
             repeat=summary.repeat or 0,
             start=start,
-            met=(held and failed <= MAX_FAILED) if counts else None,
+            met=(held and failed <= MAX_FAILED and not behind) if counts else None,
             measured=measured,
+            behind=behind,
         )
 
 

@@ -36,6 +36,11 @@ class GateTerm(Strict):
     relative: bool
 
 
+def is_latency(term: GateTerm) -> bool:
+    """Whether a limit is on a latency, in ms."""
+    return term.metric in _LATENCIES.values()
+
+
 def parse_gate(text: str, word: str = "gate") -> list[GateTerm]:
     """Terms between commas, all of which must hold.
 

@@ -7,7 +7,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from harness.schema.base import Strict
+from harness.schema.gate_terms import is_latency, parse_gate
 from harness.schema.load import ClosedLoop, Load, TraceLoad
+from harness.schema.metric import MS
 
 Verdict = Literal["more", "less", "no difference shown"]
 SearchAxis = Literal["rate", "concurrency", "scale"]
@@ -19,6 +21,12 @@ UNITS: dict[SearchAxis, str] = {
     "concurrency": "requests in flight",
     "scale": "times the trace's own rate",
 }
+#: Least seconds of a rate's or a scale's cell that are not measured, and that are; each also as a multiple of
+#: the largest limit on a latency. A queue takes some of these to become as long as its load makes it.
+SETTLE_S, SETTLE_LIMITS = 3.0, 10
+MEASURED_S, MEASURED_LIMITS = 30.0, 150
+#: Requests of a cell of a rate at most, where the heaviest load is not given.
+MOST_REQUESTS = 1_000_000
 #: Requests for each one in flight.
 ROUNDS = 5
 #: Bounds and the first load where none are given.
@@ -27,6 +35,17 @@ _USUAL: dict[SearchAxis, tuple[float, float, float]] = {
     "concurrency": (1, 512, 4),
     "scale": (0.05, 100.0, 1.0),
 }
+
+
+def times(by: SearchAxis, limits: str) -> dict[str, float]:
+    """`SearchPlan.times` of these limits."""
+    if by == "concurrency":
+        return {}
+    longest = max((term.limit / MS for term in parse_gate(limits, "limit") if is_latency(term)), default=0.0)
+    return {
+        "settle": max(SETTLE_S, SETTLE_LIMITS * longest),
+        "min_duration": max(MEASURED_S, MEASURED_LIMITS * longest),
+    }
 
 
 class SearchPlan(Strict):
@@ -59,7 +78,10 @@ class SearchPlan(Strict):
         """With the usual bounds where none are given."""
         usual = _USUAL[by]
         lowest = usual[0] if lowest is None else lowest
-        highest = usual[1] if highest is None else highest
+        if highest is None:
+            highest = usual[1]
+            if by == "rate":
+                highest = min(highest, MOST_REQUESTS / sum(times(by, limits).values()))
         first = min(max(usual[2], lowest), highest) if first is None else first
         given = {"by": by, "limits": limits, "lowest": lowest, "highest": highest, "first": first}
         return cls.model_validate(given | more)
@@ -99,6 +121,10 @@ class SearchPlan(Strict):
             case "rate":
                 return {"request_rate": self.ends}
 
+    def times(self) -> dict[str, float]:
+        """`settle` and `min_duration` of its cells where no option names a part; none of a closed loop."""
+        return times(self.by, self.limits)
+
     def load(self, value: float, like: Load) -> Load:
         """The load with that value; in all else it is as `like`."""
         match like:
@@ -125,6 +151,9 @@ class SearchTrial(Strict):
         description="whether every limit held; null: the cell is invalid, and not counted"
     )
     measured: dict[str, float | None] = Field(description="by limit; null: no request succeeded")
+    behind: bool = Field(
+        False, description="whether the engine fell behind in it, which misses the limits whatever they are"
+    )
 
 
 class CapacityFound(Strict):

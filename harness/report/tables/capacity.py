@@ -38,6 +38,8 @@ def _found(search: SearchResults) -> Table:
         f"Searched from {load_value(plan.lowest)} to {load_value(plan.highest)} {plan.unit}, "
         f"at most {plural(plan.cells, 'cell')} an engine.",
     ]
+    if any(trial.behind for found in search.engines for trial in found.trials):
+        notes.append("A cell in which the engine falls behind misses the limits.")
     return Table("capacity", "Highest load within the limits", columns, rows, notes)
 
 

@@ -25,6 +25,7 @@ _KINDS = ("invalid", "skipped", "load")
 _TITLES: dict[str, str] = {
     "accuracy": "{label} scores below another engine.",
     "behind": "{label} did not keep up with the load.",
+    "growing": "More and more requests of {label} were in flight.",
     "disturbed": "The machine was disturbed while {label} was measured.",
     "throttled": "A GPU lowered its clocks while {label} was measured.",
     "chunks": "Text of {label} came in large chunks.",
@@ -41,7 +42,7 @@ _TITLES: dict[str, str] = {
 Topic = Literal[
     "cells", "engines", "answers", "client", "settings", "keeping up", "length", "trace", "code", "other"
 ]
-_TOPICS: dict[str, Topic] = {"behind": "keeping up", "accuracy": "answers"}
+_TOPICS: dict[str, Topic] = {"behind": "keeping up", "growing": "keeping up", "accuracy": "answers"}
 
 
 @dataclass(frozen=True)

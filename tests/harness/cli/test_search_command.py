@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from harness.schema.search import MOST_REQUESTS, SearchAxis, SearchPlan
+
 pytestmark = pytest.mark.usefixtures("any_lag", "few_figures")
 
 LIMITS = "ttft_p90<=150ms"
@@ -98,13 +100,86 @@ def test_ctrl_c_names_the_command_that_goes_on(
     assert (done.code, done.out) == (0, f"{folder}/report.html\n"), done.err
 
 
+RATES = (
+    *("--slo", "ttft_p50<=20ms", "--highest", "100", "--first", "40", "--cells", "3", "--n", "8"),
+    *("--input-len", "8", "--output-len", "2", "--tokenizer", "none", "--max-model-len", "512"),
+    *("--no-calibrate", "--warmup", "0", "--no-check-answers", "--no-accuracy"),
+)
+
+
+@pytest.fixture
+def brief_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells of a rate last a second and a half where nothing else is asked for."""
+    monkeypatch.setattr("harness.schema.search.SETTLE_S", 0.5)
+    monkeypatch.setattr("harness.schema.search.MEASURED_S", 1.0)
+    monkeypatch.setattr("harness.schema.search.MEASURED_LIMITS", 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "settle", "duration"),
+    [
+        ((), 0.5, 1.0),
+        (("--min-duration", "0.2"), None, 0.2),
+        (("--settle", "0.2", "--min-duration", "0.3"), 0.2, 0.3),
+        (("--window", "0,1"), None, None),
+        (("--steady-state",), None, None),
+    ],
+)
+def test_cells_of_a_rate_settle_unless_something_else_is_asked_for(
+    options: tuple[str, ...],
+    settle: float | None,
+    duration: float | None,
+    brief_cells: None,
+    start_mock: Any,
+    bench: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    """A server that misses the limit at once: three cells."""
+    server = start_mock("--ttft-ms", "30")
+    words = ("--server", f"only={server.url}", *RATES, *options, "--out", str(tmp_path))
+    done = bench("search", *words)
+    assert done.code == 0, done.err
+    results = json.loads((Path(done.out.strip()).parent / "online_results.json").read_text())
+    stored = results["meta"]["settings"]
+    assert (stored["settle"], stored["min_duration"]) == (settle, duration)
+    assert ("0.5 s to settle, then 1 s or more are measured" in done.err) == (settle == 0.5)
+    if settle == 0.5:
+        cells = [cell for cell in results["summaries"] if cell["repeat"] is not None]
+        assert all(cell["left_out"] > 0 and cell["window_s"][0] == 0.5 for cell in cells)
+        assert all(cell["duration_s"] >= 1 for cell in cells)
+
+
+@pytest.mark.parametrize(
+    ("by", "limits", "settle", "measured"),
+    [
+        ("rate", "ttft_p99<=200ms,e2e_p99<=5s", 50, 750),
+        ("rate", "ttft_p99<=200ms", 3, 30),
+        ("scale", "req_per_s>=500,error_rate<=1%", 3, 30),
+        ("scale", "tpot_p99<=400ms", 4, 60),
+    ],
+)
+def test_cells_last_as_the_longest_limit_asks_for(
+    by: SearchAxis, limits: str, settle: float, measured: float
+) -> None:
+    plan = SearchPlan.make(by, limits)
+    assert plan.times() == {"settle": settle, "min_duration": measured}
+    if by == "rate":
+        assert plan.highest == min(10_000, MOST_REQUESTS / (settle + measured))
+
+
+def test_a_closed_loop_has_no_times_of_its_own() -> None:
+    assert SearchPlan.make("concurrency", "e2e_p99<=5s").times() == {}
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ((), "a search needs limits"),
         (("--slo", "ttft_p99<=+10%"), "relative to another run"),
         (("--slo", "latency_p99<=10ms"), "there is no statistic 'latency_p99'"),
-        (("--slo", "ttft_p99<=200ms", "--n", "50"), "needs at least 100 requests"),
+        (("--slo", "ttft_p99<=200ms", "--n", "50"), "needs at least 110 requests"),
+        (("--slo", "ttft_p99<=200ms", "--n", "50", "--min-duration", "5"), "needs at least 100 requests"),
+        (("--slo", "ttft_p99<=200ms", "--n", "50", "--by", "concurrency"), "needs at least 100 requests"),
         (("--slo", "ttft_p50<=200ms", "--lowest", "9", "--highest", "3"), "--lowest 9 is not below"),
         (("--slo", "ttft_p50<=200ms", "--first", "1e6"), "is not between"),
         (("--slo", "ttft_p50<=200ms", "--lowest", "-1"), "lowest: Input should be greater than 0"),

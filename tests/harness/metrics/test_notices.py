@@ -69,7 +69,14 @@ def test_a_ramp_that_is_too_steep_is_no_drift(tables: Tables) -> None:
     assert kinds(pooled) == ["behind"]
     rate = load_text(RequestRate(req_per_s=10))
     [_, pooled] = summarize(*tables(cell(lambda i: 0.05 if i < 40 else 0.1 * (i - 38), load=rate)))
-    assert set(kinds(pooled)) == {"behind", "drift"}
+    assert set(kinds(pooled)) == {"behind", "growing", "drift"}
+
+
+def test_a_queue_that_empties_does_not_grow(tables: Tables) -> None:
+    rate = load_text(RequestRate(req_per_s=10))
+    [_, pooled] = summarize(*tables(cell(lambda i: max(0.05, 4 - 0.1 * i), load=rate)))
+    assert set(kinds(pooled)) == {"drift"}
+    assert any("in flight changed" in notice.text for notice in pooled.notices)
 
 
 def test_a_session_lasts_from_its_first_request_to_its_last_token(tables: Tables) -> None:

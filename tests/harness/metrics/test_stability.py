@@ -112,7 +112,8 @@ def test_a_queue_that_gets_longer_has_more_in_flight() -> None:
     quick, slow = queue(20.0, 0.3 / 20, 100), queue(20.0, 0.9 / 20, 100)
     slow[["t_sched", "t_sent", "t_end"]] += quick["t_end"].max()
     requests = pd.concat([quick, slow], ignore_index=True)
-    [notice] = drift(requests, {"requests in flight": in_flight(requests)}, "")
+    [notice] = drift(requests, {"requests in flight": in_flight(requests)}, "", rising="growing")
+    assert notice.kind == "growing"
     assert "requests in flight changed within the cell: median 1 before" in notice.text
 
 

@@ -7,6 +7,7 @@ import pytest
 from harness.report.tables.capacity import capacity_tables
 from harness.report.text.capacity import capacity_verdict
 from harness.runs.search_state import EngineSearch
+from harness.schema.cell_notice import CellNotice, NoticeKind
 from harness.schema.load import ClosedLoop
 from harness.schema.metrics import LATENCIES
 from harness.schema.results import Distribution, OnlineSummary
@@ -17,13 +18,14 @@ BEYOND: dict[float, str] = {0: "under 1", 99: "64 or more"}
 PLAN = SearchPlan.make("concurrency", "ttft_p50<=50ms", lowest=1, highest=64, cells=12, tolerance=0.5)
 
 
-def cell(concurrency: float, ttft: float) -> OnlineSummary:
+def cell(concurrency: float, ttft: float, noticed: NoticeKind | None = None) -> OnlineSummary:
     found = dict.fromkeys(LATENCIES, Distribution())
     found["ttft_ms"] = Distribution(mean=ttft, p50=ttft, p90=ttft, p95=ttft, p99=ttft, max=ttft, n=100)
     return OnlineSummary(
         engine="x", label="x", load=ClosedLoop(concurrency=round(concurrency)), repeat=0, num_requests=100,
         num_success=100, num_error=0, duration_s=1, offered_req_per_s=1, req_per_s=1, output_tok_per_s=1,
         total_tok_per_s=1, prompt_tokens=1, completion_tokens=1, chunks=1, **found,
+        notices=[] if noticed is None else [CellNotice(kind=noticed, text="")],
     )  # fmt: skip
 
 
@@ -64,3 +66,14 @@ def test_loads_beyond_what_was_allowed_are_no_capacity(capacities: dict[str, flo
     values = [row[1].text for row in capacity_tables(found)[0].rows]
     for value, capacity in zip(values, capacities.values(), strict=True):
         assert value == BEYOND.get(capacity, value)
+
+
+@pytest.mark.parametrize(("noticed", "met"), [("behind", False), ("growing", False), ("drift", True)])
+def test_a_cell_in_which_the_engine_falls_behind_misses_the_limits(noticed: NoticeKind, met: bool) -> None:
+    search = EngineSearch(PLAN, "a")
+    search.take(cell(4, ttft=10, noticed=noticed), start=0)
+    [trial] = search.trials
+    assert trial.met is met and trial.behind is not met
+    found = SearchResults(plan=PLAN, engines=[search.found("a", None, False)])
+    said = any("falls behind misses" in note for note in capacity_tables(found)[0].notes)
+    assert said is not met
