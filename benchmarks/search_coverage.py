@@ -86,7 +86,8 @@ def meets(rng: np.random.Generator, rate: float, service_ms: float, limit_ms: fl
     requests = pd.DataFrame({"t_sched": arrivals, "t_sent": arrivals, "t_end": ends, "error": None})
     if fell_behind(requests) is not None:
         return False
-    change = find_change(in_flight(requests).to_numpy(np.float64)[measured])
+    counts = np.asarray(in_flight(requests), dtype=np.float64)
+    change = find_change(counts[measured])
     return change is None or change.after < change.before
 
 
@@ -147,8 +148,8 @@ def main() -> None:
         rng = np.random.default_rng([SEED, limit, 1])
         times = (usual(limit), Times(0, 0, 200), Times(0, 0, 2000))
         cells = [of_cells(rng, limit, each) for each in times]
-        told = " | ".join(f"{rate:.1f} ({rate / truth - 1:+.0%})" for rate in cells)
-        print(f"| {limit:,} ms | {truth:.1f} | {told} |", flush=True)
+        found = " | ".join(f"{rate:.1f} ({rate / truth - 1:+.0%})" for rate in cells)
+        print(f"| {limit:,} ms | {truth:.1f} | {found} |", flush=True)
     print()
     print(
         "| cells at most | limit on p99 | starts differ by | interval holds | value is off by | its width |"
