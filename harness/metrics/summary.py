@@ -11,6 +11,7 @@ import pandas as pd
 from harness.metrics.chunk_parts import Chunks
 from harness.metrics.costs import costs
 from harness.metrics.estimates import Estimates, Point, distribution, measure, of_metric
+from harness.metrics.intervals import Ends, own
 from harness.metrics.notices import (
     Machines,
     cell_notices,
@@ -111,8 +112,17 @@ def summarize_points(points: Sequence[Point], **known: Unpack[Known]) -> list[On
 
 def _per_gpu(summary: OnlineSummary, gpus: Mapping[str, int]) -> OnlineSummary:
     count = gpus.get(summary.label, 0)
-    rate = summary.output_tok_per_s / count if count else None
-    return summary.model_copy(update={"output_tok_per_s_per_gpu": rate})
+    if not count:
+        return summary
+    ends = summary.rates_ci.get("output_tok_per_s")
+    share = {} if ends is None else {"output_tok_per_s_per_gpu": (ends[0] / count, ends[1] / count)}
+    rate = {"output_tok_per_s_per_gpu": summary.output_tok_per_s / count}
+    return summary.model_copy(update=rate | {"rates_ci": summary.rates_ci | share})
+
+
+def _rates_ci(found: Estimates) -> dict[str, Ends]:
+    rates = {metric: known for (metric, _), known in found.items() if not METRICS[metric].is_latency}
+    return {metric: ends for metric, known in rates.items() if (ends := own(known)) is not None}
 
 
 def _by_cell(seen: Sequence[Seen]) -> dict[tuple[str, Load, int | None], Seen]:
@@ -156,6 +166,7 @@ def _summary(
         prompt_tokens=passed.prompt_tokens,
         completion_tokens=passed.output_tokens,
         chunks=int(good["chunks"].sum()),
+        rates_ci=_rates_ci(found),
         peak_in_flight=max(peak_in_flight((group.whole or group).requests) for group in repeats),
         valid=not reasons,
         invalid_reasons=reasons,

@@ -73,7 +73,8 @@ def _rows(result: OnlineSummary | OfflineResult) -> Iterator[_Row]:
     notices = " ".join(dict.fromkeys(notice.kind for notice in result.notices))
     for name, metric in METRICS.items():
         if not metric.is_latency:
-            ends = getattr(result, f"{name}_ci", None) or (None, None)
+            known = result.rates_ci if isinstance(result, OnlineSummary) else {}
+            ends = known.get(name) or getattr(result, f"{name}_ci", None) or (None, None)
             numbers: list[_Number] = [("value", getattr(result, name, None), ends)]
         elif isinstance(result, OnlineSummary):
             found = result.latency(name)

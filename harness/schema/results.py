@@ -109,6 +109,9 @@ class OnlineSummary(WithLatencies):
     total_tok_per_s: float
     output_tok_per_s_per_gpu: float | None = Field(None, description="null where no GPU was used")
     goodput_req_per_s: float | None = None
+    rates_ci: dict[str, tuple[float, float]] = Field(
+        default_factory=dict, description="95 % interval by the rate's name, of several repeats"
+    )
     peak_in_flight: int | None = Field(
         None, description="the most requests sent and not ended at once; null: the raw times are not known"
     )
@@ -145,6 +148,11 @@ class OnlineSummary(WithLatencies):
     later_turns: int = Field(0, description="requests that follow another of their session")
     late_turns: int = Field(0, description="of these, sent late because the answer before had not ended")
     waterfall: Waterfall | None = Field(None, description="null where no request succeeded")
+
+    def interval(self, metric: str, statistic: str) -> tuple[float, float] | None:
+        """The 95 % interval of `value`; None where it has none."""
+        found = self.latency(metric).ci if METRICS[metric].is_latency else self.rates_ci
+        return found.get(statistic)
 
 
 class Skipped(Strict):

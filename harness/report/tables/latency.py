@@ -91,19 +91,19 @@ def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLa
         keys.append((load, "output_tok_per_s", "output_tok_per_s"))
         columns.append(Column("output", "tokens/s"))
     rows = grid(there, keys, best_labels)
-    rates = [summary.req_per_s for summary in there]
-    places = decimals(rates)
+    places = decimals(summary.req_per_s for summary in there)
+    peaks = [summary.peak_in_flight for summary in there]
+    has_peak = not closed or any(peak != load.value for peak in peaks)
     has_slo = any(summary.goodput_req_per_s is not None for summary in there)
     columns.append(Column("achieved", "requests/s"))
     columns += [] if closed else [Column("offered", "requests/s")]
-    columns.append(Column("in flight", "most"))
+    columns += [Column("in flight", "most")] if has_peak else []
     columns += [Column("SLO met", "requests")] if has_slo else []
-    for row, summary in zip(rows, there, strict=True):
-        peak = summary.peak_in_flight
+    for row, summary, peak in zip(rows, there, peaks, strict=True):
         row += [
-            replace(number_cell(summary.req_per_s, places), invalid=not summary.valid),
+            _cell(summary, "req_per_s", "req_per_s", places),
             *([] if closed else [number_cell(summary.offered_req_per_s, places)]),
-            Cell(DASH if peak is None else f"{peak:,}", peak),
+            *([Cell(DASH if peak is None else f"{peak:,}", peak)] if has_peak else []),
         ]
         if has_slo:
             good, all_of = summary.goodput_req_per_s or 0.0, summary.req_per_s
@@ -168,7 +168,7 @@ def _cell(summary: OnlineSummary | None, metric: str, statistic: str, places: in
     value = _value(summary, metric, statistic)
     if value is None:
         return Cell(DASH, remark=_why_withheld(summary, metric, statistic), invalid=not summary.valid)
-    ci = summary.latency(metric).ci.get(statistic)
+    ci = summary.interval(metric, statistic)
     interval = "" if ci is None else f"{number(ci[0], places)}–{number(ci[1], places)}"
     remark = "" if summary.valid else f"invalid: {'; '.join(summary.invalid_reasons)}"
     inferred = METRICS[metric].is_latency and summary.latency(metric).source == "inferred"

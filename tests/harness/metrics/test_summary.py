@@ -196,6 +196,24 @@ def test_an_answer_in_one_chunk_was_not_seen_to_keep_its_tokens_limit(tables, li
     assert summary.goodput_req_per_s == pytest.approx(1 / summary.duration_s)
 
 
+def test_rates_of_several_repeats_have_intervals(tables):
+    """By t, on the logarithm, of the rates of the repeats."""
+    rows = [
+        {**row, "cell": repeat, "repeat": repeat}
+        | {"chunks": [(t + 0.01 * repeat, k) for t, k in row["chunks"]]}
+        for repeat in range(3)
+        for row in regular(20, prompt_tokens=10)
+    ]
+    *each, pooled = summarize(*tables(rows), gpus={"roseinfer": 2})
+    assert all(summary.rates_ci == {} for summary in each)
+    for name in ("req_per_s", "output_tok_per_s", "total_tok_per_s", "output_tok_per_s_per_gpu"):
+        logs = np.log([getattr(summary, name) for summary in each])
+        half = 4.302653 * np.std(logs, ddof=1) / np.sqrt(3)
+        ends = np.exp([np.mean(logs) - half, np.mean(logs) + half])
+        assert pooled.interval(name, name) == pytest.approx(ends)
+        assert ends[0] < pooled.value(name, name) < ends[1]
+
+
 def test_unsupported_percentiles_have_no_interval(tables):
     found = summarize(*tables(regular(60)))[0].ttft_ms
     assert set(found.ci) == {"mean", "p50", "p90"}

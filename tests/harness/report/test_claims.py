@@ -481,11 +481,12 @@ def test_the_first_table_of_a_closed_loop_has_tokens_a_second_and_no_offered_rat
     assert "roseinfer reaches 3,424 output tok/s, 1.049× the" in verdict(run)[0]
     table = first_table(run.pooled, shown_load(run), best_labels(run.pooled, run.results.comparisons))
     names = [column.full for column in table.columns]
-    assert "requests/s offered" not in names
+    assert not {"requests/s offered", "most in flight"} & set(names)
     there = {summary.label: summary for summary in run.pooled if summary.load == shown_load(run)}
     for label, *cells in table.rows:
-        shown = cells[names.index("tokens/s output") - 1].value
-        assert shown == there[label.text].output_tok_per_s
+        shown = cells[names.index("tokens/s output") - 1]
+        assert shown.value == there[label.text].output_tok_per_s
+        assert shown.ends == there[label.text].rates_ci["output_tok_per_s"] and shown.interval
 
 
 def test_the_first_table_says_what_was_answered_of_what_was_offered(run):
