@@ -207,10 +207,10 @@ def connected(address: str) -> Iterator[None]:
         ray.init(address, logging_level=logging.ERROR, log_to_driver=False, ignore_reinit_error=True)
     except (RayError, ConnectionError, OSError, RuntimeError, ValueError, ImportError) as error:
         why = str(error).strip().partition("\n")[0]
-        raise UsageError(
-            f"--cluster {address}: {why}",
-            "start Ray with `ray start --head` on one node, and `ray start --address HOST:6379` on others",
-        ) from None
+        start = "start Ray with `ray start --head` on one node, and `ray start --address HOST:6379` on others"
+        install = "pip install 'rosebench[cluster]'"  # Ray alone is no client of a `ray://` address
+        lacks = isinstance(error, ImportError)
+        raise UsageError(f"--cluster {address}: {why}", install if lacks else start) from None
     try:
         yield
     finally:

@@ -116,6 +116,23 @@ def client_server(cluster: Any, tmp_path: Path) -> Iterator[str]:
     server.wait()
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("error", "hint"), [(ConnectionError("nobody"), "ray start"), (ImportError("lacks"), "pip install")]
+)
+def test_why_there_is_no_cluster(error: Exception, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "init", fail)
+    settings = OnlineSettings.model_validate(QUICK | {"cluster": "ray://192.0.2.1:10001"})
+    with pytest.raises(UsageError, match=f"192.0.2.1:10001: {error}") as caught, machines_of(settings):
+        pass
+    assert hint in caught.value.hint
+
+
 @pytest.mark.cluster
 def test_a_machine_that_is_no_node_gives_the_commands(client_server: str, tmp_path: Path) -> None:
     folder, results = measured(cluster=client_server, load_nodes=1, out=tmp_path / "runs")
