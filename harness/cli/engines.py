@@ -135,7 +135,7 @@ def bundle(
         str | None, typer.Option(help="version of the engine; default: the first that can be packed")
     ] = None,
 ) -> None:
-    """Pack an engine for a GPU host without a network. `unpack.py` in the bundle installs it there."""
+    """Pack an engine for a host without a network. `unpack.py` in the bundle installs it there."""
     engine = _local(_reference(name))
     size = read_size(part_size)
     version, recipe = find_bundle(engine, version)

@@ -32,7 +32,7 @@ class Recipe(Strict):
 
 
 class BundleRecipe(Strict):
-    """An engine for a host that has Python, torch and a GPU, and no package index."""
+    """An engine for a host that has Python and torch, and no package index."""
 
     python: str = Field(description="version of the host's CPython, e.g. 3.12")
     torch: str = Field(description="version of the host's torch, as a prefix, e.g. 2.11")

@@ -14,6 +14,7 @@ from harness.engines.prompts import Prompts
 from harness.engines.recipe import SHIMS
 from harness.engines.selfreport import ARGV, OMP_THREADS, SelfReport
 from harness.engines.workers import folder
+from harness.modules import module_command
 from harness.schema.fairness import Fact
 
 CB_BLOCK = 32
@@ -72,7 +73,8 @@ class Transformers(LocalEngine):
         return [*self._cli(installation), "serve", "--help"]
 
     def _cli(self, installation: Installation) -> list[str]:
-        return [str(installation.python), str(installation.python.parent / "transformers")]
+        # bundles have no programs
+        return module_command("transformers.cli.transformers", installation.python)
 
     def prompts(self, request_settings: RequestSettings) -> Prompts:
         """Text, as it takes no token ids."""
