@@ -222,9 +222,12 @@ def placed(bundles: list[Bundle]) -> Iterator[PlacementGroup]:
     """A place on a node of its own for each bundle of resources, until the end of the `with`.
 
     Raises:
-        UsageError: The cluster has no such nodes, or others use them.
+        UsageError: The cluster has no such nodes, others use them, or it can have none.
     """
-    group = placement_group(bundles, strategy="STRICT_SPREAD")
+    try:
+        group = placement_group(bundles, strategy="STRICT_SPREAD")
+    except (RayError, ValueError) as error:  # such as a name that Ray has for itself
+        raise UsageError(f"Ray places nothing on {said(bundles)}: {error}", "change --engine-needs") from None
     try:
         if not group.wait(PLACE_S):
             raise UsageError(

@@ -161,6 +161,12 @@ def test_repeats_are_measured_side_by_side(cluster: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.cluster
+def test_a_resource_that_no_node_can_have(cluster: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nothing on CPU 1, bundle 1 and CPU 1: .*reserved"):
+        measured(cluster="auto", engine_needs="bundle:1", out=tmp_path)
+
+
+@pytest.mark.cluster
 def test_engines_share_the_gpus_of_a_node_only_when_asked_to(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
