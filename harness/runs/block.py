@@ -60,6 +60,9 @@ WAITING_S = 0.5
 #: than its rate asks for.
 MAX_TRIES, MARGIN = 4, 1.2
 
+#: The cell that the same server measures after one; None: no more.
+Following = Callable[[Cell, OnlineSummary], Cell | None]
+
 #: What a server that takes no request of the warm-up lacks.
 _HINTS = {
     "http_400": "change the setting that the server names; its context may be shorter than --max-model-len",
@@ -76,7 +79,7 @@ def measure_block(
     resolved: Resolved,
     block: Block,
     notify: Notify,
-    following: Callable[[Cell, OnlineSummary], Cell | None] = lambda cell, summary: None,
+    following: Following = lambda cell, summary: None,
     side: int = 0,
 ) -> None:
     """Measure the cells of `block` that are not in the journal.
@@ -84,7 +87,7 @@ def measure_block(
     What goes wrong is noted as a fault of every cell that is left, and the run can continue.
 
     Args:
-        following: The cell that the same server measures after the block's last one; None: no more.
+        following: What comes after the block's last cell.
         side: Which of the run's sets of machines.
 
     Raises:

@@ -24,7 +24,7 @@ from harness.runs.resolved import Resolved, resolve_online
 from harness.runs.run_state import Run
 from harness.runs.search import search_loads
 from harness.runs.search_state import search_results
-from harness.runs.side_by_side import measure_blocks
+from harness.runs.side_by_side import measure_blocks, sides
 from harness.runs.tune.found import tune_results
 from harness.runs.tune.measure import measure_tuning
 from harness.runs.tune.tuning import tuning_of
@@ -59,7 +59,7 @@ def run_online(
         BenchError: No cell could be measured, or an engine could not be ended.
     """
     prices = None if settings.price is None else read_prices(settings.price)
-    if settings.side_by_side > 1 and (search or tune):
+    if settings.side_by_side > 1 and search:
         raise UsageError("each load of a search depends on those before it", "leave out --side-by-side")
     with machines_of(settings) as machines:
         resolved = resolve_online(settings, notify, machines)
@@ -136,7 +136,7 @@ def _go(run: Run, resolved: Resolved | None, notify: Notify) -> OnlineResults:
     elif resolved is not None and tune is not None:
         measure_tuning(run, resolved, _each_cell(run), notify)
     elif resolved is not None:
-        measure_blocks(run, resolved, blocks, notify)
+        measure_blocks(run, resolved, sides(blocks, len(resolved.machines.testbeds)), notify)
     if not run.done:
         faults = [fault for fault in run.skipped if fault.load is not None]
         reasons = dict.fromkeys(f"{fault.label}: {fault.reason}" for fault in faults)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
-from harness.runs.block import measure_block
+from harness.runs.block import Following, measure_block
 from harness.runs.events import Event, Notify
 from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
@@ -22,17 +22,27 @@ def sides(blocks: Sequence[Block], count: int) -> list[list[Block]]:
     return [[block for block in blocks if block.cells[0].repeat % count == side] for side in range(count)]
 
 
-def measure_blocks(run: Run, resolved: Resolved, blocks: Sequence[Block], notify: Notify) -> None:
-    """Measure what is left of every block, on as many machines at once as there are for it.
+def measure_blocks(
+    run: Run,
+    resolved: Resolved,
+    divided: Sequence[Sequence[Block]],
+    notify: Notify,
+    following: Following = lambda cell, summary: None,
+) -> None:
+    """Measure what is left of every block.
+
+    Args:
+        divided: The blocks of each set of machines, of which no more are named than there are.
+        following: As in `measure_block`; called by several threads.
 
     Raises:
         CleanupError: As `measure_block`; what the other sides measured so far is kept.
     """
-    testbeds = resolved.machines.testbeds
-    if len(testbeds) == 1:
-        for block in blocks:
-            measure_block(run, resolved, block, notify)
+    if len(divided) == 1:
+        for block in divided[0]:
+            measure_block(run, resolved, block, notify, following)
         return
+    testbeds = resolved.machines.testbeds
     stop, one_at_a_time = threading.Event(), threading.Lock()
 
     def tell(event: Event) -> None:
@@ -43,10 +53,9 @@ def measure_blocks(run: Run, resolved: Resolved, blocks: Sequence[Block], notify
         for block in own:
             if stop.is_set():
                 return
-            measure_block(run, resolved, block, tell, side=side)
+            measure_block(run, resolved, block, tell, following, side)
 
-    with ThreadPoolExecutor(len(testbeds)) as threads:
-        divided = sides(blocks, len(testbeds))
+    with ThreadPoolExecutor(len(divided)) as threads:
         measuring = [threads.submit(measure, side, own) for side, own in enumerate(divided)]
         try:
             for done in as_completed(measuring):

@@ -253,7 +253,10 @@ class OnlineSettings(CommonSettings):
         None, ge=1, description="nodes that send to an engine; all that are left if not given"
     )
     side_by_side: int = Field(
-        1, ge=1, description="repeats measured at once, each on nodes of its own, which must be equal"
+        1,
+        ge=1,
+        description="repeats, or a tuning's configurations, measured at once, each on nodes of its own, "
+        "which must be equal",
     )
     engines_per_node: int = Field(
         1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from harness.engines.base import EngineVariant
 from harness.errors import BenchError
 from harness.runs.balanced_orders import balanced_orders
-from harness.runs.block import measure_block
 from harness.runs.events import ConfigurationDropped, Notify
 from harness.runs.folder import JOURNAL
 from harness.runs.journal import read_journal
@@ -18,6 +17,7 @@ from harness.runs.resolved import Resolved
 from harness.runs.run_state import Run
 from harness.runs.schedule import Block, Cell
 from harness.runs.seeds import prompt_seed
+from harness.runs.side_by_side import measure_blocks
 from harness.runs.tune.tuning import Tuning, tuning_of
 from harness.schema.results import OnlineSummary
 
@@ -30,8 +30,9 @@ def measure_tuning(
 ) -> Tuning:
     """Measure every configuration once and the better ones again, then the finalists and the default.
 
-    Each cell has a fresh server. The configurations of a round are measured in a balanced order and get the
-    same prompts. One that fails is out; the others go on.
+    Each cell has a fresh server. The configurations of a round are measured in a balanced order, by turns on
+    the sets of machines that there are, and get the same prompts. One that fails is out; the others go on.
+    A repeat of all finalists and the default stays on one set.
 
     Args:
         summaries: Of each cell that was measured before, in the order of measurement.
@@ -41,32 +42,36 @@ def measure_tuning(
     """
     plan = run.info.tune
     assert plan is not None
-    rounds = _Rounds(run, resolved, notify)
+    rounds, sets = _Rounds(run, resolved, notify), len(resolved.machines.testbeds)
     tuning = tuning_of(plan, summaries)
     labels = [configuration.label for configuration in plan.configurations]
     orders = balanced_orders(len(labels), plan.rounds, run.settings.seed)
     for repeat, order in enumerate(orders):
         if tuning.decided:
             break
-        for label in (labels[place] for place in order):
-            if not (tuning.goes_on(label) and tuning.lacks(label, repeat)):
-                continue
-            summary = rounds.measure(label, repeat)
-            if summary is None:
-                tuning.fail(label, _reason(run, label))
-            elif not tuning.take(summary):
-                notify(ConfigurationDropped(label, repeat + 1))
-            if summary is None and label == tuning.default:
-                raise BenchError(f"the default cannot be measured: {_reason(run, label)}")
+        ordered = [labels[place] for place in order]
+        left = [label for label in ordered if tuning.goes_on(label) and tuning.lacks(label, repeat)]
+        for first in range(0, len(left), sets):
+            together = left[first : first + sets]
+            measured = rounds.measure([[(label, repeat)] for label in together])
+            for (label, _), summary in measured.items():
+                if not tuning.take(summary):
+                    notify(ConfigurationDropped(label, repeat + 1))
+            for label in together:
+                if (label, repeat) not in measured:
+                    tuning.fail(label, _reason(run, label))
+                    if label == tuning.default:
+                        raise BenchError(f"the default cannot be measured: {_reason(run, label)}")
     compared = [tuning.default, *tuning.finalists]
+    turns: list[list[tuple[str, int]]] = [[] for _ in range(sets)]
     for repeat, order in enumerate(balanced_orders(len(compared), run.settings.repeats, run.settings.seed)):
-        for place in order:
-            rounds.measure(compared[place], plan.rounds + repeat)
+        turns[repeat % sets] += [(compared[place], plan.rounds + repeat) for place in order]
+    rounds.measure(turns)
     return tuning
 
 
 class _Rounds:
-    """Measures one cell after the other."""
+    """Measures cells that are not in the journal."""
 
     def __init__(self, run: Run, resolved: Resolved, notify: Notify) -> None:
         self._run, self._resolved, self._notify = run, resolved, notify
@@ -75,18 +80,22 @@ class _Rounds:
         self._done = {(entry.label, entry.repeat) for entry in entries}
         self._indices: Iterator[int] = count(1 + max((entry.cell for entry in entries), default=-1))
 
-    def measure(self, label: str, repeat: int) -> OnlineSummary | None:
-        """One repeat of one configuration; None where it was measured before, or fails."""
-        if (label, repeat) in self._done:
-            return None
-        kept: list[OnlineSummary] = []
+    def measure(self, turns: Sequence[Sequence[tuple[str, int]]]) -> Mapping[tuple[str, int], OnlineSummary]:
+        """Labels and repeats of configurations, by sets of machines that measure at once. Returns those that
+        were measured now, in the order of the journal, in which a resumed tuning takes them."""
+        kept: dict[tuple[str, int], OnlineSummary] = {}
 
         def keep(cell: Cell, summary: OnlineSummary) -> None:
-            kept.append(summary)
+            kept[cell.engine_variant.label, cell.repeat] = summary
 
+        blocks = [[self._block(*turn) for turn in own if turn not in self._done] for own in turns]
+        measure_blocks(self._run, self._resolved, blocks, self._notify, keep)
+        entries = read_journal(self._run.folder / JOURNAL)
+        return {turn: kept[turn] for entry in entries if (turn := (entry.label, entry.repeat)) in kept}
+
+    def _block(self, label: str, repeat: int) -> Block:
         cell = self._cell(self._variants[label], repeat)
-        measure_block(self._run, self._resolved, Block(cell.engine_variant, (cell,)), self._notify, keep)
-        return kept[0] if kept else None
+        return Block(cell.engine_variant, (cell,))
 
     def _cell(self, engine_variant: EngineVariant, repeat: int) -> Cell:
         settings = self._run.settings

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import html
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import psutil
 import pytest
 import yaml
 
+from harness.cluster.this_machine import ThisMachine, ThisTestbed
 from harness.compare.stored_run import StoredRun
 from harness.engines import registry
-from harness.engines.base import EngineSettings, Installation
+from harness.engines.base import Engine, EngineSettings, Installation, Server
+from harness.engines.cores import CpuSplit
 from harness.engines.local import LocalEngine, OfflineFactory
 from harness.engines.process.engine_server import Launch
 from harness.errors import EngineError, UsageError
@@ -122,6 +126,59 @@ def test_the_best_setting_is_found_after_an_interruption(plan_for: Plan) -> None
     }
     _, same = resume_online(folder, last := Watcher())
     assert same.tune == results.tune and not last.of(CellDone)
+
+
+class NamedTestbed(ThisTestbed):
+    """This machine under a name. Its first server waits until all of `both` are asked for one."""
+
+    def __init__(self, name: str, both: Barrier) -> None:
+        super().__init__(CpuSplit(None, None))
+        self.node, self._both, self._first = name, both, True
+
+    @contextmanager
+    def serve(self, engine: Engine, settings: EngineSettings, log: Path) -> Iterator[Server]:
+        if self._first:
+            self._first = False
+            self._both.wait(60)
+        with super().serve(engine, settings, log) as server:
+            yield server
+
+
+class TwoMachines(ThisMachine):
+    """Two sets of machines."""
+
+    def __init__(self, both: Barrier) -> None:
+        self.testbeds = [NamedTestbed(name, both) for name in ("a", "b")]
+
+
+def test_configurations_are_measured_side_by_side(plan_for: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = iter([Barrier(2), Barrier(1)])  # of the run, and of what is left of it
+
+    @contextmanager
+    def machines_of(settings: OnlineSettings) -> Iterator[TwoMachines]:
+        yield TwoMachines(next(first))
+
+    monkeypatch.setattr("harness.runs.online.machines_of", machines_of)
+    settings, plan = plan_for({"--itl-ms": [2, 40, 60]})
+    settings = settings.model_copy(update={"cluster": "auto", "side_by_side": 2})
+    watch = Watcher({2: press_ctrl_c})
+    with pytest.raises(KeyboardInterrupt):
+        run_online(settings, ["bench"], watch, tune=plan)
+    assert not children()
+    folder: Path = watch.of(Started)[0].folder
+    before = journal(folder)
+    _, results = resume_online(folder, Watcher())
+    entries = journal(folder)
+    assert entries[: len(before)] == before
+    cells = [(entry["label"], entry["repeat"]) for entry in entries]
+    assert len({*cells}) == len(cells) and len({entry["cell"] for entry in entries}) == len(cells)
+    assert {entry["node"] for entry in entries if entry["repeat"] == 0} == {"a", "b"}
+    compared = {(entry["repeat"], entry["node"]) for entry in entries if entry["repeat"] >= plan.rounds}
+    assert compared == {(plan.rounds + repeat, "ab"[repeat]) for repeat in range(settings.repeats)}
+    assert results.tune is not None and outcome(results)[2] == "finalist"
+    [finalist] = results.tune.finalists
+    assert finalist.repeats == (2, 2) and (finalist.ratio or 1) < 0.7
+    assert {summary.label for summary in results.summaries} == {"Mock", finalist.label}
 
 
 def test_a_setting_with_which_the_server_does_not_start_is_left_out(plan_for: Plan) -> None:
