@@ -18,10 +18,12 @@ from harness.metrics.estimates import measure
 from harness.metrics.samples import by_load, split
 from harness.metrics.summary import summarize
 from harness.records.columns import CHUNKS, REQUESTS
+from harness.runs.reader import Run, load_run
 from harness.schema.load import ClosedLoop, TraceLoad, load_text
 from harness.schema.offline_settings import OfflineSettings
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import (
+    Comparison,
     LaunchRecord,
     OfflineResult,
     OfflineResults,
@@ -33,6 +35,7 @@ from harness.schema.results import (
     Versions,
 )
 from harness.schema.slo import Slo
+from harness.schema.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -285,3 +288,45 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     yield driver
     driver.quit()
+
+
+@pytest.fixture(scope="session")
+def run(online_run: Path) -> Run:
+    return load_run(online_run)
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One engine at one load in one repeat."""
+    folder = tmp_path_factory.mktemp("small") / "run"
+    return load_run(make_online(folder, engines=ENGINES[:1], scales=[1.0], repeats=1, n=60, faults=False))
+
+
+@pytest.fixture(scope="session")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two engines with 1, 8 and 64 requests in flight."""
+    folder = tmp_path_factory.mktemp("swept") / "run"
+    return load_run(
+        make_online(folder, engines=ENGINES[:2], closed=[8, 1, 64], repeats=1, n=100, faults=False)
+    )
+
+
+def comparison(
+    a: str,
+    b: str,
+    ratio: float,
+    ci: tuple[float, float] | None,
+    scale: float = 0.4,
+    metric: str = "ttft_ms",
+    statistic: str = "p90",
+    chance: bool = False,
+) -> Comparison:
+    """Of two engines; an interval without 1 is a difference, unless the correction makes it `chance`."""
+    low_high = None if ci is None else not ci[0] <= 1 <= ci[1]
+    verdict: Verdict = "not enough data" if ci is None else "no difference"
+    if low_high and not chance:
+        verdict = "better" if (ratio < 1) == (metric != "output_tok_per_s") else "worse"
+    return Comparison(
+        a=a, b=b, load=TraceLoad(scale=scale), metric=metric, statistic=statistic,
+        value_a=ratio, value_b=1, ratio=ratio, ci=ci, difference=low_high, verdict=verdict, comparisons=39,
+    )  # fmt: skip

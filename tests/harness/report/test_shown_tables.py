@@ -1,0 +1,160 @@
+"""Tables of the report, and the same in text and CSV."""
+
+import csv
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.report.best import best_labels
+from harness.report.markdown import summary, table
+from harness.report.results_csv import results_csv
+from harness.report.tables.latency import (
+    first_table,
+    headline_table,
+    latency_table,
+)
+from harness.report.tables.table import MARKS, Cell, Column, Table
+from harness.report.tables.throughput import throughput_table
+from harness.report.text.terms import terms
+from harness.report.text.verdict import shown_load, verdict
+from harness.runs.reader import OnlineRun, load_run
+
+from .conftest import ENGINES
+
+
+def test_every_shown_percentile_is_in_the_results(run):
+    for metric in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"):
+        shown = latency_table(run.pooled, metric, {})
+        by = {(s.label, s.load.value): getattr(s, metric) for s in run.pooled}
+        for row in shown.rows:
+            values = [cell.value for cell in row[1:]]
+            expected = [
+                getattr(by[row[0].text, scale], f"p{q}") for scale in (0.4, 0.8, 1.6) for q in (50, 90, 99)
+            ]
+            assert values == expected
+            for cell in row[1:]:
+                assert float(cell.text.replace(",", "")) == pytest.approx(cell.value, rel=0.05)
+
+
+def test_the_contract_s_form_of_a_latency_table(run):
+    """Engine rows; for each scale p50, p90 and p99."""
+    shown = latency_table(run.pooled, "ttft_ms", {})
+    columns = [(column.group, column.title) for column in shown.columns[1:]]
+    assert columns == [
+        (scale, quantile)
+        for scale in ("scale 0.4", "scale 0.8", "scale 1.6")
+        for quantile in ("p50", "p90", "p99")
+    ]
+    assert [row[0].text for row in shown.rows] == [engine.label for engine in ENGINES]
+
+
+def test_a_percentile_without_support_is_withheld_and_says_what_it_needs(small):
+    shown = latency_table(small.pooled, "ttft_ms", {})
+    p99 = shown.rows[0][3]
+    assert (p99.text, p99.value, p99.remark) == ("–", None, "withheld: p99 needs 40 more samples")
+    assert shown.notes == ["–: p99 needs 100 samples and is withheld below; up to 40 more."]
+    assert headline_table(small.pooled, {}).columns[1].group == "TTFT p90, ms"
+
+
+def test_failures_stand_beside_the_rates(run):
+    shown = throughput_table(run.pooled)
+    (row,) = [row for row in shown.rows if row[0].text == "vLLM" and row[1].text == "0.4"]
+    by = dict(zip(shown.headers, (cell.text for cell in row), strict=True))
+    assert (by["requests"], by["failed"], by["errors"]) == ("400", "3", "disconnected 1, timeout 2")
+    assert by["valid"] == "no"
+
+
+def test_a_closed_loop_s_levels_are_its_loads(swept):
+    first = verdict(swept)[0]
+    assert first.startswith("With 64 requests in flight, the heaviest load, ")
+    shown = latency_table(swept.pooled, "ttft_ms", {})
+    groups = [column.group for column in shown.columns[1::3]]
+    assert groups == ["1 in flight", "8 in flight", "64 in flight"]
+    rates = throughput_table(swept.pooled)
+    assert rates.headers[1] == "in flight" and [row[1].text for row in rates.rows[:3]] == ["1", "8", "64"]
+    assert swept.disagreements == [] and "scale" not in summary(swept)
+
+
+def test_the_first_table_of_a_closed_loop_has_tokens_a_second_and_no_offered_rate() -> None:
+    run = load_run(Path(__file__).parents[3] / "reports/h200-qwen3-8b")
+    assert isinstance(run, OnlineRun)
+    assert "roseinfer reaches 3,424 output tok/s, 1.049× the" in verdict(run)[0]
+    table = first_table(run.pooled, shown_load(run), best_labels(run.pooled, run.results.comparisons))
+    names = [column.full for column in table.columns]
+    assert not {"requests/s offered", "most in flight"} & set(names)
+    there = {summary.label: summary for summary in run.pooled if summary.load == shown_load(run)}
+    for label, *cells in table.rows:
+        shown = cells[names.index("tokens/s output") - 1]
+        assert shown.value == there[label.text].output_tok_per_s
+        assert shown.ends == there[label.text].rates_ci["output_tok_per_s"] and shown.interval
+
+
+def test_the_first_table_says_what_was_answered_of_what_was_offered(run):
+    load = shown_load(run)
+    best = best_labels(run.pooled, run.results.comparisons)
+    table = first_table(run.pooled, load, best)
+    there = {summary.label: summary for summary in run.pooled if summary.load == load}
+    for label, *cells in table.rows:
+        by = {column.full: cell.value for column, cell in zip(table.columns[1:], cells, strict=True)}
+        summary = there[label.text]
+        assert by["requests/s achieved"] == summary.req_per_s
+        assert by["requests/s offered"] == summary.offered_req_per_s
+        assert summary.peak_in_flight in by.values()
+    assert table.title.endswith(f"requests/s ({load})")
+    assert "answered" in terms(run)[0]
+
+
+def test_summary_markdown_has_the_same_rows_as_the_tables(run):
+    text = summary(run)
+    assert text.startswith("# roseinfer vs roseinfer (-mp async admit) vs vLLM vs SGLang\n")
+    assert "| engine | scale 0.4 p50 | scale 0.4 p90 | scale 0.4 p99 |" in text
+    best = best_labels(run.pooled, run.results.comparisons)
+    lines = latency_table(run.pooled, "itl_ms", best).lines
+    for row in lines:
+        assert f"| {' | '.join(row).replace('*', chr(92) + '*')} |" in text
+    invalid = next(row for row in lines if row[0] == "vLLM")
+    assert all(cell.endswith(" †") for cell in invalid[1:4]) and not any("†" in cell for cell in invalid[4:])
+    assert re.fullmatch(r"[\d.,]+ \([\d.,]+–[\d.,]+\)( [*†‡]+)?", lines[0][1])
+    assert "\n† Invalid: shown, and not compared.\n" in text and "In brackets: 95 % intervals." in text
+
+
+@pytest.mark.parametrize("mark", ["best", "invalid", "inferred"])
+def test_marks_travel_in_text(mark):
+    marked: dict[str, Any] = {mark: True}
+    cells = [Cell("a"), Cell("1.5", 1.5, "1.4–1.6", **marked)]
+    given = Table("t", "t", [Column("engine"), Column("p50")], [cells])
+    sign, meaning = MARKS[mark]
+    assert given.lines == [["a", f"1.5 (1.4–1.6) {sign}"]]
+    assert given.legend == [f"{sign} {meaning}", "In brackets: 95 % intervals."]
+
+
+def test_inferred_numbers_are_marked_everywhere(run):
+    """SGLang's chunks carry two tokens: which came when is not known."""
+    assert {s.label for s in run.pooled if s.itl_ms.source == "inferred"} <= {"SGLang"}
+    pooled = [
+        s.model_copy(update={"itl_ms": s.itl_ms.model_copy(update={"source": "inferred"})})
+        for s in run.pooled
+    ]
+    shown = latency_table(pooled, "itl_ms", {})
+    assert all(cell.inferred for row in shown.rows for cell in row[1:])
+    assert any("‡" in line for line in shown.legend)
+    others = latency_table(pooled, "ttft_ms", {})
+    assert not any(cell.inferred for row in others.rows for cell in row)
+
+
+def test_results_csv_marks_what_is_withheld(small):
+    rows = list(csv.DictReader(io.StringIO(results_csv(small))))
+    by = {(row["metric"], row["statistic"]): row for row in rows if row["repeat"] == ""}
+    assert by["ttft_ms", "p99"]["mark"] == "withheld" and by["ttft_ms", "p99"]["value"] == ""
+    p50 = by["ttft_ms", "p50"]
+    assert p50["mark"] == "" and float(p50["lo"]) < float(p50["value"]) < float(p50["hi"])
+    assert p50["unit"] == "ms" and p50["valid"] == "True"
+
+
+def test_markdown_cells_hold_hostile_text():
+    hostile = Table("t", "t", [Column("a|b")], [[Cell("x|y\n| <b>`*_[z](u)")]])
+    line = table(hostile).splitlines()[4]
+    assert line == r"| x\|y \| &lt;b>\`\*\_\[z\](u) |"

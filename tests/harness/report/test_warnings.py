@@ -1,0 +1,124 @@
+"""What the report says beside its figures: warnings, badges, how much was answered, on which machine."""
+
+from dataclasses import replace
+
+import pytest
+
+from harness.report.findings import findings
+from harness.report.text.badges import badges
+from harness.report.text.heading import machine
+from harness.report.text.numbers import few, percent
+from harness.report.text.run_notices import notices
+from harness.report.text.terms import terms
+from harness.report.text.verdict import shown_load
+from harness.runs.reader import load_run
+from harness.schema.cell_notice import CellNotice
+
+
+def test_too_few_rounds_are_said(swept):
+    [found] = [notice for notice in notices(swept) if "for each in flight" in notice.title]
+    assert found.detail == (
+        "100 requests for 64 in flight: most are sent while the load begins or ends. "
+        "--rounds 10 sends ten for each in flight."
+    )
+
+
+def test_warnings_name_every_reason(run, small):
+    found: dict[str, str] = {}
+    for notice in notices(run):
+        found[notice.kind] = f"{found.get(notice.kind, '')} {notice.title} {notice.detail}"
+    assert "vLLM at scale 0.4 is invalid" in found["invalid"]
+    assert "3 of 200 requests failed (disconnected 1, timeout 2)" in found["invalid"]
+    assert "TensorRT-LLM was skipped: needs an NVIDIA GPU. To include it" in found["skipped"]
+    assert "75 of 200 (38 %) changed" in found["load"]
+    assert next(notice.kind for notice in notices(run)) == "invalid"
+    unchecked, fitted, client, short = notices(small)
+    assert [unchecked.kind, *(each.kind for each in (fitted, client, short))] == ["skipped", *["load"] * 3]
+    assert unchecked.title == "The answers were not checked."
+    assert client.title == "The client was not calibrated."
+    assert "was fitted" in fitted.title and "is short" in short.title
+
+
+def test_what_a_window_left_out_is_said(run):
+    assert "Only a window" not in " ".join(notice.title for notice in notices(run))
+    summaries = [
+        summary.model_copy(update={"window_s": (1, 2), "left_out": 50, "num_requests": 150})
+        for summary in run.results.summaries
+    ]
+    changed = run.results.model_copy(update={"summaries": summaries})
+    last = notices(type(run)(run.path, changed, run.requests, run.chunks))[-1]
+    assert last.title == "Only a window of each cell is measured."
+    assert last.detail.startswith("1,200 of 4,800 requests (25 %) were sent before or after it")
+
+
+def test_many_engines_are_counted_and_not_listed(run):
+    assert few(list("abcd")) == "a, b, c and d" and few(list("abcde")) == "a and 4 others"
+    load = shown_load(run)
+    cell = next(summary for summary in run.pooled if summary.load == load)
+    cells = [
+        cell.model_copy(update={"label": f"e{i}", "notices": [CellNotice(kind="behind", text="")]})
+        for i in range(6)
+    ]
+    changed = run.results.model_copy(update={"summaries": cells})
+    assert "e0 and 5 others fell behind" in terms(replace(run, results=changed))[0]
+
+
+@pytest.mark.parametrize(
+    ("answered", "said"),
+    [
+        ((40, 40), "Every engine answered all requests."),
+        ((40, 39), "Every engine answered at least 98 % of the requests."),
+        ((40,), "a answered all requests."),
+        ((10,), "a answered 25 % of the requests."),
+    ],
+)
+def test_how_much_was_answered_is_counted_in_requests(run, answered, said):
+    """Requests a second of a short cell, in which the last answers take as long as the rest, say nothing."""
+    load = shown_load(run)
+    cell = next(summary for summary in run.pooled if summary.load == load)
+    known = {"num_requests": 40, "notices": [], "req_per_s": 0.5 * cell.offered_req_per_s}
+    cells = [
+        cell.model_copy(update={**known, "label": label, "num_success": count})
+        for label, count in zip("ab", answered, strict=False)
+    ]
+    assert terms(replace(run, results=run.results.model_copy(update={"summaries": cells})))[0] == said
+
+
+def test_a_share_is_not_rounded_to_none_or_all():
+    shares = [percent(part, 1000) for part in (0, 2, 370, 998, 1000)]
+    assert shares == ["0 %", "under 1 %", "37 %", "over 99 %", "100 %"] and percent(0, 0) == "0 %"
+
+
+def test_every_notice_is_in_one_badge(run, small):
+    for measured in (run, small):
+        folded = [notice for badge in badges(measured) for notice in badge.notices]
+        assert len(folded) == len(set(folded))
+        assert set(notices(measured)) <= set(folded)
+    kinds = [badge.kind for badge in badges(run)]
+    assert kinds == sorted(kinds, key=("bad", "warn", "note", "good").index) and kinds[0] == "bad"
+    assert "1 repeat" in {badge.text for badge in badges(small)}
+
+
+def test_code_that_is_in_no_commit_is_noticed(run, offline_run):
+    for measured in (run, load_run(offline_run)):
+        for revision, said in ((None, 0), ("0" * 40, 0), (f"{'0' * 40}-dirty", 1)):
+            versions = measured.meta.versions.model_copy(update={"git_rev": revision})
+            meta = measured.meta.model_copy(update={"versions": versions})
+            changed = replace(measured, results=measured.results.model_copy(update={"meta": meta}))
+            marked = [badge for badge in badges(changed) if badge.text == "uncommitted code"]
+            assert [badge.kind for badge in marked] == ["warn"] * said
+            assert len(notices(changed)) - len(notices(measured)) == said
+            assert all("commit 000000000000 with changes" in n.detail for b in marked for n in b.notices)
+            assert all(found.validity.endswith("; uncommitted code") == said for found in findings(changed))
+
+
+def test_the_machine_is_that_of_the_run(run):
+    gpus = [{"name": "NVIDIA H200"}, {"name": "NVIDIA H200"}]
+    for device, ahead in (("cuda", "2 × NVIDIA H200, "), ("cpu", "")):
+        meta = run.meta.model_copy(
+            update={
+                "environment": run.meta.environment | {"gpus": gpus},
+                "settings": run.meta.settings.model_copy(update={"device": device}),
+            }
+        )
+        assert machine(meta) == f"{ahead}Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz, 2 cores, 8 GiB"
