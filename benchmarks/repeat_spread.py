@@ -17,8 +17,8 @@ from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.metrics.estimates import COMPARED, estimates
 
-#: Of statistics, as far as their spread goes: a mean of latencies goes with p90, p95 with p99.
-KINDS = {"p50": "p50", "mean": "p90", "p90": "p90", "p95": "p99", "p99": "p99"}
+#: Of statistics, as far as their spread goes: a mean of latencies goes with p50, p95 with p99.
+KINDS = {"p50": "p50", "mean": "p50", "p90": "p90", "p95": "p99", "p99": "p99"}
 #: A spread and where it was seen: run, engine, load, metric and statistic.
 Seen = tuple[float, str]
 

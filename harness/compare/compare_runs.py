@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
@@ -33,7 +34,7 @@ def compare_runs(
     Args:
         gates: All must hold, for every engine and load.
         engine_a: Compare only this engine of A, a label or `NAME[@VARIANT]`; without it, every engine whose
-            label is in both runs.
+            label is in both runs, and of one run with itself every pair of engines.
         engine_b: The engine of B to compare it with; without it, the one of the same label.
         allowed: Names of what may differ, of `comparable.NAMES`.
 
@@ -72,12 +73,18 @@ def compare_runs(
 def _pairs(a: StoredRun, b: StoredRun, engine_a: str | None, engine_b: str | None) -> list[Pair]:
     if engine_a is None and engine_b is None:
         if a.path.resolve() == b.path.resolve():
-            raise UsageError(
-                f"A and B are both {a.path}", "name two engines: --engine-a NAME --engine-b NAME"
-            )
+            return _within(a)
         return [(label, label) for label in a.cells if label in b.cells]
     of_a = a.label(engine_a or engine_b or "")
     return [(of_a, b.label(engine_b) if engine_b else b.label(of_a))]
+
+
+def _within(run: StoredRun) -> list[Pair]:
+    """Every pair of engines of one run."""
+    pairs = list(combinations(run.cells, 2))
+    if not pairs:
+        raise UsageError(f"A and B are both {run.path}, which has one engine", "name two runs")
+    return pairs
 
 
 def _contrasts(a: StoredRun, b: StoredRun, pair: Pair, gates: Sequence[GateTerm]) -> list[Contrast]:

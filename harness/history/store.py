@@ -20,10 +20,10 @@ from harness.compare.stored_run import StoredRun
 from harness.errors import UsageError
 from harness.files import now
 from harness.metrics.estimates import Estimates, estimates
-from harness.metrics.intervals import Estimate
+from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES, Estimate
 from harness.schema.load import Load, load_text, parse_load
 
-VERSION = 1
+VERSION = 2
 #: Settings that say where a server is and who asks, which are nobody else's.
 _OF_A_SERVER = ("base_url", "api_key_env", "ca_cert", "prompt_nonce", "out")
 DEFAULT = user_data_path("rosebench") / "history.sqlite"
@@ -37,7 +37,14 @@ CREATE TABLE result (
     run INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE, engine TEXT NOT NULL, variant TEXT,
     label TEXT NOT NULL, load TEXT NOT NULL, metric TEXT NOT NULL, statistic TEXT NOT NULL,
     value REAL NOT NULL, each TEXT NOT NULL, low REAL, high REAL, missing INTEGER NOT NULL,
-    dependent INTEGER NOT NULL, PRIMARY KEY (run, label, load, metric, statistic)) WITHOUT ROWID;
+    dependent INTEGER NOT NULL, withheld INTEGER NOT NULL,
+    PRIMARY KEY (run, label, load, metric, statistic)) WITHOUT ROWID;
+"""
+
+#: From the version before. Repeats that lack requests one by one may lack none together; no more is known.
+_FROM_1 = """
+ALTER TABLE result ADD COLUMN withheld INTEGER NOT NULL DEFAULT 0;
+UPDATE result SET withheld = missing WHERE json_array_length(each) > 1;
 """
 
 
@@ -92,6 +99,8 @@ class Store:
                 raise UsageError(f"{path} is of a newer version of bench", "use that, or another --store")
             if version == 0:
                 connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+            elif version == 1:
+                connection.executescript(f"BEGIN; {_FROM_1} PRAGMA user_version = {VERSION}; COMMIT;")
             yield cls(connection)
         except sqlite3.Error as error:
             raise UsageError(f"{path} cannot be used: {error}", "name another file with --store") from None
@@ -121,7 +130,7 @@ class Store:
                     group = repeats[0]
                     identity = (found.lastrowid, group.engine, group.variant, label, load_text(load))
                     self._db.executemany(
-                        f"INSERT INTO result VALUES ({', '.join('?' * 13)})",
+                        f"INSERT INTO result VALUES ({', '.join('?' * 14)})",
                         [
                             (*identity, *key, *_columns(estimate))
                             for key, estimate in estimates(repeats, run.settings.slo).items()
@@ -140,13 +149,13 @@ class Store:
         """Of every run, engine and load, runs from the oldest to the newest."""
         past = {run.id: run for run in self.runs()}
         rows = self._db.execute(
-            "SELECT run, label, load, value, each, low, high, missing, dependent FROM result "
+            "SELECT run, label, load, value, each, low, high, missing, dependent, withheld FROM result "
             "WHERE metric = ? AND statistic = ?",
             (metric, statistic),
         ).fetchall()
         order = {id: place for place, id in enumerate(past)}
         return [
-            Entry(past[run], label, parse_load(load), _estimate(*columns))
+            Entry(past[run], label, parse_load(load), _estimate(statistic, *columns))
             for run, label, load, *columns in sorted(rows, key=lambda row: (row[1], row[2], order[row[0]]))
         ]
 
@@ -168,11 +177,11 @@ class Store:
     def estimates(self, past: Past, label: str, load: Load) -> Estimates:
         """Everything that is known of one engine at one load in a run."""
         rows = self._db.execute(
-            "SELECT metric, statistic, value, each, low, high, missing, dependent FROM result "
+            "SELECT metric, statistic, value, each, low, high, missing, dependent, withheld FROM result "
             "WHERE run = ? AND label = ? AND load = ?",
             (past.id, label, load_text(load)),
         )
-        return {(metric, statistic): _estimate(*columns) for metric, statistic, *columns in rows}
+        return {(metric, statistic): _estimate(statistic, *columns) for metric, statistic, *columns in rows}
 
 
 def alike(run: StoredRun) -> str:
@@ -189,11 +198,19 @@ def _machine(run: StoredRun) -> str:
 def _columns(estimate: Estimate) -> tuple[object, ...]:
     low, high = estimate.within or (None, None)
     each = json.dumps([float(value) for value in estimate.each])
-    return estimate.value, each, low, high, estimate.missing, int(estimate.dependent)
+    return estimate.value, each, low, high, estimate.missing, int(estimate.dependent), estimate.withheld
 
 
 def _estimate(
-    value: float, each: str, low: float | None, high: float | None, missing: int, dependent: int
+    statistic: str,
+    value: float,
+    each: str,
+    low: float | None,
+    high: float | None,
+    missing: int,
+    dependent: int,
+    withheld: int,
 ) -> Estimate:
     within = None if low is None or high is None else (low, high)
-    return Estimate(value, np.array(json.loads(each)), within, missing, bool(dependent))
+    assumed = ASSUMED_OF_LATENCIES.get(statistic, ASSUMED_OF_RATES)
+    return Estimate(value, np.array(json.loads(each)), within, missing, bool(dependent), assumed, withheld)

@@ -8,12 +8,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from harness.metrics.definitions import succeeded
 from harness.metrics.estimates import estimates_of
 from harness.metrics.independence import Dependence
 from harness.metrics.intervals import LEVEL, Ends, Estimate, level
 from harness.metrics.known import Known
-from harness.metrics.rates import NO_TIME_S, flow, meets, total
+from harness.metrics.rates import NO_TIME_S, flow, requests_within, total
 from harness.metrics.samples import Group, Sample, pool
 from harness.metrics.wilson import wilson
 from harness.schema.gate_terms import ERROR_RATE, GateTerm
@@ -37,7 +36,7 @@ def attained(repeats: Sequence[Group], slo: Slo) -> Known:
     Of several repeats the interval is Student's over their shares, and at least Wilson's over all requests,
     as shares that are alike have none; of one Wilson's over as many requests as their autocorrelation leaves.
     """
-    each = [_within(group, slo) for group in repeats]
+    each = [requests_within(group, slo) for group in repeats]
     share = float(np.concatenate(each).mean())
     if len(each) > 1:
         low, high = _by_requests(each)
@@ -57,14 +56,15 @@ def goodput(repeats: Sequence[Group], slo: Slo) -> Known:
     ends = level(found) if len(each) > 1 else None
     if ends is None:
         return Known(found.value)
-    within = [_within(group, slo) for group in repeats]
+    within = [requests_within(group, slo) for group in repeats]
     sent = together.per_s(sum(met.size for met in within))
     low, high = _by_requests(within)
     return Known(found.value, (max(0.0, min(ends[0], low * sent)), max(ends[1], high * sent)))
 
 
 def reached(repeats: Sequence[Group], term: GateTerm) -> Known | None:
-    """What the limit is on; None: there is none. Of one repeat the interval assumes how repeats differ."""
+    """What the limit is on; None: there is none, or its sample is too small. Of one repeat the interval
+    assumes how repeats differ."""
     if term.metric == ERROR_RATE:
         every = [(group.whole or group).requests["error"] for group in repeats]
         failed, count = sum(int(errors.notna().sum()) for errors in every), sum(map(len, every))
@@ -77,7 +77,7 @@ def reached(repeats: Sequence[Group], term: GateTerm) -> Known | None:
         return None
     whole = pool(repeats).sample(term.metric) if len(repeats) > 1 else None
     found = estimates_of(parts, whole)[term.statistic]
-    return Known(found.value, level(found))
+    return None if found.withheld else Known(found.value, level(found))
 
 
 def rate(repeats: Sequence[Group], name: str) -> Known | None:
@@ -103,10 +103,3 @@ def _by_requests(each: Sequence[npt.NDArray[np.float64]]) -> Ends:
     """Wilson's interval of the share of ones."""
     met = np.concatenate(each)
     return wilson(float(met.sum()), met.size)
-
-
-def _within(group: Group, slo: Slo) -> npt.NDArray[np.float64]:
-    """(requests,) 1 where a request met every limit, in the order of the table."""
-    within = np.zeros(len(group.requests))
-    within[succeeded(group.requests)] = meets(group, slo)
-    return within

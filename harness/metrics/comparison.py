@@ -49,6 +49,7 @@ def _comparison(a: str, b: str, contrast: Contrast) -> Comparison:
         difference=None if ci is None else not ci[0] <= 1 <= ci[1],
         adjusted_p=contrast.adjusted_p,
         comparisons=contrast.comparisons,
+        primary=contrast.primary,
         verdict=contrast.verdict,
         spread=contrast.spread,
         repeats=contrast.repeats,

@@ -10,6 +10,7 @@ from harness.metrics.estimates import COMPARED, Key
 from harness.metrics.holm import holm
 from harness.metrics.intervals import LEVEL, Effect, Estimate, difference, ratio
 from harness.metrics.power import repeats_to_find
+from harness.metrics.primary import SHARE, is_primary
 from harness.schema.compare_results import EFFECTS
 from harness.schema.load import Load
 from harness.schema.metrics import METRICS
@@ -23,6 +24,7 @@ class Contrast:
     Attributes:
         adjusted_p: the p-value of the ratio, corrected for all comparisons made at once.
         comparisons: how many those are.
+        level: its part of the level of all of them, before any is found.
     """
 
     load: Load
@@ -34,6 +36,12 @@ class Contrast:
     delta: Effect
     adjusted_p: float | None = None
     comparisons: int = 1
+    level: float = LEVEL
+
+    @property
+    def primary(self) -> bool:
+        """Whether it is one of those that the verdict is about first."""
+        return is_primary(self.load, self.metric, self.statistic)
 
     @property
     def verdict(self) -> Verdict:
@@ -60,7 +68,7 @@ class Contrast:
         """Repeats of each that would find a difference of so much; None: unknown, or too many."""
         spread = self.spread
         return {
-            name: None if spread is None else repeats_to_find(effect, spread, self.repeats, self.comparisons)
+            name: None if spread is None else repeats_to_find(effect, spread, self.repeats, self.level)
             for name, effect in EFFECTS.items()
         }
 
@@ -87,10 +95,19 @@ def contrast(
 
 
 def judged(contrasts: Sequence[Contrast]) -> list[Contrast]:
-    """The same, their p-values corrected for all of them: a chance of 5 % at most of any false difference."""
-    adjusted = holm([contrast.ratio.p for contrast in contrasts])
-    count = sum(p is not None for p in adjusted)
+    """The same, their p-values corrected for all of them: a chance of 5 % at most of any false difference.
+
+    The primary ones share most of it, the others the rest.
+    """
+    known = [contrast.primary for contrast in contrasts if contrast.ratio.p is not None]
+    first, others = known.count(True), known.count(False)
+    of_first, of_others = (SHARE / first, (1 - SHARE) / others) if first and others else (1.0, 1.0)
+    weights = [of_first if contrast.primary else of_others for contrast in contrasts]
+    total = first * of_first + others * of_others
+    adjusted = holm([contrast.ratio.p for contrast in contrasts], weights)
     return [
-        replace(contrast, adjusted_p=p, comparisons=max(1, count))
-        for contrast, p in zip(contrasts, adjusted, strict=True)
+        replace(
+            contrast, adjusted_p=p, comparisons=max(1, len(known)), level=LEVEL * weight / (total or weight)
+        )
+        for contrast, p, weight in zip(contrasts, adjusted, weights, strict=True)
     ]

@@ -11,7 +11,15 @@ import numpy as np
 from scipy import special
 
 from harness.metrics.independence import Dependence
-from harness.metrics.intervals import LEVEL, Ends, Estimate, bounded, order_statistics, own
+from harness.metrics.intervals import (
+    ASSUMED_OF_LATENCIES,
+    LEVEL,
+    Ends,
+    Estimate,
+    bounded,
+    order_statistics,
+    own,
+)
 from harness.metrics.percentiles import Ordered, missing, needed
 from harness.metrics.rates import NO_TIME_S, flow
 from harness.metrics.samples import Group, Sample, pool
@@ -111,7 +119,8 @@ def estimates_of(parts: Sequence[Sample], whole: Sample | None = None) -> dict[s
     ordered = [part.ordered() for part in parts]
     levels = np.array([part.percentiles(PERCENTILES, unbiased=True) for part in ordered])
     means = np.array([part.mean for part in parts])
-    found = {"mean": Estimate(whole.mean, means, _mean_ends(dependences))}
+    assumed = ASSUMED_OF_LATENCIES
+    found = {"mean": Estimate(whole.mean, means, _mean_ends(dependences), assumed=assumed["mean"])}
     for q, row in zip(PERCENTILES, levels.T, strict=True):
         worth = [
             dependence.below(float(level), q / 100)
@@ -122,7 +131,10 @@ def estimates_of(parts: Sequence[Sample], whole: Sample | None = None) -> dict[s
         within = _order_ends(ordered[0], q / 100, parts[0].n, worth[0]) if len(parts) == 1 else None
         if len(parts) == 1 and within is None:
             short = max(short, ceil(bounded(q / 100) * parts[0].n / worth[0]) - parts[0].n)
-        found[f"p{q}"] = Estimate(whole.levels[f"p{q}"], row, within, short, dependent)
+        name = f"p{q}"
+        found[name] = Estimate(
+            whole.levels[name], row, within, short, dependent, assumed[name], missing(q, whole.n)
+        )
     return found
 
 

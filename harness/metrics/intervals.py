@@ -7,8 +7,8 @@ gives the interval; two engines are compared by Welch's t (Biometrika 34, 1947).
 
 One repeat shows nothing of how repeats differ. One engine's interval then speaks of that repeat alone: the
 order statistics between which the percentile lies (Clopper and Pearson, Biometrika 26, 1934), for as many
-independent observations as its requests are worth. A comparison assumes that repeats differ by
-`ASSUMED_SPREAD`, so that it claims what is plain and nothing finer.
+independent observations as its requests are worth. A comparison assumes how far repeats differ, so that it
+claims what is plain and nothing finer.
 
 `benchmarks/interval_coverage.py` measures how often these intervals hold the truth.
 """
@@ -29,9 +29,10 @@ Ends = tuple[float, float]
 CONFIDENCE = 0.95
 LEVEL = 1 - CONFIDENCE
 
-#: Relative standard deviation from repeat to repeat, where there is only one to see. Most repeats differ by
-#: less, some by more: docs/method.md.
-ASSUMED_SPREAD = 0.25
+#: Relative standard deviation from repeat to repeat of rates and of a latency's statistics, where there is
+#: only one to see. No repeats of the published runs differ by more: docs/method.md.
+ASSUMED_OF_RATES = 0.2
+ASSUMED_OF_LATENCIES = {"mean": 0.45, "p50": 0.45, "p90": 0.65, "p95": 1.0, "p99": 1.0}
 
 #: An error this small is rounding: repeats that are exactly alike.
 _NOTHING = 1e-12
@@ -48,6 +49,8 @@ class Estimate:
         missing: requests or tokens that the median repeat lacks for the statistic; 0: none.
         dependent: whether its requests depend on each other so much that it is too low, as p99 of a few
             independent ones is. Two engines' ratio bears that, an interval of its own does not.
+        assumed: relative standard deviation from repeat to repeat where there is one.
+        withheld: requests or tokens that all repeats together lack for the value to be shown; 0: none.
     """
 
     value: float
@@ -55,6 +58,8 @@ class Estimate:
     within: Ends | None = None
     missing: int = 0
     dependent: bool = False
+    assumed: float = ASSUMED_OF_RATES
+    withheld: int = 0
 
     @property
     def repeats(self) -> int:
@@ -81,7 +86,7 @@ class Estimate:
         spread = self.spread(log)
         if spread is not None:
             return spread / math.sqrt(self.repeats), self.repeats - 1
-        assumed = ASSUMED_SPREAD * (1 if log else abs(self.value))
+        assumed = self.assumed * (1 if log else abs(self.value))
         within = 0.0
         if self.within is not None:
             low, high = np.log(self.within) if log else self.within

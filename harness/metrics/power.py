@@ -24,7 +24,7 @@ def needed_repeats(effect: float, spread: float, level: float = LEVEL, power: fl
     Args:
         effect: relative difference, 0.1 for 10 %; above −1 and not 0.
         spread: standard deviation of the logarithm of the statistic from repeat to repeat, alike for both.
-        level: of the test; divide it by the number of comparisons made at once.
+        level: of the test.
 
     Returns:
         At least 2; None where more than `MAX_REPEATS` are needed.
@@ -42,14 +42,14 @@ def needed_repeats(effect: float, spread: float, level: float = LEVEL, power: fl
 
 
 def repeats_to_find(
-    effect: float, spread: float, repeats: tuple[int, int], comparisons: int = 1
+    effect: float, spread: float, repeats: tuple[int, int], level: float = LEVEL
 ) -> int | None:
     """`needed_repeats` planned from a run: two engines' common spread, seen in so many repeats of each.
 
     Args:
-        comparisons: made at once by the verdict that is to find it.
+        level: of the verdict that is to find it.
     """
-    return needed_repeats(effect, upper_spread(spread, sum(repeats) - 2), LEVEL / comparisons)
+    return needed_repeats(effect, upper_spread(spread, sum(repeats) - 2), level)
 
 
 def upper_spread(spread: float, freedom: int) -> float:

@@ -114,6 +114,13 @@ def meets(group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
     return good
 
 
+def requests_within(group: Group, slo: Slo) -> npt.NDArray[np.float64]:
+    """(requests,) 1 where a request met every limit, in the order of the table; one that failed did not."""
+    within = np.zeros(len(group.requests))
+    within[succeeded(group.requests)] = meets(group, slo)
+    return within
+
+
 def _arrived(group: Group, good: pd.DataFrame, window: Window) -> int:
     """Tokens of the successes that came in the window. Rounding in the sum of the gaps puts no chunk after
     the last one."""

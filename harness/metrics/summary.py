@@ -20,7 +20,7 @@ from harness.metrics.notices import (
     with_brief,
     with_order,
 )
-from harness.metrics.rates import NO_TIME_S, Flow, flow, peak_in_flight, total
+from harness.metrics.rates import NO_TIME_S, Flow, flow, peak_in_flight, requests_within, total
 from harness.metrics.samples import Group, by_load, split
 from harness.metrics.validity import discredit, invalid_reasons, scored
 from harness.metrics.waterfall import Reported, reported_mean, waterfall
@@ -163,6 +163,7 @@ def _summary(
         output_tok_per_s=passed.per_s(passed.output_tokens),
         total_tok_per_s=passed.per_s(passed.prompt_tokens + passed.output_tokens),
         goodput_req_per_s=None if passed.good is None else passed.per_s(passed.good),
+        slo_met=None if slo is None or requests.empty else _slo_met(repeats, slo),
         prompt_tokens=passed.prompt_tokens,
         completion_tokens=passed.output_tokens,
         chunks=int(good["chunks"].sum()),
@@ -177,6 +178,10 @@ def _summary(
         waterfall=waterfall(good, reported),
         **latencies,
     )
+
+
+def _slo_met(repeats: Sequence[Group], slo: Slo) -> float:
+    return float(np.concatenate([requests_within(group, slo) for group in repeats]).mean())
 
 
 def _engine_reported(good: pd.DataFrame, metric: str, reported: Reported) -> Distribution:

@@ -8,18 +8,20 @@ from statistics import fmean
 
 from pydantic import TypeAdapter
 
+from harness.metrics.primary import RATE, compared_by
+from harness.report.best import excludes_one
 from harness.report.text.badges import UNCOMMITTED
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, few, number, plural, several
 from harness.report.text.run_notices import is_uncommitted
-from harness.report.text.verdict import factor
-from harness.report.winners import RATE, Winner, compared_by, winner
+from harness.report.text.verdict import factor, not_significant
+from harness.report.winners import Winner, winner
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
 from harness.schema.load_settings import lengths_text
 from harness.schema.metrics import METRICS
-from harness.schema.results import OnlineSummary
+from harness.schema.results import Comparison, OnlineSummary
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,19 @@ def _answer(run: OnlineRun, engines: Sequence[OnlineSummary], metric: str) -> An
     if found.loser is None:
         alike = few([found.label, *found.level])
         shown = f" in {found.statistic}" if statistic else ""
-        return Answer(label, "", f"no difference shown{shown} between {alike}")
+        unproven = _unproven([found.comparison] if excludes_one(found.comparison.ci) else [])
+        return Answer(label, "", f"no difference shown{shown} between {alike}{unproven}")
     return Answer(label, found.label, f"{shown}, {_against(found)}", found.level)
+
+
+def _unproven(comparisons: Sequence[Comparison]) -> str:
+    """Those whose own interval excludes no difference, with it."""
+    said = ""
+    for found in comparisons:
+        low, high = found.ci or (found.ratio, found.ratio)
+        ratio = f"ratio {found.a} / {found.b} {found.ratio:.2f} ({low:.2f} to {high:.2f})"
+        said += f"; {not_significant(found)}: {ratio}"
+    return said
 
 
 def _against(found: Winner) -> str:
@@ -121,8 +134,9 @@ def _against(found: Winner) -> str:
     else:
         size, ends = factor(found.comparison, higher=True)
         said = f"{size} that of {found.loser} ({ends})"
-    if found.level:
-        said += f"; no difference from {few(found.level)}"
+    if found.alike:
+        said += f"; no difference from {few(found.alike)}"
+    said += _unproven(found.unproven)
     if found.undecided:
         said += f"; none shown in {several(reversed(found.undecided))}"
     return said + "".join(f"; in {at} {label} is better" for at, label in found.beaten)

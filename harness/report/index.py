@@ -15,12 +15,12 @@ from pydantic import ValidationError
 
 from harness.errors import UsageError
 from harness.files import write_whole
+from harness.metrics.primary import LATENCIES, RATE
 from harness.report.findings import FINDINGS, Finding, findings
 from harness.report.page import environment, text_of
 from harness.report.text.badges import ENOUGH_REPEATS
 from harness.report.text.numbers import few
 from harness.report.text.provenance import assumed
-from harness.report.winners import LATENCIES, RATE
 from harness.runs.reader import load_run
 from harness.schema.metrics import METRICS
 

@@ -6,19 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.metrics.percentiles import missing
-from harness.report.best import better, differs
-from harness.schema.load import ClosedLoop, Load
+from harness.report.best import better, differs, excludes_one
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineSummary
-
-#: What engines are compared by; the rate only where they set the pace: with requests in flight, or a batch.
-LATENCIES = ("ttft_ms", "tpot_ms")
-RATE = "output_tok_per_s"
-
-
-def compared_by(load: Load) -> tuple[str, ...]:
-    """The metrics by which engines are compared at a load."""
-    return (*LATENCIES, RATE) if isinstance(load, ClosedLoop) else LATENCIES
 
 
 @dataclass(frozen=True)
@@ -27,6 +17,7 @@ class Winner:
 
     Attributes:
         level: Those from which it shows no difference, the best first.
+        unproven: With those of them from which it differs by one interval alone.
         loser: The best one that it differs from; None where it differs from none.
         comparison: With the loser, or else with the next best one; None where there is none.
         undecided: Higher percentiles, in which it shows no difference to any.
@@ -41,6 +32,13 @@ class Winner:
     comparison: Comparison | None
     undecided: tuple[str, ...] = ()
     beaten: tuple[tuple[str, str], ...] = ()
+    unproven: tuple[Comparison, ...] = ()
+
+    @property
+    def alike(self) -> tuple[str, ...]:
+        """Those of `level` that no interval tells from it."""
+        unproven = {label for found in self.unproven for label in (found.a, found.b)}
+        return tuple(label for label in self.level if label not in unproven)
 
 
 def winner(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> Winner | None:
@@ -73,10 +71,10 @@ def _winner(
     pairs = _of(engines, comparisons, metric, statistic)
     against = [(label, pairs[pair]) for label in others if (pair := frozenset((first, label))) in pairs]
     level = tuple(label for label, comparison in against if not differs(comparison))
+    unproven = tuple(found for _, found in against if not differs(found) and excludes_one(found.ci))
     lost = next((item for item in against if differs(item[1])), None)
-    if lost is None:
-        return Winner(metric, statistic, first, level, None, against[0][1] if against else None)
-    return Winner(metric, statistic, first, level, *lost)
+    other, comparison = lost or (None, against[0][1] if against else None)
+    return Winner(metric, statistic, first, level, other, comparison, unproven=unproven)
 
 
 def _beats(

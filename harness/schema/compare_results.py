@@ -31,7 +31,9 @@ class Difference(Strict):
     difference_ci: Ends | None
     ratio: float = Field(description="B / A")
     ratio_ci: Ends | None
-    adjusted_p: float | None = Field(description="of no difference, by Holm for all comparisons of both runs")
+    adjusted_p: float | None = Field(
+        description="of no difference, by weighted Holm for all comparisons of both runs"
+    )
     verdict: Verdict = Field(description="of B, at 5 % for all comparisons of both runs together")
     repeats_a: int
     repeats_b: int

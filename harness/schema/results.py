@@ -109,6 +109,9 @@ class OnlineSummary(WithLatencies):
     total_tok_per_s: float
     output_tok_per_s_per_gpu: float | None = Field(None, description="null where no GPU was used")
     goodput_req_per_s: float | None = None
+    slo_met: float | None = Field(
+        None, description="share of the requests that keep to the service level; one that failed does not"
+    )
     rates_ci: dict[str, tuple[float, float]] = Field(
         default_factory=dict, description="95 % interval by the rate's name, of several repeats"
     )
@@ -189,6 +192,9 @@ class Comparison(Strict):
         None, description="two-sided p-value of no difference, by Holm for all comparisons of the run"
     )
     comparisons: int = Field(1, description="how many of the run were made at once")
+    primary: bool = Field(
+        False, description="whether it is one of those that share four fifths of the 5 % of all comparisons"
+    )
     verdict: Verdict = Field(
         "not enough data", description="of `a` against `b`, at 5 % for all comparisons of the run together"
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from harness.metrics.intervals import ASSUMED_SPREAD, LEVEL, Ends
+from harness.metrics.intervals import LEVEL, Ends
 from harness.metrics.power import MAX_REPEATS, POWER
+from harness.metrics.primary import SHARE
 from harness.report.best import excludes_one
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number, plural
+from harness.report.text.provenance import assumed
 from harness.schema.compare_results import EFFECTS, CompareResults, Difference, Gated
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison
@@ -34,7 +36,7 @@ def difference_tables(results: CompareResults) -> list[Table]:
             f"{a if a == b else f'{b} (B) against {a} (A)'}, {load}",
             _COLUMNS,
             [
-                _row(difference)
+                _row(difference, results.comparisons)
                 for difference in results.differences
                 if (difference.engine_a, difference.engine_b, difference.load) == (a, b, load)
             ],
@@ -58,13 +60,12 @@ def caveats(results: CompareResults) -> list[str]:
     said = [
         f"{plural(count, 'comparison')}. The verdicts on {'each engine' if pairs > 1 else 'the engine'} hold "
         f"together: a chance of {LEVEL:.0%} at most that any of them finds a difference that is none (Holm). "
+        f"TTFT and TPOT p50, with requests in flight also the output rate, share {SHARE:.0%} of it. "
         f"Each interval holds alone: where nothing differs, about {LEVEL * count:.0f} of {count} exclude 0.",
         f"Repeats to find a difference: of each run, for a verdict with {POWER:.0%} chance.",
     ]
     if any(min(difference.repeats_a, difference.repeats_b) == 1 for difference in results.differences):
-        said.append(
-            f"One repeat does not show how repeats differ: a spread of {ASSUMED_SPREAD:.0%} is assumed."
-        )
+        said.append(f"One repeat does not show how repeats differ: a spread of {assumed} is assumed.")
     return said
 
 
@@ -75,11 +76,11 @@ def repeats_to_find(comparison: Comparison | Difference) -> list[str]:
     ]
 
 
-def _row(difference: Difference) -> list[Cell]:
+def _row(difference: Difference, comparisons: int) -> list[Cell]:
     places = decimals([difference.value_a, difference.value_b])
     verdict: str = difference.verdict
     if verdict == "no difference" and excludes_one(difference.ratio_ci):
-        verdict = "not significant after correction"
+        verdict = f"not significant after correction for {plural(comparisons, 'comparison')}"
     if difference.missing_samples:
         what = METRICS[difference.metric].sample
         verdict += f": {plural(difference.missing_samples, what)} more needed"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from harness.metrics.primary import LATENCIES
 from harness.report.best import BestLabels
 from harness.report.tables.latency import grid, loads_of
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
 from harness.report.text.verdict import shown_percentile
-from harness.report.winners import LATENCIES
 from harness.runs.reader import OnlineRun
 from harness.schema.load import ClosedLoop
 from harness.schema.metrics import METRICS

@@ -8,6 +8,7 @@ from harness.report.best import better, differs, excludes_one, valid_labels
 from harness.report.tables.latency import SHOWN
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.numbers import DASH
+from harness.report.text.verdict import not_significant
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineSummary
 
@@ -56,11 +57,7 @@ def _cell(comparison: Comparison | None, label: str) -> Cell:
     if comparison.b == label:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     real = differs(comparison)
-    chance = (
-        f"not significant after correction for {comparison.comparisons} comparisons"
-        if excludes_one(comparison.ci)
-        else "no difference shown"
-    )
+    chance = not_significant(comparison) if excludes_one(comparison.ci) else "no difference shown"
     remark = "a real difference" if real else chance
     return Cell(
         _times(ratio),

@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from harness.metrics.intervals import ASSUMED_SPREAD
+from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
+from harness.report.text.numbers import several
 from harness.schema.calibration import Calibration
 from harness.schema.results import RunInfo
 from harness.schema.stored import checked
 
 #: How far repeats are taken to spread where there is one.
-assumed = f"{100 * ASSUMED_SPREAD:.0f} %"
+assumed = f"{100 * ASSUMED_OF_RATES:.0f} % in rates, " + several(
+    f"{100 * ASSUMED_OF_LATENCIES[name]:.0f} % in {name}" for name in ("p50", "p90", "p99")
+)
 
 
 def command(run: RunInfo) -> str:

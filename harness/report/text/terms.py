@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from harness.report.text.numbers import few, percent
+from harness.report.tables.decision import limits_text
+from harness.report.tables.latency import slo_met
+from harness.report.text.load_words import where
+from harness.report.text.numbers import decimals, few, number, percent
 from harness.report.text.provenance import assumed
 from harness.report.text.verdict import shown_load
 from harness.runs.reader import OnlineRun, Run
@@ -21,6 +24,22 @@ def terms(run: Run) -> list[str]:
     cells = [summary for summary in run.pooled if summary.load == load and summary.num_success]
     answered = "" if isinstance(load, ClosedLoop) else _answered(cells)
     return [sentence for sentence in (answered, _few(cells), assumption(run)) if sentence]
+
+
+def goodput(run: Run) -> str:
+    """What each engine answers within the run's service level at the load that the verdict speaks of; empty
+    without one."""
+    slo = run.meta.settings.slo if isinstance(run, OnlineRun) else None
+    if slo is None or not isinstance(run, OnlineRun) or not run.pooled:
+        return ""
+    load = shown_load(run)
+    cells = [cell for cell in run.pooled if cell.load == load and cell.goodput_req_per_s is not None]
+    rates = [cell.goodput_req_per_s for cell in cells]
+    said = [
+        f"{cell.label} {number(rate, decimals(rates))} requests/s ({slo_met(cell).text} of all)"
+        for cell, rate in zip(cells, rates, strict=True)
+    ]
+    return f"Goodput {where(load)} ({limits_text(slo)}): {'; '.join(said)}." if said else ""
 
 
 def assumption(run: Run) -> str:

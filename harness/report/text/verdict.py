@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from harness.metrics.percentiles import missing, supported
+from harness.metrics.primary import compared_by
+from harness.report.best import excludes_one
 from harness.report.text.capacity import capacity_verdict
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, few, number, several
 from harness.report.text.tuning import tuning_verdict
-from harness.report.winners import Winner, compared_by, winner
+from harness.report.winners import Winner, winner
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import Load, from_light_to_heavy, heaviest
 from harness.schema.metric import Metric
@@ -88,7 +91,11 @@ def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], 
 
 def _no_difference(found: Winner) -> str:
     """From which engines, and in which higher percentiles, none is shown."""
-    said = f"; the difference from {few(found.level)} may be chance" if found.level else ""
+    said = f"; the difference from {few(found.alike)} may be chance" if found.alike else ""
+    for comparison in found.unproven:
+        other = comparison.b if comparison.a == found.label else comparison.a
+        ratio = _with_interval(comparison)
+        said += f"; the difference from {other} is {not_significant(comparison)} ({ratio})"
     if not found.undecided:
         return said
     return f"{said}. In {several(reversed(found.undecided))} no engine is shown to be the best"
@@ -121,10 +128,20 @@ def _ratio(nearest: Comparison | None) -> str:
     """The nearest pair's ratio with its interval, in brackets."""
     if nearest is None or nearest.ci is None:
         return ""
-    low, high = nearest.ci
-    at_once = f", which does not hold for {nearest.comparisons} comparisons at once"
-    ends = f"95 % interval {low:.2f} to {high:.2f}{'' if low <= 1 <= high else at_once}"
-    return f" (ratio {nearest.a} / {nearest.b} {nearest.ratio:.2f}, {ends})"
+    unproven = f"; {not_significant(nearest)}" if excludes_one(nearest.ci) else ""
+    return f" ({_with_interval(nearest)}{unproven})"
+
+
+def _with_interval(comparison: Comparison) -> str:
+    """`ratio a / b 0.90, 95 % interval 0.85 to 0.98`; it has one."""
+    low, high = comparison.ci or (math.nan, math.nan)
+    ratio = f"ratio {comparison.a} / {comparison.b} {comparison.ratio:.2f}"
+    return f"{ratio}, 95 % interval {low:.2f} to {high:.2f}"
+
+
+def not_significant(comparison: Comparison) -> str:
+    """Of a difference whose interval excludes none by itself."""
+    return f"not significant after correction for {comparison.comparisons} comparisons"
 
 
 def factor(comparison: Comparison, *, higher: bool = False) -> tuple[str, str]:

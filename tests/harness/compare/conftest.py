@@ -16,7 +16,7 @@ from harness.schema.load import ClosedLoop, Load, TraceLoad, load_text
 from harness.schema.online_settings import OnlineSettings
 from harness.schema.results import OnlineRunInfo, TraceRecord, Versions
 
-LABELS = {"roseinfer": "roseinfer", "vllm": "vLLM"}
+LABELS = {"roseinfer": "roseinfer", "vllm": "vLLM", "sglang": "SGLang"}
 Make = Callable[..., Path]
 
 

@@ -98,7 +98,7 @@ def test_what_repeats_hide_is_inconclusive_and_says_how_many_it_needs(make):
 
 
 def test_one_repeat_decides_only_what_is_plain(make):
-    a, b, slow = make("a", repeats=1), make("b", repeats=1), make("slow", repeats=1, slower=3)
+    a, b, slow = make("a", repeats=1), make("b", repeats=1), make("slow", repeats=1, slower=5)
     [close] = compare_runs(a, b, parse_gate("tpot_p50<=+10%")).gates
     assert close.outcome == "inconclusive"
     assert "measure 2 or more" in close.reason
@@ -241,11 +241,11 @@ def test_runs_without_a_common_engine_are_compared_only_by_name(make):
 
 def test_two_engines_of_one_run(make):
     run = make("a", engines=("vllm", "roseinfer"), scales=(1.0, 2.0))
-    with pytest.raises(UsageError, match="A and B are both"):
-        compare_runs(run, run)
     results = compare_runs(run, run, engine_a="vllm", engine_b="roseinfer")
     assert {difference.load.value for difference in results.differences} == {1.0, 2.0}
     assert results.comparisons == 26
+    every = compare_runs(run, run)
+    assert {(d.engine_a, d.engine_b) for d in every.differences} == {("vLLM", "roseinfer")}
     with pytest.raises(UsageError, match="has no engine 'sglang'"):
         compare_runs(run, run, engine_a="vllm", engine_b="sglang")
 
@@ -277,3 +277,23 @@ def test_what_is_no_run_is_said(make, tmp_path):
         compare_runs(a, make("b"))
     with pytest.raises(UsageError, match="nothing is called 'weather'"):
         compare_runs(a, a, allowed=["weather"])
+
+
+def test_one_run_with_itself_corrects_for_all_its_pairs(make):
+    """The pairs that the run itself compares, all corrected together."""
+    run = make("a", engines=("vllm", "roseinfer", "sglang"), spread=0.02)
+    results = compare_runs(run, run)
+    pairs = [("vLLM", "roseinfer"), ("vLLM", "SGLang"), ("roseinfer", "SGLang")]
+    assert list(dict.fromkeys((d.engine_a, d.engine_b) for d in results.differences)) == pairs
+    assert results.comparisons == 3 * 13
+    alone = compare_runs(run, run, engine_a="vllm", engine_b="roseinfer")
+    of_pair = [d for d in results.differences if (d.engine_a, d.engine_b) == pairs[0]]
+    assert [d.ratio for d in of_pair] == [d.ratio for d in alone.differences]
+    assert all(a.adjusted_p >= b.adjusted_p for a, b in zip(of_pair, alone.differences, strict=True))
+    found = bench(run, run)
+    assert found.exit_code == 0 and "39 comparisons" in found.stdout
+
+
+def test_one_run_of_one_engine_has_no_pairs(make):
+    with pytest.raises(UsageError, match="which has one engine"):
+        compare_runs(*[make("a", engines=("vllm",))] * 2)

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 
-from harness.metrics.intervals import ASSUMED_SPREAD
+from harness.metrics.contrast import Contrast, judged
+from harness.metrics.estimates import COMPARED
+from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES, LEVEL, Effect, Estimate
 from harness.metrics.power import repeats_to_find
-from harness.schema.load import TraceLoad, load_text
+from harness.schema.load import ClosedLoop, TraceLoad, load_text
 
 from .conftest import compare
 
@@ -50,7 +52,7 @@ def test_a_slower_engine_is_found_with_its_ratio_in_the_interval(tables):
     assert found(compare(*tables(mirrored)), "ttft_ms", "p50").verdict == "better"
 
 
-@pytest.mark.parametrize(("slower", "verdict"), [(1.1, "no difference"), (3.0, "worse")])
+@pytest.mark.parametrize(("slower", "verdict"), [(3.0, "no difference"), (6.0, "worse")])
 def test_of_one_repeat_only_what_is_plain_is_claimed(tables, slower, verdict):
     comparisons = compare(*tables(engine("a", 0, slower=slower) + engine("b", 1)))
     assert found(comparisons, "tpot_ms", "p50").verdict == verdict
@@ -63,7 +65,7 @@ def test_a_run_with_repeats_says_how_many_find_a_difference(tables):
     compared = found(compare(*tables(rows)), "tpot_ms", "p50")
     needed = compared.repeats_to_find
     assert needed == {
-        name: repeats_to_find(effect, compared.spread, compared.repeats, compared.comparisons)
+        name: repeats_to_find(effect, compared.spread, compared.repeats, LEVEL * 0.8 / 2)
         for name, effect in {"5 %": 0.05, "10 %": 0.1}.items()
     }
     assert 4 < needed["10 %"] < needed["5 %"]
@@ -95,11 +97,57 @@ def test_p99_of_few_requests_has_a_ratio_and_no_verdict(tables):
     assert compared.ci is None and compared.difference is None and compared.verdict == "not enough data"
 
 
-def test_a_rate_of_one_repeat_has_the_interval_of_the_assumed_spread(tables):
-    rate = found(compare(*tables(engine("a", 0) + engine("b", 1))), "output_tok_per_s", "output_tok_per_s")
+def test_intervals_of_one_repeat_have_the_spread_that_is_assumed_of_each_kind(tables):
+    """Of a latency, and beside it how well its requests tell it."""
+    comparisons = compare(*tables(engine("a", 0, n=500) + engine("b", 1, n=500)))
+    rate = found(comparisons, "output_tok_per_s", "output_tok_per_s")
     assert rate.ci == pytest.approx(
-        [rate.ratio * np.exp(sign * 1.96 * ASSUMED_SPREAD * 2**0.5) for sign in (-1, 1)], rel=1e-3
+        [rate.ratio * np.exp(sign * 1.96 * ASSUMED_OF_RATES * 2**0.5) for sign in (-1, 1)], rel=1e-3
     )
+    for name in ("p50", "p90", "p99"):
+        low, high = found(comparisons, "tpot_ms", name).ci
+        half = np.log(high / low) / 2
+        assert half == pytest.approx(1.96 * ASSUMED_OF_LATENCIES[name] * 2**0.5, rel=0.05), name
+
+
+def test_the_verdicts_own_metrics_are_primary(tables):
+    comparisons = compare(*tables(several("a", (0, 1)) + several("b", (2, 3))))
+    assert {(c.metric, c.statistic) for c in comparisons if c.primary} == {
+        ("ttft_ms", "p50"), ("tpot_ms", "p50"),
+    }  # fmt: skip
+    loop = load_text(ClosedLoop(concurrency=4))
+    rows = [{**row, "load": loop} for row in several("a", (0, 1)) + several("b", (2, 3))]
+    primary = {c.metric for c in compare(*tables(rows)) if c.primary}
+    assert primary == {"ttft_ms", "tpot_ms", "output_tok_per_s"}
+
+
+@pytest.mark.parametrize(
+    ("place", "verdict"), [(("ttft_ms", "p50"), "better"), (("ttft_ms", "p99"), "no difference")]
+)
+def test_primary_comparisons_have_four_fifths_of_the_level(place, verdict):
+    """One p-value of 0.015 among thirteen comparisons, two of which are primary."""
+    values = Estimate(1.0, np.array([1.0, 1.1]))
+    contrasts = judged([
+        Contrast(load, *key, values, values, Effect(0.9, p=0.015 if key == place else 1.0), Effect(0))
+        for load in [TraceLoad(scale=1)]
+        for key in COMPARED
+    ])  # fmt: skip
+    by_place = {(c.metric, c.statistic): c for c in contrasts}
+    assert by_place[place].verdict == verdict
+    assert by_place["tpot_ms", "p50"].level == pytest.approx(0.8 * LEVEL / 2)
+    assert by_place["e2e_ms", "p50"].level == pytest.approx(0.2 * LEVEL / 11)
+    assert sum(c.level for c in contrasts) == pytest.approx(LEVEL)
+
+
+@pytest.mark.parametrize("statistic", ["p50", "p99"])
+def test_comparisons_of_one_kind_share_the_level_alike(statistic):
+    values = Estimate(1.0, np.array([1.0, 1.1]))
+    contrasts = judged([
+        Contrast(TraceLoad(scale=1), "ttft_ms", statistic, values, values, Effect(0.9, p=p), Effect(0))
+        for p in (0.01, None, 0.02)
+    ])  # fmt: skip
+    assert [c.adjusted_p for c in contrasts] == [0.02, None, 0.02]
+    assert {c.level for c in contrasts} == {LEVEL / 2}
 
 
 def test_pairs_scale_by_scale(tables):

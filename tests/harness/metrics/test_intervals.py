@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from harness.metrics.intervals import (
-    ASSUMED_SPREAD,
+    ASSUMED_OF_RATES,
     Estimate,
     bounded,
     difference,
@@ -79,7 +79,7 @@ def test_one_repeat_is_taken_to_differ_from_others() -> None:
     found = ratio(sure, sure)
     assert found.ci is not None
     half = np.log(found.ci[1])
-    assert half == pytest.approx(1.96 * ASSUMED_SPREAD * 2**0.5, rel=1e-3)
+    assert half == pytest.approx(1.96 * ASSUMED_OF_RATES * 2**0.5, rel=1e-3)
     assert sure.spread(log=True) is None
     unsure = ratio(estimate(100.0, within=(60, 160)), sure)
     assert unsure.ci is not None and np.log(unsure.ci[1]) > half

@@ -72,7 +72,7 @@ def test_a_spread_of_few_repeats_is_not_trusted():
 
 
 def test_more_comparisons_at_once_need_more():
-    assert repeats_to_find(0.1, 0.03, (3, 3), 13) > repeats_to_find(0.1, 0.03, (3, 3), 1)
+    assert repeats_to_find(0.1, 0.03, (3, 3), 0.05 / 13) > repeats_to_find(0.1, 0.03, (3, 3), 0.05)
 
 
 p_values = st.lists(st.none() | st.floats(0, 1), max_size=30)
@@ -98,6 +98,42 @@ def test_holm_does_not_depend_on_the_order(given_p, random):
 
 def test_holm_as_worked_out_by_hand():
     assert holm([0.01, 0.04, None, 0.03, 0.005]) == pytest.approx([0.03, 0.06, None, 0.06, 0.02])
+
+
+def test_weighted_holm_as_worked_out_by_hand():
+    """Holm 1979, section 4: p / weight from small to large, times the weights that are left."""
+    assert holm([0.01, 0.04, None, 0.004], [0.4, 0.4, 9.0, 0.2]) == pytest.approx([0.02, 0.04, None, 0.02])
+
+
+@given(p_values, st.floats(0.01, 100))
+def test_equal_weights_are_none(given_p, weight):
+    found = holm(given_p, [weight] * len(given_p))
+    assert [q is None for q in found] == [p is None for p in given_p]
+    known = [(a, b) for a, b in zip(found, holm(given_p), strict=True) if a is not None]
+    assert all(a == pytest.approx(b) for a, b in known)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0.01, 10)), min_size=1, max_size=12), st.floats(0.001, 0.2)
+)
+def test_weighted_holm_rejects_as_the_procedure_does_step_by_step(pairs, level):
+    """The smallest p / weight is rejected while it is at most the level over the weights that are left."""
+    adjusted = holm([p for p, _ in pairs], [weight for _, weight in pairs])
+    left, rejected = sorted(range(len(pairs)), key=lambda i: (pairs[i][0] / pairs[i][1], i)), set()
+    while left:
+        (p, weight), total = pairs[left[0]], sum(pairs[i][1] for i in left)
+        if total * p / weight > level * (1 - 1e-9):
+            break
+        rejected.add(left.pop(0))
+    assert rejected <= {i for i, p in enumerate(adjusted) if p <= level}
+    assert all(p > level * (1 - 1e-6) for i, p in enumerate(adjusted) if i not in rejected)
+
+
+def test_without_a_difference_weighted_holm_finds_one_in_twenty_families_at_most():
+    families = np.random.default_rng(10).random((3000, 13))
+    weights = [0.4, 0.4, *[0.2 / 11] * 11]
+    wrong = np.mean([min(holm(list(family), weights)) <= 0.05 for family in families])
+    assert wrong == pytest.approx(0.05, abs=0.012)
 
 
 def test_without_a_difference_holm_finds_one_in_one_of_twenty_families_at_most():

@@ -218,3 +218,15 @@ def test_unsupported_percentiles_have_no_interval(tables):
     found = summarize(*tables(regular(60)))[0].ttft_ms
     assert set(found.ci) == {"mean", "p50", "p90"}
     assert found.p99 is not None
+
+
+def test_the_service_level_is_met_by_a_share_of_all_requests(tables):
+    """One of four fails, one is too slow."""
+    rows = [
+        {"request": i, "t_sent": float(i), "chunks": [(i + first, 1), (i + first + 0.01, 1)]}
+        for i, first in enumerate((0.05, 0.05, 0.5))
+    ]
+    rows.append({"request": 3, "t_sent": 3.0, "error": "timeout", "chunks": []})
+    summary = summarize(*tables(rows), slo=Slo(ttft_ms=100))[0]
+    assert summary.slo_met == 0.5
+    assert summarize(*tables(rows))[0].slo_met is None
