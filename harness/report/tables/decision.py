@@ -10,6 +10,7 @@ from harness.report.text.load_words import head_of, load_number
 from harness.report.text.numbers import DASH, decimals, number
 from harness.schema.gate_terms import ERROR_RATE, GateTerm
 from harness.schema.metrics import METRICS
+from harness.schema.slo import Slo
 
 _SIGNS: dict[Box, str] = {"pass": "✓", "fail": "✗", "undecided": "?", "unknown": ""}
 _KEY = (
@@ -35,13 +36,18 @@ def within_table(decision: Decision) -> Table | None:
             row += [_share(point.attained), known_cell(point.goodput)]
         rows.append(row)
     notes = [_KEY] if terms else []
+    if any(value is None for point in found for value in point.values):
+        notes.append(f"{DASH}: there is none, or it is withheld: p99 needs 100 samples, p90 10.")
     if decision.slo is not None:
-        limits = ", ".join(
-            f"{METRICS[name].label} ≤ {limit:g} ms"
-            for name, limit in decision.slo.model_dump(exclude_none=True).items()
-        )
+        limits = limits_text(decision.slo)
         notes.append(f"Requests within: the share that meets {limits}, of all that were sent.")
     return Table("within", "Within the limits", columns, rows, notes)
+
+
+def limits_text(slo: Slo) -> str:
+    """`TTFT ≤ 200 ms, TPOT ≤ 50 ms`."""
+    limits = slo.model_dump(exclude_none=True).items()
+    return ", ".join(f"{METRICS[name].label} ≤ {limit:g} ms" for name, limit in limits)
 
 
 def frontier_table(decision: Decision) -> Table | None:

@@ -8,9 +8,10 @@ from itertools import groupby
 from harness.history.store import Entry
 from harness.history.trend import steps
 from harness.metrics.intervals import own
+from harness.report.tables.latency import withheld_note
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.load_words import head_of, load_number
-from harness.report.text.numbers import DASH, decimals, number
+from harness.report.text.numbers import DASH, decimals, number, plural
 from harness.schema.metrics import METRICS
 
 _NOTES = (
@@ -39,21 +40,29 @@ def history_table(entries: Sequence[Entry], metric: str, statistic: str) -> Tabl
     ordered = sorted(entries, key=lambda entry: (entry.label, entry.load.weight, entry.past.alike))
     for _, group in groupby(ordered, key=series):
         members = list(group)
-        changed = steps([entry.estimate.value for entry in members])
-        places = decimals([entry.estimate.value for entry in members])
-        rows += [_row(entry, places, changed.get(place)) for place, entry in enumerate(members)]
-    return Table("history", f"{named} over time", columns, rows, _NOTES)
+        shown = [entry for entry in members if not entry.estimate.withheld]
+        changes = steps([entry.estimate.value for entry in shown])
+        changed = {id(shown[place]): change for place, change in changes.items()}
+        places = decimals([entry.estimate.value for entry in shown])
+        rows += [_row(entry, places, changed.get(id(entry))) for entry in members]
+    lacking = max(entry.estimate.withheld for entry in entries)
+    notes = (*_NOTES, *([withheld_note(statistic, lacking)] if lacking else []))
+    return Table("history", f"{named} over time", columns, rows, notes)
 
 
 def _row(entry: Entry, places: int, change: float | None) -> list[Cell]:
-    ends = own(entry.estimate)
-    interval = "" if ends is None else f"{number(ends[0], places)}–{number(ends[1], places)}"
+    if lacking := entry.estimate.withheld:
+        value = Cell(DASH, remark=f"withheld: {plural(lacking, 'more sample')} needed")
+    else:
+        ends = own(entry.estimate)
+        interval = "" if ends is None else f"{number(ends[0], places)}–{number(ends[1], places)}"
+        value = Cell(number(entry.estimate.value, places), entry.estimate.value, interval, ends=ends)
     return [
         Cell(entry.label),
         Cell(load_number(entry.load), entry.load.value),
         Cell(entry.past.created[:16].replace("T", " ")),
         Cell((entry.past.revision or DASH)[:10]),
         Cell(entry.past.name),
-        Cell(number(entry.estimate.value, places), entry.estimate.value, interval, ends=ends),
+        value,
         Cell("" if change is None else f"{100 * (change - 1):+.1f} %", change),
     ]

@@ -106,12 +106,17 @@ def first_table(pooled: Sequence[OnlineSummary], load: Load, best_labels: BestLa
             *([Cell(DASH if peak is None else f"{peak:,}", peak)] if has_peak else []),
         ]
         if has_slo:
-            good, all_of = summary.goodput_req_per_s or 0.0, summary.req_per_s
-            row.append(
-                Cell(percent(round(1000 * good), round(1000 * all_of)), good / all_of if all_of else None)
-            )
+            row.append(slo_met(summary))
     said = with_rate(load, (summary.offered_req_per_s for summary in there))
     return Table("first", f"{said[:1].upper()}{said[1:]}", columns, rows, _why_dashes(rows))
+
+
+def slo_met(summary: OnlineSummary) -> Cell:
+    """How many of all requests keep to the service level."""
+    if summary.slo_met is None:
+        return Cell(DASH)
+    met = percent(round(summary.slo_met * summary.num_requests), summary.num_requests)
+    return Cell(met, summary.slo_met)
 
 
 def latency_decimals(summaries: Sequence[OnlineSummary], metric: str) -> int:
@@ -131,11 +136,13 @@ def withheld_notes(summaries: Sequence[OnlineSummary], metrics: Sequence[str]) -
     """One note for each percentile that some cell withholds."""
     sizes = [summary.latency(metric).n for summary in summaries for metric in metrics]
     short = {q: max((missing(q, n) for n in sizes if n), default=0) for q in SHOWN}
-    return [
-        f"{DASH}: p{q} needs {needed(q)} samples and is withheld below; up to {more} more."
-        for q, more in short.items()
-        if more
-    ]
+    return [withheld_note(f"p{q}", more) for q, more in short.items() if more]
+
+
+def withheld_note(statistic: str, more: int) -> str:
+    """Of a percentile that some cell withholds, which needs as many more samples."""
+    least = needed(int(statistic[1:]))
+    return f"{DASH}: {statistic} needs {least} samples and is withheld below; up to {more} more."
 
 
 def loads_of(summaries: Sequence[OnlineSummary]) -> list[Load]:

@@ -19,6 +19,8 @@ from harness.errors import UsageError
 from harness.history.gate import gate
 from harness.history.store import Store
 from harness.metrics.estimates import estimates
+from harness.report.tables.history import history_table
+from harness.report.text.numbers import DASH
 from harness.schema.gate_terms import parse_gate
 from tests.harness.report.conftest import ENGINES, make_online
 
@@ -147,3 +149,32 @@ def test_a_newer_history_is_left_alone(tmp_path: Path) -> None:
     other.close()
     with pytest.raises(UsageError, match="newer version"), Store.open(file, create=True):
         pass
+
+
+def test_a_withheld_percentile_is_a_dash(tmp_path: Path) -> None:
+    run = make_online(
+        tmp_path / "online_few", engines=ENGINES[:1], closed=(4,), repeats=1, n=40, faults=False
+    )
+    with Store.open(tmp_path / "h.sqlite", create=True) as store:
+        store.add(StoredRun.read(run))
+        shown = {
+            name: history_table(store.entries("ttft_ms", name), "ttft_ms", name) for name in ("p90", "p99")
+        }
+    assert [row[5].text == DASH for table in shown.values() for row in table.rows] == [False, True]
+    assert "60 more samples" in shown["p99"].rows[0][5].remark
+    assert any("p99 needs 100 samples and is withheld" in note for note in shown["p99"].notes)
+    assert not any("withheld" in note for note in shown["p90"].notes)
+
+
+def test_a_store_of_version_1_is_read_on(first: Path, tmp_path: Path) -> None:
+    path = tmp_path / "h.sqlite"
+    with Store.open(path, create=True) as store:
+        store.add(StoredRun.read(first))
+    with sqlite3.connect(path) as old:
+        old.executescript("ALTER TABLE result DROP COLUMN withheld; PRAGMA user_version = 1;")
+    with Store.open(path) as store:
+        assert {entry.estimate.withheld for entry in store.entries("ttft_ms", "p50")} == {0}
+        assert {entry.estimate.withheld for entry in store.entries("ttft_ms", "p99")} == {40}
+        store.add(StoredRun.read(first))
+    with Store.open(path) as store:
+        assert {entry.estimate.withheld for entry in store.entries("ttft_ms", "p99")} == {0}

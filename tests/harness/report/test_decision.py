@@ -17,6 +17,7 @@ from harness.report.charts.power import power_charts
 from harness.report.charts.server import server_charts
 from harness.report.decision import Asked, Decision, decide
 from harness.report.tables.decision import decision_tables
+from harness.report.text.numbers import DASH
 from harness.runs.reader import OnlineRun, load_run
 from harness.schema.gate_terms import parse_gate
 from harness.schema.machine_load import MachineLoad, Power
@@ -161,3 +162,29 @@ def test_power_that_nothing_counts_is_said_to_be_unknown(folder: Path, tmp_path:
     report([folder], out=tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
     assert "Power over time: unknown" in page and "Power, W" not in page
+
+
+def test_a_withheld_percentile_is_a_dash(tmp_path: Path) -> None:
+    """p90 of 40 requests is shown, p99 is not."""
+    few = load_run(
+        make_online(tmp_path / "few", engines=ENGINES[:1], repeats=1, n=40, faults=False), trust=True
+    )
+    assert isinstance(few, OnlineRun)
+    decision = decided(few, "ttft_p90<=100s,ttft_p99<=100s")
+    [within] = [table for table in decision_tables(decision) if table.name == "within"]
+    for row in within.rows:
+        assert row[2].text.endswith(("✓", "?")) and row[3].text == DASH
+    assert any(note.startswith(f"{DASH}: there is none, or it is withheld") for note in within.notes)
+    assert not any(found.holds for found in decision.within), "what is not known is not within the limits"
+
+
+def test_the_share_within_is_the_one_that_the_first_table_has(run: OnlineRun) -> None:
+    shares = {(found.label, found.load): found.attained for found in decide(run).within}
+    for summary in run.pooled:
+        known = shares[summary.label, summary.load]
+        assert known is not None and summary.slo_met == pytest.approx(known.value)
+
+
+def test_both_forms_of_a_limit_are_one(run: OnlineRun) -> None:
+    assert parse_gate("ttft_ms=200, tpot_ms=30") == parse_gate("ttft_p99<=200ms, tpot_p99<=30ms")
+    assert decided(run, "ttft_ms=200").terms == decided(run, "ttft_p99<=200ms").terms
