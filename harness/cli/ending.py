@@ -11,7 +11,7 @@ from harness.report.tables.overview import overview_table
 from harness.report.tables.tuning import tuning_tables
 from harness.report.text.numbers import plural
 from harness.report.text.run_notices import notices
-from harness.report.text.terms import terms
+from harness.report.text.terms import goodput, terms
 from harness.report.text.verdict import verdict
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 
@@ -23,7 +23,7 @@ def print_ending(run: Run, display: Display) -> None:
     """Print it to stderr; of an A/A run also the table of the noise that it was made for."""
     display.text("")
     search = run.results.search if isinstance(run, OnlineRun) else None
-    for sentence in [*verdict(run), *terms(run)]:
+    for sentence in filter(None, [*verdict(run), goodput(run), *terms(run)]):
         display.text(sentence)
     display.text("")
     if isinstance(run, OfflineRun):

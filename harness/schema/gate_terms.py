@@ -16,9 +16,13 @@ ERROR_RATE = "error_rate"
 _TERM = re.compile(
     r"(?P<name>[a-z0-9_]+)\s*(?P<op><=|>=)\s*(?P<sign>[+-]?)(?P<number>\d+(\.\d+)?)\s*(?P<unit>ms|s|%|)"
 )
+#: A limit on each request, as a service level has it.
+_EACH = re.compile(r"(?P<metric>[a-z0-9_]+)\s*=\s*(?P<number>\d+(\.\d+)?)")
+#: The statistic that is to be within a limit on each request.
+OF_EACH = "p99"
 _HINT = "write it like ttft_p99<=+10%, output_tok_per_s>=-3% or ttft_p99<=200ms"
 #: How a limit by itself is written.
-LIMIT_HINT = "write it like ttft_p99<=200ms, output_tok_per_s>=500 or error_rate<=1%"
+LIMIT_HINT = "write it like ttft_p99<=200ms, ttft_ms=200, output_tok_per_s>=500 or error_rate<=1%"
 
 
 class GateTerm(Strict):
@@ -45,7 +49,8 @@ def parse_gate(text: str, word: str = "gate") -> list[GateTerm]:
     """Terms between commas, all of which must hold.
 
     `METRIC OP SIGN N%` limits the ratio B / A: `ttft_p99<=+10%` is at most 1.1. `METRIC OP N` limits B
-    itself. A metric is a latency with a statistic (`tpot_p90`), a rate, or `error_rate`.
+    itself. A metric is a latency with a statistic (`tpot_p90`), a rate, or `error_rate`. A limit on each
+    request, `ttft_ms=200`, is `ttft_p99<=200ms`.
 
     Args:
         word: What a term is called in errors.
@@ -57,6 +62,9 @@ def parse_gate(text: str, word: str = "gate") -> list[GateTerm]:
 
 
 def _term(text: str, word: str) -> GateTerm:
+    each = _EACH.fullmatch(text)
+    if each is not None and each["metric"] in _LATENCIES.values():
+        text = f"{METRICS[each['metric']].short_name}_{OF_EACH}<={each['number']}ms"
     match = _TERM.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} is not a {word}", _HINT if word == "gate" else LIMIT_HINT)

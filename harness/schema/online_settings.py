@@ -164,7 +164,10 @@ class OnlineSettings(CommonSettings):
     metrics_interval: float = Field(
         1.0, ge=0.05, le=3600, description="seconds from one reading of a server's metrics to the next"
     )
-    slo: Slo | None = Field(None, description="service level for goodput, e.g. ttft_ms=200,tpot_ms=50")
+    slo: Slo | None = Field(
+        None,
+        description="service level for goodput: ttft_ms=200,tpot_ms=50 or ttft_p99<=200ms,tpot_p99<=50ms",
+    )
 
     def idle(self) -> dict[str, str]:
         chosen, idle = self._loads_option, dict[str, str]()

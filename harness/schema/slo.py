@@ -7,6 +7,7 @@ from typing import Any, Self
 from pydantic import ConfigDict, PositiveFloat, model_validator
 
 from harness.schema.base import Strict
+from harness.schema.gate_terms import OF_EACH, parse_gate
 from harness.schema.metrics import METRICS, latencies
 
 
@@ -14,6 +15,19 @@ def _list_limits(schema: dict[str, Any]) -> None:
     """What `bench schema` shows: each metric that a limit can be set on as a field of its own."""
     limit = schema.pop("additionalProperties")
     schema["properties"] = {name: limit | {"title": METRICS[name].label} for name in latencies("slo")}
+
+
+def _of_each(limits: str) -> dict[str, float]:
+    """Limits on p99 as limits on each request, the strictest of each metric."""
+    found: dict[str, float] = {}
+    for term in parse_gate(limits, "limit"):
+        if term.statistic != OF_EACH or not term.at_most or term.relative:
+            raise ValueError(
+                f"{term.text!r} is no limit on a request, as ttft_ms=200 and ttft_p99<=200ms are; "
+                "bench report --slo holds a run to it"
+            )
+        found[term.metric] = min(term.limit, found.get(term.metric, term.limit))
+    return found
 
 
 class Slo(Strict):
@@ -27,9 +41,11 @@ class Slo(Strict):
     def _parse(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
+        if "<=" in value or ">=" in value:
+            return _of_each(value)
         pairs = [part.partition("=") for part in value.split(",") if part]
         if any(not sep for _, sep, _ in pairs):
-            raise ValueError(f"{value!r} is not like ttft_ms=200,tpot_ms=50")
+            raise ValueError(f"{value!r} is not like ttft_ms=200,tpot_ms=50 or ttft_p99<=200ms")
         return {key.strip(): limit.strip() for key, _, limit in pairs}
 
     @model_validator(mode="after")

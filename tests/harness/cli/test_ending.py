@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +13,7 @@ from harness.cli.progress import Display
 from harness.cli.terminal import Terminal
 from harness.report.tables.table import Cell, Column, Table
 from harness.report.text.run_notices import notices
-from harness.report.text.verdict import verdict
+from harness.report.text.verdict import shown_load, verdict
 from harness.runs.reader import OnlineRun, load_run
 from tests.harness.report.conftest import make_online
 
@@ -69,3 +71,18 @@ def test_many_warnings_are_counted(run: OnlineRun, monkeypatch: pytest.MonkeyPat
     lines = printed(run, 400)
     assert sum(line.startswith("warning: ") for line in lines) == MOST_WARNINGS
     assert lines[-1] == f"{len(many) - MOST_WARNINGS} more warnings are in the report"
+
+
+def test_goodput_is_said_where_limits_were_given(run: OnlineRun) -> None:
+    slo = run.meta.settings.slo
+    assert slo is not None
+    [line] = [line for line in printed(run, 400, terminal=False) if line.startswith("Goodput ")]
+    assert "(TTFT ≤ 200 ms, TPOT ≤ 12 ms): " in line
+    load = shown_load(run)
+    for cell in (cell for cell in run.pooled if cell.load == load):
+        assert cell.goodput_req_per_s is not None and cell.slo_met is not None
+        said = re.search(rf"{re.escape(cell.label)} ([\d.]+) requests/s \((.*?) of all\)", line)
+        assert said is not None and float(said[1]) == pytest.approx(cell.goodput_req_per_s, rel=0.01)
+    meta = run.meta.model_copy(update={"settings": run.meta.settings.model_copy(update={"slo": None})})
+    without = replace(run, results=run.results.model_copy(update={"meta": meta}))
+    assert not any(line.startswith("Goodput") for line in printed(without, 400, terminal=False))

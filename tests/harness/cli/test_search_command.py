@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from harness.runs.search_state import EngineSearch
 from harness.schema.search import MOST_REQUESTS, SearchAxis, SearchPlan
 
 pytestmark = pytest.mark.usefixtures("any_lag", "few_figures")
@@ -165,6 +166,15 @@ def test_cells_last_as_the_longest_limit_asks_for(
     assert plan.times() == {"settle": settle, "min_duration": measured}
     if by == "rate":
         assert plan.highest == min(10_000, MOST_REQUESTS / (settle + measured))
+
+
+def test_both_forms_of_limits_make_the_same_cells() -> None:
+    ways = [
+        SearchPlan.make("rate", limits)
+        for limits in ("ttft_ms=500,tpot_ms=30", "ttft_p99<=500ms,tpot_p99<=30ms")
+    ]
+    assert ways[0].times() == ways[1].times() and ways[0].highest == ways[1].highest
+    assert EngineSearch(ways[0], "a")._terms == EngineSearch(ways[1], "a")._terms
 
 
 def test_a_closed_loop_has_no_times_of_its_own() -> None:
