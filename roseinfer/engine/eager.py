@@ -8,7 +8,7 @@ from torch import Tensor
 from roseinfer.attention.base import Attention
 from roseinfer.batch import Batch, Ints
 from roseinfer.engine.fetched import Fetched
-from roseinfer.engine.logprobs import asked_logprobs, prompt_logprobs
+from roseinfer.engine.logprobs import asked_logprobs, prompt_logits, prompt_logprobs
 from roseinfer.engine.runner import Pending, Runner
 from roseinfer.engine.sampler import SamplingBatch, sample
 from roseinfer.kvcache.pool import KVPool
@@ -26,19 +26,10 @@ class EagerRunner(Runner):
 
     @torch.inference_mode()
     def launch(self, batch: Batch, sampling: SamplingBatch) -> Pending:
-        if batch.copies.shape[1]:
-            self._pool.copy_blocks(*batch.copies)
-        self._attention.begin(batch)
         requests = self._tensor(batch.requests)
-        name = "roseinfer.prefill_batch.model_forward" if batch.segments else "roseinfer.model.forward.eager"
-        with named_range(name):
-            prompts = self._tensor(batch.tokens[: batch.decode_start])
-            newest = self._last[requests]
-            decoded = newest[len(batch.prefill_requests) :]
-            hidden = self._model.forward(
-                torch.cat((prompts, decoded)), self._tensor(batch.positions), self._attention
-            )
-            logits = self._model.logits(hidden[self._tensor(batch.last_rows)])
+        newest = self._last[requests]
+        prompts, decoded = batch.tokens[: batch.decode_start], newest[len(batch.prefill_requests) :]
+        hidden, logits = self._forward(batch, torch.cat((self._tensor(prompts), decoded)))
         with named_range("roseinfer.sampler"):
             sampled = sample(logits, sampling, newest)
         self._last[requests] = sampled
@@ -46,6 +37,25 @@ class EagerRunner(Runner):
         event = torch.cuda.Event() if sampled.is_cuda else None  # type: ignore[no-untyped-call]
         of_prompts = prompt_logprobs(hidden, self._model.logits, sampling.prompts)
         return Fetched([sampled], sampling.asked, logprobs, event, sampling.prompts, of_prompts)
+
+    @torch.inference_mode()
+    def follow(self, batch: Batch, prompt_rows: Ints) -> None:
+        """Compute this rank's part of what rank 0 launches, which chooses the tokens; all of `batch.tokens`
+        are known. `prompt_rows` `[P]`: those of `sampling.prompts`."""
+        hidden, _ = self._forward(batch, self._tensor(batch.tokens))
+        for _ in prompt_logits(hidden, self._model.logits, prompt_rows):
+            pass
+
+    def _forward(self, batch: Batch, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden states `[T, width]` of the batch with `tokens` `[T]`, and logits `[R, vocab]` of its
+        `last_rows`."""
+        if batch.copies.shape[1]:
+            self._pool.copy_blocks(*batch.copies)
+        self._attention.begin(batch)
+        name = "roseinfer.prefill_batch.model_forward" if batch.segments else "roseinfer.model.forward.eager"
+        with named_range(name):
+            hidden = self._model.forward(tokens, self._tensor(batch.positions), self._attention)
+            return hidden, self._model.logits(hidden[self._tensor(batch.last_rows)])
 
     def _tensor(self, array: Ints) -> Tensor:
         return to_device(array, self._pool.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,16 +109,25 @@ def asked_logprobs(
     return (logprobs(logits[where], taken[where], asked.most),)
 
 
+def prompt_logits(
+    hidden: Tensor, logits_of: Callable[[Tensor], Tensor], rows: Ints
+) -> Iterator[tuple[slice, Tensor]]:
+    """Logits of `rows` `[P]` of hidden states `[T, width]`, PROMPT_ROWS at once, each part with its slice of
+    `rows`."""
+    for start in range(0, len(rows), PROMPT_ROWS):
+        some = slice(start, start + PROMPT_ROWS)
+        yield some, logits_of(hidden[to_device(rows[some], hidden.device)])
+
+
 def prompt_logprobs(
     hidden: Tensor, logits_of: Callable[[Tensor], Tensor], asked: PromptAsked | None
 ) -> tuple[DeviceLogprobs, ...]:
     """Those of prompts, from hidden states `[T, width]` of the batch; a part for every PROMPT_ROWS rows."""
     if asked is None:
         return ()
-    rows, tokens = to_device(asked.rows, hidden.device), to_device(asked.tokens, hidden.device)
     return tuple(
-        logprobs(logits_of(hidden[some]), taken, asked.most)
-        for some, taken in zip(torch.split(rows, PROMPT_ROWS), torch.split(tokens, PROMPT_ROWS), strict=True)
+        logprobs(logits, to_device(asked.tokens[some], hidden.device), asked.most)
+        for some, logits in prompt_logits(hidden, logits_of, asked.rows)
     )
 
 

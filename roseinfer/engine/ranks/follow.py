@@ -15,28 +15,21 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import msgspec
 import torch
-from torch import Tensor
 
-from roseinfer.attention.backends import make_attention
-from roseinfer.attention.base import Attention
-from roseinfer.batch import Ints
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.choose import choose_runner
+from roseinfer.engine.eager import EagerRunner
 from roseinfer.engine.load import LoadedModel, load_model
-from roseinfer.engine.logprobs import PROMPT_ROWS
 from roseinfer.engine.ranks.group import PROFILE, Done, Profile, Start, StepLimits, line_of
 from roseinfer.engine.ranks.rank_profile import RankProfile
 from roseinfer.engine.ranks.step_memory import Step, StepMemory
 from roseinfer.kvcache.pool import KVPool
-from roseinfer.models.model import Model
 from roseinfer.models.ranks import is_missing
 from roseinfer.tensors import no_memory
-from roseinfer.tracing.ranges import named_range
 
 log = logging.getLogger(__name__)
 
@@ -92,30 +85,13 @@ def _computer(
     config: EngineConfig, part: LoadedModel, pool: KVPool, limits: StepLimits
 ) -> Callable[[Step], None]:
     """What computes this rank's part of a step."""
-    if part.device.type == "cpu":
-        made = make_attention(pool, cpu_kernels=config.cpu_kernels, prefill_backend=config.prefill_backend)
-        return partial(compute, part.model, made.attention, pool)
+    runner = choose_runner(config, part.model, pool, part.dtype, limits).runner
+    if isinstance(runner, EagerRunner):
+        return lambda step: runner.follow(step.batch, step.prompt_rows)
     from roseinfer.engine.cuda import CudaRunner
 
-    runner = choose_runner(config, part.model, pool, part.dtype, limits).runner
     assert isinstance(runner, CudaRunner)
     return lambda step: runner.follow(step.batch)
-
-
-@torch.inference_mode()
-def compute(model: Model, attention: Attention, pool: KVPool, step: Step) -> None:
-    """This rank's part of what rank 0 computes, in the same order."""
-    batch = step.batch
-    if batch.copies.shape[1]:
-        pool.copy_blocks(*batch.copies)
-    attention.begin(batch)
-    name = "roseinfer.prefill_batch.model_forward" if batch.segments else "roseinfer.model.forward.eager"
-    with named_range(name):
-        hidden = model.forward(_tensor(batch.tokens), _tensor(batch.positions), attention)
-        model.logits(hidden[_tensor(batch.last_rows)])
-    if len(step.prompt_rows):
-        for rows in torch.split(_tensor(step.prompt_rows), PROMPT_ROWS):
-            model.logits(hidden[rows])
 
 
 def _obey(order: Profile, rank: int, profile: RankProfile, sock: socket.socket) -> None:
@@ -130,10 +106,6 @@ def _obey(order: Profile, rank: int, profile: RankProfile, sock: socket.socket) 
 def _say(sock: socket.socket, done: Done) -> None:
     with contextlib.suppress(OSError):  # rank 0 may have ended
         sock.sendall(msgspec.json.encode(done) + b"\n")
-
-
-def _tensor(array: Ints) -> Tensor:
-    return torch.from_numpy(array)
 
 
 if __name__ == "__main__":

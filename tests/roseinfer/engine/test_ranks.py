@@ -23,6 +23,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qw
 
 from roseinfer.batch import Batch, Segment
 from roseinfer.config import ConfigError, EngineConfig
+from roseinfer.engine.logprobs import PROMPT_ROWS
 from roseinfer.engine.ranks.group import Done, RankError, _said
 from roseinfer.engine.ranks.step_memory import Sizes, StepMemory
 from roseinfer.llm import LLM
@@ -32,6 +33,8 @@ from roseinfer.request.params import SamplingParams
 pytestmark = pytest.mark.integration
 
 VOCAB = 5003
+#: More tokens than have their logits at once.
+LONG = list(range(1, PROMPT_ROWS + 40))
 #: Biases and a head of its own; norms of queries and keys, and one head of keys and values for two ranks.
 SHAPES: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(
@@ -86,8 +89,9 @@ def test_tokens_equal_those_of_one_process(gpt2_folder: Path, tmp_path: Path) ->
     one that is lost ends the engine, with the reason."""
     tight = {"kv_tokens": 560, "block_size": 4, "chunked_prefill_size": 48, "prefix_cache": True}
     with opened(gpt2_folder, 1) as alone:
-        expected = alone.generate(*traffic())
+        expected, scores = alone.generate(*traffic()), logprobs(alone, LONG)
     with opened(gpt2_folder, **tight) as llm:
+        np.testing.assert_allclose(logprobs(llm, LONG), scores, atol=1e-3)
         assert llm.generate(*traffic()) == expected
         assert llm.engine.preemptions > 0 and llm.engine.cached_tokens > 0
         answers = with_aborts(llm)
