@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, multiprocessing
 from torch import distributed as dist
 
-from roseinfer.kernels.cuda.join import PeerMemory, Sizes
+from roseinfer.kernels.cuda.join import PeerMemory, PeerSizes
 
 EPS, VOCABULARY, CALLS = 1e-6, 151_936, 50
 #: PyTorch's types do not have most of what is used of it here.
@@ -103,7 +103,7 @@ def measure(rank: int, given: argparse.Namespace, file: str) -> None:
     ranks, width, most = given.ranks, given.width, max(given.rows)
     _dist.init_process_group("nccl", init_method=f"file://{file}", rank=rank, world_size=ranks)
     device = torch.device("cuda", rank)
-    sizes = Sizes(most, width, most, -(-VOCABULARY // ranks), VOCABULARY)
+    sizes = PeerSizes(most, width, most, -(-VOCABULARY // ranks), VOCABULARY)
     memory = PeerMemory(sizes, rank, ranks, _dist.group.WORLD, torch.bfloat16, device)
     shared = torch.distributed._symmetric_memory.empty(most, width, dtype=torch.bfloat16, device=device)
     torch.distributed._symmetric_memory.rendezvous(shared, _dist.group.WORLD)

@@ -17,7 +17,7 @@ from roseinfer.engine.graphs import MixedSteps
 from roseinfer.engine.load import check_ranks, load_model
 from roseinfer.engine.loop import Loop
 from roseinfer.engine.ranks.group import Profile, RankGroup, StepLimits
-from roseinfer.engine.ranks.step_memory import Sizes
+from roseinfer.engine.ranks.step_memory import StepSizes
 from roseinfer.engine.resolve import resolve_policies, resolve_spin_ms
 from roseinfer.engine.runner import Runner
 from roseinfer.engine.warmup import warm_up
@@ -80,7 +80,7 @@ class Engine:
         if self._group is not None:
             if on_rank_end is not None:
                 self._group.on_end(on_rank_end)
-            sizes = Sizes(
+            sizes = StepSizes(
                 max(policies.prefill_max_tokens, max_model_len) + config.max_active_requests,
                 config.max_active_requests,
                 -(-max_model_len // config.block_size),

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from roseinfer.kernels.cuda import stream
-from roseinfer.kernels.cuda.join import PeerMemory, Sizes
+from roseinfer.kernels.cuda.join import PeerMemory, PeerSizes
 from roseinfer.kernels.triton.embed import embed_rows
 from roseinfer.kernels.triton.rms_norm import add_rms_norm_
 from roseinfer.models.linear import Linear
@@ -51,7 +51,7 @@ class CudaRanks(Ranks):
         if shard.ranks > 2:
             _dist.all_reduce(torch.zeros(1, device=device))  # connects NCCL, while `file` is there
         share = shard.vocabulary_share(self._vocab_size)
-        sizes = Sizes(self._tokens, self._width, self._rows, share, self._vocab_size)
+        sizes = PeerSizes(self._tokens, self._width, self._rows, share, self._vocab_size)
         self._memory = PeerMemory(sizes, shard.rank, shard.ranks, _dist.group.WORLD, self._dtype, device)
 
     def give_up(self) -> None:

@@ -24,7 +24,7 @@ from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.choose import choose_runner
 from roseinfer.engine.eager import EagerRunner
 from roseinfer.engine.load import LoadedModel, load_model
-from roseinfer.engine.ranks.group import PROFILE, Done, Profile, Start, StepLimits, line_of
+from roseinfer.engine.ranks.group import PROFILE, Profile, RankDone, Start, StepLimits, line_of
 from roseinfer.engine.ranks.rank_profile import RankProfile
 from roseinfer.engine.ranks.step_memory import Step, StepMemory
 from roseinfer.kvcache.pool import KVPool
@@ -43,20 +43,20 @@ def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:
     try:
         part = load_model(config, rank)
         model = part.model
-        _say(sock, Done())
+        _say(sock, RankDone())
         message, descriptors, _, _ = socket.recv_fds(sock, 1 << 16, 1)
         if not message:
             return 0
         start = msgspec.json.decode(message, type=Start)
         pool = KVPool(part.kv_shape, start.num_blocks, config.block_size, part.device)
-        _say(sock, Done())
+        _say(sock, RankDone())
     except ConfigError as error:
-        _say(sock, Done(f"rank {rank}: {error}"))
+        _say(sock, RankDone(f"rank {rank}: {error}"))
         return 2
     except (MemoryError, RuntimeError) as error:
         if (why := no_memory(error)) is None:
             raise
-        _say(sock, Done(f"rank {rank}: {why}"))
+        _say(sock, RankDone(f"rank {rank}: {why}"))
         return 2
     steps = StepMemory(descriptors[0], start.sizes, config.block_size)
     os.close(descriptors[0])
@@ -72,7 +72,7 @@ def run(config: EngineConfig, rank: int, sock: socket.socket) -> int:
                 compute(steps.read())
     except (MemoryError, RuntimeError) as error:
         if (why := no_memory(error)) is not None:
-            _say(sock, Done(why))
+            _say(sock, RankDone(why))
             return 2
         if not isinstance(error, RuntimeError) or not is_missing(error):
             raise
@@ -96,14 +96,14 @@ def _computer(
 
 def _obey(order: Profile, rank: int, profile: RankProfile, sock: socket.socket) -> None:
     if order.path is None:
-        _say(sock, Done(profile.stop()))
+        _say(sock, RankDone(profile.stop()))
     else:
         path = Path(order.path)
         name = path.name.removesuffix(_TRACE)
         profile.start(path.with_name(f"{name}.rank{rank}{_TRACE}"), order.with_stack)
 
 
-def _say(sock: socket.socket, done: Done) -> None:
+def _say(sock: socket.socket, done: RankDone) -> None:
     with contextlib.suppress(OSError):  # rank 0 may have ended
         sock.sendall(msgspec.json.encode(done) + b"\n")
 

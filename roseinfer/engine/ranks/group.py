@@ -21,7 +21,7 @@ import psutil
 from roseinfer.batch import Batch, Ints
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.graphs import MixedSteps
-from roseinfer.engine.ranks.step_memory import Sizes, StepMemory
+from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
 from roseinfer.models.ranks import ALONE, Ranks, is_missing
 from roseinfer.modules import module_command
 
@@ -54,11 +54,11 @@ class Start(msgspec.Struct, frozen=True):
 
     num_blocks: int
     limits: StepLimits
-    sizes: Sizes
+    sizes: StepSizes
     file: str
 
 
-class Done(msgspec.Struct, frozen=True):
+class RankDone(msgspec.Struct, frozen=True):
     """What a rank says when it has loaded its part, again when it has its cache, or why it cannot go on."""
 
     error: str | None = None
@@ -66,7 +66,7 @@ class Done(msgspec.Struct, frozen=True):
 
 class Profile(msgspec.Struct, frozen=True):
     """Profile the steps that follow, each rank into a file beside that of rank 0, `path`; without a path end
-    the profile and write it, for which a Done answers."""
+    the profile and write it, for which a RankDone answers."""
 
     path: str | None = None
     with_stack: bool = False
@@ -104,7 +104,7 @@ class RankGroup:
                 stdin=subprocess.DEVNULL,
             )
 
-    def connect(self, own: Ranks, num_blocks: int, limits: StepLimits, sizes: Sizes) -> None:
+    def connect(self, own: Ranks, num_blocks: int, limits: StepLimits, sizes: StepSizes) -> None:
         """Wait until every rank has loaded, and begin.
 
         Raises:
@@ -127,9 +127,9 @@ class RankGroup:
                 own.connect(Path(start.file), self._timeout_s)
 
     def _await_all(self) -> None:
-        """Wait for every rank's Done. Raises ConfigError where a rank could not go on."""
+        """Wait for every rank's RankDone. Raises ConfigError where a rank could not go on."""
         for rank, (sock, process) in enumerate(zip(self._sockets, self.processes, strict=True), start=1):
-            done = _said(sock) or Done(_end(rank, process))
+            done = _said(sock) or RankDone(_end(rank, process))
             if done.error is not None:
                 self.close()
                 raise ConfigError(done.error)
@@ -251,10 +251,10 @@ def _end(rank: int, process: subprocess.Popen[bytes]) -> str:
     return f"rank {rank} of the engine has ended ({how})"
 
 
-def _said(sock: socket.socket) -> Done | None:
+def _said(sock: socket.socket) -> RankDone | None:
     """The next of what a rank says; None where it has ended."""
     answer = line_of(sock)
-    return msgspec.json.decode(answer, type=Done) if answer.endswith(b"\n") else None
+    return msgspec.json.decode(answer, type=RankDone) if answer.endswith(b"\n") else None
 
 
 def line_of(sock: socket.socket) -> bytes:

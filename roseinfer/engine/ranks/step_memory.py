@@ -16,7 +16,7 @@ _ARRAYS = 11
 
 
 @dataclass(frozen=True)
-class Sizes:
+class StepSizes:
     """The most that a step may have: tokens and requests; running rows, and blocks of each."""
 
     tokens: int
@@ -51,14 +51,14 @@ class StepMemory:
         block_size: Tokens in a block.
     """
 
-    def __init__(self, descriptor: int, sizes: Sizes, block_size: int) -> None:
+    def __init__(self, descriptor: int, sizes: StepSizes, block_size: int) -> None:
         numbers = np.frombuffer(mmap.mmap(descriptor, os.fstat(descriptor).st_size), dtype=np.int64)
         self._slots, self._turn = numbers.reshape(SLOTS, sizes.numbers), -1
         self._table = np.zeros((sizes.requests, sizes.blocks), np.int64)
         self._block_size = block_size
 
     @staticmethod
-    def create(sizes: Sizes) -> int:
+    def create(sizes: StepSizes) -> int:
         """Shared memory without a name: the descriptor. It takes no room before it is written to."""
         descriptor = os.memfd_create("roseinfer-step")
         os.ftruncate(descriptor, SLOTS * sizes.numbers * 8)

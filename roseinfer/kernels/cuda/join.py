@@ -22,7 +22,7 @@ _ALIGN = 1 << 10
 
 
 @dataclass(frozen=True)
-class Sizes:
+class PeerSizes:
     """What peers read of each other: sums of up to `tokens` rows of `width` elements, and logits of up to
     `rows` rows, of which each of the ranks has `share` of `vocabulary`."""
 
@@ -45,7 +45,7 @@ class PeerMemory:
     """
 
     def __init__(
-        self, sizes: Sizes, rank: int, ranks: int, group: Any, dtype: torch.dtype, device: torch.device
+        self, sizes: PeerSizes, rank: int, ranks: int, group: Any, dtype: torch.dtype, device: torch.device
     ) -> None:
         self._sizes, self._rank, self._ranks, self._dtype = sizes, rank, ranks, dtype
         self._pitch = sizes.share + -sizes.share % 8

@@ -34,7 +34,7 @@ from roseinfer.engine.graphs import Captured, MixedSteps
 from roseinfer.engine.load import LoadedModel
 from roseinfer.engine.ranks.cuda_runner import ParallelCudaRunner
 from roseinfer.engine.ranks.group import StepLimits
-from roseinfer.engine.ranks.step_memory import Sizes, StepMemory
+from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
 from roseinfer.info import RunnerInfo
 from roseinfer.kernels.triton import rms_norm
 from roseinfer.kvcache.pool import KVPool
@@ -277,7 +277,7 @@ class ThreadGroup:
         self._steps: queue.Queue[bool] = queue.Queue()
         self.failure: BaseException | None = None
 
-    def connect(self, own: Ranks, num_blocks: int, limits: StepLimits, sizes: Sizes) -> None:
+    def connect(self, own: Ranks, num_blocks: int, limits: StepLimits, sizes: StepSizes) -> None:
         descriptor = StepMemory.create(sizes)
         self._memory, theirs = (StepMemory(descriptor, sizes, self._config.block_size) for _ in range(2))
         own.room(sizes.tokens, sizes.logits)
@@ -285,7 +285,7 @@ class ThreadGroup:
         self._thread = threading.Thread(target=self._follow, args=(num_blocks, limits, sizes, theirs))
         self._thread.start()
 
-    def _follow(self, num_blocks: int, limits: StepLimits, sizes: Sizes, steps: StepMemory) -> None:
+    def _follow(self, num_blocks: int, limits: StepLimits, sizes: StepSizes, steps: StepMemory) -> None:
         with self._meeting.running:
             try:
                 part = self._part()

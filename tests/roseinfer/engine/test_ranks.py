@@ -24,8 +24,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qw
 from roseinfer.batch import Batch, Segment
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.logprobs import PROMPT_ROWS
-from roseinfer.engine.ranks.group import Done, RankError, _said
-from roseinfer.engine.ranks.step_memory import Sizes, StepMemory
+from roseinfer.engine.ranks.group import RankDone, RankError, _said
+from roseinfer.engine.ranks.step_memory import StepMemory, StepSizes
 from roseinfer.llm import LLM
 from roseinfer.models.ranks import Ranks
 from roseinfer.request.params import SamplingParams
@@ -256,7 +256,7 @@ def test_steps_arrive_as_they_were_sent(data: st.DataObject) -> None:
         drawn = data.draw(st.lists(numbers, min_size=length, max_size=length))
         return np.array(drawn, np.int64).reshape(shape)
 
-    limits = Sizes(40, rows, blocks)
+    limits = StepSizes(40, rows, blocks)
     descriptor = StepMemory.create(limits)
     sender, receiver = StepMemory(descriptor, limits, size), StepMemory(descriptor, limits, size)
     table = np.zeros((rows, blocks), np.int64)
@@ -301,7 +301,7 @@ def test_what_a_rank_says_last_is_not_lost_with_what_it_said_before() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            for done in (Done(), Done("not enough memory")):
+            for done in (RankDone(), RankDone("not enough memory")):
                 theirs.sendall(msgspec.json.encode(done) + b"\n")
             theirs.sendall(b"{")
-        assert [_said(ours) for _ in range(3)] == [Done(), Done("not enough memory"), None]
+        assert [_said(ours) for _ in range(3)] == [RankDone(), RankDone("not enough memory"), None]
