@@ -127,14 +127,17 @@ class Connection(asyncio.BufferedProtocol):
         self._see_to_reading()
 
     def _take_turn(self, end: float) -> None:
-        """Until `end`, or until a request has begun: the next one waits for another turn."""
+        """At least a piece, and on until `end` or until a request has begun: the next one waits for another
+        turn."""
+        over = False
         while not self._blocked:
             if self._waiting:
                 self._next()
                 break
-            if self._error is not None or not self._unparsed or time.monotonic() >= end:
+            if self._error is not None or not self._unparsed or over:
                 break
             self._parse(self._unparsed.take())
+            over = time.monotonic() >= end
         self._advance()
         self._see_to_reading()
 

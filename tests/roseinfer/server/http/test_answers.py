@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable
+from itertools import count
 
 import pytest
 import uvloop
@@ -95,6 +97,21 @@ def test_an_answer_that_is_there_needs_no_other_turn() -> None:
         client, connection = await served.connect()
         connection.receive(GET % b"one")
         assert not connection.busy and client.recv(1 << 16).endswith(b"\r\n\r\n/one")
+        client.close()
+
+    run(test)
+
+
+def test_a_turn_that_begins_too_late_takes_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the kernel gives the processor to others in between."""
+
+    async def test(served: Served) -> None:
+        client, connection = await served.connect()
+        seconds = count(time.monotonic())
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "monotonic", lambda: next(seconds))
+            connection.receive(GET % b"one")
+        assert client.recv(1 << 16).endswith(b"/one")
         client.close()
 
     run(test)
