@@ -22,6 +22,8 @@ class Router:
     A prefix that is found draws its next request to where it is, until that replica has so much more to do
     than another that the tokens spared do not make up for it.
 
+    Front ends that choose at the same moment do not see each other's choice.
+
     Args:
         loads: What each replica has to do now, in all front ends.
         owners: Who has which prefix; None: there is no prefix cache.

@@ -94,9 +94,10 @@ def clients_leave(two: Serving) -> None:
 def one_killed(server: Serving) -> None:
     """Its answers end with an error at once, those of the other are whole; then the server ends, and says
     why."""
-    clients = [connect(server, index) for index in range(2)]
-    for client in clients:
-        first_chunk(client)
+    clients = []
+    for index in range(2):  # each is counted before the other front end chooses
+        clients.append(connect(server, index))
+        first_chunk(clients[-1])
     assert by_replica(server, "roseinfer_running") == [1, 1]
     server.engines[1].kill()
     answers = [client.makefile("rb").read() for client in clients]
