@@ -50,9 +50,22 @@ def integration() -> None:
     """For fixtures that start processes or open sockets: a test that uses one is an integration test."""
 
 
+def in_parts(items: list[pytest.Function], parts: int) -> list[pytest.Function]:
+    """`items` in an order of which each of `parts` equal parts begins with as many slow ones."""
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    order: list[pytest.Function] = []
+    for left in range(parts, 0, -1):
+        first, size = len(slow) // left, (len(slow) + len(quick)) // left
+        order += slow[:first] + quick[: size - first]
+        del slow[:first], quick[: size - first]
+    return order
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Every test is marked integration or unit; slow ones come first, so that workers end together."""
+    """Every test is marked integration or unit. A worker begins with one part of them, and takes from the end
+    of another's when it has none left: slow ones come first in each, so that workers end together."""
     for item in items:
         kinds = {name for name in ("unit", "integration") if item.get_closest_marker(name)}
         if len(kinds) == 2:
@@ -60,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
         if not kinds:
             outside = any(map(item.get_closest_marker, ("peer", "gpu", "browser")))
             item.add_marker("integration" if outside or "integration" in item.fixturenames else "unit")
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    items[:] = in_parts(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,6 +88,26 @@ def make_llama(folder: Path, name: str) -> Path:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     model.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patched_once() -> None:
+    """Triton's interpreter looks through all of triton.language at every call of a function on the device.
+    A function that another calls finds it patched, and does without."""
+    if find_spec("triton") is None:
+        return
+    interpreter: Any = import_module("triton.runtime.interpreter")
+    own, language = interpreter._patch_lang, (interpreter.tl, interpreter.tl.core)
+
+    @cache
+    def used(fn: Callable[..., Any]) -> list[Any]:
+        return [value for value in fn.__globals__.values() if any(value is module for module in language)]
+
+    def patch(fn: Callable[..., Any]) -> Any:
+        patched = all(module.static_print is print for module in used(fn))
+        return interpreter._LangPatchScope() if patched else own(fn)
+
+    interpreter._patch_lang = patch
 
 
 @pytest.fixture(scope="module")

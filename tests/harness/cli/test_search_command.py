@@ -35,6 +35,7 @@ def servers(start_mock: Any) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_servers_of_known_capacity_are_told_apart(
     servers: list[str], bench: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -67,6 +68,7 @@ def test_servers_of_known_capacity_are_told_apart(
     assert len(cells) == len(set(cells)) > len(lines) - 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "ended"),
     [
@@ -77,7 +79,7 @@ def test_servers_of_known_capacity_are_told_apart(
 def test_limits_that_none_or_all_meet(
     limits: str, ended: str, servers: list[str], bench: Callable[..., Any], tmp_path: Path
 ) -> None:
-    words = ("search", *servers[:2], "--slo", limits, *SHORT[:-1], "--out", str(tmp_path / "runs"))
+    words = ("search", *servers[2:], "--slo", limits, *SHORT[:-1], "--out", str(tmp_path / "runs"))
     done = bench(*words)
     assert done.code == 0, done.err
     run = Path(done.out.strip()).parent
@@ -85,6 +87,7 @@ def test_limits_that_none_or_all_meet(
     assert found["ended"] == ended and ended in (run / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_ctrl_c_names_the_command_that_goes_on(
     servers: list[str], start_bench: Any, bench: Callable[..., Any], tmp_path: Path
 ) -> None:

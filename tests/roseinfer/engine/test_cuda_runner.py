@@ -48,7 +48,10 @@ from roseinfer.request.params import SamplingParams
 
 from ..conftest import make_gpt2
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs it on the GPU")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs it on the GPU"),
+]
 
 CPU = torch.device("cpu")
 
@@ -85,7 +88,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", list)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     for module in (cuda, graphs):
-        monkeypatch.setattr(module, "PROMPT_TOKENS", (8, 24))
+        monkeypatch.setattr(module, "PROMPT_TOKENS", (12, 24))
     monkeypatch.setattr(graphs, "MIXED_SIZES", (2, 4))
     monkeypatch.setattr(graphs, "WHOLE_STRIDE", 24)
     monkeypatch.setattr(cuda, "MAX_PROMPTS", 3)
@@ -110,8 +113,9 @@ def runner(model: Model, pool: KVPool, config: EngineConfig, limits: StepLimits,
         "parts": {},
     }
     found = CudaRunner(*made, **settings) if group is None else ParallelCudaRunner(group, *made, **settings)
-    found.capture(prompts=True, mixed=MixedSteps(24, cut=config.chunked_prefill_size is not None))
-    assert len(found._mixed_graphs) == (6 if config.chunked_prefill_size else 2)
+    cut = config.chunked_prefill_size is not None
+    found.capture(prompts=True, mixed=MixedSteps(24, cut) if config.mixed_steps else MixedSteps())
+    assert len(found._mixed_graphs) == (0 if not config.mixed_steps else 4 if cut else 2)
     return found
 
 
@@ -133,7 +137,7 @@ def answers(engine: Any, prompts: list[Ints]) -> list[list[int]]:
     """Answers to prompts that arrive one a step; the second is drawn."""
     found: list[list[int]] = [[] for _ in prompts]
     for index, prompt in enumerate(prompts):
-        how = SamplingParams(4 + index % 3, ignore_eos=True, temperature=float(index == 1), seed=7)
+        how = SamplingParams(3 + index % 3, ignore_eos=True, temperature=float(index == 1), seed=7)
         engine.add(index, prompt.astype(np.int32), how)
         take(engine.step(), found)
     while engine.has_work:
