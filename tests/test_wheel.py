@@ -136,6 +136,7 @@ def test_the_main_job_runs_from_any_folder(installed: Environment) -> None:
     for trap in traps:
         trap.write_text("raise SystemExit('a file of the current folder was imported')\n")
     load = ["--n", "6", "--scales", "0.02", "--fit", "clip", "--max-output-len", "4", "--warmup", "1"]
+    load += ["--max-model-len", "128"]
     report = installed.run(
         "bench", "online", "--engines", "roseinfer", *SMALL, *load, "--no-calibrate", "--quiet"
     ).split()[-1]
@@ -143,7 +144,8 @@ def test_the_main_job_runs_from_any_folder(installed: Environment) -> None:
     assert run.parent == installed.cwd / "outputs" / "benchmarks" / "serving"
     installed.run("bench", "report", str(run))
     assert (installed.cwd / "reports" / f"{run.name}.html").stat().st_size > 100_000
-    installed.run("roseinfer", "generate", *SMALL, "--prompt", "The meaning of life is", "--max-tokens", "4")
+    asked = ["--prompt", "The meaning of life is", "--max-tokens", "4", "--max-model-len", "64"]
+    installed.run("roseinfer", "generate", *SMALL, *asked)
     assert (installed.user / "cache" / "rosebench" / "models").is_dir()
     assert [*kernels.parent.glob("cpu-*.so")] == [kernels]
     assert {*installed.cwd.iterdir()} == {*traps, installed.cwd / "outputs", installed.cwd / "reports"}
