@@ -1,4 +1,4 @@
-"""Logits with the biases and penalties of the requests that ask for them."""
+"""Logits with the biases and penalties that requests ask for, and without ends that come too soon."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Adjustments:
             sampled and the host has not seen. What is after `lengths` is no token.
         prompts, lengths: `[A]`, tokens of the prompt, and of it with what was generated.
         params: each request's settings.
+        eos: the model's end-of-text tokens.
     """
 
     rows: Ints
@@ -35,9 +36,10 @@ class Adjustments:
     prompts: Ints
     lengths: Ints
     params: Sequence[SamplingParams]
+    eos: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, running: Running, rows: Ints, adjusting: Ints) -> Adjustments:
+    def of(cls, running: Running, rows: Ints, adjusting: Ints, eos: tuple[int, ...]) -> Adjustments:
         """Of those at the places `adjusting` in a step of the running `rows`."""
         own = rows[adjusting]
         lengths = running.length[own]
@@ -48,6 +50,7 @@ class Adjustments:
             np.array([len(request.prompt) for request in requests]),
             lengths,
             [request.params for request in requests],
+            eos,
         )
 
     def part(self, start: int, count: int) -> Adjustments | None:
@@ -57,8 +60,9 @@ class Adjustments:
             return None
         own = slice(first, end)
         return Adjustments(
-            self.rows[own] - start, self.tokens[own], self.prompts[own], self.lengths[own], self.params[own]
-        )
+            self.rows[own] - start, self.tokens[own], self.prompts[own], self.lengths[own], self.params[own],
+            self.eos,
+        )  # fmt: skip
 
     def apply(self, logits: Tensor, newest: Tensor) -> Tensor:
         """The step's logits `[R, vocab]` as they are to be sampled from, in a copy. `newest` `[R]`: the last
@@ -84,6 +88,7 @@ class Adjustments:
         own = torch.where(seen, torch.where(own > 0, own / repetition, own * repetition), own)
         own -= self._column("frequency_penalty", device) * counts
         own -= self._column("presence_penalty", device) * (counts > 0)
+        self._mask_ends(own)
         return logits.to(torch.float32, copy=True).index_copy_(0, rows, own)
 
     def _add_biases(self, own: Tensor) -> None:
@@ -94,6 +99,20 @@ class Adjustments:
             )
             value = to_device(np.array([bias for *_, bias in biases], dtype=np.float32), own.device)
             own.index_put_((at, token), value, accumulate=True)
+
+    def _mask_ends(self, own: Tensor) -> None:
+        """What would end an answer that has not got its `min_tokens` yet."""
+        made = (self.lengths - self.prompts).tolist()
+        ends = [
+            (at, token)
+            for at, params in enumerate(self.params)
+            if made[at] < params.min_tokens
+            for token in params.ends(self.eos)
+            if token < own.shape[1]  # a model's configuration may name one that it does not have
+        ]
+        if ends:
+            at, token = (to_device(np.array(column), own.device) for column in zip(*ends, strict=True))
+            own[at, token] = -torch.inf
 
     def _column(self, name: str, device: torch.device) -> Tensor:
         values = np.array([getattr(params, name) for params in self.params], dtype=np.float32)

@@ -60,9 +60,13 @@ class Loop:
             self._asked = who_asks(running.logprobs[rows], running.ids[rows])
             min_p = running.min_p[rows]
             self._min_p = min_p if min_p.any() else None
-            self._adjusting = np.flatnonzero(running.adjusts[rows])
-        adjustments = Adjustments.of(running, rows, self._adjusting) if len(self._adjusting) else None
+            self._adjusts, least = running.adjusts[rows], running.least[rows]
+            self._adjusting, self._least = np.flatnonzero(self._adjusts), least if least.any() else None
+        length, adjusting = running.length[rows], self._adjusting
+        if self._least is not None:
+            adjusting = np.flatnonzero(self._adjusts | (length < self._least))
+        adjustments = None
+        if len(adjusting):
+            adjustments = Adjustments.of(running, rows, adjusting, self._scheduler.eos)
         prompts = prompts_asked(batch, running) if batch.segments else None
-        return SamplingBatch(
-            *self._settings, running.length[rows], self._asked, self._min_p, adjustments, prompts
-        )
+        return SamplingBatch(*self._settings, length, self._asked, self._min_p, adjustments, prompts)

@@ -51,7 +51,8 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     (Keskar et al. 2019, as in transformers); from those of generated tokens `presence_penalty` is subtracted,
     and `frequency_penalty` for each time (OpenAI). Temperature follows, then `min_p`: what is less likely
     than the likeliest token times it is left out; then top_k and top_p. `stop_token_ids` end an answer as
-    the end-of-text token does, also with `ignore_eos`.
+    the end-of-text token does, also with `ignore_eos`. None of those that end it is among the first
+    `min_tokens` tokens: their logits are -inf until then.
     """
 
     max_tokens: int
@@ -73,9 +74,18 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def adjusts(self) -> bool:
-        """Whether logits are changed before anything else."""
+        """Whether logits are changed before anything else, for all tokens of the answer."""
         penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
         return penalties != (1, 0, 0) or bool(self.logit_bias)
+
+    @property
+    def masks_ends(self) -> bool:
+        """Whether tokens that end the answer are left out at first."""
+        return self.min_tokens > 0 and (not self.ignore_eos or bool(self.stop_token_ids))
+
+    def ends(self, eos: tuple[int, ...]) -> tuple[int, ...]:
+        """Tokens that end the answer, for a model with the end-of-text tokens `eos`."""
+        return self.stop_token_ids if self.ignore_eos else (*eos, *self.stop_token_ids)
 
     def __post_init__(self) -> None:
         _within("max_tokens", self.max_tokens, 1, MAX_TOKENS)

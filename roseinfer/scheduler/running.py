@@ -42,6 +42,7 @@ class Running:
         self.logprobs = np.zeros(capacity, dtype=np.int64)  # -1 where none are asked for
         self.min_p = np.zeros(capacity, dtype=np.float32)
         self.adjusts = np.zeros(capacity, dtype=np.bool_)  # see SamplingParams
+        self.least = np.zeros(capacity, dtype=np.int64)  # below this length no token may end the answer
         self.stop_tokens: dict[int, frozenset[int]] = {}  # of the rows that have any
         self._free_rows = list(range(capacity - 1, -1, -1))
         self._row_of: dict[int, int] = {}
@@ -91,6 +92,7 @@ class Running:
         self.logprobs[row] = -1 if params.logprobs is None else params.logprobs
         self.min_p[row] = params.min_p
         self.adjusts[row] = params.adjusts
+        self.least[row] = len(request.prompt) + params.min_tokens if params.masks_ends else 0
         if params.stop_token_ids:
             self.stop_tokens[row] = frozenset(params.stop_token_ids)
         return row

@@ -68,7 +68,7 @@ class Scheduler:
         self._allocator = allocator
         self._prefixes = prefixes
         self._policies = policies
-        self._eos = eos
+        self.eos = eos
         self._clock = clock
         self._launched = self._processed = 0  # steps
         self._leaving: deque[tuple[int, int]] = deque()  # (step that frees it, row)
@@ -180,7 +180,7 @@ class Scheduler:
 
     def _is_eos(self, tokens: Ints) -> NDArray[np.bool_]:
         found = np.zeros(len(tokens), dtype=np.bool_)
-        for eos in self._eos:
+        for eos in self.eos:
             found |= tokens == eos
         return found
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 from transformers.generation import (
+    MinNewTokensLengthLogitsProcessor,
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
@@ -26,7 +29,7 @@ from roseinfer.engine.sampler import SamplingBatch, part, sample
 from roseinfer.llm import LLM
 from roseinfer.request.params import SamplingParams
 
-VOCAB = 23
+VOCAB, EOS = 23, (4, 9)
 
 PARAMS = st.builds(
     SamplingParams,
@@ -37,6 +40,9 @@ PARAMS = st.builds(
     logit_bias=st.dictionaries(st.integers(0, VOCAB - 1), st.sampled_from([-100.0, 0.5, 100.0]), max_size=3)
     .map(dict.items)
     .map(tuple),
+    min_tokens=st.integers(0, 9),
+    ignore_eos=st.booleans(),
+    stop_token_ids=st.lists(st.integers(0, VOCAB - 1), max_size=3).map(tuple),
 )
 TOKENS = st.lists(st.integers(0, VOCAB - 1), max_size=12)
 REQUEST = st.tuples(PARAMS, TOKENS.filter(bool), TOKENS)
@@ -51,7 +57,12 @@ def expected(
         row = SequenceBiasLogitsProcessor([[[token], bias] for token, bias in params.logit_bias])(ids, row)
     row = RepetitionPenaltyLogitsProcessor(params.repetition_penalty)(ids, row)[0]
     counts = torch.bincount(torch.tensor(made, dtype=torch.int64), minlength=len(row))
-    return row - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
+    row = row - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
+    ends = [*params.stop_token_ids, *(() if params.ignore_eos else EOS)]
+    if not params.min_tokens or not ends:
+        return row
+    mask = MinNewTokensLengthLogitsProcessor(len(prompt), params.min_tokens, ends, "cpu")
+    return mask(ids, row[None])[0]
 
 
 @given(
@@ -79,6 +90,7 @@ def test_logits_of_a_step(
         np.array([len(prompt) for *_, prompt, _ in asking], dtype=np.int64),
         np.array([len(prompt + made) for *_, prompt, made in asking], dtype=np.int64),
         [params for _, params, _, _ in asking],
+        (*EOS, VOCAB),  # the last is none of the model's
     )
     before, got = logits.clone(), []
     for start, count in (
@@ -165,15 +177,40 @@ def test_answers(gpt2_folder: Path, switches: dict[str, object]) -> None:
             assert row[token] > row.max() - 1e-3
 
 
-def test_stop_tokens(text_model: object) -> None:
-    """They end an answer also where end-of-text does not, and not before `min_tokens`."""
-    model = text_model
-    answer, generate = model.answer, model.llm.generate  # type: ignore[attr-defined]
-    stop, least = answer[3], answer.index(answer[3]) + 1
+def test_stop_tokens(text_model: Any) -> None:
+    """They end an answer also where end-of-text does not."""
+    answer = text_model.answer
+    params = SamplingParams(20, ignore_eos=True, stop_token_ids=(answer[3], 1))
+    both = [params, SamplingParams(9, ignore_eos=True)]
+    assert text_model.llm.generate([text_model.prompt] * 2, both)[0] == answer[: answer.index(answer[3]) + 1]
 
-    def made(**settings: object) -> list[int]:
-        params = SamplingParams(20, ignore_eos=True, stop_token_ids=(stop, 1), **settings)  # type: ignore[arg-type]
-        return generate([model.prompt, model.prompt], [params, SamplingParams(9, ignore_eos=True)])[0]  # type: ignore[attr-defined, no-any-return]
 
-    assert made() == made(min_tokens=least) == answer[:least]
-    assert made(min_tokens=least + 1)[: least + 1] == answer[: least + 1]
+@pytest.mark.parametrize("overlap", [False, True])
+def test_no_end_before_min_tokens(gpt2_folder: Path, overlap: bool) -> None:
+    """Each token is the likeliest of those that do not end the answer, until it has `min_tokens`, whatever
+    else is in the batch; where nothing would end it, it is as without."""
+    llm = LLM(
+        EngineConfig(str(gpt2_folder), device="cpu", dtype="fp32", warmup=False, overlap_schedule=overlap)
+    )
+    reference = AutoModelForCausalLM.from_pretrained(gpt2_folder, dtype=torch.float32).eval()
+    prompts, _ = traffic()
+    free = SamplingParams(12, ignore_eos=True)
+    plain = llm.generate(prompts, free)
+    asked = [
+        msgspec.structs.replace(free, min_tokens=index % 12, stop_token_ids=tuple(answer[1:3]))
+        for index, answer in enumerate(plain)
+    ]
+    masked = 0
+    for prompt, how, made in zip(prompts, asked, llm.generate(prompts, asked), strict=True):
+        with torch.inference_mode():
+            logits = reference(torch.tensor([prompt + made])).logits[0, len(prompt) - 1 : -1]
+        stops = list(how.stop_token_ids)
+        for place, (token, row) in enumerate(zip(made, logits, strict=True)):
+            if place < how.min_tokens:
+                masked += int(row.argmax()) in stops
+                row[stops] = -torch.inf
+            assert row[token] > row.max() - 1e-3
+        assert not {*made[:-1]} & {*stops}
+        assert len(made) == 12 or (len(made) > how.min_tokens and made[-1] in stops)
+    assert masked > 10
+    assert llm.generate(prompts, msgspec.structs.replace(free, min_tokens=12)) == plain

@@ -14,6 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -133,11 +134,17 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
+#: A third of the vocabulary.
+ENDS = tuple(range(0, 192, 3))
+
+
 def answers(engine: Any, prompts: list[Ints]) -> list[list[int]]:
-    """Answers to prompts that arrive one a step; the second is drawn."""
+    """Answers to prompts that arrive one a step; the second is drawn, the third must not end at first."""
     found: list[list[int]] = [[] for _ in prompts]
     for index, prompt in enumerate(prompts):
         how = SamplingParams(3 + index % 3, ignore_eos=True, temperature=float(index == 1), seed=7)
+        if index == 2:
+            how = msgspec.structs.replace(how, min_tokens=3, stop_token_ids=ENDS)
         engine.add(index, prompt.astype(np.int32), how)
         take(engine.step(), found)
     while engine.has_work:
@@ -188,7 +195,9 @@ def plain_answers(folder: Path, kv_cache_dtype: KVCacheDtype = "auto") -> list[l
         cpu_kernels=False, threads=1,
     )  # fmt: skip
     llm = LLM(plain)
-    return answers(llm.engine, prompts_of(llm.engine.info.limits.vocab_size))
+    found = answers(llm.engine, prompts_of(llm.engine.info.limits.vocab_size))
+    assert not {*found[2][:3]} & {*ENDS}
+    return found
 
 
 def chosen(config: Any, model: Any, pool: Any, dtype: Any, limits: Any, group: Any) -> choose.Chosen:
