@@ -208,7 +208,7 @@ def test_no_end_before_min_tokens(gpt2_folder: Path, overlap: bool) -> None:
         for place, (token, row) in enumerate(zip(made, logits, strict=True)):
             if place < how.min_tokens:
                 masked += int(row.argmax()) in stops
-                row[stops] = -torch.inf
+                row = row.index_fill(0, torch.tensor(stops), -torch.inf)
             assert row[token] > row.max() - 1e-3
         assert not {*made[:-1]} & {*stops}
         assert len(made) == 12 or (len(made) > how.min_tokens and made[-1] in stops)
