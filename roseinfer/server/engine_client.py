@@ -196,11 +196,15 @@ class EngineClient:
     def _count_inflight(self) -> None:
         self._counters.set_inflight(len(self._receivers))
 
-    def discard(self, id: int) -> None:
-        """Forget a request; nothing happens if it has ended."""
+    def discard(self, id: int, end: Finished | None = None) -> None:
+        """Forget a request; nothing happens if it has ended. `end`: its answer is complete with the token
+        that the receiver has just got, and counts as finished."""
         if self._receivers.pop(id, None) is not None:
             self._count_inflight()
-            self._observer.discarded(id)
+            if end is None:
+                self._observer.discarded(id)
+            else:
+                self._observer.complete(end)
             if self.alive:
                 self._channel.send(Discard(id))
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from roseinfer.config import ConfigError
 from roseinfer.info import EngineInfo
 from roseinfer.ipc.messages import MAX_REPLICAS, REPLICA_SHIFT, Done, Load, Order
-from roseinfer.request.params import SamplingParams
+from roseinfer.request.params import Finished, SamplingParams
 from roseinfer.server.engine_client import EngineClient, TokenReceiver
 from roseinfer.server.http.errors import EngineDeadError, SilentEngineError
 from roseinfer.server.metrics.counters import Counters
@@ -107,9 +107,9 @@ class Replicas:
         engine = self._engines[self._router.choose(prompt, awake)]
         return engine.submit(prompt, params, receiver, received, client)
 
-    def discard(self, id: int) -> None:
-        """Forget a request; nothing happens if it has ended."""
-        self._engines[(id >> REPLICA_SHIFT) % MAX_REPLICAS].discard(id)
+    def discard(self, id: int, end: Finished | None = None) -> None:
+        """As EngineClient.discard."""
+        self._engines[(id >> REPLICA_SHIFT) % MAX_REPLICAS].discard(id, end)
 
     @contextmanager
     def reserve(self, client: int, answers: int) -> Iterator[None]:

@@ -16,8 +16,8 @@ BOUNDS = np.array(
 )
 #: What is counted, and the histograms, with the words that `/metrics` has for them.
 COUNTS = {
-    "requests": "Answers that the engine has ended.",
-    "discarded": "Answers given up before their end: the client went away, or a stop string was found.",
+    "requests": "Answers that have ended, stop strings included.",
+    "discarded": "Answers given up before their end: the client went away, or it failed.",
     "prompt_tokens": "Prompt tokens submitted to the engine.",
     "generation_tokens": "Tokens generated.",
 }

@@ -25,6 +25,7 @@ class Observer:
         self._slots: dict[int, int] = {}  # of each answer that has not ended
         self._free = list(range(_SLOTS))
         self._waiting: dict[int, tuple[int, int]] = {}  # client and prompt tokens of each without a token
+        self._complete: list[Finished] = []  # answers that the front end has ended in this step
 
     def submitted(self, id: int, prompt_tokens: int, received: float, client: int) -> None:
         """An answer was asked for by a request of `client` that arrived at `received`."""
@@ -56,7 +57,8 @@ class Observer:
             for index in first.nonzero()[0].tolist():
                 self._waits_no_more(known[index][0])
         counters.observe("inter_token_latency", gaps)
-        ended = [end for end in finished if end.id in self._slots]
+        ended = [end for end in (*finished, *self._complete) if end.id in self._slots]
+        self._complete.clear()
         if ended:
             self._ended(ended)
 
@@ -70,6 +72,10 @@ class Observer:
         later = self._tokens[slots] - 1
         generation = np.array([end.generation for end in finished])
         counters.observe("time_per_output_token", generation[later > 0] / later[later > 0])
+
+    def complete(self, end: Finished) -> None:
+        """The front end has ended an answer at the token that the next `step` counts."""
+        self._complete.append(end)
 
     def discarded(self, id: int) -> None:
         """An answer was given up."""

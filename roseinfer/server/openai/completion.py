@@ -95,8 +95,8 @@ class Completion:
 
     def _end_choice(self, choice: Choice, reason: str, end: Finished | None) -> None:
         if end is None:  # a stop string was found before the engine's end
-            self._backend.engine.discard(self._ids[choice.index])
             end = choice.stopped()
+            self._backend.engine.discard(self._ids[choice.index], end)
         body = choice.take(reason)
         if end is not None:
             if choice.index % self._n == 0:  # a prompt counts once
