@@ -34,7 +34,8 @@ class Limits(msgspec.Struct, frozen=True):
                 raise RequestError(f"{field}: token ids must be from 0 to {self.vocab_size - 1}", field)
 
     def check(self, prompt: NDArray[np.int32], max_tokens: int) -> None:
-        """Raise RequestError unless the engine can serve this prompt `[n]`."""
+        """Raise RequestError unless the engine can serve this prompt `[n]` with an answer of `max_tokens`; 0:
+        one token is made and not shown, which needs no room."""
         if len(prompt) == 0:
             raise RequestError("the prompt is empty", "prompt")
         total = len(prompt) + max_tokens

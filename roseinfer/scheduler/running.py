@@ -16,8 +16,8 @@ class Running:
     computed yet; `decoding` those that decode, in the order of their turns.
 
     A row's request has `length` tokens (prompt and generated; those that a launched step is making count, and
-    are UNKNOWN). Its first `blocks` blocks take their keys and values; while it is prefilling, the first
-    `computed` tokens have theirs.
+    are UNKNOWN), at most one more than `max_model_len`: no step computes the last one. Its first `blocks`
+    blocks take their keys and values; while it is prefilling, the first `computed` tokens have theirs.
     """
 
     def __init__(self, capacity: int, max_model_len: int, block_size: int) -> None:
@@ -28,7 +28,7 @@ class Running:
         self.decoding = np.empty(0, dtype=np.int64)
         self.alive = np.zeros(capacity, dtype=np.bool_)
         self.ids = np.zeros(capacity, dtype=np.int64)
-        self.tokens = np.zeros((capacity, max_model_len), dtype=np.int32)
+        self.tokens = np.zeros((capacity, max_model_len + 1), dtype=np.int32)
         self.length = np.zeros(capacity, dtype=np.int64)
         self.computed = np.zeros(capacity, dtype=np.int64)
         self.first_stop = np.zeros(capacity, dtype=np.int64)  # length from which EOS ends the answer

@@ -80,7 +80,7 @@ class Generation(msgspec.Struct, frozen=True):
             limits.check_ids(generation.params)
             generation._check_prompt_logprobs(sum(map(len, prompts)))
             for prompt in prompts:
-                limits.check(prompt, generation.params.max_tokens)
+                limits.check(prompt, 0 if self.only_echo else generation.params.max_tokens)
         except RequestError as error:
             raise BadRequestError(str(error), error.field, error.code) from None
         return generation

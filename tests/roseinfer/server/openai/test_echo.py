@@ -57,6 +57,28 @@ def test_logprobs_of_prompts(serve: Any, serving: Any, text_model: Any, options:
     assert server.becomes_idle()
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_prompt_that_fills_the_context(serve: Any, serving: Any, cached: bool) -> None:
+    """It can be scored and shown where the cache has room for one, twice and again; one token more is too
+    long."""
+    options = ["--max-model-len", "40", "--kv-tokens", "40", "--block-size", "8"]
+    server = serve(*options, *["--prefix-cache"] * cached)
+    prompt = np.random.default_rng(3).integers(0, 50000, 40).tolist()
+    asked = {"max_tokens": 0, "echo": True, "n": 2}
+    expected = serving.complete(prompt, logprobs=K, **asked).json["choices"][0]["logprobs"]
+    for _ in range(2):
+        for choice in server.complete(prompt, logprobs=K, **asked).json["choices"]:
+            assert choice["finish_reason"] == "length"
+            assert choice["logprobs"]["tokens"] == expected["tokens"]
+            found, wanted = (x["token_logprobs"][1:] for x in (choice["logprobs"], expected))
+            assert np.allclose(found, wanted, atol=1e-3) and len(found) == 39
+        texts = {choice["text"] for choice in server.complete(prompt, **asked).json["choices"]}
+        assert len(texts) == 1
+    assert server.complete([*prompt, 1], **asked).json["error"]["code"] == "context_length_exceeded"
+    assert server.complete(prompt, max_tokens=1, echo=True).status == 400
+    assert server.becomes_idle()
+
+
 def test_echo_alone_and_its_limits(serving: Any, text_model: Any) -> None:
     for stream in (False, True):
         reply = serving.complete("Où es-tu ?", max_tokens=0, echo=True, stream=stream)
