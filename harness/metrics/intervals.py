@@ -115,21 +115,18 @@ def level(estimate: Estimate) -> Ends | None:
     if estimate.missing or estimate.dependent:
         return None
     log = estimate.has_log
-    ends = _ends(estimate.centre(log), *estimate.error(log), log)
-    if ends is None:
-        return None
-    return min(ends[0], estimate.value), max(ends[1], estimate.value)
+    return _ends(estimate.value, estimate.centre(log), *estimate.error(log), log)
 
 
 def ratio(a: Estimate, b: Estimate) -> Effect:
-    """`a / b` of a typical repeat; `b` is not 0."""
+    """`a / b` of the two values; the interval is that of a typical repeat and holds it. `b` is not 0."""
     if not (a.has_log and b.has_log):
         return Effect(a.value / b.value)
     return _welch(a, b, log=True)
 
 
 def difference(a: Estimate, b: Estimate) -> Effect:
-    """`a − b` of a typical repeat, in the statistic's own unit."""
+    """`a − b` of the two values, in the statistic's own unit; the interval is as that of `ratio`."""
     return _welch(a, b, log=False)
 
 
@@ -160,22 +157,25 @@ def bounded(share: float) -> int:
 
 def _welch(a: Estimate, b: Estimate, log: bool) -> Effect:
     middle = a.centre(log) - b.centre(log)
-    value = math.exp(middle) if log else middle
+    value = a.value / b.value if log else a.value - b.value
     if a.missing or b.missing:
         return Effect(value)
     (of_a, freedom_a), (of_b, freedom_b) = a.error(log), b.error(log)
     error = math.hypot(of_a, of_b)
     if error < _NOTHING:
-        return Effect(value, (value, value), float(abs(middle) < _NOTHING))
+        return Effect(value, _ends(value, middle, 0.0, math.inf, log), float(abs(middle) < _NOTHING))
     uncertain = of_a**4 / freedom_a + of_b**4 / freedom_b
     freedom = error**4 / uncertain if uncertain else math.inf
     p = 2 * float(special.stdtr(freedom, -abs(middle) / error))
-    return Effect(value, _ends(middle, error, freedom, log), p)
+    return Effect(value, _ends(value, middle, error, freedom, log), p)
 
 
-def _ends(middle: float, error: float, freedom: float, log: bool) -> Ends | None:
-    """The t interval; None where it is beyond all numbers."""
+def _ends(value: float, middle: float, error: float, freedom: float, log: bool) -> Ends | None:
+    """The t interval around `middle`, as much wider as it takes to hold the `value` that is shown; None where
+    it is beyond all numbers."""
     half = float(special.stdtrit(freedom, 1 - LEVEL / 2)) * error
     with np.errstate(over="ignore"):
         low, high = (float(np.exp(end)) if log else end for end in (middle - half, middle + half))
-    return (low, high) if math.isfinite(low) and math.isfinite(high) else None
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return None
+    return min(low, value), max(high, value)
