@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
 from harness.report.tables.decision import limits_text
 from harness.report.tables.latency import slo_met
 from harness.report.text.load_words import where
 from harness.report.text.numbers import decimals, few, number, percent
-from harness.report.text.provenance import assumed
 from harness.report.text.verdict import shown_load
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import ClosedLoop
@@ -51,7 +51,10 @@ def assumption(run: Run) -> str:
     compared = (c for c in run.results.comparisons if c.load == load and {c.a, c.b} <= valid)
     if not any(c.ci is not None and max(c.repeats) < 2 for c in compared):
         return ""
-    return f"There is one repeat: the intervals assume that repeats differ by {assumed}."
+    least, most = (
+        f"{100 * spread:.0f} %" for spread in (ASSUMED_OF_RATES, max(ASSUMED_OF_LATENCIES.values()))
+    )
+    return f"One repeat: intervals assume that repeats differ by {least} (rates) to {most} (p99)."
 
 
 def _answered(cells: list[OnlineSummary]) -> str:

@@ -155,6 +155,10 @@ def test_copying_a_table(page):
     assert (first["valid"], vllm["valid"]) == ("true", "false") and "requests failed" in vllm["notices"]
 
 
+#: The page's script has run to its end: it puts charts in the place of their pictures.
+IS_READY = "return document.querySelector('.plot:not([hidden])') !== null"
+
+
 def window(page, width, height):
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -167,6 +171,7 @@ def test_the_first_screen_answers(browser, report, width, height, screens):
     window(browser, width, height)
     for address in (report, *(page.as_uri() for page in CURRENT)):
         browser.get(address)
+        WebDriverWait(browser, 60).until(lambda page: page.execute_script(IS_READY))
         ends = browser.execute_script(
             "return ['.badges', '.verdict', 'figure.table', '.first'].map(name =>"
             " document.querySelector(name).getBoundingClientRect().bottom + scrollY)"

@@ -170,8 +170,7 @@ def test_how_much_lower_and_what_that_rests_on(run, ratio, ci, words, repeats, r
         changed = run.results.model_copy(update={"summaries": pooled, "comparisons": [p99]})
         shown = type(run)(run.path, changed, run.requests, run.chunks)
         assert re.search(words, verdict(shown)[0])
-        said = "There is one repeat: the intervals assume that repeats differ by 20 % in rates, 45 % in p50, "
-        said += "65 % in p90 and 100 % in p99."
+        said = "One repeat: intervals assume that repeats differ by 20 % (rates) to 100 % (p99)."
         assert (said in terms(shown)) == rests_on and (said in summary(shown)) == rests_on
 
 
