@@ -27,3 +27,4 @@ def test_a_published_report_is_what_its_raw_times_give(name: str, tmp_path: Path
     written = write_report([run], tmp_path / "report.html")
     same = written.read_bytes() == (REPORTS / f"{name}.html").read_bytes()
     assert same, f"run `bench report reports/{name}` in the root of the repository"
+    assert "not those of the raw times" not in written.read_text()
