@@ -51,10 +51,8 @@ def assumption(run: Run) -> str:
     compared = (c for c in run.results.comparisons if c.load == load and {c.a, c.b} <= valid)
     if not any(c.ci is not None and max(c.repeats) < 2 for c in compared):
         return ""
-    least, most = (
-        f"{100 * spread:.0f} %" for spread in (ASSUMED_OF_RATES, max(ASSUMED_OF_LATENCIES.values()))
-    )
-    return f"One repeat: intervals assume that repeats differ by {least} (rates) to {most} (p99)."
+    least, most = 100 * ASSUMED_OF_RATES, 100 * ASSUMED_OF_LATENCIES["p99"]
+    return f"One repeat: intervals assume that repeats differ by {least:.0f} % (rates) to {most:.0f} % (p99)."
 
 
 def _answered(cells: list[OnlineSummary]) -> str:
