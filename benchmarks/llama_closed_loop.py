@@ -3,7 +3,8 @@
     python -m benchmarks.llama_closed_loop random:qwen3-8b 1 8 64 --input-len 1024 --output-len 128
 
 With so many requests in flight, `--rounds` times as many are served; who ends is followed at once. All of the
-run counts, its beginning, when everybody waits for a first token, included. Weights as in `llama_steps`.
+run counts, its beginning, when everybody waits for a first token, included. Weights and `--option` as in
+`llama_steps`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 
 import numpy as np
 
-from benchmarks.llama_steps import engine_of
+from benchmarks.llama_steps import engine_of, take_options
 from roseinfer.engine.core import Engine
 from roseinfer.request.params import SamplingParams
 
@@ -56,6 +57,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--ranks", type=int, default=1)
+    take_options(parser)
     given = parser.parse_args()
     lengths = given.input_len, given.output_len
     most = max(given.in_flight)
@@ -65,6 +67,7 @@ def main() -> None:
         max_model_len=sum(lengths),
         max_active_requests=most,
         ranks=given.ranks,
+        options=given.option,
     )
     serve(engine, most, most, *lengths)
     print("| in flight | TTFT p50 / p99, ms | TPOT p50 / p99, ms | tok/s |\n|---|---|---|---:|")

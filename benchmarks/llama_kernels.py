@@ -5,7 +5,7 @@
 `--prompts 8x1024` is a step that computes so many prompts of so many tokens, `--decode 64x1088` steps of so
 many requests with so many tokens each, and `--loop 64` those of a closed loop with so many requests in
 flight, of `--input-len` and `--output-len`, once the first have ended. torch's profiler sees `--steps` steps
-of each. `idle` is the time in which no kernel ran. Weights as in `llama_steps`.
+of each. `idle` is the time in which no kernel ran. Weights and `--option` as in `llama_steps`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.llama_steps import add, engine_of, run
+from benchmarks.llama_steps import add, engine_of, run, take_options
 from roseinfer.engine.core import Engine
 from roseinfer.request.params import SamplingParams
 
@@ -95,6 +95,7 @@ def main() -> None:
     parser.add_argument("--input-len", type=int, default=1024)
     parser.add_argument("--output-len", type=int, default=128)
     parser.add_argument("--steps", type=int, default=20)
+    take_options(parser)
     given = parser.parse_args()
     prompts, decode = (
         [tuple(map(int, text.split("x"))) for text in each] for each in (given.prompts, given.decode)
@@ -102,7 +103,13 @@ def main() -> None:
     lengths = given.input_len, given.output_len
     longest = max([sum(lengths), *(length + 16 for _, length in prompts), *(n + 256 for _, n in decode)])
     most = max([1, *given.loop, *(count for count, _ in [*prompts, *decode])])
-    engine = engine_of(given.model, plain=False, max_model_len=longest, max_active_requests=most)
+    engine = engine_of(
+        given.model,
+        plain=False,
+        max_model_len=longest,
+        max_active_requests=most,
+        options=given.option,
+    )
     for count, length in prompts:
         for _ in range(2):
             add(engine, count, length, 1)

@@ -6,20 +6,21 @@ Decode steps of the numbers of requests given, each with `--context` tokens, and
 the engine launches them. `floor`: the bytes of weights and cache that a step reads at the rate at which this
 GPU copies, or, if more, its multiplications at the rate of a large product, both of this run. `--plain` turns
 the fused kernels off; `--ranks` takes several GPUs, while the floor is that of one. Weights are drawn on the
-device.
+device. `--option quantization=fp8` is a setting of the engine, as `EngineConfig` names it.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import torch
+import yaml
 
 from roseinfer.config import EngineConfig
 from roseinfer.engine.core import Engine
@@ -71,15 +72,26 @@ def product_rate() -> float:
     return 2 * 8192**3 / median(lambda: a @ b)
 
 
+def take_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
+
+
 def engine_of(
-    name: str, *, plain: bool, max_model_len: int, max_active_requests: int, ranks: int = 1
+    name: str,
+    *,
+    plain: bool,
+    max_model_len: int,
+    max_active_requests: int,
+    ranks: int = 1,
+    options: Sequence[str] = (),
 ) -> Engine:
     """An engine of a named shape in bfloat16. On several GPUs its weights are on the disk."""
+    settings = {key: yaml.safe_load(value) for key, _, value in (o.partition("=") for o in options)}
     shape = llama.SHAPES[name.removeprefix("random:")]
     parsed = configs.parse(llama.config(shape))
     config = EngineConfig(
         name, device="cuda", dtype="bf16", fused_ops=not plain, max_model_len=max_model_len,
-        max_active_requests=max_active_requests, warmup=False, tensor_parallel_size=ranks,
+        max_active_requests=max_active_requests, warmup=False, tensor_parallel_size=ranks, **settings,
     )  # fmt: skip
     if ranks > 1:
         return Engine(config)
@@ -125,6 +137,7 @@ def main() -> None:
     parser.add_argument("--prompts", default="")
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--ranks", type=int, default=1)
+    take_options(parser)
     given = parser.parse_args()
     copies, products = copy_rate(), product_rate()
     print(f"copy {copies / 1e12:.2f} TB/s, product {products / 1e12:.0f} TFLOP/s")
@@ -132,7 +145,12 @@ def main() -> None:
     lengths = [int(length) for length in given.prompts.split(",") if length]
     longest = max([given.context + 256, *(length + 16 for length in lengths)])
     engine = engine_of(
-        given.model, plain=given.plain, max_model_len=longest, max_active_requests=most, ranks=given.ranks
+        given.model,
+        plain=given.plain,
+        max_model_len=longest,
+        max_active_requests=most,
+        ranks=given.ranks,
+        options=given.option,
     )
     shape = llama.SHAPES[given.model.removeprefix("random:")]
     layers = sum(t.size for t in llama.tensors(shape) if t.std is not None and ".layers." in t.name)
