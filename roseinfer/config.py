@@ -73,8 +73,8 @@ class EngineConfig:
     )
     mixed_steps: bool | None = setting(
         None,
-        "prompts and decoding requests share a step, else they take turns; if not given, on a GPU on for 16 "
-        "requests and more of a model beyond 4 GB",
+        "prompts and decoding requests share a step, else they take turns; if not given, on a GPU on for a "
+        "Llama beyond 4 GB",
     )
     prefix_cache: bool = setting(False, "reuse keys and values of equal prefixes of earlier requests")
     overlap_schedule: bool | None = setting(

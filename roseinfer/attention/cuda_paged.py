@@ -13,6 +13,7 @@ from roseinfer.attention.prefill import Prefill, Spans
 from roseinfer.attention.torch_paged import gather
 from roseinfer.batch import Batch
 from roseinfer.kernels.cuda.gqa_decode import Heads, Rotation, gqa_decode, supports
+from roseinfer.kernels.triton.gather_kv import gather_kv
 from roseinfer.kernels.triton.paged_decode import paged_decode
 from roseinfer.kernels.triton.prefill import prefill_paged
 from roseinfer.kernels.triton.rotate import rotate_
@@ -23,7 +24,7 @@ from roseinfer.tensors import to_device
 
 @dataclass(frozen=True)
 class Blocks:
-    """Where all keys of a step's prompts are, as `prefill_paged` takes it."""
+    """Where all keys of a captured step's prompts are, as `prefill_paged` and `gather_kv` take it."""
 
     table: Tensor
     rows: Tensor
@@ -51,18 +52,24 @@ class Decodes:
 class CudaPagedAttention(Attention):
     """`begin` takes a step from the host; `use` one whose arrays are on the device already.
 
+    `gathered` `[2, S, kv heads, dim]`: a captured step puts the cached keys and values of its prompts there,
+    for `prefill`; None: Triton's kernel reads them where they are.
     With a cache in 8-bit floats, keys and values of the step are rounded as in TorchPagedAttention, those of
     prompts in place.
     """
 
-    def __init__(self, pool: KVPool, prefill: Prefill) -> None:
-        self._pool, self._prefill = pool, prefill
+    def __init__(self, pool: KVPool, prefill: Prefill, gathered: Tensor | None = None) -> None:
+        self._pool, self._prefill, self._gathered = pool, prefill, gathered
         self._prompts: Prompts | None = None
         self._decodes: Decodes | None = None
 
     def use(self, prompts: Prompts | None, decodes: Decodes | None) -> None:
         """The step that `attend` is called for next: prompt rows first."""
         self._prompts, self._decodes = prompts, decodes
+
+    def takes(self, keys: int) -> bool:
+        """Whether the prompts of a captured step can have so many keys together."""
+        return self._gathered is None or keys <= self._gathered.shape[1]
 
     def begin(self, batch: Batch) -> None:
         self.use(self.prompts(batch) if batch.segments else None, self._decodes_of(batch))
@@ -162,11 +169,14 @@ class CudaPagedAttention(Attention):
         """`[T, queries · dim]`, in `out` where it is given."""
         spans = prompts.spans
         if isinstance(prompts.cached, Blocks):
-            out = q.new_empty(len(q), q[0].numel()) if out is None else out
             blocks = prompts.cached.table, prompts.cached.rows, self.block_size
-            prefill_paged(q, keys, values, spans.query, spans.key, *blocks, out.view(q.shape))
-            return out
-        if prompts.cached is not None:
+            if self._gathered is None:
+                out = q.new_empty(len(q), q[0].numel()) if out is None else out
+                prefill_paged(q, keys, values, spans.query, spans.key, *blocks, out.view(q.shape))
+                return out
+            k, v = self._gathered
+            gather_kv(keys, values, spans.key, *blocks, k, v)
+        elif prompts.cached is not None:
             k, v = (gather(cache, prompts.cached, q.dtype) for cache in (keys, values))
         attended = self._prefill(q, k, v, spans).flatten(1)
         return attended if out is None else out.copy_(attended)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from roseinfer.attention.flash3 import FlashAttention3
+from roseinfer.attention.flash3 import FlashAttention3, loads
 from roseinfer.attention.flashinfer import FlashInfer
 from roseinfer.attention.prefill import Prefill, Spans, flash, sdpa
 from roseinfer.config import ConfigError, PrefillBackend
@@ -17,7 +17,7 @@ from roseinfer.kernels.triton import prefill as kernel
 
 #: What is tried one after the other; any other backend is what its name says, or an error.
 _ORDERS: dict[PrefillBackend | None, tuple[PrefillBackend, ...]] = {
-    None: ("triton", "flash-attn", "sdpa"),
+    None: ("flash-attn-3", "triton", "flash-attn", "sdpa"),
     "auto": ("flashinfer", "flash-attn", "sdpa"),
     "auto2": ("flash-attn", "flashinfer", "sdpa"),
 }
@@ -25,13 +25,14 @@ _ORDERS: dict[PrefillBackend | None, tuple[PrefillBackend, ...]] = {
 
 @dataclass(frozen=True)
 class Backend:
-    """`capturable`: it needs nothing from the host, so that a CUDA graph can hold it. `paged`: Triton's
-    kernel can stand in for it where keys and values have to be read from the cache."""
+    """`capturable`: it needs nothing from the host, so that a CUDA graph can hold it. `paged`: also a graph
+    that reads keys and values from the cache, by Triton's kernel or, if they are `gathered`, for `attend`."""
 
     name: PrefillBackend
     attend: Prefill
     capturable: bool
     paged: bool = False
+    gathered: bool = False
 
 
 def choose(
@@ -56,8 +57,8 @@ def _lacking(name: PrefillBackend, head_dim: int, dtype: torch.dtype, device: to
     if name == "flash-attn" and not (half and head_dim % 8 == 0 and head_dim <= 256):
         return "fp16 or bf16, and a head size that is a multiple of 8, up to 256"
     if name == "flash-attn-3":
-        if find_spec("fa3_fwd_interface") is None:
-            return "its package: pip install fa3-fwd"
+        if not loads():
+            return "its package, for this release of PyTorch: pip install fa3-fwd"
         if not (is_hopper(device) and dtype == torch.bfloat16 and head_dim in (64, 128, 256)):
             return "a GPU of compute capability 9.0, bf16, and a head size of 64, 128 or 256"
     if name == "triton" and head_dim > kernel.MAX_DIM:
@@ -71,7 +72,7 @@ def _make(name: PrefillBackend, device: torch.device) -> Backend:
     if name == "flash-attn":
         return Backend(name, flash, capturable=True)
     if name == "flash-attn-3":
-        return Backend(name, FlashAttention3(), capturable=True, paged=True)
+        return Backend(name, FlashAttention3(), capturable=True, paged=True, gathered=True)
     if name == "triton":
         return Backend(name, _triton, capturable=True, paged=True)
     return Backend(name, sdpa, capturable=False)

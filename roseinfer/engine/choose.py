@@ -22,6 +22,10 @@ from roseinfer.models.model import Model
 
 log = logging.getLogger(__name__)
 
+#: Cached keys for which a captured step of prompts has room, or the longest request's. More are gathered by a
+#: step that is launched kernel by kernel.
+_GATHERED = 16_384
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -39,6 +43,13 @@ def triton_runs(device: torch.device) -> bool:
         log.warning("Triton is not installed: attention and small products fall back to PyTorch")
         return False
     return True
+
+
+def _room(pool: KVPool, dtype: torch.dtype, limits: StepLimits) -> torch.Tensor:
+    """For keys and values of a layer, `[2, S, kv heads, dim]`."""
+    shape = pool.shape
+    rows = max(_GATHERED, limits.max_model_len)
+    return torch.empty(2, rows, shape.kv_heads, shape.head_dim, dtype=dtype, device=pool.device)
 
 
 def choose_runner(
@@ -72,7 +83,8 @@ def choose_runner(
     from roseinfer.engine.ranks.cuda_runner import ParallelCudaRunner
 
     prefill = choose(config.prefill_backend, model.config.head_dim, dtype, pool.device)
-    paged = CudaPagedAttention(pool, prefill.attend)
+    gathered = _room(pool, dtype, limits) if prefill.gathered and limits.mixed.cut else None
+    paged = CudaPagedAttention(pool, prefill.attend, gathered)
     if not config.cuda_graph:
         return Chosen(
             EagerRunner(model, paged, pool, capacity),

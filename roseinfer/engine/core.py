@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from roseinfer.config import ConfigError, EngineConfig
 from roseinfer.engine.choose import choose_runner
-from roseinfer.engine.graphs import MixedSteps
+from roseinfer.engine.graphs import LARGE_ROWS, MixedSteps
 from roseinfer.engine.load import check_ranks, load_model
 from roseinfer.engine.loop import Loop
 from roseinfer.engine.ranks.group import Profile, RankGroup, StepLimits
@@ -28,7 +28,7 @@ from roseinfer.kvcache.prefix import NoPrefixCache, PrefixCache
 from roseinfer.models.config import weight_bytes
 from roseinfer.request.limits import Limits
 from roseinfer.request.params import SamplingParams
-from roseinfer.scheduler.policies import Policies, TakeAlong, decode_first
+from roseinfer.scheduler.policies import FillUp, Policies, TakeAlong, decode_first
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler, StepResult
@@ -203,14 +203,16 @@ def _name(dtype: torch.dtype) -> str:
 
 def _mixes(policies: Policies) -> bool:
     """Whether prompts and decoding requests share steps."""
-    return policies.composition is decode_first or isinstance(policies.composition, TakeAlong)
+    return policies.composition is decode_first or isinstance(policies.composition, FillUp | TakeAlong)
 
 
 def _mixed_steps(policies: Policies, capacity: int) -> MixedSteps:
     """Those that are worth a graph."""
-    along = policies.composition
-    if isinstance(along, TakeAlong) and capacity >= along.requests:
-        return MixedSteps(along.rows, along.cut)
+    how = policies.composition
+    if isinstance(how, FillUp):
+        return MixedSteps(min(LARGE_ROWS, max(rows for _, rows in how.rows)), cut=True)
+    if isinstance(how, TakeAlong) and capacity >= how.requests:
+        return MixedSteps(how.rows)
     return MixedSteps()
 
 

@@ -90,7 +90,6 @@ class CudaRunner(Runner):
         self._sides = [torch.cuda.Stream() for _ in range(sides)]  # type: ignore[no-untyped-call]
         self._max_batch, self._max_prompt_tokens = max_batch, max_prompt_tokens
         self.decode_sizes = decode_sizes(max_batch)
-        self._prompt_sizes = [size for size in PROMPT_TOKENS if size <= max_prompt_tokens]
         self._decode_graphs: dict[int, Captured] = {}
         self._prompt_graphs: dict[int, Captured] = {}
         self._mixed_graphs: dict[tuple[int, int], Captured] = {}
@@ -101,10 +100,11 @@ class CudaRunner(Runner):
         """Capture every graph, the largest first: the smaller ones live in its memory.
 
         `prompts`: also those for prompts, whose attention must then need nothing from the host, and for those
-        of `mixed`, which must read the cache if they are parts of prompts.
+        of `mixed`, which must read the cache if they are parts of prompts; no prompt is then in a larger one.
         """
         pool = torch.cuda.graph_pool_handle()
-        for size in reversed(self._prompt_sizes if prompts else []):
+        most = min(mixed.tokens if mixed.cut else PROMPT_TOKENS[-1], self._max_prompt_tokens)
+        for size in reversed([size for size in PROMPT_TOKENS if size <= most] if prompts else []):
             self._prompt_graphs[size] = capture(partial(self._prompt_step, size, MAX_PROMPTS), pool)
         for size in reversed(self.decode_sizes):
             self._decode_graphs[size] = capture(partial(self._decode_step, size), pool)
@@ -163,9 +163,10 @@ class CudaRunner(Runner):
         """Prompts and requests that decode at once, from a graph where there is one."""
         count, prompts, decodes = batch.decode_start, len(batch.segments), len(batch.decode_lengths)
         ends = len(batch.prefill_requests)
-        fresh = self._paged or not any(segment.context for segment in batch.segments)
+        keys = sum(segment.context + segment.count for segment in batch.segments)
+        fits = self._attention.takes(keys) if self._paged else keys == count
         fitting = (sizes for sizes in self._mixed_graphs if sizes[0] >= count and sizes[1] >= decodes)
-        sizes = min(fitting, default=None) if fresh and prompts <= MAX_PROMPTS else None
+        sizes = min(fitting, default=None) if fits and prompts <= MAX_PROMPTS else None
         if sizes is None:
             with named_range("roseinfer.model.forward.eager"):
                 self._send_prompts(batch, count, prompts)

@@ -18,6 +18,9 @@ PROMPT_TOKENS = (
     6144, 8192,
 )  # fmt: skip
 MAX_PROMPTS = 64
+#: Rows of a large model's steps up to which they have a graph. More take longer to compute than to launch,
+#: and need no padding then.
+LARGE_ROWS = 1024
 #: Batch sizes that have a graph with prompts beside them.
 MIXED_SIZES = tuple(range(MIXED_STRIDE, 257, MIXED_STRIDE))
 #: Tokens of whole prompts in these are multiples of it.

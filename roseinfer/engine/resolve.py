@@ -13,6 +13,7 @@ from roseinfer.scheduler.policies import (
     Alternate,
     ChunkedPrompts,
     Composition,
+    FillUp,
     Policies,
     TakeAlong,
     WholePrompts,
@@ -22,10 +23,13 @@ from roseinfer.scheduler.policies import (
 
 #: From so many cores on, processes that wait awake leave some to others.
 _SPARE_CORES = 8
-#: Bytes of weights from which on a GPU reads them once for prompts and next tokens where this many requests
-#: are there, and the rows of such a step, which cuBLAS' tiles divide. Smaller models, whose steps with
-#: prompts have to be captured, do so for more requests. Measured on an H200, 2026-11-22.
-_LARGE, _MANY, _MORE, _ROWS = 4 * 10**9, 16, 128, 1024
+#: Bytes of weights from which on a GPU reads them once for prompts and next tokens. Smaller models, whose
+#: steps with prompts have to be captured, do so from `_MANY` requests on, with `_ROWS` tokens of prompts.
+#: Measured on an H200, 2026-11-22.
+_LARGE, _MANY, _ROWS = 4 * 10**9, 128, 1024
+#: Requests of a large model that decode, and the rows of their steps: all prompts at once while few wait for
+#: their next token; else rows that cuBLAS' tiles divide. Measured on an H200, 2026-11-24.
+_STEP_ROWS = ((47, 8192), (64, 768), (256, 2048))
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
@@ -88,16 +92,17 @@ def _prompt_tokens(device: torch.device, weights: int) -> int:
 
 def resolve_composition(config: EngineConfig, device: torch.device, weights: int) -> Composition:
     """What a step is made of. A GPU computes its prompts and its decoding requests one after the other, but
-    for many requests of a model that does both at once."""
+    for a model that does both at once: a large one always, others for many requests."""
     if not config.decode_first:
         return prefill_first
     mixed = device.type != "cuda" if config.mixed_steps is None else config.mixed_steps
     if mixed:
         return decode_first
     if config.mixed_steps is None and weights > _LARGE:
-        return TakeAlong(_MANY, config.chunked_prefill_size or _ROWS, cut=True)
+        chunk = config.chunked_prefill_size
+        return FillUp(_STEP_ROWS if chunk is None else ((config.max_active_requests, chunk),))
     if config.mixed_steps is None and weights and config.chunked_prefill_size is None:
-        return TakeAlong(_MORE, _ROWS, cut=False)
+        return TakeAlong(_MANY, _ROWS)
     return Alternate()
 
 

@@ -119,24 +119,39 @@ MIXED_STRIDE = 64
 
 
 class TakeAlong:
-    """Where at least `requests` wait or decode, every step decodes and takes prompts along: weights are read
-    once for both, and next tokens come at an even pace. Fewer take turns as in Alternate.
+    """Where at least `requests` wait or decode, every step decodes and takes whole prompts of up to `rows`
+    tokens along: next tokens come at an even pace. Fewer take turns as in Alternate."""
 
-    With `cut`, as many tokens of prompts as make `rows` with those that decode, which count in multiples of
-    MIXED_STRIDE, as captured steps have them; else whole prompts, of up to `rows` tokens.
-    """
-
-    def __init__(self, requests: int, rows: int, *, cut: bool) -> None:
-        self.requests, self.rows, self.cut = requests, rows, cut
+    def __init__(self, requests: int, rows: int) -> None:
+        self.requests, self.rows = requests, rows
         self._turns = Alternate()
 
     def __call__(self, parts: StepParts) -> tuple[list[Chunk], Ints]:
         if parts.waiting + parts.decoding < self.requests:
             return self._turns(parts)
         rows = parts.decode()
-        room = len(rows) + -len(rows) % MIXED_STRIDE
-        budget = max(self.rows - room, self.rows // 2, 1) if self.cut else self.rows
-        return parts.prompts(budget, cut=self.cut), rows
+        return parts.prompts(self.rows), rows
+
+
+class FillUp:
+    """Every step decodes, and prompts fill it up, so that weights are read once for both.
+
+    `rows`: how many requests decode at most, and the rows that a step then has; the last serves for more.
+    Prompts are cut to fit. Requests that decode count in multiples of MIXED_STRIDE, as captured steps have
+    them, and leave at least half of the rows.
+    """
+
+    def __init__(self, rows: tuple[tuple[int, int], ...]) -> None:
+        self.rows = rows
+
+    def __call__(self, parts: StepParts) -> tuple[list[Chunk], Ints]:
+        decoding = parts.decode()
+        return parts.prompts(self.budget(len(decoding)), cut=True), decoding
+
+    def budget(self, decoding: int) -> int:
+        """Tokens of prompts beside so many requests that decode."""
+        rows = next((rows for most, rows in self.rows if decoding <= most), self.rows[-1][1])
+        return max(rows - decoding - -decoding % MIXED_STRIDE, rows // 2, 1)
 
 
 @dataclass(frozen=True)

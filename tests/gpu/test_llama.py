@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from roseinfer.attention import flash3
 from roseinfer.config import EngineConfig
 from roseinfer.engine import resolve
 from roseinfer.engine.core import Engine
@@ -20,6 +21,8 @@ from .schedules import Case, check_schedule
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 
 NEW = 12
+#: Rows of steps, by the requests that decode: prompts are cut with and without a graph.
+CUTS = ((4, 1024), (20, 256), (64, 1500))
 
 
 @pytest.fixture(scope="module", params=LLAMAS)
@@ -43,8 +46,10 @@ def cases(folder: Path) -> list[Case]:
         {"dtype": "fp32"},
         {"_LARGE": 0, "chunked_prefill_size": 64},
         {"_LARGE": 0},
-        {"_LARGE": 0, "_ROWS": 256, "prefix_cache": True, "kv_tokens": 4096},
-        {"_MORE": 8, "_ROWS": 512},
+        {"_LARGE": 0, "_STEP_ROWS": CUTS, "prefix_cache": True, "kv_tokens": 4096},
+        {"_LARGE": 0, "_STEP_ROWS": CUTS, "prefix_cache": True, "prefill_backend": "triton"},
+        {"_LARGE": 0, "_STEP_ROWS": CUTS, "prefix_cache": True, "prefill_backend": "flash-attn-3"},
+        {"_MANY": 8, "_ROWS": 512},
         {"chunked_prefill_size": 48, "prefill_max_tokens": 96, "prefix_cache": True, "kv_tokens": 4096},
         {"fused_ops": False},
         {"quantization": "fp8"},
@@ -67,6 +72,8 @@ def test_answers_do_not_depend_on_the_schedule(
     ranks = settings.get("tensor_parallel_size", 1)
     if torch.cuda.device_count() < ranks:
         pytest.skip("there are not so many GPUs")
+    if settings.get("prefill_backend") == "flash-attn-3" and not flash3.loads():
+        pytest.skip("fa3-fwd is not installed")
     if ranks == 1:
         check(folder, cases, settings)
         return

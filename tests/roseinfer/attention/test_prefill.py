@@ -18,7 +18,10 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from roseinfer.attention.prefill import Spans, sdpa
 from roseinfer.attention.prefill_backends import choose
+from roseinfer.attention.torch_paged import gather
 from roseinfer.config import ConfigError, PrefillBackend
+from roseinfer.e4m3 import to_e4m3
+from roseinfer.kernels.triton.gather_kv import gather_kv
 
 CPU = torch.device("cpu")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -75,6 +78,34 @@ steps = st.builds(
 def test_triton(step: Step) -> None:
     attend = choose("triton", step.q.shape[2], step.q.dtype, DEVICE).attend
     step.check(attend(step.q, step.k, step.v, step.spans))
+
+
+@settings(max_examples=8)
+@given(
+    st.integers(0, 1000),
+    st.lists(st.integers(0, 40), min_size=1, max_size=5),
+    st.sampled_from([(1, 32), (2, 24)]),
+    st.booleans(),
+)
+def test_keys_and_values_out_of_blocks(
+    seed: int, lengths: list[int], shape: tuple[int, int], fp8: bool
+) -> None:
+    """Into more rows than there are, of which the rest is left alone; two empty prompts come last."""
+    generator = torch.Generator().manual_seed(seed)
+    size, most, count = 4, 10, len(lengths)
+    table = torch.randperm(most * (count + 1), generator=generator).view(count + 1, most).int().to(DEVICE)
+    rows = torch.randperm(count + 1, generator=generator).int().to(DEVICE)
+    cache = torch.randn(2, table.numel() * size, *shape, generator=generator).to(DEVICE)
+    keys, values = to_e4m3(cache) if fp8 else cache
+    found = torch.full((2, sum(lengths) + 11, *shape), torch.nan, device=DEVICE)
+    key = starts([*lengths, 0, 0])
+    padded = torch.cat((rows[:count], rows[:1], rows[:1]))
+    gather_kv(keys, values, key, table, padded, size, *found)
+    slots = (table[..., None] * size + torch.arange(size, device=DEVICE)).flatten(1)
+    at = torch.cat([slots[row, :length] for row, length in zip(rows, lengths, strict=False)])
+    for got, source in zip(found, (keys, values), strict=True):
+        assert torch.equal(got[: len(at)], gather(source, at, got.dtype))
+        assert got[len(at) :].isnan().all()
 
 
 def test_triton_takes_the_arrays_of_a_graph() -> None:

@@ -104,7 +104,10 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def runner(model: Model, pool: KVPool, config: EngineConfig, limits: StepLimits, group: Any) -> CudaRunner:
-    made: list[Any] = [model, CudaPagedAttention(pool, prefill_backends._triton), pool]
+    gathered = None  # Triton's kernel stands for one that takes them so
+    if config.prefill_backend == "flash-attn-3":
+        gathered = torch.full((2, 40, pool.shape.kv_heads, pool.shape.head_dim), torch.nan)
+    made: list[Any] = [model, CudaPagedAttention(pool, prefill_backends._triton, gathered), pool]
     settings: dict[str, Any] = {
         "capacity": config.max_active_requests,
         "max_blocks": -(-limits.max_model_len // config.block_size),
@@ -131,6 +134,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"mixed_steps": False},
     {"mixed_steps": True, "chunked_prefill_size": 7, "prefix_cache": True},
     {"mixed_steps": True, "chunked_prefill_size": 7, "prefix_cache": True, "kv_cache_dtype": "fp8"},
+    {"mixed_steps": True, "chunked_prefill_size": 7, "prefix_cache": True, "prefill_backend": "flash-attn-3"},
 ]
 
 

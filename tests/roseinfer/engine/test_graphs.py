@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roseinfer.engine.graphs import MIXED_SIZES, MixedSteps
-from roseinfer.scheduler.policies import MIXED_STRIDE
+from roseinfer.engine.graphs import LARGE_ROWS, MIXED_SIZES, MixedSteps
+from roseinfer.engine.resolve import _STEP_ROWS
+from roseinfer.scheduler.policies import FillUp
 
 
 def test_parts_of_prompts_fill_the_rows_that_those_that_decode_leave() -> None:
@@ -31,8 +32,9 @@ def test_no_graph_is_larger_than_a_step(tokens: int, cut: bool, max_batch: int, 
 
 @given(st.integers(1, MIXED_SIZES[-1]))
 def test_a_step_of_many_requests_has_a_graph(decoding: int) -> None:
-    """As TakeAlong fills it up, whatever is the largest batch that holds these requests."""
-    prompts = 1024 - (decoding + -decoding % MIXED_STRIDE)
+    """As FillUp fills it up to that many rows, whatever is the largest batch that holds these requests."""
+    rows = next(rows for most, rows in _STEP_ROWS if decoding <= most)
+    prompts = FillUp(((decoding, min(rows, LARGE_ROWS)),)).budget(decoding)
     for max_batch in (decoding, 256, 512):
-        sizes = MixedSteps(1024, cut=True).sizes(max_batch, 8192)
+        sizes = MixedSteps(LARGE_ROWS, cut=True).sizes(max_batch, 8192)
         assert any(tokens >= prompts and batch >= decoding for tokens, batch in sizes)

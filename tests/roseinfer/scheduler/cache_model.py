@@ -20,6 +20,7 @@ from roseinfer.scheduler.admission import Fifo, Pack
 from roseinfer.scheduler.policies import (
     Alternate,
     ChunkedPrompts,
+    FillUp,
     Policies,
     TakeAlong,
     WholePrompts,
@@ -103,12 +104,11 @@ class CacheModel(Runner):
         """Budgets are kept, and no place that is written is shared."""
         policies = self._policies
         counts = [segment.count for segment in batch.segments]
-        along = policies.composition if isinstance(policies.composition, TakeAlong) else None
-        cut = along is not None and along.cut and bool(len(batch.decode_lengths))
-        chunked = cut or isinstance(policies.chunking, ChunkedPrompts)
+        along = policies.composition if isinstance(policies.composition, TakeAlong | FillUp) else None
+        chunked = isinstance(along, FillUp) or isinstance(policies.chunking, ChunkedPrompts)
         assert (len(counts) <= 1 and not chunked) or sum(counts) <= policies.prefill_max_tokens
-        if along is not None and cut:
-            assert sum(counts) <= along.rows
+        if isinstance(along, FillUp):
+            assert sum(counts) <= along.budget(len(batch.decode_lengths))
         elif isinstance(policies.chunking, ChunkedPrompts) and along is None:
             assert max(counts, default=0) <= policies.chunking.size
         assert len(counts) <= policies.prefill_max_batch_size
@@ -193,7 +193,8 @@ POLICIES = st.builds(
     composition=st.one_of(
         st.sampled_from([decode_first, prefill_first]),
         st.builds(Alternate),
-        st.builds(TakeAlong, st.integers(1, 6), st.integers(1, 60), cut=st.booleans()),
+        st.builds(TakeAlong, st.integers(1, 6), st.integers(1, 60)),
+        st.builds(lambda few, many: FillUp(((2, few), (4, many))), st.integers(1, 60), st.integers(1, 60)),
     ),
 )
 SETUPS = st.builds(Setup, st.integers(11, 40), st.integers(1, 8), POLICIES, st.booleans(), st.booleans())

@@ -8,7 +8,7 @@ import pytest
 from roseinfer.kvcache.blocks import BlockAllocator
 from roseinfer.kvcache.prefix import NoPrefixCache
 from roseinfer.request.params import SamplingParams
-from roseinfer.scheduler.policies import Policies, TakeAlong
+from roseinfer.scheduler.policies import FillUp, Policies
 from roseinfer.scheduler.request import Request
 from roseinfer.scheduler.running import Running
 from roseinfer.scheduler.scheduler import Scheduler
@@ -26,7 +26,7 @@ def scheduler(policies: Policies, prompts: int) -> Scheduler:
 
 @pytest.mark.parametrize("rows", [4, 64, 4096])
 def test_parts_of_prompts_keep_to_the_limit_of_a_step(rows: int) -> None:
-    made = scheduler(Policies(8, 8, 16, composition=TakeAlong(1, rows, cut=True)), 4)
+    made = scheduler(Policies(8, 8, 16, composition=FillUp(((8, rows),))), 4)
     batch = made.prepare()
     assert batch is not None and 0 < batch.decode_start <= 16
 

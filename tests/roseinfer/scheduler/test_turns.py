@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from roseinfer.batch import NO_INTS, Ints
-from roseinfer.scheduler.policies import MOST_IN_A_ROW, Alternate, Chunk, StepParts, TakeAlong
+from roseinfer.scheduler.policies import (
+    MOST_IN_A_ROW,
+    Alternate,
+    Chunk,
+    Composition,
+    FillUp,
+    StepParts,
+    TakeAlong,
+)
 
 
 class Queue:
@@ -61,40 +69,36 @@ def test_prompts_that_find_no_room_let_others_decode() -> None:
     assert queue.turns(StepParts(queue.prompts, lambda: NO_INTS, 5)) == ([], NO_INTS)
 
 
-def asked_of(cut: bool, wait: int, decoding: int) -> tuple[list[tuple[int | None, bool]], int]:
-    """The budgets that TakeAlong asks prompts for, and how many rows it decodes."""
+def asked_of(how: Composition, wait: int, decoding: int) -> tuple[list[tuple[int | None, bool]], int]:
+    """The budgets that `how` asks prompts for, and how many rows it decodes."""
     asked: list[tuple[int | None, bool]] = []
 
     def prompts(budget: int | None = None, *, cut: bool = False) -> list[Chunk]:
         asked.append((budget, cut))
         return [Chunk(0, 0, 1, last=True)] * min(wait, 1)
 
-    along = TakeAlong(16, 1024, cut=cut)
-    rows = along(StepParts(prompts, lambda: np.arange(decoding), wait, decoding))[1]
+    rows = how(StepParts(prompts, lambda: np.arange(decoding), wait, decoding))[1]
     return asked, len(rows)
 
 
-def test_many_requests_share_steps_of_a_number_of_rows() -> None:
-    assert asked_of(True, 2, 64) == ([(960, True)], 64)
-    assert asked_of(True, 16, 0) == ([(1024, True)], 0)
-    assert asked_of(True, 1, 900) == ([(512, True)], 900)
+def test_prompts_fill_steps_up_to_a_number_of_rows() -> None:
+    """Which depends on how many decode; they count in 64s and leave half of the rows."""
+    fill = FillUp(((47, 8192), (64, 768), (256, 2048)))
+    assert asked_of(fill, 2, 0) == ([(8192, True)], 0)
+    assert asked_of(fill, 2, 47) == ([(8128, True)], 47)
+    assert asked_of(fill, 2, 48) == ([(704, True)], 48)
+    assert asked_of(fill, 2, 65) == ([(1920, True)], 65)
+    assert asked_of(fill, 1, 1900) == ([(1024, True)], 1900)
 
 
 def test_a_step_of_few_rows_still_takes_a_token_of_a_prompt_along() -> None:
-    asked: list[int | None] = []
-
-    def prompts(budget: int | None = None, *, cut: bool = False) -> list[Chunk]:
-        asked.append(budget)
-        return []
-
-    TakeAlong(1, 1, cut=True)(StepParts(prompts, lambda: np.arange(3), 2, 3))
-    assert asked == [1]
+    assert asked_of(FillUp(((8, 1),)), 2, 3) == ([(1, True)], 3)
 
 
 def test_many_requests_share_steps_with_whole_prompts() -> None:
-    assert asked_of(False, 2, 64) == ([(1024, False)], 64)
+    assert asked_of(TakeAlong(16, 1024), 2, 64) == ([(1024, False)], 64)
 
 
 def test_few_requests_take_turns() -> None:
-    assert asked_of(True, 7, 8) == ([(None, False)], 0)
-    assert asked_of(True, 0, 8) == ([(None, False)], 8)
+    assert asked_of(TakeAlong(16, 1024), 7, 8) == ([(None, False)], 0)
+    assert asked_of(TakeAlong(16, 1024), 0, 8) == ([(None, False)], 8)

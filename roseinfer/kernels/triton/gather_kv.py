@@ -1,0 +1,62 @@
+"""Keys and values of many prompts out of the blocks of a paged cache, one after the other.
+
+For attention that does not read blocks. Which prompt a row belongs to it reads on the device, so that one
+captured launch serves any lengths. Reference: `roseinfer.attention.torch_paged.gather`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from roseinfer.kernels.triton.launch import early, pdl_wait
+
+#: Rows of a program.
+_TOKENS = 8
+#: Up to so many prompts one compiled kernel serves.
+_PROMPTS = 128
+
+
+@triton.jit(do_not_specialize=["prompts", "table_stride"])
+def _gather_kv(
+    keys_ptr, values_ptr, key_ptr, table_ptr, table_stride, rows_ptr, prompts, k_ptr, v_ptr,
+    WIDTH: tl.constexpr, PAD_WIDTH: tl.constexpr, PAD_PROMPTS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    TOKENS: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    pdl_wait(EARLY)
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    total = tl.load(key_ptr + prompts)
+    if tl.program_id(0) * TOKENS >= total:
+        return
+    there = token < total
+    p = tl.arange(0, PAD_PROMPTS)
+    ends = tl.load(key_ptr + 1 + p, p < prompts, 2147483647)
+    prompt = tl.sum((ends[None, :] <= token[:, None]).to(tl.int32), 1)
+    position = token - tl.load(key_ptr + prompt, there, 0)
+    line = tl.load(rows_ptr + prompt, there, 0).to(tl.int64) * table_stride
+    block = tl.load(table_ptr + line + position // BLOCK_SIZE, there, 0).to(tl.int64)
+    slot = block * BLOCK_SIZE + position % BLOCK_SIZE
+    e = tl.arange(0, PAD_WIDTH)
+    inside = there[:, None] & (e < WIDTH)[None, :]
+    source = slot[:, None] * WIDTH + e[None, :]
+    target = token.to(tl.int64)[:, None] * WIDTH + e[None, :]
+    tl.store(k_ptr + target, tl.load(keys_ptr + source, inside).to(k_ptr.dtype.element_ty), inside)
+    tl.store(v_ptr + target, tl.load(values_ptr + source, inside).to(v_ptr.dtype.element_ty), inside)
+
+
+def gather_kv(
+    keys: Tensor, values: Tensor, key: Tensor, table: Tensor, rows: Tensor, block_size: int, k: Tensor,
+    v: Tensor,
+) -> None:  # fmt: skip
+    """Copy to `k`, `v` `[S, kv heads, dim]`, as their dtype, what a layer's `keys` and `values` `[slots, kv
+    heads, dim]` have for each of `P` prompts: prompt i from row `key[i]` to `key[i + 1]`, `key` `[P + 1]`,
+    of which the last is at most S. Its blocks are line `rows[i]`, `rows` `[P]`, of `table` `[running rows,
+    max blocks]`, all int32. Rows after the last prompt are left as they are."""
+    (room, heads, dim), prompts = k.shape, len(key) - 1
+    width = heads * dim
+    _gather_kv[(triton.cdiv(room, _TOKENS),)](
+        keys, values, key, table, table.stride(0), rows, prompts, k, v, WIDTH=width,
+        PAD_WIDTH=triton.next_power_of_2(width), PAD_PROMPTS=max(_PROMPTS, triton.next_power_of_2(prompts)),
+        BLOCK_SIZE=block_size, TOKENS=_TOKENS, num_warps=4, **early(k.device),
+    )  # fmt: skip
