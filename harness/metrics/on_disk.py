@@ -52,5 +52,5 @@ def disk_is_full(error: OSError) -> BenchError:
     """What to say where a temporary file cannot be written."""
     return BenchError(
         f"a temporary file cannot be written: {error.strerror}",
-        "name a folder on a disk with space by the environment variable TMPDIR: 40 bytes for each chunk",
+        "name a folder on a disk with space by the environment variable TMPDIR: 60 bytes for each chunk",
     )

@@ -117,12 +117,14 @@ class _Run(NamedTuple):
     """One part in ascending order, which begins at `begin` of the file and has `size` values.
 
     Attributes:
+        weights: where its weights begin in their file; None: each is 1, and none is stored.
         marks: (M,) every STRIDE-th of its values, from the first on.
         before: (M + 1,) samples before each of them, and in all.
     """
 
     begin: int
     size: int
+    weights: int | None
     marks: npt.NDArray[np.float64]
     before: npt.NDArray[np.int64]
 
@@ -136,19 +138,19 @@ class _OnDisk(Ordered):
     ) -> None:
         self._values, self._weights = OnDisk(np.float64), OnDisk(np.int32)
         self._runs: list[_Run] = []
-        self.weighted = False
         for values, weights in parts:
-            if weights is None:
-                weights = np.ones(values.size, np.int32)
-            elif np.any(weights != 1):
-                self.weighted = True
-            order = np.argsort(values)
-            values, weights = values[order], weights[order]
-            counted = np.concatenate([[0], np.cumsum(weights, dtype=np.int64)])
-            before = np.append(counted[:-1:STRIDE], counted[-1])
-            self._runs.append(_Run(self._values.size, values.size, values[::STRIDE].copy(), before))
+            if weights is None or np.all(weights == 1):
+                values, place = np.sort(values), None
+                before = np.append(np.arange(0, values.size, STRIDE), values.size)
+            else:
+                order = np.argsort(values)
+                values, weights, place = values[order], weights[order], self._weights.size
+                counted = np.concatenate([[0], np.cumsum(weights, dtype=np.int64)])
+                before = np.append(counted[:-1:STRIDE], counted[-1])
+                self._weights.append(weights)
+            self._runs.append(_Run(self._values.size, values.size, place, values[::STRIDE].copy(), before))
             self._values.append(values)
-            self._weights.append(weights)
+        self.weighted = self._weights.size > 0
         self.n = int(sum(run.before[-1] for run in self._runs))
         self._marks = np.unique(np.concatenate([run.marks for run in self._runs]))
         # how many samples there are up to each mark, at least and at most
@@ -167,19 +169,28 @@ class _OnDisk(Ordered):
         end = self._marks[last] if last < self._marks.size else np.inf  # it is that at most
         first = int(np.searchsorted(self._most, place, side="right")) - 1
         begin = self._marks[first] if first >= 0 else -np.inf  # it is more than that
-        near: list[tuple[npt.NDArray[np.number], npt.NDArray[np.number]]] = []
+        near: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.integer]]] = []
         counted = 0
         for run in self._runs:
             mark = max(0, int(np.searchsorted(run.marks, begin, side="right")) - 1)
             stop = min(run.size, STRIDE * int(np.searchsorted(run.marks, end, side="left")))
             counted += int(run.before[mark])
-            rows = slice(run.begin + STRIDE * mark, run.begin + max(stop, STRIDE * mark))
-            near.append((self._values[rows], self._weights[rows]))
+            first = STRIDE * mark
+            near.append(self._rows(run, first, max(stop, first)))
         values, weights = (np.concatenate(columns) for columns in zip(*near, strict=True))
         values, weights = values[values < end], weights[values < end]  # of `end` not all are among these
         order = np.argsort(values)
         found = int(np.searchsorted(counted + np.cumsum(weights[order]), place, side="right"))
         return float(values[order[found]] if found < order.size else end)
+
+    def _rows(
+        self, run: _Run, first: int, last: int
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.integer]]:
+        """Some of a run's values, and their weights."""
+        values = self._values[run.begin + first : run.begin + last]
+        if run.weights is None:
+            return values, np.ones(values.size, np.int32)
+        return values, self._weights[run.weights + first : run.weights + last]
 
 
 def percentiles(

@@ -114,9 +114,11 @@ class Sample:
         return self._totals[4]
 
     def ordered(self) -> Ordered:
-        """The values in ascending order, which are not kept. There must be some."""
-        if self._held is not None:
-            return Ordered.of(self._held.values, self._held.weights)
+        """The values in ascending order, kept only where they are on the disk. There must be some."""
+        return self._stored if self._held is None else Ordered.of(self._held.values, self._held.weights)
+
+    @cached_property
+    def _stored(self) -> Ordered:
         return Ordered.of_parts((part.values, part.weights) for part in self.parts())
 
     @cached_property

@@ -180,20 +180,23 @@ values = st.one_of(st.floats(-10, 10), st.sampled_from([1.0, 2.0, 2.000000000000
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 3 * STRIDE), st.integers(0, 2**32), values), min_size=1, max_size=5),
-    st.booleans(),
+    st.lists(
+        st.tuples(st.integers(1, 3 * STRIDE), st.integers(0, 2**32), values, st.booleans()),
+        min_size=1,
+        max_size=5,
+    ),
     st.booleans(),
 )
 def test_a_place_is_found_in_parts_as_in_all(
-    sizes: list[tuple[int, int, float]], weighted: bool, unbiased: bool
+    sizes: list[tuple[int, int, float, bool]], unbiased: bool
 ) -> None:
     parts = []
-    for size, seed, often in sizes:
+    for size, seed, often, weighted in sizes:
         rng = np.random.default_rng(seed)
         drawn = np.where(rng.random(size) < 0.5, often, rng.lognormal(0, 1, size))
         parts.append((drawn, rng.integers(1, 5, size) if weighted else None))
     every = np.concatenate([drawn for drawn, _ in parts])
-    weights = np.concatenate([each for _, each in parts if each is not None]) if weighted else None
+    weights = np.concatenate([np.ones(len(drawn), int) if each is None else each for drawn, each in parts])
     a, b = Ordered.of_parts(parts), Ordered.of(every, weights)
     assert (a.n, a.weighted) == (b.n, b.weighted)
     ranks = [1, a.n, *(1 + np.arange(0, a.n, 97))]
