@@ -178,8 +178,8 @@ class CudaPagedAttention(Attention):
             gather_kv(keys, values, spans.key, *blocks, k, v)
         elif prompts.cached is not None:
             k, v = (gather(cache, prompts.cached, q.dtype) for cache in (keys, values))
-        attended = self._prefill(q, k, v, spans).flatten(1)
-        return attended if out is None else out.copy_(attended)
+        attended = self._prefill(q, k, v, spans, None if out is None else out.view(q.shape))
+        return attended.flatten(1)
 
     def _decodes_of(self, batch: Batch) -> Decodes | None:
         if not len(batch.decode_lengths):

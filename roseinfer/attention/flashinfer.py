@@ -7,7 +7,7 @@ from importlib import import_module
 import torch
 from torch import Tensor
 
-from roseinfer.attention.prefill import Spans
+from roseinfer.attention.prefill import Spans, into
 
 #: FlashInfer's own recommendation, for what it leaves between two kernels.
 _WORKSPACE_BYTES = 128 << 20
@@ -22,10 +22,9 @@ class FlashInfer:
         self._wrapper = import_module("flashinfer").BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD")
         self._planned: Spans | None = None
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = None) -> Tensor:
         if spans is not self._planned:
             heads, kv_heads, dim = q.shape[1], k.shape[1], q.shape[2]
             self._wrapper.plan(spans.query, spans.key, heads, kv_heads, dim, causal=True, q_data_type=q.dtype)
             self._planned = spans
-        out: Tensor = self._wrapper.run(q, k, v)
-        return out
+        return into(out, self._wrapper.run(q, k, v))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,21 +23,31 @@ class Spans:
     longest_key: int
 
 
-#: (q `[T, heads, dim]`, k and v `[S, kv heads, dim]`, spans) → `[T, heads, dim]`, causal.
-Prefill = Callable[[Tensor, Tensor, Tensor, Spans], Tensor]
+class Prefill(Protocol):
+    """Causal attention."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = None) -> Tensor:
+        """q `[T, heads, dim]`, k and v `[S, kv heads, dim]` → `[T, heads, dim]`, in `out` where it is given.
+        Rows that no prompt has are undefined; of keys and values such rows must be numbers."""
 
 
-def flash(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+def into(out: Tensor | None, attended: Tensor) -> Tensor:
+    """`attended`, in `out` where that is given."""
+    return attended if out is None else out.copy_(attended)
+
+
+def flash(q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = None) -> Tensor:
     """FlashAttention-2 over variable lengths (Dao, 2023), as PyTorch carries it: half precision on a GPU."""
-    out: Tensor = torch.ops.aten._flash_attention_forward(
+    attended = torch.ops.aten._flash_attention_forward(
         q, k, v, spans.query, spans.key, spans.longest_query, spans.longest_key, 0.0, True, False
     )[0]
-    return out
+    return into(out, attended)
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+def sdpa(q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = None) -> Tensor:
     """PyTorch's own operator, prompt by prompt: any dtype, any device."""
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    if out is None:
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
     queries, keys = spans.query.tolist(), spans.key.tolist()
     for (q0, q1), (k0, k1) in zip(pairwise(queries), pairwise(keys), strict=True):
         if q1 == q0:

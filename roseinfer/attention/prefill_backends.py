@@ -78,5 +78,5 @@ def _make(name: PrefillBackend, device: torch.device) -> Backend:
     return Backend(name, sdpa, capturable=False)
 
 
-def _triton(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
-    return kernel.prefill(q, k, v, spans.query, spans.key)
+def _triton(q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = None) -> Tensor:
+    return kernel.prefill(q, k, v, spans.query, spans.key, out)

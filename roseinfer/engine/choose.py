@@ -46,10 +46,11 @@ def triton_runs(device: torch.device) -> bool:
 
 
 def _room(pool: KVPool, dtype: torch.dtype, limits: StepLimits) -> torch.Tensor:
-    """For keys and values of a layer, `[2, S, kv heads, dim]`."""
+    """For keys and values of a layer, `[2, S, kv heads, dim]`; numbers, as attention may read what is not in
+    use, with a weight of 0."""
     shape = pool.shape
     rows = max(_GATHERED, limits.max_model_len)
-    return torch.empty(2, rows, shape.kv_heads, shape.head_dim, dtype=dtype, device=pool.device)
+    return torch.zeros(2, rows, shape.kv_heads, shape.head_dim, dtype=dtype, device=pool.device)
 
 
 def choose_runner(

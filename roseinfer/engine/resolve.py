@@ -27,9 +27,9 @@ _SPARE_CORES = 8
 #: steps with prompts have to be captured, do so from `_MANY` requests on, with `_ROWS` tokens of prompts.
 #: Measured on an H200, 2026-11-22.
 _LARGE, _MANY, _ROWS = 4 * 10**9, 128, 1024
-#: Requests of a large model that decode, and the rows of their steps: all prompts at once while few wait for
-#: their next token; else rows that cuBLAS' tiles divide. Measured on an H200, 2026-11-24.
-_STEP_ROWS = ((47, 8192), (64, 768), (256, 2048))
+#: Requests of a large model that wait or decode, and the rows of their steps. Few prompts are computed at
+#: once, so that all decode together soon. Measured on an H200, 2026-11-24.
+_STEP_ROWS = ((16, 8192), (47, 2048), (64, 768), (256, 2048))
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from roseinfer.info import EngineInfo
 from roseinfer.request.params import SamplingParams
 
-#: Prompt lengths and batch sizes that are run once.
+#: Prompt lengths and batch sizes that are run once, and on a GPU lengths that it computes without a graph.
 PROMPT_LENGTHS = (1, 16, 64, 128, 256, 512, 1024)
+GPU_LENGTHS = (1536, 2048, 4096, 8192)
 BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
@@ -35,7 +36,8 @@ def warm_up(engine: Steps) -> None:
     """Run prompts and decode batches of the usual sizes, then leave the engine empty."""
     longest = engine.info.limits.left(2)
     two = SamplingParams(max_tokens=2, ignore_eos=True)
-    for length in sorted({min(length, longest) for length in PROMPT_LENGTHS}):
+    lengths = PROMPT_LENGTHS + (GPU_LENGTHS if engine.info.config.device == "cuda" else ())
+    for length in sorted({min(length, longest) for length in lengths}):
         engine.add(-1, np.zeros(length, dtype=np.int32), two)
         _drain(engine)
     for size in BATCH_SIZES:

@@ -136,9 +136,9 @@ class TakeAlong:
 class FillUp:
     """Every step decodes, and prompts fill it up, so that weights are read once for both.
 
-    `rows`: how many requests decode at most, and the rows that a step then has; the last serves for more.
-    Prompts are cut to fit. Requests that decode count in multiples of MIXED_STRIDE, as captured steps have
-    them, and leave at least half of the rows.
+    `rows`: how many requests wait or decode at most, and the rows that a step then has; the last serves for
+    more. Prompts are cut to fit. Requests that decode count in multiples of MIXED_STRIDE, as captured steps
+    have them, and leave at least half of the rows.
     """
 
     def __init__(self, rows: tuple[tuple[int, int], ...]) -> None:
@@ -146,11 +146,11 @@ class FillUp:
 
     def __call__(self, parts: StepParts) -> tuple[list[Chunk], Ints]:
         decoding = parts.decode()
-        return parts.prompts(self.budget(len(decoding)), cut=True), decoding
+        return parts.prompts(self.budget(parts.waiting, len(decoding)), cut=True), decoding
 
-    def budget(self, decoding: int) -> int:
-        """Tokens of prompts beside so many requests that decode."""
-        rows = next((rows for most, rows in self.rows if decoding <= most), self.rows[-1][1])
+    def budget(self, waiting: int, decoding: int) -> int:
+        """Tokens of prompts where so many requests wait, and so many decode in this step."""
+        rows = next((rows for most, rows in self.rows if waiting + decoding <= most), self.rows[-1][1])
         return max(rows - decoding - -decoding % MIXED_STRIDE, rows // 2, 1)
 
 

@@ -206,7 +206,7 @@ def test_prompts_are_stored_as_they_are_attended_to(dtype: torch.dtype) -> None:
             assert torch.equal(found, qkv[kept, part].float())
             if stored or part.start == 10:
                 assert torch.equal(found, to_e4m3(before[kept, part]).float())
-        assert torch.equal(qkv[7, 10:].float(), before[7, 10:])
+        assert (qkv[7, 8:] == 0).all()
 
 
 @examples

@@ -82,7 +82,7 @@ def _prefill_attention(
     tl.store(out_ptr + at * (HEADS * DIM) + (m[:, None] * HEADS + head) * DIM + d[None, :], out, rows)
 
 
-def prefill(q: Tensor, k: Tensor, v: Tensor, query: Tensor, key: Tensor) -> Tensor:
+def prefill(q: Tensor, k: Tensor, v: Tensor, query: Tensor, key: Tensor, out: Tensor | None = None) -> Tensor:
     """Attend within each of `P` prompts, whose queries are its last keys' own.
 
     Args:
@@ -91,9 +91,12 @@ def prefill(q: Tensor, k: Tensor, v: Tensor, query: Tensor, key: Tensor) -> Tens
             A prompt without rows is padding, as are rows after the last prompt, whose result is undefined.
 
     Returns:
-        `[T, heads, dim]` in the dtype of `q`. Nothing of this waits for the device.
+        `[T, heads, dim]` in the dtype of `q`, contiguous, in `out` where it is given. Nothing of this waits
+        for the device.
     """
-    return _launch(q, k, v, query, key, torch.empty_like(q, memory_format=torch.contiguous_format))
+    if out is None:
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    return _launch(q, k, v, query, key, out)
 
 
 def prefill_paged(

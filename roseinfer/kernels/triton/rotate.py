@@ -88,14 +88,20 @@ def _rotate(
         )
         if STORE:
             slot = tl.load(slots_ptr + token).to(tl.int64)
+            at = key + d[None, :]
             if slot >= 0:
                 place = slot * (KV_HEADS * DIM) + h[:, None] * DIM + d[None, :]
-                at = key + d[None, :]
                 _store(keys_ptr + place, at, low, inside, FP8)
                 _store(keys_ptr + place + half, at + half, high, inside, FP8)
                 at += KV_HEADS * DIM
                 _store(values_ptr + place, at, tl.load(at, inside), inside, FP8)
                 _store(values_ptr + place + half, at + half, tl.load(at + half, inside), inside, FP8)
+            else:
+                none = tl.zeros([PAD_KV, PAD_HALF], at.dtype.element_ty)
+                tl.store(at, none, inside)
+                tl.store(at + half, none, inside)
+                tl.store(at + KV_HEADS * DIM, none, inside)
+                tl.store(at + KV_HEADS * DIM + half, none, inside)
 
 
 def rotate_(
@@ -105,8 +111,8 @@ def rotate_(
     """Change queries and keys of `qkv` `[T, (queries + 2 · keys) · dim]` at `positions` `[T]` in place.
 
     `store`: one layer's keys and values, `[slots, keys, dim]` each, and the slots `[T]` of the cache to which
-    keys and values go; −1 is nowhere. Those in `qkv` become what is in the cache, rounded again where that
-    has 8-bit floats.
+    keys and values go. Those in `qkv` become what is in the cache, rounded again where that has 8-bit floats;
+    with slot −1, which is nowhere, they become 0: attention may read them, with a weight of 0.
     """
     keys, values, slots = store if store is not None else (qkv, qkv, positions)
     q_gain, k_gain = rotation.q_gain, rotation.k_gain

@@ -19,20 +19,24 @@ def _store_kv(k_ptr, v_ptr, k_stride, v_stride, keys_ptr, values_ptr, slots_ptr,
     e = tl.arange(0, PAD_WIDTH)
     inside = e < WIDTH
     slot = tl.load(slots_ptr + token).to(tl.int64)
+    k_at, v_at = k_ptr + token * k_stride + e, v_ptr + token * v_stride + e
     if slot >= 0:
-        k_at, v_at = k_ptr + token * k_stride + e, v_ptr + token * v_stride + e
         k, v = rounded(tl.load(k_at, inside), FP8), rounded(tl.load(v_at, inside), FP8)
         tl.store(keys_ptr + slot * WIDTH + e, k, inside)
         tl.store(values_ptr + slot * WIDTH + e, v, inside)
         if FP8:
             tl.store(k_at, k.to(k_ptr.dtype.element_ty), inside)
             tl.store(v_at, v.to(v_ptr.dtype.element_ty), inside)
+    else:
+        tl.store(k_at, tl.zeros([PAD_WIDTH], k_ptr.dtype.element_ty), inside)
+        tl.store(v_at, tl.zeros([PAD_WIDTH], v_ptr.dtype.element_ty), inside)
 
 
 def store_kv(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
     """Write `k`, `v` `[T, kv heads, dim]` (a token's row is contiguous) to `slots` `[T]` of one layer's
-    `keys`, `values` `[slots, kv heads, dim]`. Slot −1 is nowhere. `k` and `v` become what is in the cache,
-    which changes them where that has 8-bit floats."""
+    `keys`, `values` `[slots, kv heads, dim]`. `k` and `v` become what is in the cache, which changes them
+    where that has 8-bit floats; with slot −1, which is nowhere, they become 0: attention may read them, with
+    a weight of 0."""
     width = k.shape[1] * k.shape[2]
     _store_kv[(len(k),)](
         k, v, k.stride(0), v.stride(0), keys, values, slots, WIDTH=width,

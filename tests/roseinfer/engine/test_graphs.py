@@ -34,7 +34,7 @@ def test_no_graph_is_larger_than_a_step(tokens: int, cut: bool, max_batch: int, 
 def test_a_step_of_many_requests_has_a_graph(decoding: int) -> None:
     """As FillUp fills it up to that many rows, whatever is the largest batch that holds these requests."""
     rows = next(rows for most, rows in _STEP_ROWS if decoding <= most)
-    prompts = FillUp(((decoding, min(rows, LARGE_ROWS)),)).budget(decoding)
+    prompts = FillUp(((decoding, min(rows, LARGE_ROWS)),)).budget(0, decoding)
     for max_batch in (decoding, 256, 512):
         sizes = MixedSteps(LARGE_ROWS, cut=True).sizes(max_batch, 8192)
         assert any(tokens >= prompts and batch >= decoding for tokens, batch in sizes)

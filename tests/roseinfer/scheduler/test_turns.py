@@ -82,11 +82,12 @@ def asked_of(how: Composition, wait: int, decoding: int) -> tuple[list[tuple[int
 
 
 def test_prompts_fill_steps_up_to_a_number_of_rows() -> None:
-    """Which depends on how many decode; they count in 64s and leave half of the rows."""
+    """Which depends on how many there are; those that decode count in 64s and leave half of the rows."""
     fill = FillUp(((47, 8192), (64, 768), (256, 2048)))
     assert asked_of(fill, 2, 0) == ([(8192, True)], 0)
-    assert asked_of(fill, 2, 47) == ([(8128, True)], 47)
-    assert asked_of(fill, 2, 48) == ([(704, True)], 48)
+    assert asked_of(fill, 2, 45) == ([(8128, True)], 45)
+    assert asked_of(fill, 2, 46) == ([(704, True)], 46)
+    assert asked_of(fill, 20, 44) == ([(704, True)], 44)
     assert asked_of(fill, 2, 65) == ([(1920, True)], 65)
     assert asked_of(fill, 1, 1900) == ([(1024, True)], 1900)
 
