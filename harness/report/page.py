@@ -33,12 +33,18 @@ def environment() -> Environment:
     )
     made.filters["runs"] = _runs
     made.filters["claim"] = _claim
+    made.filters["ten_digits"] = _ten_digits
     made.filters["one_line"] = partial(one_line, limit=200)  # as the data of charts has labels
     return made
 
 
 def _visible(value: object) -> object:
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _ten_digits(value: float) -> str:
+    """A number in ten significant digits: the last ones of a float are another processor's."""
+    return f"{value:.10g}"
 
 
 def text_of(name: str) -> Markup:
