@@ -22,7 +22,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.capacity import Bounds, Knowledge, Trial
-from harness.metrics.stability import fell_behind, find_change, in_flight
+from harness.metrics.stability import fell_behind, find_change
+from harness.metrics.window import in_flight
 from harness.schema.search import SearchPlan
 
 SEED = 20261122
@@ -86,7 +87,7 @@ def meets(rng: np.random.Generator, rate: float, service_ms: float, limit_ms: fl
     requests = pd.DataFrame({"t_sched": arrivals, "t_sent": arrivals, "t_end": ends, "error": None})
     if fell_behind(requests) is not None:
         return False
-    counts = np.asarray(in_flight(requests), dtype=np.float64)
+    counts = in_flight(requests, arrivals)
     change = find_change(counts[measured])
     return change is None or change.after < change.before
 

@@ -7,6 +7,7 @@ from itertools import chain
 import numpy as np
 
 from harness.metrics.digits import digits
+from harness.metrics.long_frames import median
 from harness.metrics.samples import Group
 from harness.schema.cell_notice import CellNotice
 
@@ -30,7 +31,7 @@ def large_chunks(group: Group, tokens_per_step: float = 1.0) -> CellNotice | Non
     order = np.argsort(sizes)
     sizes, so_far = sizes[order], np.cumsum((sizes * counts)[order])
     usual = int(sizes[np.searchsorted(so_far, so_far[-1] / 2)])  # half of the tokens came in such or larger
-    begin = int(np.median(first))
+    begin = int(median(first))
     most, found = LARGE_STEPS * tokens_per_step, []
     if usual > most:
         found.append(f"half of the tokens came in chunks of {usual} or more")

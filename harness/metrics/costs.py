@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from harness.metrics.definitions import succeeded
 from harness.metrics.intervals import Estimate, level
 from harness.metrics.notices import Machines
 from harness.metrics.samples import Group
@@ -51,9 +50,8 @@ def _machines(group: Group, machines: Machines) -> list[MachineLoad | None]:
 
 def _succeeded(group: Group) -> tuple[float, float]:
     """Output tokens of the successful requests of a repeat, and how many these are."""
-    requests = (group.whole or group).requests
-    good = succeeded(requests)
-    return float(requests.loc[good, "completion_tokens"].sum()), float(good.sum())
+    good = (group.whole or group).good
+    return float(good["completion_tokens"].sum()), float(len(good))
 
 
 def _each(

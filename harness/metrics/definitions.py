@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from harness.metrics import on_disk
 from harness.metrics.gaps import Gaps, GroupGaps
+from harness.metrics.long_frames import numbers
 from harness.schema.metric import Metric, Times
 from harness.schema.metrics import LATENCIES, METRICS
 
@@ -94,14 +96,12 @@ def values_of(metric: Metric, times: Times) -> Floats:
 def request_metrics(requests: pd.DataFrame, gaps: GroupGaps) -> pd.DataFrame:
     """The per-request metrics of U successful requests, NaN where a request has none. Index as given."""
     names = [name for name in LATENCIES if METRICS[name].sample == "request"]
-    found = pd.DataFrame(np.nan, index=requests.index, columns=names)
+    found = {name: on_disk.array(len(requests), np.float64) for name in names}
     for part in gaps.parts():
         times = RequestTimes(part.of(requests), part.gaps)
-        columns = {name: values_of(METRICS[name], times) for name in names}
-        if part.requests is None:
-            return pd.DataFrame(columns, index=requests.index)
-        found.iloc[part.requests] = np.column_stack(list(columns.values()))
-    return found
+        for name, column in found.items():
+            column[slice(None) if part.requests is None else part.requests] = values_of(METRICS[name], times)
+    return pd.DataFrame(found, index=requests.index, copy=False)
 
 
 def succeeded(requests: pd.DataFrame) -> npt.NDArray[np.bool_]:
@@ -110,4 +110,4 @@ def succeeded(requests: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 def _floats(table: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
-    return table[column].to_numpy(dtype=np.float64, na_value=np.nan)
+    return numbers(table[column])

@@ -14,6 +14,7 @@ import pandas as pd
 
 from harness.metrics import on_disk
 from harness.metrics.chunk_parts import ChunkParts, Chunks
+from harness.metrics.long_frames import counted, each
 from harness.metrics.on_disk import OnDisk
 from harness.schema.metric import MS
 
@@ -23,10 +24,8 @@ Ints = npt.NDArray[np.integer]
 
 def request_keys(table: pd.DataFrame) -> npt.NDArray[np.int64]:
     """One integer for each (cell, request) pair, ascending with the pair."""
-    keys: npt.NDArray[np.int64] = (table["cell"].to_numpy(np.int64) << 32) | table["request"].to_numpy(
-        np.int64
-    )
-    return keys
+    columns = (table[name].to_numpy() for name in ("cell", "request"))
+    return each(lambda cell, request: (cell.astype(np.int64) << 32) | request, *columns, dtype=np.int64)
 
 
 class GapPart(NamedTuple):
@@ -132,30 +131,33 @@ class StoredGaps:
     def of_parts(cls, chunks: ChunkParts) -> StoredGaps:
         """Those of a table."""
         gap_ms, tokens = OnDisk(np.float64), OnDisk(np.int32)
-        keys: list[Ints] = [np.zeros(0, np.int64)]
-        counts: list[Ints] = [np.zeros(0, np.int64)]
+        keys, starts = OnDisk(np.int64), OnDisk(np.int64)
         last: pd.DataFrame | None = None
+        before = -1
         for part in chunks.parts():
             found = chunk_gaps(part if last is None else pd.concat([last, part]))
             last = part.iloc[-1:]
+            begins = run_starts(found.request)
+            if begins.size and found.request[0] == before:  # a request at the end of the part before
+                begins = begins[1:]
+            keys.append(found.request[begins])
+            starts.append(gap_ms.size + begins)
+            before = int(found.request[-1]) if found.request.size else before
             gap_ms.append(found.gap_ms)
             tokens.append(found.tokens)
-            starts = run_starts(found.request)
-            keys.append(found.request[starts])
-            counts.append(np.diff(starts, append=found.request.size))
-        each, count = np.concatenate(keys), np.concatenate(counts)
-        first = run_starts(each)  # a request at the end of one part and the beginning of the next is one
-        sums = np.add.reduceat(count, first) if first.size else count
-        return cls(each[first], np.concatenate([[0], np.cumsum(sums)]), gap_ms, tokens)
+        starts.append(np.array([gap_ms.size]))
+        return cls(keys.mapped(), starts.mapped(), gap_ms, tokens)
 
     def of(self, keys: npt.NDArray[np.int64]) -> SelectedGaps:
         """Those of the requests `keys`, in any order."""
-        order = np.argsort(keys, kind="stable")
-        wanted = keys[order]
-        place = np.searchsorted(self.keys, wanted)
-        found = np.append(self.keys, -1)[place] == wanted
-        last = self.starts[np.minimum(place + 1, self.keys.size)]
-        return SelectedGaps(self, order, self.starts[place], np.where(found, last, self.starts[place]))
+        if np.all(keys[1:] >= keys[:-1]):
+            order: Ints = counted(0, keys.size)
+        else:
+            order = np.argsort(keys, kind="stable")
+            keys = keys[order]
+        first = each(lambda keys: self.starts[np.searchsorted(self.keys, keys)], keys, dtype=np.int64)
+        last = each(lambda keys: self.starts[np.searchsorted(self.keys, keys, "right")], keys, dtype=np.int64)
+        return SelectedGaps(self, order, first, last)
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,9 @@ class SelectedGaps:
 
     def parts(self) -> Iterator[GapPart]:
         """As many whole requests at a time as begin within PART gaps."""
-        edges = [*run_starts(self.first // on_disk.PART), self.requests.size]
+        end = int(self.first[-1]) + 1 if self.first.size else 0
+        edges = np.searchsorted(self.first, range(on_disk.PART, end, on_disk.PART)).tolist()
+        edges = sorted({*edges, *range(0, self.requests.size, on_disk.PART), self.requests.size})
         for begin, end in pairwise(edges):
             first, last = self.first[begin:end], self.last[begin:end]
             rows = slice(int(first[0]), int(last.max()))

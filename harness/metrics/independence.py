@@ -7,7 +7,7 @@ interval of p50 holds the truth in 42 % of cases.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
@@ -16,9 +16,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
+from harness.metrics import on_disk
 from harness.metrics.gaps import run_starts
+from harness.metrics.long_frames import each, gathered
 from harness.metrics.ranks import ranks
-from harness.metrics.samples import Sample
+from harness.metrics.samples import Sample, Values
 
 Floats = npt.NDArray[np.float64]
 
@@ -47,11 +49,12 @@ class Dependence:
         bias (Marriott and Pope, Biometrika 41, 1954); the factor is that of a first-order autoregression
         (Bayley and Hammersley, Journal of the Royal Statistical Society supplement 8, 1946).
         """
-        means = np.round(self._sums(lambda values: values) / self._counts, _DECIMALS)
+        sums = self._sums(lambda values: values)
+        means = each(lambda total, count: np.round(total / count, _DECIMALS), sums, self._counts)
         n = means.size
         if n < 3:
             return 1.0
-        scores = ndtri((ranks(means) - 0.5) / n)
+        scores = each(lambda rank: ndtri((rank - 0.5) / n), ranks(means))
         power = float(scores @ scores)
         rho = float(scores[1:] @ scores[:-1]) / power if power > 0 else 0.0
         rho += (1 + 3 * rho) / n
@@ -64,7 +67,8 @@ class Dependence:
         n = self.sample.n
         if self._counts.size == n:
             return n / self.inflation
-        sums = self._sums(lambda values: values <= level) - share * self._counts
+        below = self._sums(lambda values: values <= level)
+        sums = each(lambda some, all_: some - share * all_, below, self._counts)
         spread = float(sums @ sums) * self.inflation
         return min(float(n), share * (1 - share) * n * n / spread) if spread > 0 else float(n)
 
@@ -81,8 +85,7 @@ class Dependence:
     @cached_property
     def _order(self) -> npt.NDArray[np.int64] | None:
         """Puts the requests in order; None where they are."""
-        found = [part.request[run_starts(part.request)] for part in self.sample.parts()]
-        request = np.concatenate(found)
+        request = gathered(part.request[run_starts(part.request)] for part in self._parts())
         return None if np.all(request[1:] >= request[:-1]) else np.argsort(request, kind="stable")
 
     @cached_property
@@ -91,10 +94,22 @@ class Dependence:
 
     def _sums(self, of: Callable[[Floats], npt.NDArray[np.floating] | npt.NDArray[np.bool_]]) -> Floats:
         """(requests,) the weighted sum of what `of` makes of the values of each request."""
-        found = []
-        for values, weights, request in self.sample.parts():
-            if values.size:
-                weighted = of(values) if weights is None else of(values) * weights
-                found.append(np.add.reduceat(weighted, run_starts(request), dtype=np.float64))
-        sums = np.concatenate(found)
+
+        def part_sums(part: Values) -> Floats:
+            weighted = of(part.values) if part.weights is None else of(part.values) * part.weights
+            return np.add.reduceat(weighted, run_starts(part.request), dtype=np.float64)
+
+        sums: Floats = gathered(map(part_sums, self._parts()))
         return sums if self._order is None else sums[self._order]
+
+    def _parts(self) -> Iterator[Values]:
+        """The values, those of whole requests at a time."""
+        for values, weights, request in self.sample.parts():
+            begin = 0
+            while begin < values.size:
+                end = begin + on_disk.PART
+                while end < values.size and request[end] == request[end - 1]:
+                    end += 1
+                rows = slice(begin, end)
+                yield Values(values[rows], None if weights is None else weights[rows], request[rows])
+                begin = end

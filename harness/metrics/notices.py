@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.chunk_sizes import large_chunks
+from harness.metrics.definitions import succeeded
 from harness.metrics.digits import digits
+from harness.metrics.long_frames import ascending, chosen
 from harness.metrics.samples import Group
 from harness.metrics.stability import (
     clocks_differ,
     disturbed,
     drift,
     fell_behind,
-    in_flight,
     repeats_disagree,
 )
 from harness.metrics.validity import few_rounds, too_brief
+from harness.metrics.window import in_flight
 from harness.schema.cell_notice import CellNotice
 from harness.schema.engine_ref import RUNNING_SERVER
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, from_light_to_heavy
@@ -53,19 +56,18 @@ def cell_notices(
     found.append(large_chunks(group, drafted.tokens_per_step if drafted is not None else 1.0))
     whole = group.whole or group
     if isinstance(group.load, ClosedLoop):
-        sent = group.requests["t_sent"].rank(method="first")
-        settled = group.requests[sent > group.load.concurrency]  # the first all arrive at once
+        settled = _after(group.requests["t_sent"].to_numpy(np.float64), group.load.concurrency)
     else:
         found.append(fell_behind(whole.requests))
-        settled = group.requests
-    kept = group.metrics.index.isin(settled.index)
-    good = group.requests.loc[group.metrics.index[kept]]
-    values = {METRICS[name].label: group.metrics.loc[kept, name] for name in _drifting(group)}
+        settled = np.ones(len(group.requests), dtype=bool)
+    kept = settled[succeeded(group.requests)]
+    sent = chosen(group.good["t_sent"].to_numpy(np.float64), kept)
+    values = {METRICS[name].label: chosen(group.metrics[name].to_numpy(), kept) for name in _drifting(group)}
     if not isinstance(group.load, Ramp):  # what changes with it is the load
-        found += drift(good, values)
+        found += drift(sent, values)
     if isinstance(group.load, RequestRate) and group.load.arrivals != "clients":  # it comes at one rate
-        counts = in_flight(whole.requests)[good.index]
-        found += drift(good, {"requests in flight": counts}, unit="", rising="growing")
+        counts = in_flight(whole.requests, sent)
+        found += drift(sent, {"requests in flight": counts}, unit="", rising="growing")
     for machine in _machines(group, machines):
         found += disturbed(machine, engine_is_ours=group.engine != RUNNING_SERVER)
     if prefixes is not None:
@@ -161,7 +163,7 @@ def _cached(group: Group, prefixes: PrefixHits) -> CellNotice | None:
 
 def _inferred(group: Group) -> Iterator[CellNotice]:
     """Token counts that were dealt out by the length of the text."""
-    sources = group.requests.loc[group.metrics.index, "token_source"]
+    sources = group.good["token_source"]
     share = float((sources == "inferred").mean()) if len(sources) else 0.0
     if share:
         text = (
@@ -174,6 +176,17 @@ def _inferred(group: Group) -> Iterator[CellNotice]:
 def inferred(good: pd.DataFrame) -> bool:
     """Whether the tokens of some successes were dealt out and not counted."""
     return bool((good["token_source"] == "inferred").any())
+
+
+def _after(sent: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:
+    """Which requests were sent after the first `count`; of those sent at once, the first in the table are."""
+    held = ascending(chosen(sent, np.isfinite(sent)))
+    if held.size <= count:
+        return np.zeros(sent.size, dtype=bool)
+    last = held[count - 1]
+    later = sent > last
+    later[np.flatnonzero(sent == last)[count - int(np.searchsorted(held, last)) :]] = True
+    return np.asarray(later, dtype=bool)
 
 
 def _drifting(group: Group) -> list[str]:

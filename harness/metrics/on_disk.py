@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 from pathlib import Path
@@ -14,6 +15,8 @@ from harness.errors import BenchError
 
 #: Rows of a table of chunks up to which it is held in memory: 150 bytes each, with what is made of it.
 HELD = 1 << 20
+#: The same of a table of requests, with 1,500 bytes each.
+HELD_REQUESTS = 1 << 17
 #: Rows of a longer one that are in memory at a time.
 PART = 1 << 18
 
@@ -35,11 +38,32 @@ class OnDisk:
             raise disk_is_full(error) from error
         self.size += values.size
 
+    def mapped(self) -> npt.NDArray[Any]:
+        """All of them, as of `array`; no more will come."""
+        size = self.size * self.dtype.itemsize
+        held = mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
+        return np.frombuffer(held, self.dtype)
+
     def __getitem__(self, rows: slice) -> npt.NDArray[Any]:
         """Some of the numbers, not to be written to."""
         first, last, _ = rows.indices(self.size)
         width = self.dtype.itemsize
         return np.frombuffer(os.pread(self._file.fileno(), (last - first) * width, first * width), self.dtype)
+
+
+def array(size: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """(size,) numbers of requests, to be written. Those that are too many to be held are a mapped file, whose
+    pages the kernel writes and reads: they take memory only while nobody else needs it. The file has no name,
+    and ends with the array. Raises BenchError where the disk is full."""
+    if size <= HELD_REQUESTS or np.dtype(dtype).hasobject:
+        return np.empty(size, dtype)
+    with temporary_file() as file:
+        bytes_ = size * np.dtype(dtype).itemsize
+        try:
+            os.posix_fallocate(file.fileno(), 0, bytes_)
+            return np.frombuffer(mmap.mmap(file.fileno(), bytes_), dtype)
+        except OSError as error:
+            raise disk_is_full(error) from error
 
 
 def temporary_file() -> IO[bytes]:

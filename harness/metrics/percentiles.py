@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from harness.metrics.long_frames import ascending
 from harness.metrics.on_disk import OnDisk
 
 #: Of sorted values on the disk, each so-manieth is in memory.
@@ -51,7 +52,7 @@ class Ordered(ABC):
     def of(values: npt.NDArray[np.float64], weights: npt.NDArray[np.integer] | None) -> Ordered:
         """`np.repeat(values, weights)` without the repeat."""
         if weights is None or np.all(weights == 1):
-            return _Held(np.sort(values))
+            return _Held(ascending(values))
         order = np.argsort(values)
         return _Held(values[order], np.cumsum(weights[order]))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from harness.metrics.samples import load_of
+from harness.metrics.samples import cells_of, load_of
 from harness.schema.results import PrefixCount, PrefixHits
 
 UNKNOWN = "unknown: the engine does not report it"
@@ -20,16 +20,16 @@ def prefix_hits(requests: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> l
         requests: One row a request (records/columns.py).
         counted: By cell, what the engine's counters said; the usage of the answers goes before it.
     """
-    return [_hits(cell, counted) for _, cell in requests.groupby("cell", sort=False)]
+    return [_hits(cell, counted) for cell in cells_of(requests, ["cell"])]
 
 
 def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> PrefixHits:
     first, load = cell.iloc[0], load_of(cell)
-    sent = cell[cell["reusable_tokens"].notna()]
-    known = cell[cell["cached_tokens"].notna()]
+    sent, known = cell["reusable_tokens"].notna(), cell["cached_tokens"].notna()
+    prompt_tokens = int(cell["input_tokens"][sent].sum())
     reported, source = None, UNKNOWN
-    if len(known):
-        reported, source = _share(known["cached_tokens"].sum(), known["input_tokens"].sum()), USAGE
+    if known.any():
+        reported, source = _share(cell["cached_tokens"].sum(), cell["input_tokens"][known].sum()), USAGE
     elif count := counted.get(int(first["cell"])):
         reported, source = _share(count.hits, count.queries), count.source
     return PrefixHits(
@@ -38,8 +38,8 @@ def _hits(cell: pd.DataFrame, counted: Mapping[int, PrefixCount]) -> PrefixHits:
         label=first["label"],
         load=load,
         repeat=first["repeat"],
-        prompt_tokens=int(sent["input_tokens"].sum()),
-        possible=_share(sent["reusable_tokens"].sum(), sent["input_tokens"].sum()),
+        prompt_tokens=prompt_tokens,
+        possible=_share(cell["reusable_tokens"].sum(), prompt_tokens),
         reported=reported,
         source=source,
     )

@@ -12,7 +12,7 @@ import pandas as pd
 from harness.metrics.definitions import succeeded
 from harness.metrics.gaps import run_starts
 from harness.metrics.samples import Group
-from harness.metrics.window import inside, scheduled
+from harness.metrics.window import in_flight, inside, scheduled
 from harness.schema.metric import MS
 from harness.schema.slo import Slo
 from harness.schema.window import Window
@@ -51,7 +51,7 @@ def flow(group: Group, slo: Slo | None) -> Flow:
     server that falls behind does not look as fast as its load.
     """
     whole = group.whole or group
-    good = whole.requests[succeeded(whole.requests)]
+    good = whole.good
     ended = np.ones(len(good), dtype=bool)
     tokens, seconds = int(good["completion_tokens"].sum()), duration_s(whole.requests)
     if group.window is not None:
@@ -89,11 +89,7 @@ def duration_s(requests: pd.DataFrame) -> float:
 def peak_in_flight(requests: pd.DataFrame) -> int:
     """The most requests of one cell that were sent and not ended at once: one that ends as another is sent
     makes room for it."""
-    sent = requests["t_sent"].dropna()
-    ended = requests.loc[sent.index, "t_end"].dropna()
-    times = np.concatenate([sent.to_numpy(np.float64), ended.to_numpy(np.float64)])
-    change = np.repeat([1, -1], [len(sent), len(ended)])
-    return int(np.cumsum(change[np.lexsort((change, times))]).max(initial=0))
+    return int(in_flight(requests, requests["t_sent"].dropna().to_numpy(np.float64)).max(initial=0))
 
 
 def meets(group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
@@ -101,7 +97,7 @@ def meets(group: Group, slo: Slo) -> npt.NDArray[np.bool_]:
 
     An answer of several tokens without a value was not seen to meet the limit: all of it came at one moment.
     """
-    requests = group.requests[succeeded(group.requests)]
+    requests = group.good
     one_token = requests["completion_tokens"].to_numpy(np.float64) < 2
     good = np.ones(len(requests), dtype=bool)
     for name, limit in slo.model_dump(exclude_none=True).items():

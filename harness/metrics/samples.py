@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from harness.metrics import on_disk
 from harness.metrics.chunk_parts import Chunks
 from harness.metrics.definitions import RequestTimes, request_metrics, succeeded, values_of
-from harness.metrics.gaps import Gaps, GroupGaps, TableGaps, pooled_gaps, request_keys, table_gaps
+from harness.metrics.gaps import (
+    Gaps,
+    GroupGaps,
+    TableGaps,
+    pooled_gaps,
+    request_keys,
+    run_starts,
+    table_gaps,
+)
+from harness.metrics.long_frames import chosen, joined, places, taken
 from harness.metrics.percentiles import Ordered
 from harness.metrics.window import Cut, find_window, inside, scheduled
 from harness.schema.load import Load, parse_load
@@ -135,7 +145,6 @@ class Group:
     Attributes:
         requests: every request, failures included (columns of records/columns.py).
         metrics: per-request metrics of the U successes, in their order in `requests`.
-        repeat_of: (U,) repeat of each success.
         gaps: of the successes, `request` below U.
         window: the time measured, of one repeat; None: all. The requests are those sent in it.
         whole: the repeat before it was cut to the window.
@@ -148,22 +157,26 @@ class Group:
     repeat: int | None
     requests: pd.DataFrame
     metrics: pd.DataFrame
-    repeat_of: npt.NDArray[np.int64]
     gaps: GroupGaps
     window: Window | None = None
     whole: Group | None = None
     _samples: dict[str, Sample] = field(default_factory=dict, repr=False, compare=False)
 
+    @cached_property
+    def good(self) -> pd.DataFrame:
+        """The rows of the successes."""
+        return taken(self.requests, succeeded(self.requests))
+
     @property
     def first_chunks(self) -> npt.NDArray[np.int64]:
         """(U,) tokens in the first chunk of each success."""
-        tokens: npt.NDArray[np.int64] = self.requests.loc[self.metrics.index, "completion_tokens"].to_numpy(
-            np.int64
-        )
-        later = np.zeros(len(tokens), np.int64)
+        tokens = on_disk.array(len(self.metrics), np.int64)
+        tokens[:] = self.good["completion_tokens"].to_numpy()
         for part in self.gaps.parts():
-            later += np.bincount(part.request, part.gaps.tokens, len(tokens)).astype(np.int64)
-        return tokens - later
+            which = slice(None) if part.requests is None else part.requests
+            count = len(tokens) if part.requests is None else part.requests.size
+            tokens[which] -= np.bincount(part.gaps.request, part.gaps.tokens, count).astype(np.int64)
+        return tokens
 
     def sample(self, metric: str) -> Sample:
         """The samples of a latency: one a request, one a gap (`icl_ms`), or one a token (`itl_ms`)."""
@@ -175,11 +188,11 @@ class Group:
         kind = METRICS[metric].sample
         if kind == "request":
             values = self.metrics[metric].to_numpy(np.float64)
-            request = np.flatnonzero(np.isfinite(values))
-            return Sample(values[request], None, request)
+            known = np.isfinite(values)
+            return Sample(chosen(values, known), None, places(known))
         if metric == "itl_ms" and self.gaps.one_token:
             return self.sample("icl_ms")
-        good = self.requests[succeeded(self.requests)]
+        good = self.good
 
         def parts() -> Iterator[Values]:
             for part in self.gaps.parts():
@@ -191,35 +204,43 @@ class Group:
         return Sample.in_parts(parts)
 
 
-def in_order(requests: pd.DataFrame, labels: Iterable[str]) -> pd.DataFrame:
-    """The requests with engines in the order of `labels`, and those of each as they were."""
-    rank = {label: position for position, label in enumerate(labels)}
-    return requests.sort_values("label", key=lambda given: given.astype(object).map(rank), kind="stable")
-
-
-def split(requests: pd.DataFrame, chunks: Chunks, cut: Cut | None = None) -> list[Group]:
-    """One group per engine, load and repeat: engines as they first appear, loads and repeats ascending.
+def split(
+    requests: pd.DataFrame, chunks: Chunks, cut: Cut | None = None, labels: Iterable[str] = ()
+) -> list[Group]:
+    """One group per engine, load and repeat: engines in the order of `labels` and then as they first appear,
+    loads and repeats ascending.
 
     With a cut, of each only the requests sent in its window.
     """
     gaps = table_gaps(chunks)
-    rank = {label: position for position, label in enumerate(requests["label"].unique())}
+    ordered = dict.fromkeys([*labels, *requests["label"].unique()])
+    rank = {label: position for position, label in enumerate(ordered)}
     groups = []
-    for _, rows in requests.groupby(["label", "load", "repeat"], observed=True):
+    for rows in cells_of(requests, ["label", "load", "repeat"]):
         group = _group(rows, gaps)
         if cut is not None:
             window = find_window(rows, cut)
-            kept = rows[inside(rows["t_sent"].fillna(scheduled(rows)), window)]
+            kept = taken(rows, inside(rows["t_sent"].fillna(scheduled(rows)), window).to_numpy())
             group = replace(_group(kept, gaps, rows), window=window, whole=group)
         groups.append(group)
     return sorted(groups, key=lambda group: (rank[group.label], group.load, group.repeat))
 
 
+def cells_of(requests: pd.DataFrame, by: list[str]) -> Iterator[pd.DataFrame]:
+    """The rows of each cell, which has values of its own in the columns `by`, in the order of the table."""
+    if len(requests) <= on_disk.HELD_REQUESTS:
+        yield from (rows for _, rows in requests.groupby(by, observed=True, sort=False))
+        return
+    starts = run_starts(requests["cell"].to_numpy())
+    for begin, end in pairwise([*starts, len(requests)]):
+        yield requests.iloc[begin:end]
+
+
 def _group(rows: pd.DataFrame, gaps: TableGaps, named: pd.DataFrame | None = None) -> Group:
     """One repeat's requests; `named` are rows that say whose, where `rows` may be none."""
-    good = rows[succeeded(rows)]
+    good = taken(rows, succeeded(rows))
     named = rows if named is None else named
-    engine, variant, label, repeat = named[_IDENTITY].iloc[0]
+    engine, variant, label, repeat = named.iloc[0][_IDENTITY]
     own_gaps = gaps.of(request_keys(good))
     return Group(
         engine=str(engine),
@@ -229,7 +250,6 @@ def _group(rows: pd.DataFrame, gaps: TableGaps, named: pd.DataFrame | None = Non
         repeat=int(repeat),
         requests=rows,
         metrics=request_metrics(good, own_gaps),
-        repeat_of=np.full(len(good), int(repeat), dtype=np.int64),
         gaps=own_gaps,
     )
 
@@ -256,8 +276,7 @@ def pool(groups: Sequence[Group]) -> Group:
         label=first.label,
         load=first.load,
         repeat=None,
-        requests=pd.concat([group.requests for group in groups]),
-        metrics=pd.concat([group.metrics for group in groups]),
-        repeat_of=np.concatenate([group.repeat_of for group in groups]),
+        requests=joined([group.requests for group in groups]),
+        metrics=joined([group.metrics for group in groups]),
         gaps=pooled_gaps([group.gaps for group in groups], [len(group.metrics) for group in groups]),
     )

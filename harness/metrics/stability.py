@@ -13,11 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from harness.metrics import on_disk
 from harness.metrics.digits import digits
+from harness.metrics.long_frames import ascending, chosen, counted, each, median, slices
 from harness.metrics.ranks import ranks
 from harness.metrics.window import scheduled
 from harness.schema.cell_notice import CellNotice, NoticeKind
 from harness.schema.machine_load import MachineLoad
+
+Floats = npt.NDArray[np.float64]
 
 #: Fewer requests than this say nothing about a change over time.
 MIN_REQUESTS = 30
@@ -66,24 +70,40 @@ def find_change(values: npt.NDArray[np.float64]) -> Change | None:
     n = values.size
     if n < MIN_REQUESTS:
         return None
-    places = ranks(values)
-    splits = np.arange(ceil(EDGE * n), floor((1 - EDGE) * n) + 1)
-    excess = np.cumsum(places)[splits - 1] - splits * (n + 1) / 2
-    z = np.abs(excess) / np.sqrt(splits * (n - splits) * (n + 1) / 12)
+    places, first = ranks(values), ceil(EDGE * n)
+    splits = counted(first, floor((1 - EDGE) * n) + 1)
+    sums = on_disk.array(n, np.float64)
+    np.cumsum(places, out=sums)
+
+    def standardised(total: Floats, split: npt.NDArray[np.int32]) -> Floats:
+        of = split.astype(np.float64)
+        return np.abs(total - of * (n + 1) / 2) / np.sqrt(of * (n - of) * (n + 1) / 12)
+
+    z = each(standardised, sums[first - 1 : first - 1 + splits.size], splits)
     best = int(np.argmax(z))
     at = int(splits[best])
     residual = places
-    for part in (slice(0, at), slice(at, n)):
-        place = np.arange(residual[part].size)
-        residual[part] -= np.polyval(np.polyfit(place, residual[part], 1), place)  # a slow rise is no noise
+    for part in (residual[:at], residual[at:]):
+        _level(part)  # a slow rise is no noise
     variance = float(residual @ residual)
     rho = min(0.95, max(0.0, float(residual[1:] @ residual[:-1]) / variance)) if variance else 0.0
     p = _p_of_maximum(float(z[best]) * sqrt((1 - rho) / (1 + rho)))
-    before, after = float(np.median(values[:at])), float(np.median(values[at:]))
+    before, after = median(values[:at]), median(values[at:])
     low, high = sorted((before, after))
     if p > CHANGE_P or low < 0 or high <= CHANGE_FACTOR * low:
         return None
     return Change(at, before, after, p)
+
+
+def _level(series: Floats) -> None:
+    """Take the line of least squares out of a series."""
+    n, middle = series.size, (series.size - 1) / 2
+    mean, rise = float(series.mean()), 0.0
+    for part in slices(n):
+        rise += float((np.arange(part.start, part.stop) - middle) @ series[part])
+    slope = rise / (n * (n * n - 1) / 12) if n > 1 else 0.0
+    for part in slices(n):
+        series[part] -= mean + slope * (np.arange(part.start, part.stop) - middle)
 
 
 def _p_of_maximum(z: float) -> float:
@@ -95,42 +115,33 @@ def _p_of_maximum(z: float) -> float:
 
 
 def drift(
-    requests: pd.DataFrame,
-    metrics: Mapping[str, pd.Series[float]],
+    sent: Floats,
+    metrics: Mapping[str, Floats],
     unit: str = " ms",
     rising: NoticeKind = "drift",
 ) -> list[CellNotice]:
     """A notice for each metric that changed within the cell.
 
     Args:
-        requests: the successes of one cell that count, without a ramp-up (columns of records/columns.py).
+        sent: when the successes of one cell that count were, without a ramp-up.
         metrics: by name, values of the same requests, NaN where there is none.
         unit: theirs.
         rising: the kind of a change to higher values; others are drift.
     """
-    order = np.argsort(requests["t_sent"].to_numpy(np.float64), kind="stable")
-    sent = requests["t_sent"].to_numpy(np.float64)[order]
+    order = np.argsort(sent, kind="stable").astype(np.int32)
     found = []
-    for name, column in metrics.items():
-        values = column.to_numpy(np.float64)[order]
+    for name, given in metrics.items():
+        values = each(given.__getitem__, order)
         known = np.isfinite(values)
-        change = find_change(np.asarray(values[known], dtype=np.float64))
+        change = find_change(chosen(values, known))
         if change is not None:
-            moment = float(sent[known][change.at])
+            moment = float(sent[chosen(order, known)[change.at]])
             text = (
                 f"{name} changed within the cell: median {digits(change.before)}{unit} before "
                 f"{moment:.1f} s, {digits(change.after)}{unit} after"
             )
             found.append(CellNotice(kind=rising if change.after > change.before else "drift", text=text))
     return found
-
-
-def in_flight(requests: pd.DataFrame) -> pd.Series[float]:
-    """How many requests of one cell were in flight when each was sent, itself included."""
-    sent = requests["t_sent"].dropna().sort_values()
-    ended = np.sort(requests.loc[sent.index, "t_end"].dropna().to_numpy(np.float64))
-    over = np.searchsorted(ended, sent.to_numpy(np.float64), side="right")
-    return pd.Series(np.arange(1, len(sent) + 1) - over, sent.index, dtype=np.float64)
 
 
 def fell_behind(requests: pd.DataFrame) -> CellNotice | None:
@@ -142,23 +153,23 @@ def fell_behind(requests: pd.DataFrame) -> CellNotice | None:
     Args:
         requests: all of one cell, failures included (columns of records/columns.py).
     """
-    arrivals = np.sort(scheduled(requests).to_numpy(np.float64))
-    good = requests[requests["error"].isna()].sort_values("t_sched")
-    if arrivals.size < MIN_REQUESTS or len(good) < MIN_REQUESTS:
+    due, good = scheduled(requests).to_numpy(np.float64), requests["error"].isna().to_numpy()
+    arrivals, ends = ascending(due), chosen(requests["t_end"].to_numpy(np.float64), good)
+    if arrivals.size < MIN_REQUESTS or ends.size < MIN_REQUESTS:
         return None
-    took = (good["t_end"] - scheduled(good)).to_numpy(np.float64)
+    due = chosen(due, good)
+    took = each(lambda order: ends[order] - due[order], np.argsort(due, kind="stable").astype(np.int32))
     start, stop = float(arrivals[0] + took.min()), float(arrivals[-1])
     span = stop - arrivals[0]
     if span <= 0:
         return None
-    ends = good["t_end"].to_numpy(np.float64)
     if stop - start < span / 4:
         offered, achieved = (arrivals.size - 1) / span, ends.size / (float(ends.max()) - float(arrivals[0]))
     else:
         offered = np.count_nonzero((arrivals >= start) & (arrivals <= stop)) / (stop - start)
         achieved = np.count_nonzero((ends >= start) & (ends <= stop)) / (stop - start)
-    quarter = len(good) // 4
-    slowed = float(np.median(took[-quarter:]) / max(float(np.median(took[:quarter])), 1e-9))
+    quarter = ends.size // 4
+    slowed = median(took[-quarter:]) / max(median(took[:quarter]), 1e-9)
     if achieved >= KEPT_UP * offered or slowed < SLOWED_FACTOR:
         return None
     text = (

@@ -137,8 +137,7 @@ def _summary(
     ceiling: ClientCeiling | None,
     reported: Reported,
 ) -> OnlineSummary:
-    requests = group.requests
-    good = requests[requests["error"].isna()]
+    requests, good = group.requests, group.good
     errors = requests["error"].dropna().astype(str).value_counts()
     passed = total([flow(group, slo) for group in repeats])
     latencies = {name: distribution(group.sample(name), of_metric(found, name)) for name in LATENCIES}

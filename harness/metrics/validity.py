@@ -5,9 +5,12 @@ from __future__ import annotations
 from math import ceil
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from harness.metrics.digits import digits
+from harness.metrics.long_frames import chosen, median
+from harness.metrics.percentiles import Ordered
 from harness.metrics.rates import duration_s
 from harness.metrics.samples import Group
 from harness.schema.calibration import ClientCeiling
@@ -51,7 +54,7 @@ def invalid_reasons(group: Group, ceiling: ClientCeiling | None = None) -> list[
     reasons = [f"{failed} of {len(everything)} requests failed"] if failed else []
     lag, ttft = group.sample("submit_lag_ms").values, group.sample("ttft_ms").values
     if lag.size and ttft.size:
-        limit = max(LAG_LIMIT_MS, LAG_LIMIT_OF_TTFT * float(np.median(ttft)))
+        limit = max(LAG_LIMIT_MS, LAG_LIMIT_OF_TTFT * median(ttft))
         reasons += [
             f"{who} sent late: submit lag p99 {late:.2f} ms, above {limit:.2f} ms"
             for who, late in _lags_ms(group).items()
@@ -62,11 +65,17 @@ def invalid_reasons(group: Group, ceiling: ClientCeiling | None = None) -> list[
 
 def _lags_ms(group: Group) -> dict[str, float]:
     """The submit lag's p99 of each node that sent, or of this machine's client."""
-    lag = group.metrics["submit_lag_ms"]
+    lag = group.metrics["submit_lag_ms"].to_numpy()
+    known = np.isfinite(lag)
     if "host" not in group.requests or group.requests["host"].isna().all():
-        return {"the client": float(np.percentile(lag.dropna(), 99))}
-    hosts = group.requests.loc[lag.index, "host"]
-    return {f"node {host}": float(np.percentile(own, 99)) for host, own in lag.dropna().groupby(hosts)}
+        return {"the client": _p99(chosen(lag, known))}
+    hosts = group.good["host"]
+    of = {str(host): known & (hosts == host).to_numpy() for host in hosts.dropna().unique()}
+    return {f"node {host}": _p99(chosen(lag, rows)) for host, rows in sorted(of.items()) if rows.any()}
+
+
+def _p99(values: npt.NDArray[np.float64]) -> float:
+    return float(Ordered.of(values, None).percentiles([99])[0])
 
 
 def few_rounds(load: Load, sent: int) -> CellNotice | None:

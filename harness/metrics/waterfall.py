@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from harness.metrics.long_frames import each, numbers
 from harness.schema.fairness import Part, ReportedMean, Source, Waterfall, WaterfallPart
 from harness.schema.metric import MS
 
@@ -31,14 +32,13 @@ def waterfall(good: pd.DataFrame, reported: Reported) -> Waterfall | None:
     if good.empty:
         return None
     sent, first = _column(good, "t_sent"), _column(good, "t_first")
-    lag, ttft = (sent - _column(good, "t_sched")) * MS, (first - sent) * MS
+    lag, ttft = each(_between_ms, _column(good, "t_sched"), sent), each(_between_ms, sent, first)
     queue, prefill = _column(good, "queue_wait_ms"), _column(good, "prefill_ms")
     head = _column(good, "t_head")
-    began = np.where(head - sent < first - head, (head - sent) * MS, np.nan)
-    http = np.clip(began, 0, np.maximum(ttft - np.nan_to_num(queue) - np.nan_to_num(prefill), 0))
+    http = each(_http_ms, sent, head, first, ttft, queue, prefill)
     queue_part, queue = _engine_part("queue", queue, good, reported, "queue_wait_ms")
     prefill_part, prefill = _engine_part("prefill", prefill, good, reported, "prefill_ms")
-    delivery = ttft - http - queue - prefill
+    delivery = each(_rest_ms, ttft, http, queue, prefill)
     parts = [
         _part("client lag", lag, "measured", "the client's clock"),
         _part("http", http, "measured", "the head of the response, as the client saw it"),
@@ -52,6 +52,21 @@ def waterfall(good: pd.DataFrame, reported: Reported) -> Waterfall | None:
     parts.append(WaterfallPart(part="unexplained", mean_ms=rest, n=len(good), source="inferred", how=how))
     total = mean_ttft + (parts[0].mean_ms or 0.0)
     return Waterfall(n=len(good), total_ms=total, ttft_ms=mean_ttft, parts=parts)
+
+
+def _between_ms(before: Floats, after: Floats) -> Floats:
+    return (after - before) * MS
+
+
+def _http_ms(
+    sent: Floats, head: Floats, first: Floats, ttft: Floats, queue: Floats, prefill: Floats
+) -> Floats:
+    began = np.where(head - sent < first - head, (head - sent) * MS, np.nan)
+    return np.clip(began, 0, np.maximum(ttft - np.nan_to_num(queue) - np.nan_to_num(prefill), 0))
+
+
+def _rest_ms(ttft: Floats, http: Floats, queue: Floats, prefill: Floats) -> Floats:
+    return ttft - http - queue - prefill
 
 
 def reported_mean(requests: pd.DataFrame, reported: Reported, metric: str) -> ReportedMean | None:
@@ -70,7 +85,7 @@ def _engine_part(
     if np.isfinite(values).any():
         return _part(part, values, "measured", "the engine, for each request"), values
     means = {cell: means[metric].mean_ms for cell, means in reported.items() if metric in means}
-    of_cell = np.asarray(good["cell"].map(means), dtype=np.float64)
+    of_cell = each(lambda cells: pd.Series(cells).map(means), good["cell"].to_numpy())
     how = "the engine's histograms, the mean of all requests of the cell"
     return _part(part, of_cell, "inferred", how), of_cell
 
@@ -80,9 +95,9 @@ def _part(part: Part, values: Floats, source: Source, how: str) -> WaterfallPart
     known = int(np.isfinite(values).sum())
     if not known:
         return WaterfallPart(part=part, mean_ms=None, n=0, source="unknown", how="not reported")
-    mean = max(float(np.nan_to_num(values).sum() / len(values)), 0.0)
+    mean = max(float(each(np.nan_to_num, values).sum() / len(values)), 0.0)
     return WaterfallPart(part=part, mean_ms=mean, n=known, source=source, how=how)
 
 
 def _column(table: pd.DataFrame, name: str) -> Floats:
-    return table[name].to_numpy(dtype=np.float64, na_value=np.nan)
+    return numbers(table[name])

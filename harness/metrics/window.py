@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from harness.metrics.long_frames import ascending, chosen, each
 from harness.schema.window import Window
 
 #: A given window, or that of the steady state, found in each cell by itself.
@@ -49,6 +50,15 @@ def inside(times: pd.Series[float], window: Window) -> pd.Series[bool]:
 def scheduled(requests: pd.DataFrame) -> pd.Series[float]:
     """When each request was to be sent, or without a schedule was."""
     return requests["t_sched"].fillna(requests["t_sent"])
+
+
+def in_flight(requests: pd.DataFrame, times: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """How many requests of one cell were in flight at each of these times. One that is sent then is; one that
+    ends then makes room for it."""
+    sent, ended = requests["t_sent"].to_numpy(np.float64), requests["t_end"].to_numpy(np.float64)
+    was_sent = np.isfinite(sent)
+    sent, ended = (ascending(chosen(t, was_sent & np.isfinite(t))) for t in (sent, ended))
+    return each(lambda t: np.searchsorted(sent, t, "right") - np.searchsorted(ended, t, "right"), times)
 
 
 def _ends(requests: pd.DataFrame) -> npt.NDArray[np.float64]:

@@ -10,7 +10,7 @@ from harness.errors import BenchError, UsageError
 from harness.fairness.ledger import ledger
 from harness.files import write_json
 from harness.metrics.prefixes import prefix_hits
-from harness.metrics.samples import in_order, split
+from harness.metrics.samples import split
 from harness.metrics.summary import summarize
 from harness.records.parquet import assemble, read_records
 from harness.runs.accuracy import task_scores
@@ -159,14 +159,14 @@ def _results(run: Run) -> OnlineResults:
     """Everything in the results comes from the stored tables; engines are in the order of the settings."""
     records = read_records(run.folder, run.done)
     labels = [engine_variant.label for engine_variant in make_engine_variants(run.settings)]
-    requests = in_order(counted(run.info, records.requests), labels)
-    measured_labels = {*requests["label"]}
-    groups = split(requests, records.chunks, run.settings.cut)
+    requests = counted(run.info, records.requests)
+    groups = split(requests, records.chunks, run.settings.cut, labels)
+    measured_labels = {group.label for group in groups}
     del records  # the gaps between chunks are what is needed of them
     entries = read_journal(run.folder / JOURNAL)
     reported = {entry.cell: entry.reported for entry in entries if entry.reported}
     counts = {entry.cell: entry.prefix_cache for entry in entries if entry.prefix_cache is not None}
-    prefixes = prefix_hits(requests, counts)
+    prefixes = sorted(prefix_hits(requests, counts), key=lambda hits: labels.index(hits.label))
     machines = {entry.cell: entry.machine for entry in entries if entry.machine is not None}
     senders = {entry.cell: entry.senders for entry in entries if entry.senders}
     measured = OnlineResults(

@@ -12,7 +12,8 @@ import pandas as pd
 from harness.metrics.chunk_parts import Chunks
 from harness.metrics.comparison import compare_points
 from harness.metrics.estimates import measure
-from harness.metrics.samples import Group, by_load, in_order, split
+from harness.metrics.long_frames import taken
+from harness.metrics.samples import Group, by_load, split
 from harness.metrics.summary import summarize_points
 from harness.schema.client_ceiling import client_ceiling
 from harness.schema.metrics import LATENCIES
@@ -29,12 +30,14 @@ def regroup(results: OnlineResults, requests: pd.DataFrame, chunks: Chunks) -> l
     the repeats of a tuning that chose what it compares."""
     labels = dict.fromkeys(summary.label for summary in results.summaries)
     requests = counted(results.meta, requests)
-    return split(in_order(requests, labels), chunks, results.meta.settings.cut)
+    return split(requests, chunks, results.meta.settings.cut, labels)
 
 
 def counted(info: OnlineRunInfo, requests: pd.DataFrame) -> pd.DataFrame:
     """The rows that summaries and comparisons are of."""
-    return requests if info.tune is None else requests[requests["repeat"] >= info.tune.rounds]
+    if info.tune is None:
+        return requests
+    return taken(requests, (requests["repeat"] >= info.tune.rounds).to_numpy())
 
 
 def recompute(results: OnlineResults, groups: Sequence[Group]) -> OnlineResults:

@@ -15,9 +15,10 @@ from harness.metrics.stability import (
     drift,
     fell_behind,
     find_change,
-    in_flight,
     repeats_disagree,
 )
+from harness.metrics.window import in_flight
+from harness.schema.cell_notice import CellNotice
 from harness.schema.machine_load import GpuLoad, MachineLoad
 
 Floats = npt.NDArray[np.float64]
@@ -97,13 +98,20 @@ def test_answers_that_all_take_long_are_no_queue() -> None:
 def test_requests_in_flight_are_counted_when_each_is_sent() -> None:
     times = [(0.0, 4.0), (3.0, 3.5), (1.0, 3.0), (np.nan, np.nan), (3.2, np.nan)]
     requests = pd.DataFrame(times, columns=["t_sent", "t_end"])
-    assert in_flight(requests).to_dict() == {0: 1, 2: 2, 1: 2, 4: 3}
+    sent = requests["t_sent"].dropna().to_numpy()
+    assert in_flight(requests, sent).tolist() == [1, 2, 2, 3]
+
+
+def flight_drift(requests: pd.DataFrame) -> list[CellNotice]:
+    """The notices of a change of the requests in flight."""
+    sent = requests["t_sent"].to_numpy()
+    return drift(sent, {"requests in flight": in_flight(requests, sent)}, "", rising="growing")
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])
 def test_a_queue_that_is_stable_keeps_its_length(load: float) -> None:
     queues = [queue(20.0, load / 20, 200, seed) for seed in range(100)]
-    alarms = sum(bool(drift(q, {"requests in flight": in_flight(q)}, "")) for q in queues)
+    alarms = sum(bool(flight_drift(q)) for q in queues)
     assert alarms <= 4
 
 
@@ -112,19 +120,19 @@ def test_a_queue_that_gets_longer_has_more_in_flight() -> None:
     quick, slow = queue(20.0, 0.3 / 20, 100), queue(20.0, 0.9 / 20, 100)
     slow[["t_sched", "t_sent", "t_end"]] += quick["t_end"].max()
     requests = pd.concat([quick, slow], ignore_index=True)
-    [notice] = drift(requests, {"requests in flight": in_flight(requests)}, "", rising="growing")
+    [notice] = flight_drift(requests)
     assert notice.kind == "growing"
     assert "requests in flight changed within the cell: median 1 before" in notice.text
 
 
 def test_drift_names_metric_and_moment() -> None:
     n = 120
-    requests = pd.DataFrame({"t_sent": np.arange(n) / 10})
-    ttft = pd.Series(np.where(np.arange(n) < 60, 40.0, 90.0) + np.random.default_rng(5).uniform(0, 9, n))
-    [notice] = drift(requests, {"TTFT": ttft, "TPOT": pd.Series(np.full(n, np.nan))})
+    sent = np.arange(n) / 10
+    ttft = np.where(np.arange(n) < 60, 40.0, 90.0) + np.random.default_rng(5).uniform(0, 9, n)
+    [notice] = drift(sent, {"TTFT": ttft, "TPOT": np.full(n, np.nan)})
     assert "TTFT" in notice.text and "6.0 s" in notice.text
     mixed = np.random.default_rng(6).permutation(n)
-    assert drift(requests.iloc[mixed], {"TTFT": ttft.iloc[mixed]}) == [notice]
+    assert drift(sent[mixed], {"TTFT": ttft[mixed]}) == [notice]
 
 
 def machine(**seen: object) -> MachineLoad:

@@ -1,0 +1,140 @@
+"""Frames of requests that are too many to be held: their columns are mapped files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from harness.metrics import on_disk
+from harness.metrics.on_disk import OnDisk
+
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.bool_]
+
+
+def slices(size: int) -> Iterator[slice]:
+    """All of so many rows, PART at a time."""
+    return (slice(begin, min(begin + on_disk.PART, size)) for begin in range(0, size, on_disk.PART))
+
+
+def taken(frame: pd.DataFrame, rows: Rows) -> pd.DataFrame:
+    """The rows of a frame where `rows` is true; no copy where it is everywhere."""
+    if rows.all():
+        return frame
+    if rows.sum() <= on_disk.HELD_REQUESTS:
+        return frame[rows]
+    index = pd.Index(chosen(frame.index.to_numpy(), rows), copy=False)
+    return pd.DataFrame({name: _taken(frame[name], rows) for name in frame.columns}, index=index, copy=False)
+
+
+def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of some frames with the same columns, one after the other."""
+    if sum(map(len, frames)) <= on_disk.HELD_REQUESTS:
+        return pd.concat(frames)
+    index = pd.Index(_one([frame.index.to_numpy() for frame in frames]), copy=False)
+    columns = {name: _joined([frame[name].array for frame in frames]) for name in frames[0].columns}
+    return pd.DataFrame(columns, index=index, copy=False)
+
+
+def _joined(columns: Sequence[Any]) -> object:
+    if len({column.dtype for column in columns}) > 1 or not isinstance(columns[0], pd.Categorical):
+        return _one([np.asarray(column) for column in columns])
+    codes = _one([column.codes for column in columns])
+    return pd.Categorical.from_codes(codes, dtype=columns[0].dtype, validate=False)
+
+
+def _one(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    found, end = on_disk.array(sum(map(len, arrays)), np.result_type(*arrays)), 0
+    for values in arrays:
+        found[end : end + values.size] = values
+        end += values.size
+    return found
+
+
+def _taken(column: pd.Series[Any], rows: Rows) -> object:
+    kept = column.array
+    if isinstance(kept, pd.Categorical):
+        return pd.Categorical.from_codes(chosen(kept.codes, rows), dtype=kept.dtype, validate=False)
+    return chosen(column.to_numpy(), rows)
+
+
+def chosen(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:
+    """The values where `rows` is true; no copy where it is everywhere."""
+    if rows.all():
+        return values
+    found, end = on_disk.array(int(rows.sum()), values.dtype), 0
+    for part in slices(len(values)):
+        some = values[part][rows[part]]
+        found[end : end + some.size] = some
+        end += some.size
+    return found
+
+
+def places(rows: Rows) -> npt.NDArray[np.int32]:
+    """Where `rows` is true."""
+    found, end = on_disk.array(int(rows.sum()), np.int32), 0
+    for part in slices(len(rows)):
+        some = np.flatnonzero(rows[part]) + part.start
+        found[end : end + some.size] = some
+        end += some.size
+    return found
+
+
+def each(
+    function: Callable[..., npt.ArrayLike], *arrays: npt.NDArray[Any], dtype: npt.DTypeLike = np.float64
+) -> npt.NDArray[Any]:
+    """(n,) what a function of single values makes of each place of some (n,) arrays."""
+    found = on_disk.array(arrays[0].size, dtype)
+    for part in slices(found.size):
+        found[part] = function(*(values[part] for values in arrays))
+    return found
+
+
+def gathered(parts: Iterable[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Arrays one after the other. There is one at least."""
+    held: list[npt.NDArray[Any]] = []
+    stored: OnDisk | None = None
+    for part in parts:
+        held.append(part)
+        if sum(map(len, held)) > on_disk.HELD_REQUESTS:
+            stored = stored or OnDisk(part.dtype)
+            stored.append(np.concatenate(held))
+            held = []
+    if stored is None:
+        return np.concatenate(held)
+    for part in held:
+        stored.append(part)
+    return stored.mapped()
+
+
+def numbers(column: pd.Series[Any]) -> Floats:
+    """(n,) a column as it is, or made to float64; NaN where it is null."""
+    if column.dtype == np.float64:
+        return column.to_numpy()
+    return each(lambda values: pd.Series(values).to_numpy(np.float64, na_value=np.nan), column.to_numpy())
+
+
+def counted(begin: int, end: int) -> npt.NDArray[np.int32]:
+    """The numbers from `begin` to before `end`."""
+    found = on_disk.array(end - begin, np.int32)
+    for part in slices(found.size):
+        found[part] = np.arange(begin + part.start, begin + part.stop)
+    return found
+
+
+def median(values: npt.NDArray[Any]) -> float:
+    """What `np.median` gives. There must be values."""
+    held = ascending(values)
+    return float((held[(held.size - 1) // 2] + held[held.size // 2]) / 2)
+
+
+def ascending(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The values in ascending order."""
+    found = on_disk.array(values.size, values.dtype)
+    found[:] = values
+    found.sort()
+    return found
