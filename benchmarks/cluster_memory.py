@@ -10,9 +10,9 @@ the run and summarizes that, as after the last one. Prints the peak of its memor
 from __future__ import annotations
 
 import argparse
-import resource
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -91,11 +91,25 @@ class Remote:
         return ray.get(reference)
 
 
-def say(step: str, begin: float) -> None:
-    """The peak of this process's memory so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    sys.stdout.write(f"{step:<40} {time.monotonic() - begin:7.1f} s   peak {peak:8.0f} MiB\n")
-    sys.stdout.flush()
+class Peak:
+    """The most memory that this process had so far, without the pages of mapped files: the kernel takes those
+    back when somebody needs memory."""
+
+    def __init__(self) -> None:
+        self._most, self._begin = 0, time.monotonic()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def say(self, step: str) -> None:
+        """Print it."""
+        took = time.monotonic() - self._begin
+        sys.stdout.write(f"{step:<40} {took:7.1f} s   peak {self._most / 1024:8.0f} MiB\n")
+        sys.stdout.flush()
+
+    def _watch(self) -> None:
+        while True:
+            status = Path("/proc/self/status").read_text()
+            self._most = max(self._most, int(status.partition("RssAnon:")[2].split()[0]))
+            time.sleep(0.005)
 
 
 def main() -> None:
@@ -105,43 +119,43 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256, help="chunks of an answer")
     options = parser.parse_args()
     count, tokens = options.rows // options.tokens, options.tokens
-    begin = time.monotonic()
+    peak = Peak()
     cluster = Cluster()
     try:
         cluster.add_node(num_cpus=1, object_store_memory=80 << 20, include_dashboard=False)
         ray.init(cluster.address, log_to_driver=False)
         with placed([{"CPU": 1}]):
-            measure(count, tokens, begin)
+            measure(count, tokens, peak)
         ray.shutdown()
     finally:
         cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
-def measure(count: int, tokens: int, begin: float) -> None:
+def measure(count: int, tokens: int, peak: Peak) -> None:
     """Fetch, join, store and summarize."""
     node = Remote(ray.remote(FilledNode).options(num_cpus=0).remote(count, tokens))
     plan = LoadPlan(Target("127.0.0.1", 1, "/"), [WireRequest(i, None, b"") for i in range(count)])
     wanted = {i: Wanted(tokens, None) for i in range(count)}
     reading = Reading(wanted, most_tokens=dict.fromkeys(wanted, tokens))
-    say("before", begin)
+    peak.say("before")
     answers = collected(0.0, [Sender(node, {0: plan})], reading, "")  # type: ignore[arg-type]
-    say(f"{len(answers.chunks):,} rows are here", begin)
+    peak.say(f"{len(answers.chunks):,} rows are here")
     identity = CellIdentity(0, "mock", None, "mock", ClosedLoop(concurrency=8), 0)
     records = cell_records(answers, [Expected(16, tokens)] * count, identity)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_cell(folder, 0, records)
         size = sum(path.stat().st_size for path in folder.rglob("*.parquet"))
-        say(f"stored, {size / 2**20:,.0f} MiB", begin)
+        peak.say(f"stored, {size / 2**20:,.0f} MiB")
         measured = summarize(records.requests, records.chunks)
-        say("summarized", begin)
+        peak.say("summarized")
         del records, answers
         assemble(folder)
-        say("one table", begin)
+        peak.say("one table")
         again = read_records(folder)
         if summarize(again.requests, again.chunks) != measured:
             raise SystemExit("the stored tables give other figures")
-        say("summarized again", begin)
+        peak.say("summarized again")
 
 
 if __name__ == "__main__":

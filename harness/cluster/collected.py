@@ -16,6 +16,7 @@ from harness.cluster.ray_nodes import RayNode
 from harness.cluster.shared_folder import SharedFolder
 from harness.cluster.testbed import Reading
 from harness.loadgen.load_plan import LoadPlan, Progress
+from harness.metrics import on_disk
 from harness.records.answers import MEASURED, RECEIVED, Answers
 from harness.records.long_chunks import Received
 
@@ -41,8 +42,7 @@ def collected(
     nodes at once, so that few are here at any time. They come through Ray's object store, or through
     `share`."""
     tokenizer = Tokenizer(reading.tokenizer, name) if reading.tokenizer else None
-    requests: list[pa.Table] = [MEASURED.empty_table()]
-    chunks = Received(RECEIVED)
+    requests, chunks = Received(MEASURED, on_disk.HELD_REQUESTS), Received(RECEIVED, on_disk.HELD)
     texts: dict[int, str] = {}
     for sender in senders if reading.texts_of else ():
         texts |= sender.node.call("texts", reading.texts_of)
@@ -58,9 +58,9 @@ def collected(
         sent, came = (
             [pa.ipc.open_stream(data).read_all() for data in tables] for tables in zip(*found, strict=True)
         )
-        requests.append(pa.concat_tables(sent).sort_by("request"))
+        requests.add(pa.concat_tables(sent).sort_by("request"))
         chunks.add(pa.concat_tables(came).sort_by([("request", "ascending"), ("t", "ascending")]))
-    return Answers(t0, pa.concat_tables(requests), chunks.all(), texts)
+    return Answers(t0, requests.all(), chunks.all(), texts)
 
 
 def _parts(count: int, most_tokens: Mapping[int, int]) -> Iterator[range]:

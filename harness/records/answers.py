@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, get_args
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from harness.loadgen.live_answers import answer_text
 from harness.loadgen.load_plan import ErrorKind, LoadResult, RawResponse
@@ -26,6 +28,8 @@ MEASURED = pa.schema(
         )
     ]
 )
+#: Requests that are read at a time, where they are not held.
+PART = 1 << 14
 RECEIVED = pa.schema([field for field in CHUNKS if field.name != "cell"])
 
 
@@ -45,21 +49,37 @@ class Answers:
     """
 
     t0: float
-    requests: pa.Table
+    requests: pa.Table | LongTable
     chunks: pa.Table | LongTable
     texts: dict[int, str] = field(default_factory=dict)
 
     @property
     def lasted_s(self) -> float:
         """To the end of the last answer."""
-        ends = [end for end in self.requests["t_end"].to_pylist() if end is not None]
-        return max(ends, default=0.0)
+        ends = (pc.max(part["t_end"]).as_py() for part in self.parts())
+        return max((end for end in ends if end is not None), default=0.0)
 
     @property
     def broken(self) -> bool:
         """Whether a request had no whole answer, by what the client itself saw of it."""
-        kinds = {*get_args(ErrorKind)}
-        return any(error in kinds for error in self.requests["error"].to_pylist())
+        kinds = pa.array(get_args(ErrorKind))
+        return any(pc.any(pc.is_in(part["error"], kinds), min_count=0).as_py() for part in self.parts())
+
+    def in_order_sent(self) -> list[int]:
+        """The requests that were sent, in that order."""
+        sent, index = (
+            np.concatenate([part[name].to_numpy() for part in self.parts()]) for name in ("t_sent", "request")
+        )
+        order = np.lexsort((index, sent))
+        found: list[int] = index[order[: np.isfinite(sent).sum()]].tolist()
+        return found
+
+    def parts(self) -> Iterator[pa.Table]:
+        """All rows of `requests`, some at a time."""
+        if isinstance(self.requests, LongTable):
+            yield from self.requests.parts(PART)
+        else:
+            yield self.requests
 
 
 def parse(

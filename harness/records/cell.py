@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from harness.metrics.chunk_parts import Chunks
 from harness.records.answers import RECEIVED, Answers, Wanted, parse
 from harness.records.columns import CHUNKS, REQUESTS
 from harness.records.long_chunks import CellChunks, LongTable
+from harness.records.long_requests import requests_frame
 from harness.schema.load import Load, load_text
 
 
@@ -85,8 +86,27 @@ def cell_records(answers: Answers, expected: Sequence[Expected], identity: CellI
 
     The chunks, which can be many, are taken out of `answers`.
     """
-    table = answers.requests
-    asked = [expected[index] for index in table["request"].to_pylist()]
+    starts = _session_starts(answers, expected)
+    tables = (_with_known(part, expected, identity, starts) for part in answers.parts())
+    if isinstance(answers.requests, LongTable):
+        requests = requests_frame(tables, len(answers.requests), REQUESTS)
+    else:
+        [table] = tables
+        requests = table.to_pandas()
+    chunks, answers.chunks = answers.chunks, RECEIVED.empty_table()
+    if isinstance(chunks, LongTable):
+        return CellRecords(requests, CellChunks(identity.cell, chunks))
+    cell = pa.repeat(pa.scalar(identity.cell, pa.int32()), len(chunks))
+    chunks = chunks.add_column(0, CHUNKS.field("cell"), cell)
+    return CellRecords(requests, frame_of(chunks))
+
+
+def _with_known(
+    table: pa.Table, expected: Sequence[Expected], identity: CellIdentity, starts: Mapping[int, float | None]
+) -> pa.Table:
+    """Rows of `requests.parquet`: those measured, with what was known before."""
+    indices = table["request"].to_pylist()
+    asked = [expected[index] for index in indices]
     known: dict[str, list[Any]] = {
         name: [value] * len(asked)
         for name, value in {**vars(identity), "load": load_text(identity.load)}.items()
@@ -99,21 +119,13 @@ def cell_records(answers: Answers, expected: Sequence[Expected], identity: CellI
         "reusable_tokens": [request.reusable_tokens for request in asked],
         "session": [request.session for request in asked],
         "turn": [None if request.session is None else request.turn for request in asked],
+        "session_start": [starts.get(index) for index in indices],
     }
-    known["session_start"] = _session_starts(
-        known | {name: table[name].to_pylist() for name in ("request", "error", "t_sent")}
-    )
     columns = [
         table[field.name] if field.name in table.column_names else pa.array(known[field.name], field.type)
         for field in REQUESTS
     ]
-    requests = pa.table(columns, schema=REQUESTS).to_pandas()
-    chunks, answers.chunks = answers.chunks, RECEIVED.empty_table()
-    if isinstance(chunks, LongTable):
-        return CellRecords(requests, CellChunks(identity.cell, chunks))
-    cell = pa.repeat(pa.scalar(identity.cell, pa.int32()), len(chunks))
-    chunks = chunks.add_column(0, CHUNKS.field("cell"), cell)
-    return CellRecords(requests, frame_of(chunks))
+    return pa.table(columns, schema=REQUESTS)
 
 
 def frame_of(table: pa.Table) -> pd.DataFrame:
@@ -122,15 +134,14 @@ def frame_of(table: pa.Table) -> pd.DataFrame:
     return frame
 
 
-def _session_starts(requests: dict[str, list[Any]]) -> list[float | None]:
-    """For the last turn of each session whose turns all succeeded, when its first was sent; else None."""
-    rows: dict[int, list[int]] = {}
-    for row, session in enumerate(requests["session"]):
-        if session is not None:
-            rows.setdefault(session, []).append(row)
-    starts: list[float | None] = [None] * len(requests["request"])
-    for turns in rows.values():
-        turns.sort(key=lambda row: requests["turn"][row])
-        if all(requests["error"][row] is None for row in turns):
-            starts[turns[-1]] = requests["t_sent"][turns[0]]
-    return starts
+def _session_starts(answers: Answers, expected: Sequence[Expected]) -> dict[int, float | None]:
+    """By the last turn of each session whose turns all succeeded, when its first was sent."""
+    sessions: dict[int, list[tuple[int, int, float | None, bool]]] = {}
+    for part in answers.parts():
+        rows = (part[name].to_pylist() for name in ("request", "t_sent", "error"))
+        for index, sent, error in zip(*rows, strict=True):
+            asked = expected[index]
+            if asked.session is not None:
+                sessions.setdefault(asked.session, []).append((asked.turn, index, sent, error is None))
+    ordered = (sorted(turns) for turns in sessions.values() if all(good for *_, good in turns))
+    return {turns[-1][1]: turns[0][2] for turns in ordered}

@@ -1,4 +1,4 @@
-"""Tables of chunks that are too long to be held: parquet files, read part by part."""
+"""Tables that are too long to be held: parquet files, read part by part."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ import pyarrow.parquet as pq
 from harness.errors import UsageError
 from harness.metrics import on_disk
 from harness.metrics.on_disk import disk_is_full, temporary_file
-from harness.records.columns import CHUNKS
-from harness.records.table_check import fault_of
+from harness.records.columns import CHUNKS, NEEDED
+from harness.records.table_check import fault_of, without_hidden
 
 #: Compared at a time: they stay in a processor's cache.
 _ROWS = 1 << 16
-_ORDER = ("cell", "request", "t")
 
 
 class Received:
-    """Rows as they come: held while they are few, then in a temporary file."""
+    """Rows as they come: held up to `most`, more are in a temporary file."""
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
+    def __init__(self, schema: pa.Schema, most: int) -> None:
+        self._schema, self._most = schema, most
         self._held: list[pa.Table] = [schema.empty_table()]
         self._file: IO[bytes] | None = None
         self._writer: pq.ParquetWriter | None = None
@@ -39,7 +38,7 @@ class Received:
         """The next rows. Raises BenchError where the disk is full."""
         self._held.append(table)
         self._rows += len(table)
-        if self._rows <= on_disk.HELD:
+        if self._rows <= self._most:
             return
         try:
             if self._writer is None:
@@ -69,6 +68,11 @@ class LongTable:
     def __len__(self) -> int:
         return self.rows
 
+    def parts(self, rows: int) -> Iterator[pa.Table]:
+        """All rows, at most so many at a time."""
+        with pq.ParquetFile(self.file, pre_buffer=False) as file:
+            yield from map(pa.Table.from_batches, ([batch] for batch in file.iter_batches(rows)))
+
 
 @dataclass(frozen=True)
 class CellChunks:
@@ -80,14 +84,14 @@ class CellChunks:
     def parts(self, cells: Collection[int] | None = None) -> Iterator[pd.DataFrame]:
         """As of `ChunkParts`."""
         if cells is None or self.cell in cells:
-            for batch in _batches(self.table.file):
+            for batch in self.table.parts(on_disk.PART):
                 cell = pa.repeat(pa.scalar(self.cell, pa.int32()), len(batch))
                 yield batch.add_column(0, CHUNKS.field("cell"), cell).to_pandas()
 
 
 @dataclass(frozen=True)
-class RunChunks:
-    """The chunks of a run.
+class RunTable:
+    """A table of a run.
 
     Attributes:
         newer: files of one cell each, by cell.
@@ -98,29 +102,27 @@ class RunChunks:
     newer: dict[int, Path]
     whole: Path | None
     cells: frozenset[int] | None
-
-    def parts(self, cells: Collection[int] | None = None) -> Iterator[pd.DataFrame]:
-        """As of `ChunkParts`. Raises UsageError where a file is not there any more."""
-        for table in self.tables(cells):
-            yield table.to_pandas()
+    schema: pa.Schema
 
     def tables(self, cells: Collection[int] | None = None) -> Iterator[pa.Table]:
-        """The same as tables of Arrow."""
+        """All rows of these cells, or of all, some at a time, in the order of cells. Raises UsageError where
+        a file is not there any more."""
         wanted = self.cells if cells is None else frozenset(cells) & (self.cells or frozenset(cells))
         left = sorted((cell, path) for cell, path in self.newer.items() if wanted is None or cell in wanted)
         try:
-            for table in () if self.whole is None else _batches(self.whole, wanted, without=self.newer):
+            old = () if self.whole is None else _batches(self.whole, self.schema, wanted, without=self.newer)
+            for table in old:
                 cell_of, begin = table["cell"].to_numpy(), 0
                 while left and left[0][0] < cell_of[-1]:
                     cell, path = left.pop(0)
                     end = int(np.searchsorted(cell_of, cell))
                     if end > begin:
                         yield table.slice(begin, end - begin)
-                    yield from _batches(path)
+                    yield from _batches(path, self.schema)
                     begin = end
                 yield table.slice(begin)
             for _, path in left:
-                yield from _batches(path)
+                yield from _batches(path, self.schema)
         except (pa.ArrowException, OSError) as error:
             raise UsageError(
                 f"a file of the run changed while it was read: {error}", "give the command again"
@@ -128,12 +130,27 @@ class RunChunks:
 
     def is_sound(self) -> bool:
         """Whether all rows are in order, and such as a run writes."""
-        last = CHUNKS.empty_table()
+        last = self.schema.empty_table()
         for table in self.tables():
-            if fault_of(table) or not is_sorted(pa.concat_tables([last, table]), _ORDER):
+            together = pa.concat_tables([last, table])
+            if fault_of(together) or not is_sorted(together, order_of(self.schema)):
                 return False
             last = table.slice(len(table) - 1)
         return True
+
+
+class RunChunks(RunTable):
+    """The chunks of a run."""
+
+    def parts(self, cells: Collection[int] | None = None) -> Iterator[pd.DataFrame]:
+        """As of `ChunkParts`. Raises UsageError where a file is not there any more."""
+        for table in self.tables(cells):
+            yield table.to_pandas()
+
+
+def order_of(schema: pa.Schema) -> list[str]:
+    """The columns by which the rows of a table ascend."""
+    return [name for name in ("cell", "request", "t") if name in schema.names]
 
 
 def rows_of(paths: Sequence[Path]) -> int:
@@ -171,18 +188,30 @@ def _among(table: pa.Table, cells: Collection[int]) -> pa.ChunkedArray:
     return pc.is_in(table["cell"], value_set=pa.array(sorted(cells), pa.int32()))
 
 
+def with_all(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with the columns of `schema`; those that it has not are null. Raises ArrowException and
+    ValueError."""
+    for field in schema:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table.select(schema.names).cast(schema)
+
+
 def _batches(
-    source: Path | IO[bytes], cells: Collection[int] | None = None, without: Collection[int] = ()
+    source: Path, schema: pa.Schema, cells: Collection[int] | None = None, without: Collection[int] = ()
 ) -> Iterator[pa.Table]:
     """The rows of these cells, some at a time. Raises ArrowException and OSError."""
     with pq.ParquetFile(source, pre_buffer=False) as file:
         position = file.schema_arrow.get_field_index("cell")
-        schema = pa.schema([field for field in CHUNKS if field.name != "cell" or position >= 0])
+        names = [name for name in file.schema_arrow.names if name in schema.names]
+        if lacking := NEEDED.intersection(schema.names).difference(names):
+            raise UsageError(f"{source} has no column {', '.join(sorted(lacking))}")
         groups = list(range(file.num_row_groups))
         if cells is not None:
             groups = [g for g in groups if _may_have(file.metadata.row_group(g).column(position), cells)]
-        for batch in file.iter_batches(on_disk.PART, row_groups=groups, columns=schema.names):
-            table = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+        rows = on_disk.PART // (len(names) // 4)  # those of requests have more columns
+        for batch in file.iter_batches(rows, row_groups=groups, columns=names):
+            table = without_hidden(with_all(pa.Table.from_batches([batch]), schema))
             table = table if cells is None and not without else of_some(table, cells, without)
             if len(table):
                 yield table

@@ -24,7 +24,8 @@ from harness.metrics.chunk_parts import Chunks, parts_of
 from harness.plain_text import one_line
 from harness.records.cell import CellRecords, frame_of
 from harness.records.columns import CHUNKS, NEEDED, REQUESTS, SERVER
-from harness.records.long_chunks import RunChunks, is_sorted, of_some, rows_of
+from harness.records.long_chunks import RunChunks, RunTable, is_sorted, of_some, order_of, rows_of, with_all
+from harness.records.long_requests import requests_frame, tables_of
 from harness.records.table_check import fault_of, without_hidden
 
 _TABLES = {"requests": REQUESTS, "chunks": CHUNKS}
@@ -34,11 +35,10 @@ _RAW = "raw"
 
 def write_cell(run: Path, cell: int, records: CellRecords) -> None:
     """Keep the records of one cell; a cell written before is replaced."""
-    requests = pa.Table.from_pandas(records.requests, schema=REQUESTS, preserve_index=False)
-    write_table(_part(run, cell, "requests"), requests)
+    _write_parts(_part(run, cell, "requests"), REQUESTS, tables_of(records.requests, REQUESTS))
     parts = parts_of(records.chunks)
     tables = (pa.Table.from_pandas(part, schema=CHUNKS, preserve_index=False) for part in parts)
-    _write_parts(_part(run, cell, "chunks"), tables)
+    _write_parts(_part(run, cell, "chunks"), CHUNKS, tables)
 
 
 def write_server(run: Path, cell: int, readings: pd.DataFrame) -> None:
@@ -70,18 +70,17 @@ def read_records(run: Path, cells: set[int] | None = None) -> CellRecords:
     """
     with ThreadPoolExecutor(2) as threads:
         chunks = threads.submit(_chunks, run, cells)
-        requests = _needed(run, "requests", cells).to_pandas()
-        return CellRecords(requests, chunks.result())
+        return CellRecords(_requests(run, cells), chunks.result())
 
 
 def assemble(run: Path, cells: set[int] | None = None) -> None:
     """Make the two tables of the run of its parts, then remove the parts."""
-    write_table(run / "requests.parquet", _needed(run, "requests", cells))
-    path, long = run / "chunks.parquet", _long(run, cells)
-    if long is None:
-        write_table(path, _needed(run, "chunks", cells))
-    else:
-        _write_parts(path, long.tables())
+    for name, schema in _TABLES.items():
+        path, long = run / f"{name}.parquet", _long(run, name, cells)
+        if long is None:
+            write_table(path, _needed(run, name, cells))
+        else:
+            _write_parts(path, schema, long.tables())
     if (readings := _read(run, _SERVER, SERVER, cells)) is not None:
         write_table(run / f"{_SERVER}.parquet", readings)
     shutil.rmtree(run / _RAW, ignore_errors=True)
@@ -108,7 +107,7 @@ def _read(run: Path, name: str, schema: pa.Schema, cells: set[int] | None) -> pa
         table = _read_table(path, schema)
         tables.append(of_some(table, None, without=newer) if path == whole else table)
     table = of_some(pa.concat_tables(tables), cells)
-    order = [column for column in ("cell", "request", "t") if column in schema.names]
+    order = order_of(schema)
     return table if is_sorted(table, order) else table.sort_by([(column, "ascending") for column in order])
 
 
@@ -119,18 +118,26 @@ def _files(run: Path, name: str) -> tuple[Path | None, dict[int, Path]]:
     return whole if whole.exists() else None, newer
 
 
+def _requests(run: Path, cells: set[int] | None) -> pd.DataFrame:
+    if (long := _long(run, "requests", cells)) is not None:
+        return requests_frame(long.tables(), sum(map(len, long.tables())), REQUESTS)
+    found: pd.DataFrame = _needed(run, "requests", cells).to_pandas()
+    return found
+
+
 def _chunks(run: Path, cells: set[int] | None) -> Chunks:
-    long = _long(run, cells)
-    return frame_of(_needed(run, "chunks", cells)) if long is None else long
+    long = _long(run, "chunks", cells)
+    return frame_of(_needed(run, "chunks", cells)) if long is None else RunChunks(**vars(long))
 
 
-def _long(run: Path, cells: set[int] | None) -> RunChunks | None:
-    """The chunks of a run, if they are too many to be held and sound. Others are read at once, which brings
-    them into order or says what is wrong with them."""
-    whole, newer = _files(run, "chunks")
+def _long(run: Path, name: str, cells: set[int] | None) -> RunTable | None:
+    """A table of a run, if it has too many rows to be held and is sound. Others are read at once, which
+    brings them into order or says what is wrong with them."""
+    whole, newer = _files(run, name)
+    most = on_disk.HELD_REQUESTS if name == "requests" else on_disk.HELD
     try:
-        if rows_of([*([whole] if whole else []), *newer.values()]) > on_disk.HELD:
-            found = RunChunks(newer, whole, None if cells is None else frozenset(cells))
+        if rows_of([*([whole] if whole else []), *newer.values()]) > most:
+            found = RunTable(newer, whole, None if cells is None else frozenset(cells), _TABLES[name])
             return found if found.is_sound() else None
     except (pa.ArrowException, OSError, ValueError, UsageError):
         pass
@@ -146,13 +153,10 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
         raise UsageError(
             f"{path} is not a readable parquet file: {one_line(str(error), 200)}", hint
         ) from None
-    absent = [field for field in schema if field.name not in table.column_names]
-    if names := [field.name for field in absent if field.name in NEEDED]:
+    if names := [name for name in schema.names if name in NEEDED and name not in table.column_names]:
         raise UsageError(f"{path} has no column {', '.join(names)}", hint)
-    for field in absent:
-        table = table.append_column(field, pa.nulls(len(table), field.type))
     try:
-        table = table.select(schema.names).cast(schema)
+        table = with_all(table, schema)
     except (pa.ArrowException, ValueError) as error:
         raise UsageError(f"{path} has a column of another type: {one_line(str(error), 200)}", hint) from None
     if fault := fault_of(table):
@@ -166,9 +170,9 @@ def write_table(path: Path, table: pa.Table) -> None:
         pq.write_table(table, partial, compression="zstd")
 
 
-def _write_parts(path: Path, tables: Iterable[pa.Table]) -> None:
-    """Write chunks that are given some at a time, whole or not at all."""
-    with whole_file(path) as partial, pq.ParquetWriter(partial, CHUNKS, compression="zstd") as writer:
+def _write_parts(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+    """Write a table that is given some rows at a time, whole or not at all."""
+    with whole_file(path) as partial, pq.ParquetWriter(partial, schema, compression="zstd") as writer:
         for table in tables:
             writer.write_table(table)
 

@@ -342,15 +342,10 @@ class _Measuring:
 
     def _records(self, answers: Answers, requests: list[PlannedRequest], cell: Cell) -> CellRecords:
         requests = with_answers(requests, answers.texts, self.asked.tokenizer)
-        times = zip(
-            answers.requests["t_sent"].to_pylist(), answers.requests["request"].to_pylist(), strict=True
-        )
-        sent = sorted((t_sent, index) for t_sent, index in times if t_sent is not None)
-        reusable = reusable_tokens(requests[index].prompt for _, index in sent)
+        sent = answers.in_order_sent()
+        reusable = reusable_tokens(requests[index].prompt for index in sent)
         known = {
-            index: tokens
-            for (_, index), tokens in zip(sent, reusable, strict=True)
-            if len(requests[index].prompt)
+            index: tokens for index, tokens in zip(sent, reusable, strict=True) if len(requests[index].prompt)
         }
         expected = [self._expected(request, known.get(request.index)) for request in requests]
         ref, label = cell.engine_variant.ref, cell.engine_variant.label

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,9 @@ from harness.metrics.summary import summarize
 from harness.profiling.level import measure_levels
 from harness.records.cell import CellRecords
 from harness.records.columns import CHUNKS
+from harness.records.columns import REQUESTS as REQUESTS_SCHEMA
 from harness.records.long_chunks import LongTable, Received, RunChunks
+from harness.records.long_requests import requests_frame
 from harness.records.parquet import assemble, read_records, write_cell
 from harness.report.charts.power import _rates
 from harness.schema.load import ClosedLoop, load_text
@@ -69,8 +73,16 @@ def run(tmp_path: Path) -> Path:
 @pytest.fixture
 def little_memory(run: Path) -> Iterator[None]:
     """Reads `run` part by part, each of few rows."""
+    with few_rows():
+        yield
+
+
+@contextmanager
+def few_rows() -> Iterator[None]:
+    """Few rows are held."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(on_disk, "HELD", 100)
+        patch.setattr(on_disk, "HELD_REQUESTS", 20)
         patch.setattr(on_disk, "PART", 64)
         yield
 
@@ -95,16 +107,45 @@ def alike(a: object, b: object) -> None:
 
 
 @pytest.mark.parametrize("cut", [None, Window(start_s=0.5, end_s=4.0)])
-def test_figures_are_those_of_the_held_table(run: Path, little_memory: None, cut: Window | None) -> None:
-    long, whole = read_records(run), held()
-    assert isinstance(long.chunks, RunChunks) and len([*parts_of(long.chunks)]) > 50
-    slo = Slo(itl_ms=90, ttft_ms=150)
-    found = summarize(long.requests, long.chunks, slo=slo, cut=cut)
+def test_figures_are_those_of_the_held_table(run: Path, cut: Window | None) -> None:
+    whole, slo = held(), Slo(itl_ms=90, ttft_ms=150)
     expected = summarize(whole.requests, whole.chunks, slo=slo, cut=cut)
+    with few_rows():
+        long = read_records(run)
+        assert isinstance(long.chunks, RunChunks) and len([*parts_of(long.chunks)]) > 50
+        found = summarize(long.requests, long.chunks, slo=slo, cut=cut)
     assert len(found) == len(expected) == 6
     for ours, theirs in zip(found, expected, strict=True):
         alike(ours.model_dump(), theirs.model_dump())
     assert found[0].itl_ms.n > found[0].icl_ms.n > 800
+
+
+def test_requests_that_are_not_held_are_mapped_files(run: Path, little_memory: None) -> None:
+    [group, *_] = split(read_records(run).requests, read_records(run).chunks)
+    held_in = [group.good["t_sent"].to_numpy(), group.metrics["ttft_ms"].to_numpy()]
+    held_in += [group.sample("tpot_ms").values, group.sample("tpot_ms").request]
+    assert [type(owner(values)) for values in held_in] == [mmap] * 4
+
+
+def owner(values: Any) -> object:
+    """What has the memory of an array."""
+    while isinstance(values, np.ndarray | memoryview):
+        values = values.base if isinstance(values, np.ndarray) else values.obj
+    return values
+
+
+def test_a_cell_of_requests_that_are_not_held_is_stored_as_others_are(tmp_path: Path) -> None:
+    rows = [
+        {"error": "timeout" if index == 3 else None, "session": None if index % 2 else index // 4,
+         "prompt_tokens": None if index < 50 else 7, "t_sent": None if index == 9 else 0.1 * index}
+        for index in range(90)
+    ]  # fmt: skip
+    frame = build(rows)[0]
+    table = pa.Table.from_pandas(frame, REQUESTS_SCHEMA, preserve_index=False)
+    with few_rows():
+        long = requests_frame((table.slice(begin, 11) for begin in range(0, 90, 11)), 90, REQUESTS_SCHEMA)
+        write_cell(tmp_path, 0, CellRecords(long, build([])[1]))
+        assert pq.read_table(tmp_path / "raw/cell-00000.requests.parquet").equals(table)
 
 
 def test_percentiles_of_a_pool_are_those_of_the_held_table(run: Path, little_memory: None) -> None:
@@ -166,7 +207,7 @@ def test_rows_that_come_are_held_until_they_are_many(little_memory: None) -> Non
     table = held().chunks
     assert isinstance(table, pd.DataFrame)
     rows = pa.Table.from_pandas(table, CHUNKS, preserve_index=False)
-    received = Received(CHUNKS)
+    received = Received(CHUNKS, on_disk.HELD)
     received.add(rows[:100])
     assert received.all().equals(rows[:100])
     for begin in range(100, len(rows), 70):
