@@ -166,7 +166,7 @@ class CudaRunner(Runner):
         keys = sum(segment.context + segment.count for segment in batch.segments)
         fits = self._attention.takes(keys) if self._paged else keys == count
         fitting = (sizes for sizes in self._mixed_graphs if sizes[0] >= count and sizes[1] >= decodes)
-        sizes = min(fitting, default=None) if fits and prompts <= MAX_PROMPTS else None
+        sizes = min(fitting, key=sum, default=None) if fits and prompts <= MAX_PROMPTS else None
         if sizes is None:
             with named_range("roseinfer.model.forward.eager"):
                 self._send_prompts(batch, count, prompts)

@@ -114,8 +114,8 @@ class Alternate:
         return rows
 
 
-#: Requests that decode in steps with prompts are padded to a multiple of it.
-MIXED_STRIDE = 64
+#: To which requests that decode are padded in captured steps with prompts.
+MIXED_SIZES = (16, 64, 128, 192, 256)
 
 
 class TakeAlong:
@@ -137,8 +137,8 @@ class FillUp:
     """Every step decodes, and prompts fill it up, so that weights are read once for both.
 
     `rows`: how many requests wait or decode at most, and the rows that a step then has; the last serves for
-    more. Prompts are cut to fit. Requests that decode count in multiples of MIXED_STRIDE, as captured steps
-    have them, and leave at least half of the rows.
+    more. Prompts are cut to fit. Requests that decode count as captured steps have them, in MIXED_SIZES, and
+    leave at least half of the rows.
     """
 
     def __init__(self, rows: tuple[tuple[int, int], ...]) -> None:
@@ -151,7 +151,8 @@ class FillUp:
     def budget(self, waiting: int, decoding: int) -> int:
         """Tokens of prompts where so many requests wait, and so many decode in this step."""
         rows = next((rows for most, rows in self.rows if waiting + decoding <= most), self.rows[-1][1])
-        return max(rows - decoding - -decoding % MIXED_STRIDE, rows // 2, 1)
+        padded = next((size for size in (0, *MIXED_SIZES) if decoding <= size), decoding)
+        return max(rows - padded, rows // 2, 1)
 
 
 @dataclass(frozen=True)

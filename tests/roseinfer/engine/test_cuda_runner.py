@@ -90,7 +90,8 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     for module in (cuda, graphs):
         monkeypatch.setattr(module, "PROMPT_TOKENS", (12, 24))
-    monkeypatch.setattr(graphs, "MIXED_SIZES", (2, 4))
+    monkeypatch.setattr(graphs, "MIXED_PARTS", {2: 4, 4: 4})
+    monkeypatch.setattr(graphs, "WHOLE_SIZES", (2, 4))
     monkeypatch.setattr(graphs, "WHOLE_STRIDE", 24)
     monkeypatch.setattr(cuda, "MAX_PROMPTS", 3)
     monkeypatch.setattr(cuda, "decode_sizes", lambda most: (1, most))

@@ -5,15 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roseinfer.engine.graphs import LARGE_ROWS, MIXED_SIZES, MixedSteps
+from roseinfer.engine.graphs import LARGE_ROWS, MixedSteps
 from roseinfer.engine.resolve import _STEP_ROWS
-from roseinfer.scheduler.policies import FillUp
+from roseinfer.scheduler.policies import MIXED_SIZES, FillUp
 
 
 def test_parts_of_prompts_fill_the_rows_that_those_that_decode_leave() -> None:
-    assert MixedSteps(1024, cut=True).sizes(64, 8192) == [(960, 64), (704, 64), (448, 64), (192, 64)]
-    assert MixedSteps(1024, cut=True).sizes(128, 8192)[:3] == [(960, 64), (896, 128), (704, 64)]
-    assert MixedSteps(64, cut=True).sizes(64, 8192) == []
+    sizes = MixedSteps(2048, cut=True).sizes(256, 8192)
+    for batch, stride in ((16, 128), (64, 256), (128, 512), (256, 512)):
+        rows = [prompts + decoding for prompts, decoding in reversed(sizes) if decoding == batch]
+        assert [stride * part for part in range(1, 2048 // stride + 1)][-len(rows) :] == rows
+    assert MixedSteps(2048, cut=True).sizes(5, 8192)[0] == (2043, 5)
+    assert MixedSteps(16, cut=True).sizes(64, 8192) == []
 
 
 def test_whole_prompts_have_the_room_of_their_own_graphs() -> None:
