@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -48,6 +49,15 @@ def differs(comparison: Comparison) -> bool:
 def excludes_one(ratio_ci: tuple[float, float] | None) -> bool:
     """Whether a ratio's own 95 % interval does, whatever the verdict."""
     return ratio_ci is not None and not ratio_ci[0] <= 1 <= ratio_ci[1]
+
+
+def largest_difference(
+    pooled: Sequence[OnlineSummary], comparisons: Sequence[Comparison]
+) -> Comparison | None:
+    """Of valid engines, by whatever metric, at any load, the first of equal ones; None where none is real."""
+    valid = valid_labels(pooled)
+    found = [one for one in comparisons if {one.a, one.b} <= valid[one.load] and differs(one)]
+    return max(found, key=lambda one: abs(math.log(one.ratio)), default=None)
 
 
 def better(comparison: Comparison) -> str:

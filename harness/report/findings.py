@@ -8,15 +8,15 @@ from statistics import fmean
 
 from pydantic import TypeAdapter
 
-from harness.metrics.primary import RATE, compared_by
+from harness.metrics.primary import RATE
 from harness.report.best import excludes_one
 from harness.report.text.badges import UNCOMMITTED
+from harness.report.text.claims import factor, not_significant
 from harness.report.text.heading import machine, model
 from harness.report.text.load_words import with_rate
 from harness.report.text.numbers import decimals, few, number, plural, several
 from harness.report.text.run_notices import is_uncommitted
-from harness.report.text.verdict import factor, not_significant
-from harness.report.winners import Winner, winner
+from harness.report.winners import Winner, winners
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import ClosedLoop, Load, from_light_to_heavy
 from harness.schema.load_settings import lengths_text
@@ -74,7 +74,8 @@ def findings(run: Run) -> list[Finding]:
 def _finding(run: OnlineRun, load: Load) -> Finding:
     cells = [summary for summary in run.pooled if summary.load == load]
     valid = [summary for summary in cells if summary.valid]
-    answers = tuple(_answer(run, valid, metric) for metric in compared_by(load)) if valid else ()
+    found = winners(valid, run.results.comparisons) if valid else {}
+    answers = tuple(_answer(valid, metric, best) for metric, best in found.items())
     invalid = [f"{cell.label}: {'; '.join(cell.invalid_reasons)}" for cell in cells if not cell.valid]
     return Finding(
         model(run),
@@ -97,9 +98,8 @@ def _validity(run: Run, cells: str) -> str:
     return f"{cells}; {UNCOMMITTED}" if is_uncommitted(run) else cells
 
 
-def _answer(run: OnlineRun, engines: Sequence[OnlineSummary], metric: str) -> Answer:
+def _answer(engines: Sequence[OnlineSummary], metric: str, found: Winner | None) -> Answer:
     label = METRICS[metric].label
-    found = winner(engines, run.results.comparisons, metric)
     if found is None:
         return Answer(label, "", "too few requests", compared=False)
     value = next(engine for engine in engines if engine.label == found.label).value(metric, found.statistic)
@@ -111,7 +111,7 @@ def _answer(run: OnlineRun, engines: Sequence[OnlineSummary], metric: str) -> An
         alike = few([found.label, *found.level])
         shown = f" in {found.statistic}" if statistic else ""
         unproven = _unproven([found.comparison] if excludes_one(found.comparison.ci) else [])
-        return Answer(label, "", f"no difference shown{shown} between {alike}{unproven}")
+        return Answer(label, "", f"no difference shown{shown} between {alike}{unproven}{_in_others(found)}")
     return Answer(label, found.label, f"{shown}, {_against(found)}", found.level)
 
 
@@ -136,10 +136,18 @@ def _against(found: Winner) -> str:
         said = f"{size} that of {found.loser} ({ends})"
     if found.alike:
         said += f"; no difference from {few(found.alike)}"
-    said += _unproven(found.unproven)
+    return f"{said}{_unproven(found.unproven)}{_in_others(found)}"
+
+
+def _in_others(found: Winner) -> str:
+    """What other percentiles show."""
+    said = f"; better in {several(reversed(found.also))} too" if found.also else ""
     if found.undecided:
         said += f"; none shown in {several(reversed(found.undecided))}"
-    return said + "".join(f"; in {at} {label} is better" for at, label in found.beaten)
+    for at, label, other in found.others:
+        than = "" if found.loser is not None and other == found.label else f" than {other}"
+        said += f"; in {at} {label} is better{than}"
+    return said
 
 
 def _load(run: OnlineRun, load: Load, cells: Sequence[OnlineSummary]) -> str:

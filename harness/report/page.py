@@ -70,7 +70,9 @@ def _claim(sentence: str, labels: Iterable[str]) -> Markup:
     """A sentence of a verdict, in which the winner and how much better it is stand out."""
     text = visible(sentence).replace(" %", "\u00a0%").replace(" ms", "\u00a0ms")
     names = "|".join(re.escape(visible(label)) for label in sorted(labels, key=len, reverse=True))
-    found = re.fullmatch(rf"(.*?)({names})( has a | reaches )(.*?, )([\d.,]+(?:×|\u00a0%))( .*)", text, re.S)
+    found = re.fullmatch(
+        rf"(.*?)({names})( has an? | reaches )(.*?, )([\d.,]+(?:×|\u00a0%))( .*)", text, re.S
+    )
     if found is None:
         return escape(text)
     return Markup("{}<strong>{}</strong>{}{}<strong>{}</strong>{}").format(*found.groups())

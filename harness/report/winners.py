@@ -1,14 +1,18 @@
-"""The best engine at a load by one metric, and which engines it really differs from."""
+"""The best engine at a load by each metric, and which engines it really differs from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.metrics.percentiles import missing
+from harness.metrics.primary import compared_by
 from harness.report.best import better, differs, excludes_one
-from harness.schema.metrics import METRICS
+from harness.schema.metrics import COMPARED_PERCENTILES, METRICS
 from harness.schema.results import Comparison, OnlineSummary
+
+#: Those that are compared, from the highest on.
+PERCENTILES = tuple(f"p{q}" for q in reversed(COMPARED_PERCENTILES))
 
 
 @dataclass(frozen=True)
@@ -20,8 +24,10 @@ class Winner:
         unproven: With those of them from which it differs by one interval alone.
         loser: The best one that it differs from; None where it differs from none.
         comparison: With the loser, or else with the next best one; None where there is none.
-        undecided: Higher percentiles, in which it shows no difference to any.
-        beaten: Lower percentiles in which another engine is really better than it, and which.
+        also: Higher percentiles, in which it is best and differs from another too.
+        undecided: Higher percentiles, in which the best one differs from none.
+        others: Other percentiles in which another engine is really better than it, or, where it differs from
+            none, one is really better than another: the percentile, the better one and the other.
     """
 
     metric: str
@@ -30,8 +36,9 @@ class Winner:
     level: tuple[str, ...]
     loser: str | None
     comparison: Comparison | None
+    also: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
-    beaten: tuple[tuple[str, str], ...] = ()
+    others: tuple[tuple[str, str, str], ...] = ()
     unproven: tuple[Comparison, ...] = ()
 
     @property
@@ -41,26 +48,58 @@ class Winner:
         return tuple(label for label in self.level if label not in unproven)
 
 
-def winner(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> Winner | None:
-    """The winner among valid `engines` at one load, by the highest percentile in which one differs from
-    another, or else the highest that all of them support.
+def winners(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison]) -> dict[str, Winner | None]:
+    """The winner among valid `engines` at one load by each metric that they are compared by.
 
-    None where no percentile is supported, or a pair of engines has no interval.
+    Latencies have one percentile: the highest in which engines differ by each latency by which they differ in
+    any; where there is none, the lowest. None where no percentile is supported, or a pair of engines has no
+    interval.
     """
-    statistics = ("p99", "p90", "p50") if METRICS[metric].is_latency else (metric,)
-    supported = [name for name in statistics if _supported(engines, comparisons, metric, name)]
-    found = [_winner(engines, comparisons, metric, name) for name in supported]
-    if not found:
-        return None
-    best = next((first for first in found if first.loser is not None), found[0])
-    if best.loser is None:
-        return best
-    at = supported.index(best.statistic)
-    better_ones = (
-        (name, _beats(best.label, engines, comparisons, metric, name)) for name in supported[at + 1 :]
-    )
-    beaten = tuple((name, label) for name, label in better_ones if label is not None)
-    return replace(best, undecided=tuple(supported[:at]), beaten=beaten)
+    found = {
+        metric: {
+            name: _winner(engines, comparisons, metric, name)
+            for name in (PERCENTILES if METRICS[metric].is_latency else (metric,))
+            if _supported(engines, comparisons, metric, name)
+        }
+        for metric in compared_by(engines[0].load)
+    }
+    shared = _shared([by for metric, by in found.items() if METRICS[metric].is_latency and by])
+    return {
+        metric: _with_others(by, shared if shared in by else next(iter(by)), engines, comparisons)
+        if by
+        else None
+        for metric, by in found.items()
+    }
+
+
+def _shared(latencies: Sequence[Mapping[str, Winner]]) -> str | None:
+    """The percentile in which latencies are compared, each by its percentiles from the highest on; None where
+    they have none in common."""
+    names = [name for name in PERCENTILES if latencies and all(name in by for by in latencies)]
+    differing = [by for by in latencies if any(found.loser is not None for found in by.values())]
+    decided = (name for name in names if all(by[name].loser is not None for by in differing))
+    return next(decided, names[-1] if names else None)
+
+
+def _with_others(
+    by: Mapping[str, Winner],
+    statistic: str,
+    engines: Sequence[OnlineSummary],
+    comparisons: Sequence[Comparison],
+) -> Winner:
+    """The winner by a statistic, with what other percentiles show."""
+    best, names = by[statistic], list(by)
+    higher = [name for name in names[: names.index(statistic)] if best.loser is not None]
+    also = tuple(name for name in higher if by[name].loser is not None and by[name].label == best.label)
+    undecided = tuple(name for name in higher if by[name].loser is None)
+    others = []
+    for name in names:
+        better_one = _beats(best.label, engines, comparisons, best.metric, name)
+        if name != statistic and better_one is not None:
+            others.append((name, better_one, best.label))
+        elif best.loser is None and (loser := by[name].loser) is not None:
+            others.append((name, by[name].label, loser))
+    return replace(best, also=also, undecided=undecided, others=tuple(others))
 
 
 def _winner(

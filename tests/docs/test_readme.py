@@ -70,7 +70,7 @@ def test_the_verdict_that_is_shown_is_that_of_a_published_run() -> None:
     shown, _, _ = block.partition("\n\n")
     page = unescape((ROOT / "reports" / "cpu-smollm2-135m.html").read_text(encoding="utf-8"))
     verdict = page.partition('aria-label="Verdict">')[2].partition("</section>")[0]
-    said = re.sub("<[^>]*>", "", " ".join(re.findall("<p>(.*?)</p>", verdict, flags=re.S))).split()
+    said = re.sub("<[^>]*>", "", " ".join(re.findall("<p[^>]*>(.*?)</p>", verdict, flags=re.S))).split()
     assert said == ["With", *shown.split()]
 
 

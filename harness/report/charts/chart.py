@@ -146,6 +146,11 @@ class Chart:
         return len(self.labels) > MANY and not any(s.kind == "spans" for s in self.series)
 
     @property
+    def rows(self) -> int:
+        """How many rows of bars it has, which say how high it is; 0: its height does not depend on them."""
+        return len(self.y.ticks) if any(s.kind == "spans" for s in self.series) else 0
+
+    @property
     def shown(self) -> list[Series]:
         """The series that are shown at first, as they are drawn then."""
         if not self.views:

@@ -32,9 +32,7 @@ def svg(chart: Chart, looks: Mapping[str, Look], where: str = "") -> Markup:
     """
     if chart.multiples:
         return _multiples(chart, looks, f"{where}-{chart.name}-others")
-    height = HEIGHT
-    if any(series.kind == "spans" for series in chart.series) and chart.y.ticks:
-        height = _TOP + _BOTTOM + _ROW * len(chart.y.ticks)
+    height = _TOP + _BOTTOM + _ROW * chart.rows if chart.rows else HEIGHT
     return _element(chart, WIDTH, height, _panel(chart, looks, WIDTH, height))
 
 

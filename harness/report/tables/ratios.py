@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from harness.report.best import better, differs, excludes_one, valid_labels
 from harness.report.tables.latency import SHOWN
 from harness.report.tables.table import Cell, Column, Table
+from harness.report.text.claims import not_significant
 from harness.report.text.numbers import DASH
-from harness.report.text.verdict import not_significant
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineSummary
 

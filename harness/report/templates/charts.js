@@ -194,9 +194,7 @@ const drawCharts = ({ all, say, tip }) => {
     }
 
     get height() {
-      if (this.chart.y.ticks && this.chart.series.some((series) => series.kind === "spans")) return 60 + 30 * this.chart.y.ticks.length;
-      if (innerWidth <= 640) return 210;
-      return !this.figure.closest(".first") ? 250 : innerHeight < 820 ? 150 : 198;
+      return parseFloat(getComputedStyle(this.figure).getPropertyValue("--plot"));
     }
 
     size(canvas, small) {

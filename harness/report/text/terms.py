@@ -1,15 +1,20 @@
-"""What the verdict of a run rests on: how much of the load was answered, and what intervals assume."""
+"""What the verdict of a run rests on: the percentile that is compared, unequal settings, how much of the load
+was answered, and what intervals assume."""
 
 from __future__ import annotations
 
 from harness.metrics.intervals import ASSUMED_OF_LATENCIES, ASSUMED_OF_RATES
 from harness.report.tables.decision import limits_text
 from harness.report.tables.latency import slo_met
+from harness.report.text.claims import higher_percentiles
 from harness.report.text.load_words import where
 from harness.report.text.numbers import decimals, few, number, percent
+from harness.report.text.settings import unequal_settings
 from harness.report.text.verdict import shown_load
+from harness.report.winners import winners
 from harness.runs.reader import OnlineRun, Run
 from harness.schema.load import ClosedLoop
+from harness.schema.metrics import METRICS
 from harness.schema.results import OnlineSummary
 
 #: So many requests in flight at most are no load.
@@ -23,7 +28,15 @@ def terms(run: Run) -> list[str]:
     load = shown_load(run)
     cells = [summary for summary in run.pooled if summary.load == load and summary.num_success]
     answered = "" if isinstance(load, ClosedLoop) else _answered(cells)
-    return [sentence for sentence in (answered, _few(cells), assumption(run)) if sentence]
+    found = (_percentiles(run, cells), unequal_settings(run), answered, _few(cells), assumption(run))
+    return [sentence for sentence in found if sentence]
+
+
+def _percentiles(run: OnlineRun, cells: list[OnlineSummary]) -> str:
+    """Why the verdict is about the percentile that it is about."""
+    valid = [cell for cell in cells if cell.valid]
+    found = winners(valid, run.results.comparisons).values() if len(valid) > 1 else ()
+    return higher_percentiles([one for one in found if one is not None and METRICS[one.metric].is_latency])
 
 
 def goodput(run: Run) -> str:

@@ -1,30 +1,24 @@
-"""The result in two sentences, with only those differences that hold for all comparisons together."""
+"""The result in a few sentences, with only those differences that hold for all comparisons together."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 from harness.metrics.percentiles import missing, supported
-from harness.metrics.primary import compared_by
-from harness.report.best import excludes_one
+from harness.report.best import largest_difference
 from harness.report.text.capacity import capacity_verdict
+from harness.report.text.claims import LARGEST, claim, first_time_in_full, in_order, than, value_of
 from harness.report.text.load_words import with_rate
-from harness.report.text.numbers import decimals, few, number, several
+from harness.report.text.numbers import decimals, number, several
 from harness.report.text.tuning import tuning_verdict
-from harness.report.winners import Winner, winner
+from harness.report.winners import winners
 from harness.runs.reader import OfflineRun, OnlineRun, Run
 from harness.schema.load import Load, from_light_to_heavy, heaviest
-from harness.schema.metric import Metric
 from harness.schema.metrics import METRICS
 from harness.schema.results import Comparison, OnlineSummary
 
-#: From this factor on a ratio reads better than a percentage.
-_AS_FACTOR = 1.5
-
 
 def verdict(run: Run) -> list[str]:
-    """Two sentences on the heaviest load at which two valid engines can be compared."""
+    """A sentence a metric on the heaviest load at which two valid engines can be compared, and the largest
+    difference of the run where that is another one."""
     return _offline(run) if isinstance(run, OfflineRun) else _online(run)
 
 
@@ -41,7 +35,7 @@ def shown_percentile(run: OnlineRun, metric: str) -> int:
     load = shown_load(run)
     engines = [summary for summary in run.pooled if summary.load == load]
     valid = [engine for engine in engines if engine.valid]
-    if valid and (found := winner(valid, run.results.comparisons, metric)) is not None:
+    if valid and (found := winners(valid, run.results.comparisons).get(metric)) is not None:
         return int(found.statistic[1:])
     sizes = [summary.latency(metric).n for summary in engines if summary.num_success]
     return supported((99, 90), sizes) or 50
@@ -58,9 +52,23 @@ def _online(run: OnlineRun) -> list[str]:
     engines = [summary for summary in run.pooled if summary.valid and summary.load == load]
     if len(engines) == 1:
         return _alone(run, engines[0])
-    metrics = sorted(compared_by(load), key=lambda metric: METRICS[metric].is_latency)  # a rate before others
-    first, *others = (_claim(engines, run.results.comparisons, metric) for metric in metrics)
-    return [f"{_where(run, load)}, {first}", *(f"At that load, {other}" for other in others)]
+    found = winners(engines, run.results.comparisons)
+    largest = largest_difference(run.pooled, run.results.comparisons)
+    metrics = sorted(found, key=lambda metric: METRICS[metric].is_latency)  # a rate before others
+    first, *others = (claim(engines, found[metric], METRICS[metric], largest) for metric in metrics)
+    said = [f"{_where(run, load)}, {first}", *(f"At that load, {other}" for other in others)]
+    if largest is not None and not any(LARGEST in sentence for sentence in said):
+        said.append(f"{LARGEST[:1].upper()}{LARGEST[1:]}: {_of_largest(run, largest)}.")
+    return [first_time_in_full(said[:at], sentence) for at, sentence in enumerate(said)]
+
+
+def _of_largest(run: OnlineRun, found: Comparison) -> str:
+    """The largest difference, with the load at which it is shown."""
+    engines = [summary for summary in run.pooled if summary.load == found.load]
+    load = with_rate(found.load, (engine.offered_req_per_s for engine in engines))
+    best, other = in_order(found)
+    place = "at that load" if found.load == shown_load(run) else load
+    return f"{place}, {value_of(engines, best, found)}, {than(engines, other, found)}"
 
 
 def _where(run: OnlineRun, load: Load) -> str:
@@ -69,101 +77,6 @@ def _where(run: OnlineRun, load: Load) -> str:
     is_heaviest = load == heaviest(measured) and len(measured) > 1
     said = with_rate(load, (summary.offered_req_per_s for summary in run.pooled if summary.load == load))
     return f"{said[:1].upper()}{said[1:]}{', the heaviest load' if is_heaviest else ''}"
-
-
-def _claim(engines: Sequence[OnlineSummary], comparisons: Sequence[Comparison], metric: str) -> str:
-    """The best engine against the next that it really differs from: by a rate, or by the highest percentile
-    of a latency that is supported."""
-    found, term = winner(engines, comparisons, metric), METRICS[metric]
-    if found is None:
-        return f"too few requests were measured to compare {term.label}."
-    if found.loser is None or found.comparison is None:
-        what = f"{term.label} {found.statistic}" if term.is_latency else term.label
-        alike = few([found.label, *found.level])
-        return f"no difference is shown in {what} between {alike}{_ratio(found.comparison)}."
-    best, other = (
-        next(engine for engine in engines if engine.label == label).value(metric, found.statistic)
-        for label in (found.label, found.loser)
-    )
-    claim = _better(found, term, number(best, decimals([best])), number(other, decimals([other])))
-    return f"{claim}{_no_difference(found)}.{_beaten(found, term)}"
-
-
-def _no_difference(found: Winner) -> str:
-    """From which engines, and in which higher percentiles, none is shown."""
-    said = f"; the difference from {few(found.alike)} may be chance" if found.alike else ""
-    for comparison in found.unproven:
-        other = comparison.b if comparison.a == found.label else comparison.a
-        ratio = _with_interval(comparison)
-        said += f"; the difference from {other} is {not_significant(comparison)} ({ratio})"
-    if not found.undecided:
-        return said
-    return f"{said}. In {several(reversed(found.undecided))} no engine is shown to be the best"
-
-
-def _beaten(found: Winner, term: Metric) -> str:
-    """In which lower percentiles another engine is better."""
-    return "".join(
-        f" In {term.label} {at}, {label} is better than {found.label}." for at, label in found.beaten
-    )
-
-
-def _better(found: Winner, term: Metric, best: str, other: str) -> str:
-    """The winner's value and the loser's, how far apart they are, and the interval of that."""
-    assert found.comparison is not None
-    if not term.lower_is_better:
-        times, ends = factor(found.comparison, higher=True)
-        return (
-            f"{found.label} reaches {best} {term.label}, {times} the {other} of {found.loser} "
-            f"(95 % interval {ends})"
-        )
-    size, ends = factor(found.comparison)
-    return (
-        f"{found.label} has a {term.label} {found.statistic} of {best} {term.unit}, {size} lower than "
-        f"{found.loser} with {other} {term.unit} (95 % interval {ends})"
-    )
-
-
-def _ratio(nearest: Comparison | None) -> str:
-    """The nearest pair's ratio with its interval, in brackets."""
-    if nearest is None or nearest.ci is None:
-        return ""
-    unproven = f"; {not_significant(nearest)}" if excludes_one(nearest.ci) else ""
-    return f" ({_with_interval(nearest)}{unproven})"
-
-
-def _with_interval(comparison: Comparison) -> str:
-    """`ratio a / b 0.90, 95 % interval 0.85 to 0.98`; it has one."""
-    low, high = comparison.ci or (math.nan, math.nan)
-    ratio = f"ratio {comparison.a} / {comparison.b} {comparison.ratio:.2f}"
-    return f"{ratio}, 95 % interval {low:.2f} to {high:.2f}"
-
-
-def not_significant(comparison: Comparison) -> str:
-    """Of a difference whose interval excludes none by itself."""
-    return f"not significant after correction for {comparison.comparisons} comparisons"
-
-
-def factor(comparison: Comparison, *, higher: bool = False) -> tuple[str, str]:
-    """How much lower the lower one is, and the interval: as a factor, or below 1.5 in per cent.
-
-    Args:
-        higher: Say how much higher the higher one is, which is always a factor.
-    """
-    ratio, (low, high) = comparison.ratio, comparison.ci or (comparison.ratio, comparison.ratio)
-    if ratio < 1:
-        ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    if ratio < _AS_FACTOR and not higher:
-        size, *ends = _apart(100 - 100 / ratio, 100 - 100 / low, 100 - 100 / high, places=0)
-        return f"{size} %", f"{ends[0]} % to {ends[1]} %"
-    size, *ends = _apart(ratio, low, high, places=1 if ratio >= _AS_FACTOR else 2)
-    return f"{size}×", f"{ends[0]}× to {ends[1]}×"
-
-
-def _apart(*values: float, places: int) -> list[str]:
-    """A value and the two ends of its interval, with up to two decimals more where the ends read alike."""
-    texts = [[f"{value:.{places + more}f}" for value in values] for more in range(3)]
-    return next((found for found in texts if found[1] != found[2]), texts[0])
 
 
 def _alone(run: OnlineRun, summary: OnlineSummary) -> list[str]:

@@ -7,6 +7,8 @@ import shutil
 from importlib.resources import files
 from pathlib import Path
 from typing import get_args
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 import pytest
 from selenium.webdriver.support.ui import Select, WebDriverWait
@@ -185,6 +187,28 @@ def test_the_first_screen_answers(browser, report, width, height, screens):
         assert covered == 0
         whole = browser.execute_script("return document.documentElement.scrollHeight")
         assert whole <= 10 * height, address
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 768), (390, 844)])
+def test_nothing_moves_when_the_script_runs(browser, report, tmp_path, width, height):
+    """What the script shows has its place before."""
+    code = re.compile("<script>.*?</script>", re.S)
+    window(browser, width, height)
+    for address in (report, *((REPORTS / f"h200-gpt2{name}.html").as_uri() for name in ("", "-offline"))):
+        before = tmp_path / "before.html"
+        before.write_text(code.sub("", Path(url2pathname(urlparse(address).path)).read_text()))
+        places = []
+        for page, ready in ((before.as_uri(), False), (address, True)):
+            browser.get(page)
+            if ready:
+                WebDriverWait(browser, 60).until(lambda page: page.execute_script(IS_READY))
+            places.append(browser.execute_script(
+                "return [...document.querySelectorAll('.verdict, .scroll, .card, .how, details.about')]"
+                ".map(element => Math.round(element.getBoundingClientRect().bottom + scrollY))"
+                f".filter(bottom => bottom > 0 && bottom < {2 * height})"
+            ))  # fmt: skip
+        assert places[0] == places[1] and len(places[0]) > 3, address
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 

@@ -185,9 +185,9 @@ def test_the_data_of_a_chart_is_copied_and_the_chart_saved(page, folder):
         page.find_element("css selector", f".card [data-save={kind}]").click()
     WebDriverWait(page, 60).until(lambda page: page.execute_script("return window.saved.length") == 2)
     (svg_name, svg), (png_name, png) = page.execute_script("return window.saved")
-    assert (svg_name, png_name) == ("ttft_p90.svg", "ttft_p90.png")
+    assert (svg_name, png_name) == ("ttft_p50.svg", "ttft_p50.png")
     text = unquote(svg.removeprefix("data:image/svg+xml,"))
-    assert "● roseinfer" in text and "TTFT p90, ms, by load" in text
+    assert "● roseinfer" in text and "TTFT p50, ms, by load" in text
     assert png.startswith("data:image/png;base64,iVBOR")
     assert page.get_log("browser") == []
 
@@ -206,9 +206,9 @@ def test_release_notes_have_the_verdict_the_table_and_the_chart(page, folder):
     assert all(sentence in parts for sentence in verdict(run))
     assert any(part.startswith("| engine | TTFT, ms p50 |") and part.count("\n") == 3 for part in parts)
     assert "In brackets: 95 % intervals." in parts
-    assert parts[-1] == "![TTFT p90, ms, by load](ttft_p90.png)"
+    assert parts[-1] == "![TTFT p50, ms, by load](ttft_p50.png)"
     [[name, picture]] = page.execute_script("return window.saved")
-    assert name == "ttft_p90.png" and picture.startswith("data:image/png;base64,iVBOR")
+    assert name == "ttft_p50.png" and picture.startswith("data:image/png;base64,iVBOR")
 
 
 def test_twelve_engines_have_a_panel_each(browser, tmp_path):

@@ -17,9 +17,15 @@ from harness.report.tables.latency import (
 )
 from harness.report.tables.offline import offline_table
 from harness.report.tables.ratios import ratios
+from harness.report.text.claims import factor
 from harness.report.text.numbers import DASH
 from harness.report.text.terms import terms
-from harness.report.text.verdict import factor, shown_load, verdict, why_none_is_best
+from harness.report.text.verdict import (
+    shown_load,
+    shown_percentile,
+    verdict,
+    why_none_is_best,
+)
 from harness.runs.reader import OnlineRun, load_run
 from harness.schema.load import ClosedLoop, Load, TraceLoad
 from harness.schema.results import Skipped
@@ -66,7 +72,7 @@ def test_the_verdict_claims_real_differences_and_names_what_is_level(tmp_path):
         make_online(tmp_path / "run", engines=[ENGINES[0], *ENGINES[2:]], scales=[0.4], repeats=10)
     )
     assert isinstance(run, OnlineRun)
-    first, second = verdict(run)
+    first, second, *_ = verdict(run)
     winner, loser = (
         next(s.ttft_ms.p99 for s in run.pooled if s.label == label) for label in ("roseinfer", "SGLang")
     )
@@ -90,9 +96,9 @@ def test_the_verdict_without_a_difference(run):
         for a, b in (("roseinfer", "roseinfer (-mp async admit)"), ("roseinfer", "SGLang"))
     ]
     changed = run.results.model_copy(update={"comparisons": level})
-    for sentence in verdict(type(run)(run.path, changed, run.requests, run.chunks)):
-        assert "no difference is shown" in sentence
-        assert "95 % interval 0.90 to 1.30" in sentence
+    said = verdict(type(run)(run.path, changed, run.requests, run.chunks))
+    assert all("no difference is shown" in sentence and " 0.90 to 1.30)" in sentence for sentence in said)
+    assert ["95 % interval" in sentence for sentence in said] == [True, False]
 
 
 def test_a_difference_below_the_highest_percentile_is_claimed_and_the_others_are_said(run):
@@ -108,11 +114,70 @@ def test_a_difference_below_the_highest_percentile_is_claimed_and_the_others_are
     said = verdict(shown)[0]
     assert "roseinfer has a TTFT p90 of" in said and "2.0× lower than SGLang" in said
     assert said.endswith(
-        "). In p99 no engine is shown to be the best. In TTFT p50, SGLang is better than roseinfer."
+        "), the largest difference shown in this run. In TTFT p50, SGLang is better than roseinfer."
     )
+    assert terms(shown)[0] == "In TTFT p99 no engine is shown to be the best, so p90 is compared."
     answer = findings(shown)[-1].answers[0]
     assert answer.engine == "roseinfer" and answer.detail.startswith("p90 ")
     assert answer.detail.endswith("; none shown in p99; in p50 SGLang is better")
+
+
+def of_two(run, *compared):
+    """A run of two engines with these comparisons."""
+    pooled = [s for s in run.results.summaries if s.label in ("roseinfer", "SGLang")]
+    results = run.results.model_copy(update={"summaries": pooled, "comparisons": compared})
+    return replace(run, results=results)
+
+
+def of_percentiles(metric, **found):
+    """Of roseinfer and SGLang: a ratio of 0.5 or 2 is a difference, 1 is none."""
+    return [
+        comparison("roseinfer", "SGLang", ratio, (0.9 * ratio, 1.1 * ratio), metric=metric, statistic=q)
+        for q, ratio in found.items()
+    ]
+
+
+def test_latencies_are_compared_in_the_highest_percentile_in_which_all_of_them_differ(run):
+    ttft = of_percentiles("ttft_ms", p99=0.5, p90=0.5, p50=0.5)
+    for tpot, both in (
+        (of_percentiles("tpot_ms", p99=1, p90=0.5, p50=0.5), "p90"),
+        (of_percentiles("tpot_ms", p99=1, p90=1, p50=1), "p99"),  # it differs in none
+    ):
+        shown = of_two(run, *ttft, *tpot)
+        first, second, *_ = verdict(shown)
+        assert f"roseinfer has a TTFT {both} of" in first and f"TPOT {both}" in second
+        assert shown_percentile(shown, "ttft_ms") == shown_percentile(shown, "tpot_ms") == int(both[1:])
+        assert (
+            "In TTFT p99 roseinfer is better too. In TPOT p99 no engine is shown to be the best, so p90 is "
+            "compared." in terms(shown)
+        ) == (both == "p90")
+        answers = findings(shown)[-1].answers
+        assert all(both in answer.detail for answer in answers)
+        assert answers[0].detail.endswith("; better in p99 too") == (both == "p90")
+
+
+def test_where_no_percentile_shows_both_what_another_one_shows_is_said(run):
+    ttft = of_percentiles("ttft_ms", p99=2, p90=1, p50=1)
+    shown = of_two(run, *ttft, *of_percentiles("tpot_ms", p99=1, p90=1, p50=0.5))
+    first, second, *_ = verdict(shown)
+    assert "no difference is shown in TTFT p50" in first and "has a TPOT p50 of" in second
+    assert first.endswith(" In TTFT p99, SGLang is better than roseinfer.")
+    assert findings(shown)[-1].answers[0].detail.endswith("; in p99 SGLang is better than roseinfer")
+
+
+def test_the_largest_difference_is_said_with_its_load_wherever_it_is(run):
+    here = comparison("roseinfer", "SGLang", 0.5, (0.4, 0.6), statistic="p99")
+    other = comparison("SGLang", "roseinfer", 4.0, (3.5, 4.5), 1.6, "e2e_ms", "p50")
+    chance = comparison("roseinfer", "SGLang", 0.1, (0.05, 0.9), statistic="p50", chance=True)
+    first, _, last = verdict(of_two(run, here, other, chance))
+    assert "largest" not in first
+    assert re.fullmatch(
+        r"The largest difference shown in this run: at [\d.]+ requests/s \(scale 1\.6\), roseinfer has an "
+        r"E2E p50 of \S+ ms, 4\.0× lower than SGLang with \S+ ms \(3\.5× to 4\.5×\)\.",
+        last,
+    )
+    first, _ = verdict(of_two(run, here, chance))
+    assert "(95 % interval 1.7× to 2.5×), the largest difference shown in this run." in first
 
 
 def test_the_winner_stands_out_in_the_page_and_text_stays_text():

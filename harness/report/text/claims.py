@@ -1,0 +1,158 @@
+"""What is claimed of the best engine by one metric."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from harness.report.best import better, excludes_one
+from harness.report.text.numbers import decimals, few, number, several
+from harness.report.winners import Winner
+from harness.schema.metric import Metric
+from harness.schema.metrics import METRICS
+from harness.schema.results import Comparison, OnlineSummary
+
+#: From this factor on a ratio reads better than a percentage.
+_AS_FACTOR = 1.5
+LARGEST = "the largest difference shown in this run"
+#: What several sentences need to say once.
+_ONCE = (re.compile("95 % interval "), re.compile(r" after correction for [\d,]+ comparisons"))
+
+
+def claim(
+    engines: Sequence[OnlineSummary], found: Winner | None, term: Metric, largest: Comparison | None
+) -> str:
+    """The best engine against the next that it really differs from."""
+    if found is None:
+        return f"too few requests were measured to compare {term.label}."
+    if found.loser is None or found.comparison is None:
+        what = f"{term.label} {found.statistic}" if term.is_latency else term.label
+        alike = few([found.label, *found.level])
+        said = f"no difference is shown in {what} between {alike}{_ratio(found.comparison)}."
+        return said + _in_others(found, term)
+    said = value_of(engines, found.label, found.comparison)
+    said += f", {than(engines, found.loser, found.comparison)}"
+    if largest is not None and _is_its_own(found, largest):
+        other = in_order(largest)[1]
+        said += f" and {than(engines, other, largest)}" if other != found.loser else ""
+        said += f", {LARGEST}"
+    return f"{said}{_no_difference(found)}.{_in_others(found, term)}"
+
+
+def _is_its_own(found: Winner, largest: Comparison) -> bool:
+    """Whether the largest difference is one by which the winner wins."""
+    assert found.comparison is not None
+    mine, its = ((one.load, one.metric, one.statistic) for one in (found.comparison, largest))
+    return mine == its and in_order(largest)[0] == found.label
+
+
+def _no_difference(found: Winner) -> str:
+    """From which engines none is shown."""
+    said = f"; the difference from {few(found.alike)} may be chance" if found.alike else ""
+    for comparison in found.unproven:
+        other = comparison.b if comparison.a == found.label else comparison.a
+        size, ends = factor(comparison, higher=not METRICS[found.metric].lower_is_better)
+        said += f"; the difference from {other} ({size}, {ends}) is {not_significant(comparison)}"
+    return said
+
+
+def _in_others(found: Winner, term: Metric) -> str:
+    """In which percentiles another engine is better."""
+    return "".join(
+        f" In {term.label} {at}, {label} is better than {other}." for at, label, other in found.others
+    )
+
+
+def higher_percentiles(latencies: Sequence[Winner]) -> str:
+    """What is shown in percentiles above the one that is compared."""
+    said = [
+        f"In {METRICS[found.metric].label} {at} {found.label} is better too."
+        for found in latencies
+        for at in reversed(found.also)
+    ]
+    undecided = [found for found in latencies if found.undecided]
+    if not undecided:
+        return " ".join(said)
+    if len({found.undecided for found in latencies}) == 1:
+        where = several(reversed(undecided[0].undecided))
+    else:
+        where = several(
+            f"{METRICS[found.metric].label} {at}" for found in undecided for at in reversed(found.undecided)
+        )
+    return " ".join(
+        [*said, f"In {where} no engine is shown to be the best, so {undecided[0].statistic} is compared."]
+    )
+
+
+def value_of(engines: Sequence[OnlineSummary], label: str, found: Comparison) -> str:
+    """`A has a TTFT p50 of 1.46 ms`, `A reaches 349 output tok/s`."""
+    term, value = METRICS[found.metric], _value(engines, label, found)
+    if not term.lower_is_better:
+        return f"{label} reaches {value} {term.label}"
+    article = "an" if term.label[0] in "AEIO" else "a"
+    return f"{label} has {article} {term.label} {found.statistic} of {value} {term.unit}"
+
+
+def than(engines: Sequence[OnlineSummary], label: str, found: Comparison) -> str:
+    """How much better that is than the value of another engine, with the interval."""
+    term, value = METRICS[found.metric], _value(engines, label, found)
+    size, ends = factor(found, higher=not term.lower_is_better)
+    if not term.lower_is_better:
+        return f"{size} the {value} of {label} (95 % interval {ends})"
+    return f"{size} lower than {label} with {value} {term.unit} (95 % interval {ends})"
+
+
+def _value(engines: Sequence[OnlineSummary], label: str, found: Comparison) -> str:
+    value = next(engine for engine in engines if engine.label == label).value(found.metric, found.statistic)
+    return number(value, decimals([value]))
+
+
+def in_order(found: Comparison) -> tuple[str, str]:
+    """The label of the better engine, then the other one."""
+    best = better(found)
+    return best, found.b if best == found.a else found.a
+
+
+def first_time_in_full(before: Sequence[str], sentence: str) -> str:
+    """The sentence without the words about intervals and corrections that sentences before it have."""
+    for words in _ONCE:
+        if any(words.search(other) for other in before):
+            sentence = words.sub("", sentence)
+    return sentence
+
+
+def _ratio(nearest: Comparison | None) -> str:
+    """The nearest pair's ratio with its interval, in brackets."""
+    if nearest is None or nearest.ci is None:
+        return ""
+    unproven = f"; {not_significant(nearest)}" if excludes_one(nearest.ci) else ""
+    low, high = nearest.ci
+    ratio = f"ratio {nearest.a} / {nearest.b} {nearest.ratio:.2f}"
+    return f" ({ratio}, 95 % interval {low:.2f} to {high:.2f}{unproven})"
+
+
+def not_significant(comparison: Comparison) -> str:
+    """Of a difference whose interval excludes none by itself."""
+    return f"not significant after correction for {comparison.comparisons} comparisons"
+
+
+def factor(comparison: Comparison, *, higher: bool = False) -> tuple[str, str]:
+    """How much lower the lower one is, and the interval: as a factor, or below 1.5 in per cent.
+
+    Args:
+        higher: Say how much higher the higher one is, which is always a factor.
+    """
+    ratio, (low, high) = comparison.ratio, comparison.ci or (comparison.ratio, comparison.ratio)
+    if ratio < 1:
+        ratio, low, high = 1 / ratio, 1 / high, 1 / low
+    if ratio < _AS_FACTOR and not higher:
+        size, *ends = _apart(100 - 100 / ratio, 100 - 100 / low, 100 - 100 / high, places=0)
+        return f"{size} %", f"{ends[0]} % to {ends[1]} %"
+    size, *ends = _apart(ratio, low, high, places=1 if ratio >= _AS_FACTOR else 2)
+    return f"{size}×", f"{ends[0]}× to {ends[1]}×"
+
+
+def _apart(*values: float, places: int) -> list[str]:
+    """A value and the two ends of its interval, with up to two decimals more where the ends read alike."""
+    texts = [[f"{value:.{places + more}f}" for value in values] for more in range(3)]
+    return next((found for found in texts if found[1] != found[2]), texts[0])

@@ -1,0 +1,74 @@
+"""The settings in which engines differ, and which of them can matter at the load of the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+
+from harness.report.text.numbers import few, number
+from harness.report.text.provenance import say
+from harness.report.text.verdict import shown_load
+from harness.runs.reader import OnlineRun
+from harness.schema.fairness import LedgerRow
+from harness.schema.load import load_text
+
+#: Tokens of the largest blocks in which engines keep a KV cache.
+_BLOCK = 128
+#: Of values that are named; longer ones stand in the notice alone.
+_SHORT = 16
+
+
+def unequal_settings(run: OnlineRun) -> str:
+    """One sentence; empty where settings are equal or unknown, and of a tuning, which makes them unequal."""
+    rows = [] if run.meta.tune is not None or run.results.ledger is None else run.results.ledger.unequal
+    if not rows:
+        return ""
+    needed = _needed(run)
+    said = [_words(row) for row in rows if not _is_ample(row, needed.get(row.key))]
+    if not said:
+        return "The settings that differ are limits, which this load does not reach."
+    which = few(said) if len(said) > 1 else said[0]
+    return f"Settings that differ{' and can matter' * (len(said) < len(rows))}: {which}."
+
+
+def _needed(run: OnlineRun) -> Mapping[str, int]:
+    """What the requests in flight can take of a limit at most, by its key; of a cache only where it is of no
+    use to later prompts."""
+    load = shown_load(run)
+    peaks = [summary.peak_in_flight for summary in run.pooled if summary.load == load]
+    sent = run.requests[run.requests["load"] == load_text(load)]
+    known = [peak for peak in peaks if peak is not None]
+    if sent.empty or len(known) < len(peaks):
+        return {}
+    in_flight, prompt = max(known), int(sent["input_tokens"].max())
+    whole = int((sent["input_tokens"] + sent["output_tokens"]).max())
+    needed = {"max_batch": in_flight, "max_batched_tokens": in_flight * prompt}
+    if not sent["reusable_tokens"].sum():
+        needed["kv_tokens"] = in_flight * -(-whole // _BLOCK) * _BLOCK
+    return needed
+
+
+def _values(row: LedgerRow) -> dict[str, JsonValue]:
+    """By label, of the engines that tell."""
+    return {label: fact.value for label, fact in row.facts.items() if fact is not None}
+
+
+def _is_ample(row: LedgerRow, needed: int | None) -> bool:
+    """Whether a limit is reached by no engine."""
+    return needed is not None and all(
+        isinstance(value, int | float) and value >= needed for value in _values(row).values()
+    )
+
+
+def _words(row: LedgerRow) -> str:
+    """The setting, with its values where they are short."""
+    name, values = row.name.partition(" (")[0], _values(row)
+    known = list(values.values())
+    if all(isinstance(value, bool) for value in known):
+        return f"{name} (off in {few([label for label, value in values.items() if not value])})"
+    if all(isinstance(value, int | float) for value in known):
+        ends = [number(float(end), 0) for end in (min(known), max(known))]  # type: ignore[type-var, arg-type]
+        return f"{name} ({ends[0]} to {ends[1]})"
+    texts = list(dict.fromkeys(say(value) for value in known))
+    return f"{name} ({' or '.join(texts)})" if max(map(len, texts)) <= _SHORT else name

@@ -1,0 +1,59 @@
+"""The sentence of the first screen on settings that are not equal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from pydantic import JsonValue
+
+from harness.report.text.settings import unequal_settings
+from harness.report.text.terms import terms
+from harness.runs.reader import OnlineRun
+from harness.schema.fairness import Fact, Ledger, LedgerRow
+
+
+def with_settings(run: OnlineRun, **rows: tuple[JsonValue, JsonValue]) -> OnlineRun:
+    """Each row has the values of two engines."""
+    labels = ["roseinfer", "vLLM"]
+    found = [
+        LedgerRow(
+            key=key,
+            name=key.replace("_", " "),
+            facts={
+                label: Fact(value=value, source="log") for label, value in zip(labels, values, strict=True)
+            },
+            agreement="differs" if values[0] != values[1] else "equal",
+        )
+        for key, values in rows.items()
+    ]
+    return replace(run, results=run.results.model_copy(update={"ledger": Ledger(labels=labels, rows=found)}))
+
+
+def test_equal_settings_and_unknown_ones_are_not_spoken_of(run: OnlineRun) -> None:
+    assert unequal_settings(with_settings(run, dtype=("float16", "float16"))) == ""
+    assert unequal_settings(replace(run, results=run.results.model_copy(update={"ledger": None}))) == ""
+
+
+def test_settings_are_named_with_values_that_are_short(run: OnlineRun) -> None:
+    long = ("23 sizes from 1 to 256", "51 sizes from 1 to 512")
+    shown = with_settings(run, dtype=("float16", "bfloat16"), chunked_prefill=(False, True), graphs=long)
+    said = "Settings that differ: dtype (float16 or bfloat16), chunked prefill (off in roseinfer) and graphs."
+    assert unequal_settings(shown) == said and said in terms(shown)
+    assert unequal_settings(with_settings(run, threads=(1, 2))) == "Settings that differ: threads (1 to 2)."
+
+
+@pytest.mark.parametrize(("limits", "said"), [
+    ((1, 1000), "Settings that differ and can matter: max batch (1 to 1,000)."),
+    ((900, 1000), "The settings that differ are limits, which this load does not reach."),
+])  # fmt: skip
+def test_a_limit_that_no_engine_can_reach_does_not_matter(
+    run: OnlineRun, limits: tuple[int, int], said: str
+) -> None:
+    assert unequal_settings(with_settings(run, max_batch=limits, kv_tokens=(10**8, 10**9))) == said
+
+
+def test_a_larger_cache_matters_where_later_prompts_can_use_it(run: OnlineRun) -> None:
+    reusing = replace(run, requests=run.requests.assign(reusable_tokens=16))
+    said = unequal_settings(with_settings(reusing, kv_tokens=(10**8, 10**9)))
+    assert said == "Settings that differ: kv tokens (100,000,000 to 1,000,000,000)."
