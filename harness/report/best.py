@@ -56,8 +56,8 @@ def largest_difference(
 ) -> Comparison | None:
     """Of valid engines, by whatever metric, at any load, the first of equal ones; None where none is real."""
     valid = valid_labels(pooled)
-    found = [one for one in comparisons if {one.a, one.b} <= valid[one.load] and differs(one)]
-    return max(found, key=lambda one: abs(math.log(one.ratio)), default=None)
+    found = [pair for pair in comparisons if {pair.a, pair.b} <= valid[pair.load] and differs(pair)]
+    return max(found, key=lambda pair: abs(math.log(pair.ratio)), default=None)
 
 
 def better(comparison: Comparison) -> str:

@@ -134,16 +134,15 @@ class EngineSearch:
 
     def against(self, other: EngineSearch, pairs: int) -> CapacityRatio:
         """Its capacity as a multiple of the other's, judged as one of so many pairs."""
-        shown = self._known.times(other._known)
-        strict = self._known.times(other._known, 1 - (1 - CONFIDENCE) / pairs)
-        more = strict.low is not None and strict.low > 1
-        less = strict.high is not None and strict.high < 1
+        ends = self._known.times(other._known, 1 - (1 - CONFIDENCE) / pairs)
+        more = ends.low is not None and ends.low > 1
+        less = ends.high is not None and ends.high < 1
         return CapacityRatio(
             a=self.label,
             b=other.label,
-            value=shown.value,
-            low=shown.low,
-            high=shown.high,
+            value=ends.value,
+            low=ends.low,
+            high=ends.high,
             verdict="more" if more else "less" if less else "no difference shown",
         )
 

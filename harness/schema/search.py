@@ -171,6 +171,11 @@ class CapacityFound(Strict):
     trials: list[SearchTrial]
     ended: str = Field(description="why no more was measured")
 
+    @property
+    def between(self) -> bool:
+        """Whether cells met the limits and others missed them: else `value` is little more than a guess."""
+        return {True, False} <= {trial.met for trial in self.trials}
+
 
 class CapacityRatio(Strict):
     """What `a` carries as a multiple of what `b` does."""
@@ -178,8 +183,8 @@ class CapacityRatio(Strict):
     a: str
     b: str
     value: float
-    low: float | None
-    high: float | None
+    low: float | None = Field(description="of the 95 % interval of all pairs together; null: open")
+    high: float | None = Field(description="of the 95 % interval of all pairs together; null: open")
     verdict: Verdict = Field(
         description="of `a` against `b`, at 5 % for all pairs of the search together (Bonferroni)"
     )

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from roseinfer.info import EngineInfo
 from roseinfer.request.params import SamplingParams
 
-#: Prompt lengths and batch sizes that are run once, and on a GPU lengths that it computes without a graph.
+#: Prompt lengths and batch sizes that are run once.
 PROMPT_LENGTHS = (1, 16, 64, 128, 256, 512, 1024)
-GPU_LENGTHS = (1536, 2048, 4096, 8192)
 BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
@@ -33,13 +32,20 @@ class Steps(Protocol):
 
 
 def warm_up(engine: Steps) -> None:
-    """Run prompts and decode batches of the usual sizes, then leave the engine empty."""
+    """Run prompts and decode batches of the usual sizes, on a GPU also the largest steps, which no graph has:
+    memory is allocated and kernels are loaded at their first call. Then leave the engine empty."""
     longest = engine.info.limits.left(2)
     two = SamplingParams(max_tokens=2, ignore_eos=True)
-    lengths = PROMPT_LENGTHS + (GPU_LENGTHS if engine.info.config.device == "cuda" else ())
-    for length in sorted({min(length, longest) for length in lengths}):
+    for length in sorted({min(length, longest) for length in PROMPT_LENGTHS}):
         engine.add(-1, np.zeros(length, dtype=np.int32), two)
         _drain(engine)
+    config = engine.info.config
+    if config.device == "cuda" and config.prefill_max_tokens is not None:
+        for tokens in (config.prefill_max_tokens // 2, config.prefill_max_tokens):
+            length = min(tokens, longest)
+            for index in range(min(tokens // length, config.max_active_requests)):
+                engine.add(-1 - index, np.zeros(length, dtype=np.int32), two)
+            _drain(engine)
     for size in BATCH_SIZES:
         if size <= engine.info.config.max_active_requests:
             for index in range(size):

@@ -23,7 +23,7 @@ def _found(search: SearchResults) -> Table:
     rows = [
         [
             Cell(found.label),
-            Cell(capacity_value(found), found.value),
+            Cell(capacity_value(found) if found.bound or found.between else DASH, found.value),
             Cell(interval(found), found.low),
             Cell(str(len(found.trials)), len(found.trials)),
             Cell(str(invalid := sum(trial.met is None for trial in found.trials)), invalid),
@@ -47,15 +47,16 @@ def _ratios(search: SearchResults) -> Table:
     """One row a pair of engines."""
     columns = [Column("engine", numeric=False), Column("against", numeric=False)]
     columns += [Column("times as much"), Column("95 % interval"), Column("", numeric=False)]
+    guessed = {found.label for found in search.engines if not (found.bound or found.between)}
     rows = [
         [
             Cell(ratio.a),
             Cell(ratio.b),
-            Cell(DASH if (ratio.low, ratio.high) == (None, None) else f"{ratio.value:.2f}", ratio.value),
+            Cell(DASH if guessed & {ratio.a, ratio.b} else f"{ratio.value:.2f}", ratio.value),
             Cell(interval(ratio, 2), ratio.low),
             Cell(ratio.verdict),
         ]
         for ratio in search.ratios
     ]
-    notes = ["More or less: at 5 % for all pairs of the search together."]
+    notes = ["Intervals and verdicts hold for all pairs of the search together."]
     return Table("capacity_ratios", "Highest loads against each other", columns, rows, notes)

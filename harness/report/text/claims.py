@@ -42,7 +42,7 @@ def claim(
 def _is_its_own(found: Winner, largest: Comparison) -> bool:
     """Whether the largest difference is one by which the winner wins."""
     assert found.comparison is not None
-    mine, its = ((one.load, one.metric, one.statistic) for one in (found.comparison, largest))
+    mine, its = ((each.load, each.metric, each.statistic) for each in (found.comparison, largest))
     return mine == its and in_order(largest)[0] == found.label
 
 

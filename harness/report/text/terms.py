@@ -36,7 +36,8 @@ def _percentiles(run: OnlineRun, cells: list[OnlineSummary]) -> str:
     """Why the verdict is about the percentile that it is about."""
     valid = [cell for cell in cells if cell.valid]
     found = winners(valid, run.results.comparisons).values() if len(valid) > 1 else ()
-    return higher_percentiles([one for one in found if one is not None and METRICS[one.metric].is_latency])
+    latencies = [claim for claim in found if claim is not None and METRICS[claim.metric].is_latency]
+    return higher_percentiles(latencies)
 
 
 def goodput(run: Run) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.report.tables.capacity import capacity_tables
 from harness.report.text.capacity import capacity_verdict
+from harness.report.text.numbers import DASH
 from harness.runs.search_state import EngineSearch
 from harness.schema.cell_notice import CellNotice, NoticeKind
 from harness.schema.load import ClosedLoop
@@ -66,6 +69,34 @@ def test_loads_beyond_what_was_allowed_are_no_capacity(capacities: dict[str, flo
     values = [row[1].text for row in capacity_tables(found)[0].rows]
     for value, capacity in zip(values, capacities.values(), strict=True):
         assert value == BEYOND.get(capacity, value)
+
+
+def test_one_cell_is_no_capacity() -> None:
+    """Where every cell said the same, the interval stands for the value, which is a guess."""
+    searches = [EngineSearch(PLAN, label) for label in "ab"]
+    while not searches[0].ended:
+        load = searches[0].next_value
+        searches[0].take(cell(load, ttft=10 if load <= 20 else 90), start=0)
+    searches[1].take(cell(32, ttft=90), start=0)
+    ratio = searches[0].against(searches[1], pairs=3)
+    found = SearchResults(
+        plan=PLAN, engines=[s.found(s.label, None, False) for s in searches], ratios=[ratio]
+    )
+    assert [engine.between for engine in found.engines] == [True, False]
+    assert "b carries at most" in capacity_verdict(found)[1]
+    engines, ratios = capacity_tables(found)
+    assert engines.rows[1][1].text == ratios.rows[0][2].text == DASH
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.booleans()), min_size=1, max_size=6), st.integers(1, 6))
+def test_a_verdict_is_what_its_interval_says(cells: list[tuple[int, bool]], pairs: int) -> None:
+    searches = [EngineSearch(PLAN, label) for label in "ab"]
+    searches[1].take(cell(8, ttft=90), start=0)
+    for load, met in cells:
+        searches[0].take(cell(load, ttft=10 if met else 90), start=0)
+    ratio = searches[0].against(searches[1], pairs)
+    assert (ratio.verdict == "more") == (ratio.low is not None and ratio.low > 1)
+    assert (ratio.verdict == "less") == (ratio.high is not None and ratio.high < 1)
 
 
 @pytest.mark.parametrize(("noticed", "met"), [("behind", False), ("growing", False), ("drift", True)])
