@@ -99,6 +99,7 @@ class Engine:
                 kv_tokens=num_blocks * config.block_size,
                 max_batch_size=policies.max_batch_size,
                 prefill_max_tokens=policies.prefill_max_tokens,
+                chunked_prefill_size=_chunk(config, policies),
                 mixed_steps=_mixes(policies),
                 overlap_schedule=overlap,
                 threads=ranks * torch.get_num_threads(),
@@ -204,6 +205,14 @@ def _name(dtype: torch.dtype) -> str:
 def _mixes(policies: Policies) -> bool:
     """Whether prompts and decoding requests share steps."""
     return policies.composition is decode_first or isinstance(policies.composition, FillUp | TakeAlong)
+
+
+def _chunk(config: EngineConfig, policies: Policies) -> int | None:
+    """Tokens of a prompt in one step at most, where prompts are cut."""
+    how = policies.composition
+    if isinstance(how, FillUp):
+        return min(policies.prefill_max_tokens, max(rows for _, rows in how.rows))
+    return config.chunked_prefill_size
 
 
 def _mixed_steps(policies: Policies, capacity: int) -> MixedSteps:
