@@ -63,12 +63,13 @@ def _is_ample(row: LedgerRow, needed: int | None) -> bool:
 
 def _words(row: LedgerRow) -> str:
     """The setting, with its values where they are short."""
-    name, values = row.name.partition(" (")[0], _values(row)
+    name, _, unit = row.name.removesuffix(")").partition(" (")
+    values = _values(row)
     known = list(values.values())
     if all(isinstance(value, bool) for value in known):
         return f"{name} (off in {few([label for label, value in values.items() if not value])})"
     if all(isinstance(value, int | float) for value in known):
         ends = [number(float(end), 0) for end in (min(known), max(known))]  # type: ignore[type-var, arg-type]
-        return f"{name} ({ends[0]} to {ends[1]})"
+        return f"{name} ({ends[0]} to {ends[1]}{' ' * bool(unit)}{unit})"
     texts = list(dict.fromkeys(say(value) for value in known))
     return f"{name} ({' or '.join(texts)})" if max(map(len, texts)) <= _SHORT else name

@@ -19,7 +19,7 @@ def with_settings(run: OnlineRun, **rows: tuple[JsonValue, JsonValue]) -> Online
     found = [
         LedgerRow(
             key=key,
-            name=key.replace("_", " "),
+            name={"kv_tokens": "KV cache (tokens)"}.get(key, key.replace("_", " ")),
             facts={
                 label: Fact(value=value, source="log") for label, value in zip(labels, values, strict=True)
             },
@@ -56,4 +56,4 @@ def test_a_limit_that_no_engine_can_reach_does_not_matter(
 def test_a_larger_cache_matters_where_later_prompts_can_use_it(run: OnlineRun) -> None:
     reusing = replace(run, requests=run.requests.assign(reusable_tokens=16))
     said = unequal_settings(with_settings(reusing, kv_tokens=(10**8, 10**9)))
-    assert said == "Settings that differ: kv tokens (100,000,000 to 1,000,000,000)."
+    assert said == "Settings that differ: KV cache (100,000,000 to 1,000,000,000 tokens)."
