@@ -2,7 +2,8 @@
 
     python -m benchmarks.cluster_memory --rows 10000000
 
-A node of a Ray cluster on this machine parses answers of `--tokens` chunks each, as after a load, and sends
+This process plans a load of prompts and deals it to clients, which get nothing of it here. A node of a Ray
+cluster on this machine parses answers of `--tokens` chunks each, as after a load, and sends
 the tables in parts; this process joins, stores and summarizes them, as after a cell, then makes one table of
 the run and summarizes that, as after the last one. Prints the peak of its memory after each step.
 """
@@ -18,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import ray
 from ray.cluster_utils import Cluster
@@ -29,12 +31,16 @@ from harness.cluster.ray_nodes import placed
 from harness.cluster.shared_folder import SharedFolder
 from harness.cluster.testbed import Reading
 from harness.loadgen.load_plan import LoadPlan, RawResponse, Target, WireRequest
+from harness.loadgen.run_load import Dealing
+from harness.made import made
 from harness.metrics.summary import summarize
 from harness.records.answers import Wanted, parse_part
 from harness.records.cell import CellIdentity, Expected, cell_records
 from harness.records.parquet import assemble, read_records, write_cell
 from harness.schema.load import ClosedLoop
+from harness.workload.content import SyntheticContent
 
+PROMPT_TOKENS, VOCABULARY, CLIENTS = 128, 50_257, 100
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -134,14 +140,19 @@ def main() -> None:
 def measure(count: int, tokens: int, peak: Peak) -> None:
     """Fetch, join, store and summarize."""
     node = Remote(ray.remote(FilledNode).options(num_cpus=0).remote(count, tokens))
-    plan = LoadPlan(Target("127.0.0.1", 1, "/"), [WireRequest(i, None, b"") for i in range(count)])
-    wanted = {i: Wanted(tokens, None) for i in range(count)}
-    reading = Reading(wanted, most_tokens=dict.fromkeys(wanted, tokens))
+    planned = SyntheticContent(PROMPT_TOKENS, tokens, VOCABULARY).take(count, 0, 0)
+    wire = made(count, lambda i: WireRequest(i, None, msgspec.json.encode(planned[i].prompt.tolist())))
+    for part in Dealing(LoadPlan(Target("127.0.0.1", 1, "/"), wire), CLIENTS).parts():
+        msgspec.msgpack.encode(part)
+    peak.say("planned, and dealt to clients")
+    expected = made(count, lambda i: Expected(len(planned[i].prompt), planned[i].output_tokens))
+    wanted = made(count, lambda i: expected[i].wanted(exact_length=True))
+    reading = Reading(wanted, most_tokens=made(count, lambda i: expected[i].output_tokens))
     peak.say("before")
-    answers = collected(0.0, [Sender(node, {0: plan})], reading, "")  # type: ignore[arg-type]
+    answers = collected(0.0, [Sender(node, [0], count)], reading, "")  # type: ignore[arg-type]
     peak.say(f"{len(answers.chunks):,} rows are here")
     identity = CellIdentity(0, "mock", None, "mock", ClosedLoop(concurrency=8), 0)
-    records = cell_records(answers, [Expected(16, tokens)] * count, identity)
+    records = cell_records(answers, expected, identity)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_cell(folder, 0, records)

@@ -15,7 +15,7 @@ from harness.cluster.node_facts import Tokenizer
 from harness.cluster.ray_nodes import RayNode
 from harness.cluster.shared_folder import SharedFolder
 from harness.cluster.testbed import Reading
-from harness.loadgen.load_plan import LoadPlan, Progress
+from harness.loadgen.load_plan import Progress
 from harness.metrics import on_disk
 from harness.records.answers import MEASURED, RECEIVED, Answers
 from harness.records.long_chunks import Received
@@ -26,10 +26,11 @@ PART, PART_TOKENS = 4_000, 1 << 18
 
 @dataclass
 class Sender:
-    """A node that sends, in a load: its clients' shares, its clock before and after."""
+    """A node that sends, in a load: its clients, how many requests they have, its clock before."""
 
     node: RayNode
-    shares: dict[int, LoadPlan]
+    clients: Sequence[int]
+    requests: int = 0
     before: Offset | None = None
     running: Any = None
     progress: Progress = field(default_factory=lambda: Progress(0, 0, 0))
@@ -46,11 +47,8 @@ def collected(
     texts: dict[int, str] = {}
     for sender in senders if reading.texts_of else ():
         texts |= sender.node.call("texts", reading.texts_of)
-    last = max(
-        request.index for sender in senders for share in sender.shares.values() for request in share.requests
-    )
-    for part in _parts(last + 1, reading.most_tokens):
-        wanted = ray.put({index: reading.wanted[index] for index in part if index in reading.wanted})
+    for part in _parts(sum(sender.requests for sender in senders), reading.most_tokens):
+        wanted = ray.put({index: reading.wanted[index] for index in part})
         asked = [(s.node, s.node.begin("part", part, wanted, tokenizer, s.node.name, share)) for s in senders]
         found = [node.result(reference) for node, reference in asked]
         if share is not None:
@@ -63,12 +61,13 @@ def collected(
     return Answers(t0, requests.all(), chunks.all(), texts)
 
 
-def _parts(count: int, most_tokens: Mapping[int, int]) -> Iterator[range]:
+def _parts(count: int, most_tokens: Mapping[int, int] | Sequence[int]) -> Iterator[range]:
     """All requests from 0 on, so many at a time as can have PART_TOKENS; PART, or one, at the most."""
     first, tokens = 0, 0
     for index in range(count):
-        tokens += most_tokens.get(index, 1)
+        most = most_tokens[index] if most_tokens else 1
+        tokens += most
         if index > first and (tokens > PART_TOKENS or index - first == PART):
             yield range(first, index)
-            first, tokens = index, most_tokens.get(index, 1)
+            first, tokens = index, most
     yield range(first, count)

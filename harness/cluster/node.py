@@ -35,7 +35,7 @@ from harness.engines.registry import get_engine
 from harness.errors import BenchError
 from harness.loadgen.host_load import HostLoad
 from harness.loadgen.live_answers import answer_text
-from harness.loadgen.load_plan import ClientUsage, LoadPlan, LoadResult, Progress
+from harness.loadgen.load_plan import ClientUsage, LoadPlan, LoadResult, Progress, WireRequest
 from harness.models.model_folder import resolve
 from harness.records.answers import Wanted, parse_part
 from harness.schema.machine_load import MachineLoad
@@ -66,6 +66,7 @@ class Node:
         self._engine = ExitStack()
         self._server: Server | None = None
         self._sending = ExitStack()
+        self._added: dict[int, list[WireRequest]] = {}
         self._load: HostLoad | None = None
         self._result: LoadResult | None = None
         self._monitor: CellMonitor | None = None
@@ -146,9 +147,18 @@ class Node:
 
     # Load
 
+    def add(self, requests: bytes, first: bool) -> None:
+        """Requests that clients are to send, by the clients' numbers (msgpack); the first of a load, or
+        more."""
+        if first:
+            self._added = {}
+        for client, added in msgspec.msgpack.decode(requests, type=dict[int, list[WireRequest]]).items():
+            self._added.setdefault(client, []).extend(added)
+
     def prepare(self, shares: bytes, shared: bool) -> None:
-        """Start the client processes that send these shares, by the clients' numbers (msgpack), and wait
-        until they are ready. With `shared`, an engine has the node's other cores.
+        """Start the client processes that send what was added, and wait until they are ready. `shares` is
+        the rest of their plans, by the clients' numbers (msgpack). With `shared`, an engine has the node's
+        other cores.
 
         Raises:
             UsageError: As `HostLoad`.
@@ -156,7 +166,10 @@ class Node:
         """
         self.end_load()
         at_normal_priority()
-        dealt = msgspec.msgpack.decode(shares, type=dict[int, LoadPlan])
+        dealt = {
+            client: msgspec.structs.replace(share, requests=self._added.pop(client))
+            for client, share in msgspec.msgpack.decode(shares, type=dict[int, LoadPlan]).items()
+        }
         self._load = self._sending.enter_context(HostLoad(dealt, load_cpus(shared)))
 
     def run(self, t0: float) -> list[ClientUsage]:

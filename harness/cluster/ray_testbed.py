@@ -23,7 +23,7 @@ from harness.engines.base import Engine, EngineSettings, Server
 from harness.errors import EngineError
 from harness.loadgen.host_load import ProgressCallback, total
 from harness.loadgen.load_plan import ClientUsage, LoadPlan
-from harness.loadgen.run_load import deal
+from harness.loadgen.run_load import Dealing
 from harness.schema.hosts import HostCell
 from harness.schema.machine_load import MachineLoad
 from harness.telemetry.idle_power import idle_watts
@@ -78,13 +78,13 @@ class RayTestbed(Testbed):
         progress: ProgressCallback | None,
         start_delay_s: float,
     ) -> Sent:
-        shares = dict(enumerate(deal(plan, clients)))
-        hosts = len(self._senders)
+        dealing, hosts = Dealing(plan, clients), len(self._senders)
         senders = [
-            Sender(node, {client: shares[client] for client in range(position, len(shares), hosts)})
-            for position, node in enumerate(self._senders[: len(shares)])
+            Sender(node, range(position, dealing.count, hosts))
+            for position, node in enumerate(self._senders[: dealing.count])
         ]
         try:
+            self._deal(dealing, senders)
             return self._send(senders, reading, progress, start_delay_s)
         finally:
             for sender in senders:
@@ -128,6 +128,24 @@ class RayTestbed(Testbed):
         for node in self.nodes:
             node.revive()
 
+    def _deal(self, dealing: Dealing, senders: Sequence[Sender]) -> None:
+        """Have the clients of every node ready to send their shares of a load."""
+        for number, part in enumerate(dealing.parts()):
+            adding = []
+            for sender in senders:
+                dealt = {client: part[client] for client in sender.clients}
+                sender.requests += sum(map(len, dealt.values()))
+                encoded = msgspec.msgpack.encode(dealt)
+                adding.append((sender.node, sender.node.begin("add", encoded, number == 0)))
+            for node, reference in adding:
+                node.result(reference)
+        shared, preparing = self._engine in self._senders, []
+        for sender in senders:
+            encoded = msgspec.msgpack.encode({client: dealing.share(client) for client in sender.clients})
+            preparing.append((sender.node, sender.node.begin("prepare", encoded, shared)))
+        for node, reference in preparing:
+            node.result(reference)
+
     def _send(
         self,
         senders: Sequence[Sender],
@@ -135,13 +153,6 @@ class RayTestbed(Testbed):
         progress: ProgressCallback | None,
         start_delay_s: float,
     ) -> Sent:
-        shared = self._engine in self._senders
-        preparing = [
-            (sender.node, sender.node.begin("prepare", msgspec.msgpack.encode(sender.shares), shared))
-            for sender in senders
-        ]
-        for node, reference in preparing:
-            node.result(reference)
         for sender in senders:
             sender.before = self._offset(sender.node)
         trip = max(sender.before.round_trip for sender in senders if sender.before)
@@ -159,8 +170,8 @@ class RayTestbed(Testbed):
         hosts = [
             HostCell(
                 name=sender.node.name,
-                clients=sorted(sender.shares),
-                requests=sum(len(share.requests) for share in sender.shares.values()),
+                clients=list(sender.clients),
+                requests=sender.requests,
                 clock=clocks[sender.node.name],
             )
             for sender in senders

@@ -33,10 +33,10 @@ class Reading:
     answer can be, by request.
     """
 
-    wanted: Mapping[int, Wanted]
+    wanted: Mapping[int, Wanted] | Sequence[Wanted]
     tokenizer: Path | None = None
     texts_of: Sequence[int] = ()
-    most_tokens: Mapping[int, int] = field(default_factory=dict)
+    most_tokens: Mapping[int, int] | Sequence[int] = ()
 
 
 @dataclass

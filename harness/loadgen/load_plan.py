@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -52,7 +53,7 @@ class LoadPlan(msgspec.Struct, frozen=True):
     """
 
     target: Target
-    requests: list[WireRequest]
+    requests: Sequence[WireRequest]
     concurrency: int | None = None
     timeout_s: float = 300.0
     deadline_s: float = 3600.0

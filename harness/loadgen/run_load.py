@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
 from harness.errors import UsageError
 from harness.loadgen.host_load import HostLoad, ProgressCallback
 from harness.loadgen.http import request_head
-from harness.loadgen.load_plan import LoadPlan, LoadResult
+from harness.loadgen.load_plan import LoadPlan, LoadResult, WireRequest
+
+#: Bodies that are dealt at a time.
+PART_BYTES = 4 << 20
 
 
 def run_load(
@@ -39,31 +44,59 @@ def run_load(
         return load.run(time.monotonic() + start_delay_s, progress)
 
 
-def deal(plan: LoadPlan, clients: int) -> list[LoadPlan]:
-    """Split a load: the j-th request that follows no other goes to client j mod n, with all that follow it.
-    In a closed loop it goes to the client that holds slot j mod concurrency, so that clients with one slot
-    more also get that many more requests.
+class Dealing:
+    """Which client sends each request of a load: the j-th that follows no other is sent by client j mod n,
+    with all that follow it. In a closed loop it is by the client that holds slot j mod concurrency, so that
+    clients with one slot more also get that many more requests.
+
+    `count` clients have something to send.
 
     Raises:
         UsageError: There is nothing to send, nobody to send it, or a header that cannot be sent.
     """
-    if not plan.requests:
-        raise UsageError("there is nothing to send", "ask for at least one request")
-    request_head(plan.target)
-    if clients < 1:
-        raise UsageError(f"{clients} client processes cannot send anything", "ask for --clients 1 or more")
-    firsts = [r.index for r in plan.requests if r.after is None]
-    slots = plan.concurrency if plan.concurrency is not None else len(firsts)
-    count = min(clients, slots, len(firsts))
-    client_of = {index: j % slots % count for j, index in enumerate(firsts)}
-    for r in plan.requests:
-        if r.after is not None:
-            client_of[r.index] = client_of[r.after]
-    return [
-        msgspec.structs.replace(
-            plan,
-            requests=[r for r in plan.requests if client_of[r.index] == client],
-            concurrency=None if plan.concurrency is None else len(range(client, slots, count)),
-        )
-        for client in range(count)
-    ]
+
+    def __init__(self, plan: LoadPlan, clients: int) -> None:
+        if not plan.requests:
+            raise UsageError("there is nothing to send", "ask for at least one request")
+        request_head(plan.target)
+        if clients < 1:
+            raise UsageError(
+                f"{clients} client processes cannot send anything", "ask for --clients 1 or more"
+            )
+        firsts = sum(1 for _ in islice((r for r in plan.requests if r.after is None), clients))
+        self._plan, self._slots = plan, plan.concurrency or len(plan.requests)
+        self.count = min(firsts, self._slots)
+
+    def share(self, client: int, requests: Sequence[WireRequest] = ()) -> LoadPlan:
+        """A client's share of the load, with these requests."""
+        slots = None if self._plan.concurrency is None else len(range(client, self._slots, self.count))
+        return msgspec.structs.replace(self._plan, requests=list(requests), concurrency=slots)
+
+    def parts(self) -> Iterator[list[list[WireRequest]]]:
+        """The requests of each client, PART_BYTES of bodies at a time."""
+        client_of = array("i", bytes(4 * len(self._plan.requests)))
+        dealt: list[list[WireRequest]] = [[] for _ in range(self.count)]
+        size = firsts = 0
+        for request in self._plan.requests:
+            if request.after is None:
+                client = firsts % self._slots % self.count
+                firsts += 1
+            else:
+                client = client_of[request.after]
+            client_of[request.index] = client
+            dealt[client].append(request)
+            size += len(request.body)
+            if size > PART_BYTES:
+                yield dealt
+                dealt, size = [[] for _ in range(self.count)], 0
+        yield dealt
+
+
+def deal(plan: LoadPlan, clients: int) -> list[LoadPlan]:
+    """Split a load at once. Raises UsageError as of `Dealing`."""
+    dealing = Dealing(plan, clients)
+    shares: list[list[WireRequest]] = [[] for _ in range(dealing.count)]
+    for part in dealing.parts():
+        for share, requests in zip(shares, part, strict=True):
+            share += requests
+    return [dealing.share(client, share) for client, share in enumerate(shares)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -65,14 +66,13 @@ class Answers:
         kinds = pa.array(get_args(ErrorKind))
         return any(pc.any(pc.is_in(part["error"], kinds), min_count=0).as_py() for part in self.parts())
 
-    def in_order_sent(self) -> list[int]:
+    def in_order_sent(self) -> npt.NDArray[np.int32]:
         """The requests that were sent, in that order."""
         sent, index = (
             np.concatenate([part[name].to_numpy() for part in self.parts()]) for name in ("t_sent", "request")
         )
         order = np.lexsort((index, sent))
-        found: list[int] = index[order[: np.isfinite(sent).sum()]].tolist()
-        return found
+        return np.asarray(index[order[: np.isfinite(sent).sum()]], dtype=np.int32)
 
     def parts(self) -> Iterator[pa.Table]:
         """All rows of `requests`, some at a time."""
@@ -84,7 +84,7 @@ class Answers:
 
 def parse(
     result: LoadResult,
-    wanted: Mapping[int, Wanted],
+    wanted: Mapping[int, Wanted] | Sequence[Wanted],
     tokens_of: Callable[[str], int] | None = None,
     texts_of: Collection[int] = (),
     host: str | None = None,
@@ -106,7 +106,7 @@ def parse(
 def parse_part(
     responses: Sequence[RawResponse],
     t0: float,
-    wanted: Mapping[int, Wanted],
+    wanted: Mapping[int, Wanted] | Sequence[Wanted],
     tokens_of: Callable[[str], int] | None = None,
     host: str | None = None,
 ) -> tuple[pa.Table, pa.Table]:

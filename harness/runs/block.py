@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from time import monotonic, sleep
 
 import msgspec
+import numpy as np
 
 from harness.cluster.testbed import Reading, Sent, Testbed
 from harness.engines.base import Encoder, Engine, EngineVariant, RequestSettings, Server, endpoint_target
@@ -20,6 +21,7 @@ from harness.engines.speculation import speculation
 from harness.errors import BenchError, CleanupError, EngineError
 from harness.files import now
 from harness.loadgen.load_plan import LoadPlan, Progress, WireRequest
+from harness.made import Made, made
 from harness.metrics.prefixes import prefix_hits
 from harness.metrics.summary import summarize
 from harness.plain_text import visible
@@ -49,7 +51,7 @@ from harness.schema.machine_load import MachineLoad
 from harness.schema.results import OnlineSummary
 from harness.workload import PlannedRequest
 from harness.workload.prefix_reuse import reusable_tokens
-from harness.workload.sessions import with_answers
+from harness.workload.sessions import answered, with_answers
 
 #: From "every client is ready" to the first request: connections are opened in it.
 MEASURED_DELAY_S = 0.5
@@ -198,7 +200,7 @@ class _Measuring:
         source = f"CPU time of its processes in the {WAITING_S:g} s after the warm-up"
         self.run.learn(label, "idle_cores", Fact(value=round(cores, 2), source=source))
 
-    def _with_drawn_fields(self, requests: list[PlannedRequest], cell: Cell) -> list[PlannedRequest]:
+    def _with_drawn_fields(self, requests: Sequence[PlannedRequest], cell: Cell) -> Sequence[PlannedRequest]:
         drawn = self.resolved.drawn_fields
         return requests if drawn is None else drawn.of(requests, cell.shape_seed)
 
@@ -248,7 +250,7 @@ class _Measuring:
         return summary
 
     def _load(
-        self, cell: Cell, requests: list[PlannedRequest]
+        self, cell: Cell, requests: Sequence[PlannedRequest]
     ) -> tuple[Samples, Sent, MachineLoad, ServerMonitor]:
         """Send a cell's requests: what the server counted before, what came back, what the machine did, what
         the server said of itself."""
@@ -301,29 +303,24 @@ class _Measuring:
 
     def _send(
         self,
-        requests: list[PlannedRequest],
+        requests: Sequence[PlannedRequest],
         concurrency: int | None,
         progress: Callable[[Progress], None] | None,
         start_delay_s: float,
     ) -> Sent:
-        wire = [
-            WireRequest(
-                request.index,
-                request.t_sched_s,
-                self.encode(request),
-                request.after,
-                request.think_s,
-                request.answers,
-            )
-            for request in requests
-        ]
+
+        def wire(place: int) -> WireRequest:
+            asked = requests[place]
+            body = self.encode(asked)
+            return WireRequest(asked.index, asked.t_sched_s, body, asked.after, asked.think_s, asked.answers)
+
+        n = len(requests)
         settings, target = self.resolved.settings, endpoint_target(self.server.target, self.asked.endpoint)
-        load = LoadPlan(target, wire, concurrency, settings.timeout_s, settings.deadline_s)
+        load = LoadPlan(target, made(n, wire), concurrency, settings.timeout_s, settings.deadline_s)
         exact = self.asked.ignore_eos
-        wanted = {request.index: self._expected(request).wanted(exact) for request in requests}
-        texts_of = sorted({index for request in requests for index in request.answers})
-        most = {request.index: request.output_tokens for request in requests}
-        reading = Reading(wanted, self.asked.tokenizer, texts_of, most)
+        wanted = made(n, lambda place: self._expected(requests[place]).wanted(exact))
+        most = made(n, lambda place: requests[place].output_tokens)
+        reading = Reading(wanted, self.asked.tokenizer, answered(requests), most)
         return self.testbed.send(load, reading, self.resolved.clients, progress, start_delay_s)
 
     def _expected(self, request: PlannedRequest, reusable: int | None = None) -> Expected:
@@ -340,14 +337,19 @@ class _Measuring:
             turn=request.turn,
         )
 
-    def _records(self, answers: Answers, requests: list[PlannedRequest], cell: Cell) -> CellRecords:
-        requests = with_answers(requests, answers.texts, self.asked.tokenizer)
-        sent = answers.in_order_sent()
-        reusable = reusable_tokens(requests[index].prompt for index in sent)
-        known = {
-            index: tokens for index, tokens in zip(sent, reusable, strict=True) if len(requests[index].prompt)
-        }
-        expected = [self._expected(request, known.get(request.index)) for request in requests]
+    def _records(self, answers: Answers, planned: Sequence[PlannedRequest], cell: Cell) -> CellRecords:
+        requests = with_answers(planned, answers.texts, self.asked.tokenizer)
+        sent, reusable = answers.in_order_sent(), np.full(len(requests), -1, np.int32)
+        if isinstance(requests, Made) and self.resolved.workload.is_distinct(len(requests)):
+            reusable[sent] = 0
+        else:
+            reusable[sent] = reusable_tokens(requests[index].prompt for index in sent)
+
+        def asked(place: int) -> Expected:
+            request, before = requests[place], int(reusable[place])
+            return self._expected(request, before if before >= 0 and len(request.prompt) else None)
+
+        expected = made(len(requests), asked)
         ref, label = cell.engine_variant.ref, cell.engine_variant.label
         identity = CellIdentity(cell.index, ref.name, ref.variant, label, cell.load, cell.repeat)
         records = cell_records(answers, expected, identity)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -15,12 +16,13 @@ from harness.datasets.catalog import load_dataset
 from harness.errors import UsageError
 from harness.loadgen.load_plan import WireRequest
 from harness.loadgen.system_limits import most_in_flight
+from harness.made import Made, made
 from harness.models.text_tokens import whole_ends
 from harness.runs.seeds import shape_seeds
 from harness.schema.load import ClosedLoop, Load, Ramp, RequestRate, TraceLoad, heaviest
 from harness.schema.load_settings import Uniform
 from harness.schema.online_settings import OnlineSettings
-from harness.schema.results import TraceRecord
+from harness.schema.results import PREFIX_BLOCK_TOKENS, TraceRecord
 from harness.traces.catalog import load
 from harness.traces.fit import Fitted, fit
 from harness.traces.servegen import CITATION, Mixture, read_mixture
@@ -104,7 +106,7 @@ class Workload:
 
     def requests(
         self, load: Load, seed: int, shape_seed: int, first: int = 0, n: int | None = None
-    ) -> list[PlannedRequest]:
+    ) -> Sequence[PlannedRequest]:
         """One cell's requests.
 
         Args:
@@ -116,7 +118,7 @@ class Workload:
 
     def _planned(
         self, load: Load, seed: int, shape_seed: int, first: int, n: int | None
-    ) -> list[PlannedRequest]:
+    ) -> Sequence[PlannedRequest]:
         match load:
             case TraceLoad():
                 assert self.trace is not None
@@ -128,12 +130,20 @@ class Workload:
             case RequestRate(arrivals="clients"):
                 return open_loop(self._fitted(load, shape_seed).trace, 1.0, self.vocab_size, seed)
             case RequestRate() | Ramp():
-                times = self._arrivals(load, shape_seed).tolist()
+                times = self._arrivals(load, shape_seed)
                 asked = self._taken(len(times), seed, shape_seed)
-                due = iter(times)
+                if isinstance(asked, Made):  # none of them follows another
+                    return made(len(asked), lambda i: replace(asked[i], t_sched_s=float(times[i])))
+                due = iter(times.tolist())
                 return [r if r.think_s is not None else replace(r, t_sched_s=next(due)) for r in asked]
 
-    def warmup_waves(self, seed: int) -> list[list[PlannedRequest]]:
+    def is_distinct(self, n: int) -> bool:
+        """Whether no two of `n` prompts begin with the same block, as good as surely."""
+        synthetic = isinstance(self.content, SyntheticContent)
+        own = synthetic or (self.trace is not None and self.trace.blocks is None)
+        return own and n**2 < 1e-12 * (self.vocab_size - 1) ** PREFIX_BLOCK_TOKENS
+
+    def warmup_waves(self, seed: int) -> list[Sequence[PlannedRequest]]:
         """Requests to send before measuring, a wave at a time, all of a wave at once.
 
         `auto` makes waves of 1, 2, 4, … requests up to the load's concurrency. Prompts are as long as the
@@ -167,7 +177,7 @@ class Workload:
         tokens = len(times) * self.record.output_tokens / max(1, self.record.requests)
         return tokens / max(times[-1] - times[0], 1.0)
 
-    def _whole(self, requests: list[PlannedRequest]) -> list[PlannedRequest]:
+    def _whole(self, requests: Sequence[PlannedRequest]) -> Sequence[PlannedRequest]:
         """The requests, random prompts of a known tokenizer with a whole character at their ends."""
         return requests if self.ends is None else end_whole(requests, self.ends)
 
@@ -176,10 +186,10 @@ class Workload:
         assert self.content is not None
         return self.content
 
-    def _taken(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
+    def _taken(self, n: int, seed: int, shape_seed: int, first: int = 0) -> Sequence[PlannedRequest]:
         """Requests of the content; no turn waits longer than the settings allow."""
         asked, most = self._content.take(n, seed, shape_seed, first), self.settings.max_think_s
-        if most is None:
+        if most is None or isinstance(asked, Made):
             return asked
         return [r if r.think_s is None else replace(r, think_s=min(r.think_s, most)) for r in asked]
 
@@ -259,7 +269,7 @@ class Workload:
             output_tokens=sum(int(outputs.sum()) for _, outputs in drawn),
         )
 
-    def _wave(self, size: int, seed: int) -> list[PlannedRequest]:
+    def _wave(self, size: int, seed: int) -> Sequence[PlannedRequest]:
         if self.content is not None:
             inputs = self.content.input_lengths(size)
         else:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.made import made
 from harness.schema.load_settings import Uniform, lengths_text, most
 from harness.traces import sampling
 from harness.workload.planned_requests import UNTIMED, PlannedRequest, distinct_requests
@@ -21,7 +23,7 @@ class Content(ABC):
     """Prompts and the lengths of answers."""
 
     @abstractmethod
-    def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
+    def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> Sequence[PlannedRequest]:
         """`n` requests without a time, those after the first `first`.
 
         Args:
@@ -60,9 +62,9 @@ class SyntheticContent(Content):
         self._input_len, self._output_len = input_len, output_len
         self._vocab_size = vocab_size
 
-    def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> list[PlannedRequest]:
+    def take(self, n: int, seed: int, shape_seed: int, first: int = 0) -> Sequence[PlannedRequest]:
         inputs, outputs = self.lengths(n, shape_seed, first)
-        pairs = list(zip(inputs.tolist(), outputs.tolist(), strict=True))
+        pairs = made(n, lambda place: (int(inputs[place]), int(outputs[place])))
         return distinct_requests(UNTIMED, pairs, self._vocab_size, seed, first)
 
     def lengths(self, n: int, shape_seed: int, first: int = 0) -> tuple[Ints, Ints]:

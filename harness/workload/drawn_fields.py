@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.made import made
 from harness.workload.planned_requests import PlannedRequest
 
 #: The model itself among its adapters.
@@ -30,15 +31,16 @@ class DrawnFields:
     response_format: Mapping[str, Any] | None = None
     share: float = 1.0
 
-    def of(self, requests: Sequence[PlannedRequest], seed: int) -> list[PlannedRequest]:
+    def of(self, requests: Sequence[PlannedRequest], seed: int) -> Sequence[PlannedRequest]:
         """The requests with what was drawn for them: the same for the same seed, for every engine."""
         rng = np.random.default_rng([seed, _STREAM])
         names, weights = list(self.adapters), np.array(list(self.adapters.values()), float)
         chosen = rng.choice(len(names), len(requests), p=weights / weights.sum()) if names else None
         formatted = rng.random(len(requests)) < self.share
-        found = []
-        for i, request in enumerate(requests):
+
+        def drawn(i: int) -> PlannedRequest:
             adapter = None if chosen is None or names[chosen[i]] == BASE else names[chosen[i]]
             given = self.response_format if formatted[i] else None
-            found.append(replace(request, adapter=adapter, response_format=given))
-        return found
+            return replace(requests[i], adapter=adapter, response_format=given)
+
+        return made(len(requests), drawn)

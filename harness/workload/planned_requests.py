@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.made import made
 from harness.traces.trace import Trace
 from harness.workload.prompts import PromptSource
 
@@ -52,32 +53,32 @@ class PlannedRequest:
     turn: int = 0
 
 
-def open_loop(trace: Trace, scale: float, vocab_size: int, seed: int) -> list[PlannedRequest]:
+def open_loop(trace: Trace, scale: float, vocab_size: int, seed: int) -> Sequence[PlannedRequest]:
     """The requests of a trace with all times between arrivals multiplied by `scale`: smaller is heavier.
 
     Prompts do not depend on the scale. Requests that share block hashes share those tokens. A turn of a
     session follows the previous turn in the trace."""
     source = PromptSource(vocab_size, seed, "trace")
-    lengths = trace.input_tokens.tolist()
-    if trace.blocks is None or trace.block_size is None:
-        prompts = [source.distinct(index, length) for index, length in enumerate(lengths)]
-    else:
-        prompts = [
-            source.shared(index, length, blocks, trace.block_size)
-            for index, (length, blocks) in enumerate(zip(lengths, trace.blocks, strict=True))
-        ]
-    times = ((trace.arrival_s - trace.arrival_s[:1]) * scale).tolist()
-    columns = zip(times, prompts, trace.output_tokens.tolist(), _places(trace), strict=True)
-    return [
-        PlannedRequest(index, t, prompt, output, after, session=session, turn=turn)
-        for index, (t, prompt, output, (after, session, turn)) in enumerate(columns)
-    ]
+    times, places = (trace.arrival_s - trace.arrival_s[:1]) * scale, _places(trace)
+
+    def request(index: int) -> PlannedRequest:
+        length = int(trace.input_tokens[index])
+        if trace.blocks is None or trace.block_size is None:
+            prompt = source.distinct(index, length)
+        else:
+            prompt = source.shared(index, length, trace.blocks[index], trace.block_size)
+        after, session, turn = places[index] if places else (None, None, 0)
+        output = int(trace.output_tokens[index])
+        return PlannedRequest(index, float(times[index]), prompt, output, after, session=session, turn=turn)
+
+    return made(len(trace), request)
 
 
 def _places(trace: Trace) -> list[tuple[int | None, int | None, int]]:
-    """For each request the index of the turn before it, the number of its session, and its turn in that."""
+    """For each request the index of the turn before it, the number of its session, and its turn in that.
+    Empty where there are no sessions."""
     if trace.session is None:
-        return [(None, None, 0)] * len(trace)
+        return []
     numbers: dict[str, int] = {}
     latest: dict[str, tuple[int, int]] = {}
     found: list[tuple[int | None, int | None, int]] = []
@@ -93,25 +94,27 @@ def _places(trace: Trace) -> list[tuple[int | None, int | None, int]]:
 
 def closed_loop(
     n: int, input_len: int, output_len: int, vocab_size: int, seed: int, first: int = 0
-) -> list[PlannedRequest]:
+) -> Sequence[PlannedRequest]:
     """`n` requests of equal lengths with distinct prompts, each sent when another one ends.
 
     The first `first` prompts of the seed are left out."""
     return distinct_requests(UNTIMED, [(input_len, output_len)] * n, vocab_size, seed, first)
 
 
-def warmup(lengths: Sequence[tuple[int, int]], vocab_size: int, seed: int) -> list[PlannedRequest]:
+def warmup(lengths: Sequence[tuple[int, int]], vocab_size: int, seed: int) -> Sequence[PlannedRequest]:
     """One request for each pair of input and output tokens. No prompt shares a prefix with a measured one."""
     return distinct_requests("warm-up", lengths, vocab_size, seed)
 
 
 def distinct_requests(
     stream: str, lengths: Sequence[tuple[int, int]], vocab_size: int, seed: int, first: int = 0
-) -> list[PlannedRequest]:
+) -> Sequence[PlannedRequest]:
     """One request for each pair of input and output tokens; no two prompts share a prefix. The first `first`
     prompts of the stream are left out."""
     source = PromptSource(vocab_size, seed, stream)
-    return [
-        PlannedRequest(index, None, source.distinct(first + index, input_len), output_len)
-        for index, (input_len, output_len) in enumerate(lengths)
-    ]
+
+    def request(index: int) -> PlannedRequest:
+        input_len, output_len = lengths[index]
+        return PlannedRequest(index, None, source.distinct(first + index, input_len), output_len)
+
+    return made(len(lengths), request)

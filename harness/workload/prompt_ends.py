@@ -8,16 +8,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.made import made
 from harness.workload.planned_requests import PlannedRequest
 
 
-def end_whole(requests: Sequence[PlannedRequest], ends: NDArray[np.int32]) -> list[PlannedRequest]:
+def end_whole(requests: Sequence[PlannedRequest], ends: NDArray[np.int32]) -> Sequence[PlannedRequest]:
     """The requests; where a prompt of token ids ends within a character, its last token is another.
 
     Args:
         ends: (V,) the token to end with instead of each token; those beyond V stay.
     """
-    return [_end_whole(request, ends) for request in requests]
+    return made(len(requests), lambda place: _end_whole(requests[place], ends))
 
 
 def _end_whole(request: PlannedRequest, ends: NDArray[np.int32]) -> PlannedRequest:

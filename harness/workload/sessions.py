@@ -7,18 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.loadgen.live_answers import fill_text
+from harness.made import Made
 from harness.models.text_tokens import load_tokenizer
 from harness.workload.dataset_content import encode
 from harness.workload.planned_requests import Message, PlannedRequest
 
 
+def answered(requests: Sequence[PlannedRequest]) -> list[int]:
+    """The requests whose answers go into others; a workload that is too long to be held has none."""
+    if isinstance(requests, Made):
+        return []
+    return sorted({index for request in requests for index in request.answers})
+
+
 def with_answers(
     requests: Sequence[PlannedRequest], known: Mapping[int, str], tokenizer: Path | None
-) -> list[PlannedRequest]:
+) -> Sequence[PlannedRequest]:
     """The requests as they were sent: markers replaced by the texts of the answers that came, by request,
     token ids by the tokenizer in that folder, where it is known."""
-    if not any(request.answers for request in requests):
-        return list(requests)
+    if not answered(requests):
+        return requests
     encoding = None if tokenizer is None else load_tokenizer(tokenizer)
 
     def filled(request: PlannedRequest) -> PlannedRequest:

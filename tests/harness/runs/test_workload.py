@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def closed(concurrency: int, **settings: Any) -> Workload:
     return workload(concurrency=concurrency, **{"n": 1000, "input_len": 5, "output_len": 3} | settings)
 
 
-def sizes_met(wave: list[PlannedRequest], rate: int) -> set[int]:
+def sizes_met(wave: Sequence[PlannedRequest], rate: int) -> set[int]:
     """Batch sizes of an engine that admits `rate` prompts a step and gives each a token a step."""
     waiting, running, met = [request.output_tokens for request in wave], [], set()
     while waiting or running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ def test_prompts_are_the_same_at_every_scale_and_differ_by_seed() -> None:
         assert not np.array_equal(a.prompt[:BLOCK], c.prompt[:BLOCK])
 
 
-def first_blocks(requests: list[PlannedRequest]) -> list[tuple[int, ...]]:
+def first_blocks(requests: Sequence[PlannedRequest]) -> list[tuple[int, ...]]:
     return [tuple(request.prompt[:BLOCK].tolist()) for request in requests]
 
 
