@@ -11,6 +11,7 @@ import pandas as pd
 
 from harness.metrics.definitions import succeeded
 from harness.metrics.gaps import run_starts
+from harness.metrics.long_frames import chosen, each, numbers
 from harness.metrics.samples import Group
 from harness.metrics.window import in_flight, inside, scheduled
 from harness.schema.metric import MS
@@ -58,12 +59,13 @@ def flow(group: Group, slo: Slo | None) -> Flow:
         seconds = group.window.end_s - group.window.start_s
         ended = inside(good["t_end"], group.window).to_numpy(dtype=bool)
         tokens = _arrived(whole, good, group.window)
-    prompts = good["prompt_tokens"].fillna(good["input_tokens"]).to_numpy(np.int64)
+    reported, asked = numbers(good["prompt_tokens"]), numbers(good["input_tokens"])
+    prompts = each(lambda counted, asked: np.where(np.isnan(counted), asked, counted), reported, asked)
     return Flow(
         seconds=seconds,
         ended=int(ended.sum()),
         good=None if slo is None else int((meets(whole, slo) & ended).sum()),
-        prompt_tokens=int(prompts[ended].sum()),
+        prompt_tokens=int(chosen(prompts, ended).sum()),
         output_tokens=tokens,
     )
 
