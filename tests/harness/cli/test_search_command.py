@@ -91,10 +91,10 @@ def test_limits_that_none_or_all_meet(
 def test_ctrl_c_names_the_command_that_goes_on(
     servers: list[str], start_bench: Any, bench: Callable[..., Any], tmp_path: Path
 ) -> None:
-    words = ("search", *servers, "--slo", LIMITS, *SHORT[:-1], "--out", str(tmp_path / "runs"))
-    first = start_bench(*words)
+    words = ("search", *servers, "--slo", LIMITS, *SHORT[:-1], "--cells", "3")
+    first = start_bench(*words, "--out", str(tmp_path / "runs"))
     folder = first.until("run ").removeprefix("run ").partition(": ")[0]
-    first.until("[2/12]")
+    first.until("[2/6]")
     first.process.send_signal(signal.SIGINT)
     done = first.end()
     assert done.code == 130

@@ -60,7 +60,7 @@ def by_hand(rows):
     return good, samples
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(runs())
 def test_every_number_is_the_one_worked_out_by_hand(rows):
     found = summarize(*build(rows))
