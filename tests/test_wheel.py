@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -73,8 +74,9 @@ class Environment:
         self.cwd = folder / "empty"
         self.cwd.mkdir()
 
-    def run(self, program: str, *words: str, code: int = 0, path: str = "") -> str:
-        """What the program prints; its exit status has to be `code`. `path` is PYTHONPATH."""
+    def run(self, program: str, *words: str, code: int | tuple[int, ...] = 0, path: str = "") -> str:
+        """What the program prints; its exit status has to be `code`, or one of several. `path` is
+        PYTHONPATH."""
         ours = ("BENCH_", "PYTHON", "ROSEINFER_")
         kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
         folders = {f"XDG_{kind}_HOME": str(self.user / kind.lower()) for kind in ("CACHE", "CONFIG")}
@@ -86,7 +88,8 @@ class Environment:
             text=True,
             timeout=300,
         )
-        assert done.returncode == code, f"{program} {' '.join(words)}: {done.stdout}{done.stderr}"
+        codes = (code,) if isinstance(code, int) else code
+        assert done.returncode in codes, f"{program} {' '.join(words)}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
 
@@ -137,10 +140,13 @@ def test_the_main_job_runs_from_any_folder(installed: Environment) -> None:
         trap.write_text("raise SystemExit('a file of the current folder was imported')\n")
     load = ["--n", "6", "--scales", "0.02", "--fit", "clip", "--max-output-len", "4", "--warmup", "1"]
     load += ["--max-model-len", "128"]
-    report = installed.run(
-        "bench", "online", "--engines", "roseinfer", *SMALL, *load, "--no-calibrate", "--quiet"
-    ).split()[-1]
+    words = ("online", "--engines", "roseinfer", *SMALL, *load, "--no-calibrate", "--quiet")
+    report = installed.run("bench", *words, code=(0, 3)).split()[-1]
     run = (installed.cwd / report).parent
+    for summary in json.loads((run / "online_results.json").read_text())["summaries"]:
+        assert summary["num_success"] == 6
+        # On a busy machine, and then the exit status is 3.
+        assert all("the client sent late" in reason for reason in summary["invalid_reasons"])
     assert run.parent == installed.cwd / "outputs" / "benchmarks" / "serving"
     installed.run("bench", "report", str(run))
     assert (installed.cwd / "reports" / f"{run.name}.html").stat().st_size > 100_000
