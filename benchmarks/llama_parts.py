@@ -2,10 +2,11 @@
 
     python -m benchmarks.llama_parts random:qwen3-8b --only products,prompts,decode,between
 
-`products`: cuBLAS. `prompts`: attention of prompts by Triton's kernel, keys in a row or in blocks of the
-cache, by FlashAttention-3 where fa3-fwd is installed, and by cuDNN's for variable lengths. `decode`:
-attention of next tokens for every way to divide it (`How`). `between`: norms, SwiGLU and rotation. µs a call
-in a captured graph of many, but for cuDNN, which cannot be captured. `furthest`: the largest difference of
+`products`: cuBLAS, by `--rows`, with the weights of several layers, so that none stays in the cache.
+`prompts`: attention of prompts by Triton's kernel, keys in a row or in blocks of the cache, by
+FlashAttention-3 where fa3-fwd is installed, and by cuDNN's for variable lengths. `decode`: attention of next
+tokens for every way to divide it (`How`). `between`: norms, SwiGLU and rotation. µs a call in a captured
+graph of many, but for cuDNN, which cannot be captured. `furthest`: the largest difference of
 the prompts' kernels from the first.
 """
 
@@ -13,16 +14,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.llama_steps import median
-from roseinfer.attention.flash3 import FlashAttention3
+from roseinfer.attention.flash3 import FlashAttention3, loads
 from roseinfer.attention.prefill import Spans
 from roseinfer.kernels.cuda.gqa_decode import Heads, How, Rotation, gqa_decode, how_for
 from roseinfer.kernels.triton.prefill import prefill, prefill_paged
@@ -32,6 +32,8 @@ from roseinfer.kernels.triton.swiglu import swiglu
 from rosemodels import llama
 
 DEVICE, DTYPE, BLOCK = torch.device("cuda"), torch.bfloat16, 16
+#: Layers whose weights a product takes in turns.
+LAYERS = 8
 ROWS = (64, 128, 256, 512, 576, 768, 1024, 1088, 2048, 4096, 8192)
 #: Tokens of prompts, and cached tokens before each.
 PROMPTS = (
@@ -69,7 +71,7 @@ def captured(call: Callable[[], object], calls: int = 20) -> float:
     return spent(graph.replay, calls)
 
 
-def products(shape: llama.Shape) -> Iterator[str]:
+def products(shape: llama.Shape, all_rows: Sequence[int] = ROWS) -> Iterator[str]:
     heads, ffn = (shape.heads + 2 * shape.kv_heads) * shape.head_dim, shape.ffn_width
     sizes = {
         "qkv": (heads, shape.width),
@@ -77,21 +79,25 @@ def products(shape: llama.Shape) -> Iterator[str]:
         "gate and up": (2 * ffn, shape.width),
         "down": (shape.width, ffn),
     }
-    weights = [drawn(*size) for size in sizes.values()]
-    yield f"| rows | {' | '.join(f'{name}: µs, TFLOP/s' for name in sizes)} | layers, ms |"
-    yield "|---:" * (len(sizes) + 2) + "|"
-    for rows in ROWS:
-        times = [captured(partial(F.linear, drawn(rows, w.shape[1]), w)) for w in weights]
-        rates = [2e-6 * rows * w.numel() / t for w, t in zip(weights, times, strict=True)]
+    weights = [[drawn(*size) for _ in range(LAYERS)] for size in sizes.values()]
+    yield f"| rows | {' | '.join(f'{name}: µs, TFLOP/s' for name in sizes)} | a layer, µs | layers, ms |"
+    yield "|---:" * (len(sizes) + 3) + "|"
+
+    def product(x: Tensor, own: Iterator[Tensor]) -> Tensor:
+        return F.linear(x, next(own))
+
+    for rows in all_rows:
+        times = [captured(partial(product, drawn(rows, w[0].shape[1]), itertools.cycle(w))) for w in weights]
+        rates = [2e-6 * rows * w[0].numel() / t for w, t in zip(weights, times, strict=True)]
         cells = " | ".join(f"{t:.1f}, {rate:.0f}" for t, rate in zip(times, rates, strict=True))
-        yield f"| {rows} | {cells} | {1e-3 * shape.layers * sum(times):.2f} |"
+        yield f"| {rows} | {cells} | {sum(times):.0f} | {1e-3 * shape.layers * sum(times):.2f} |"
 
 
 def prompts(shape: llama.Shape) -> Iterator[str]:
     dim, sizes = shape.head_dim, [shape.heads, shape.kv_heads, shape.kv_heads]
     yield "| tokens | cached | in a row, µs | in blocks | FA-3 | cuDNN | TFLOP/s in a row | furthest |"
     yield "|---|---|---:|---:|---:|---:|---:|---:|"
-    fa3 = FlashAttention3() if find_spec("fa3_fwd_interface") else None
+    fa3 = FlashAttention3() if loads() else None
     for counts, contexts in PROMPTS:
         lengths = [a + b for a, b in zip(counts, contexts, strict=True)]
         query, key = (
@@ -207,11 +213,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     given = parser.parse_args()
     shape = llama.SHAPES[given.model.removeprefix("random:")]
     for part in given.only.split(","):
         print(f"\n{part} of {given.model}\n")
-        for line in PARTS[part](shape):
+        lines = products(shape, given.rows) if part == "products" else PARTS[part](shape)
+        for line in lines:
             print(line, flush=True)
 
 

@@ -172,9 +172,10 @@ class CapacityFound(Strict):
     ended: str = Field(description="why no more was measured")
 
     @property
-    def between(self) -> bool:
-        """Whether cells met the limits and others missed them: else `value` is little more than a guess."""
-        return {True, False} <= {trial.met for trial in self.trials}
+    def guessed(self) -> bool:
+        """Whether `value` is little more than a guess: within the loads, and all cells said the same."""
+        between = {True, False} <= {trial.met for trial in self.trials}
+        return self.value is not None and self.bound is None and not between
 
 
 class CapacityRatio(Strict):

@@ -9,11 +9,13 @@ from torch import Tensor
 
 from roseinfer.attention.prefill import Spans
 
+PACKAGE = "fa3_fwd_interface"
+
 
 def loads() -> bool:
     """Whether the package is there, for this release of PyTorch."""
     try:
-        import_module("fa3_fwd_interface")
+        import_module(PACKAGE)
     except (ImportError, OSError):
         return False
     return True
@@ -23,7 +25,7 @@ class FlashAttention3:
     """A `Prefill` for bfloat16 on GPUs of compute capability 9.0."""
 
     def __init__(self) -> None:
-        import_module("fa3_fwd_interface")  # which registers the operator
+        import_module(PACKAGE)  # which registers the operator
         self._attend = torch.ops.fa3_fwd.fwd
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans, out: Tensor | None = None) -> Tensor:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from roseinfer.attention.flash3 import FlashAttention3, loads
+from roseinfer.attention.flash3 import PACKAGE, FlashAttention3, loads
 from roseinfer.attention.flashinfer import FlashInfer
 from roseinfer.attention.prefill import Prefill, Spans, flash, sdpa
 from roseinfer.config import ConfigError, PrefillBackend
@@ -57,10 +57,12 @@ def _lacking(name: PrefillBackend, head_dim: int, dtype: torch.dtype, device: to
     if name == "flash-attn" and not (half and head_dim % 8 == 0 and head_dim <= 256):
         return "fp16 or bf16, and a head size that is a multiple of 8, up to 256"
     if name == "flash-attn-3":
-        if not loads():
-            return "its package, for this release of PyTorch: pip install fa3-fwd"
+        if find_spec(PACKAGE) is None:
+            return "its package: pip install fa3-fwd"
         if not (is_hopper(device) and dtype == torch.bfloat16 and head_dim in (64, 128, 256)):
             return "a GPU of compute capability 9.0, bf16, and a head size of 64, 128 or 256"
+        if not loads():
+            return "a package fa3-fwd that was built for this release of PyTorch"
     if name == "triton" and head_dim > kernel.MAX_DIM:
         return f"a head size of at most {kernel.MAX_DIM}"
     return None

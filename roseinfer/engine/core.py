@@ -211,7 +211,7 @@ def _chunk(config: EngineConfig, policies: Policies) -> int | None:
     """Tokens of a prompt in one step at most, where prompts are cut."""
     how = policies.composition
     if isinstance(how, FillUp):
-        return min(policies.prefill_max_tokens, max(rows for _, rows in how.rows))
+        return min(policies.prefill_max_tokens, how.most)
     return config.chunked_prefill_size
 
 
@@ -219,7 +219,7 @@ def _mixed_steps(policies: Policies, capacity: int) -> MixedSteps:
     """Those that are worth a graph."""
     how = policies.composition
     if isinstance(how, FillUp):
-        return MixedSteps(min(LARGE_ROWS, max(rows for _, rows in how.rows)), cut=True)
+        return MixedSteps(min(LARGE_ROWS, how.most), cut=True)
     if isinstance(how, TakeAlong) and capacity >= how.requests:
         return MixedSteps(how.rows)
     return MixedSteps()

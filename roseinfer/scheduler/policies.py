@@ -148,6 +148,11 @@ class FillUp:
         decoding = parts.decode()
         return parts.prompts(self.budget(parts.waiting, len(decoding)), cut=True), decoding
 
+    @property
+    def most(self) -> int:
+        """Rows of its largest steps."""
+        return max(rows for _, rows in self.rows)
+
     def budget(self, waiting: int, decoding: int) -> int:
         """Tokens of prompts where so many requests wait, and so many decode in this step."""
         rows = next((rows for most, rows in self.rows if waiting + decoding <= most), self.rows[-1][1])

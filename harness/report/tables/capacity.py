@@ -23,7 +23,7 @@ def _found(search: SearchResults) -> Table:
     rows = [
         [
             Cell(found.label),
-            Cell(capacity_value(found) if found.bound or found.between else DASH, found.value),
+            Cell(DASH if found.guessed else capacity_value(found), found.value),
             Cell(interval(found), found.low),
             Cell(str(len(found.trials)), len(found.trials)),
             Cell(str(invalid := sum(trial.met is None for trial in found.trials)), invalid),
@@ -47,7 +47,7 @@ def _ratios(search: SearchResults) -> Table:
     """One row a pair of engines."""
     columns = [Column("engine", numeric=False), Column("against", numeric=False)]
     columns += [Column("times as much"), Column("95 % interval"), Column("", numeric=False)]
-    guessed = {found.label for found in search.engines if not (found.bound or found.between)}
+    guessed = {found.label for found in search.engines if found.guessed}
     rows = [
         [
             Cell(ratio.a),

@@ -37,7 +37,7 @@ def interval(found: CapacityFound | CapacityRatio, places: int | None = None) ->
 def capacity_value(found: CapacityFound) -> str:
     """The highest load, also where it is beyond the loads that were allowed: `under 1`, `64 or more`. Its
     interval where every cell said the same."""
-    if found.value is not None and found.bound is None and not found.between:
+    if found.guessed:
         return interval(found)
     value = load_value(found.value)
     return {None: value, "lightest": f"under {value}", "heaviest": f"{value} or more"}[found.bound]
@@ -58,7 +58,7 @@ def capacity_verdict(search: SearchResults) -> list[str]:
     best, *others = sorted(known, key=lambda found: (-(found.value or 0.0), found.bound == "lightest"))
     value = best.value or 0.0
     carries = f"carries {capacity_value(best)} {plan.unit_of(value)}"
-    if best.between:
+    if not best.guessed:
         carries += f" (95 % interval {interval(best)})"
     if best.bound == "heaviest":
         carries = f"carries {plan.amount(plan.highest)} or more, the heaviest load that was allowed"

@@ -10,12 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from roseinfer.kernels.triton.launch import early, pdl_wait
+from roseinfer.kernels.triton.launch import early, padded_prompts, pdl_wait
 
 #: Rows of a program.
 _TOKENS = 8
-#: Up to so many prompts one compiled kernel serves.
-_PROMPTS = 128
 
 
 @triton.jit(do_not_specialize=["prompts", "table_stride"])
@@ -57,6 +55,6 @@ def gather_kv(
     width = heads * dim
     _gather_kv[(triton.cdiv(room, _TOKENS),)](
         keys, values, key, table, table.stride(0), rows, prompts, k, v, WIDTH=width,
-        PAD_WIDTH=triton.next_power_of_2(width), PAD_PROMPTS=max(_PROMPTS, triton.next_power_of_2(prompts)),
+        PAD_WIDTH=triton.next_power_of_2(width), PAD_PROMPTS=padded_prompts(prompts),
         BLOCK_SIZE=block_size, TOKENS=_TOKENS, num_warps=4, **early(k.device),
     )  # fmt: skip

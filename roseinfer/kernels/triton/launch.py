@@ -29,6 +29,11 @@ def early(device: torch.device) -> dict[str, Any]:
     return {"EARLY": True, "launch_pdl": True} if is_hopper(device) else {"EARLY": False}
 
 
+def padded_prompts(prompts: int) -> int:
+    """A power of 2 that is no less; one compiled kernel serves up to 128."""
+    return max(128, triton.next_power_of_2(prompts))
+
+
 @triton.jit
 def pdl_wait(EARLY: tl.constexpr, LATE: tl.constexpr = False):
     """Let the next kernel start, or with LATE leave that to `pdl_launch_late`, then wait for the kernels

@@ -15,13 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from roseinfer.kernels.triton.launch import early, pdl_wait
+from roseinfer.kernels.triton.launch import early, padded_prompts, pdl_wait
 
 LOG2E = tl.constexpr(1.4426950408889634)
 #: The largest head size.
 MAX_DIM = 128
-#: Up to so many prompts one compiled kernel serves.
-_PROMPTS = 128
 
 
 @triton.jit(do_not_specialize=["prompts", "table_stride"])
@@ -119,7 +117,7 @@ def _launch(
         q, k, v, q.stride(0), k.stride(0), v.stride(0), out, query, key, query if table is None else table,
         0 if table is None else table.stride(0), query if rows is None else rows, prompts, dim**-0.5,
         HEADS=heads, KV_HEADS=k.shape[1], DIM=dim, PAD_DIM=max(16, triton.next_power_of_2(dim)),
-        PAD_PROMPTS=max(_PROMPTS, triton.next_power_of_2(prompts)), ROWS=tile, TOKENS=tile,
+        PAD_PROMPTS=padded_prompts(prompts), ROWS=tile, TOKENS=tile,
         BLOCK_SIZE=block_size, num_warps=4, num_stages=3, **early(q.device),
     )  # fmt: skip
     return out

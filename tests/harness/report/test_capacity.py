@@ -82,7 +82,7 @@ def test_one_cell_is_no_capacity() -> None:
     found = SearchResults(
         plan=PLAN, engines=[s.found(s.label, None, False) for s in searches], ratios=[ratio]
     )
-    assert [engine.between for engine in found.engines] == [True, False]
+    assert [engine.guessed for engine in found.engines] == [False, True]
     assert "b carries at most" in capacity_verdict(found)[1]
     engines, ratios = capacity_tables(found)
     assert engines.rows[1][1].text == ratios.rows[0][2].text == DASH

@@ -108,7 +108,7 @@ class CacheModel(Runner):
         chunked = isinstance(along, FillUp) or isinstance(policies.chunking, ChunkedPrompts)
         assert (len(counts) <= 1 and not chunked) or sum(counts) <= policies.prefill_max_tokens
         if isinstance(along, FillUp):
-            assert sum(counts) <= max(rows for _, rows in along.rows)
+            assert sum(counts) <= along.most
         elif isinstance(policies.chunking, ChunkedPrompts) and along is None:
             assert max(counts, default=0) <= policies.chunking.size
         assert len(counts) <= policies.prefill_max_batch_size
