@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from torch import multiprocessing
 
 from roseinfer.attention.base import Attention
 from roseinfer.attention.cuda_paged import CudaPagedAttention
@@ -20,7 +23,9 @@ from roseinfer.models.linear import Linear
 from roseinfer.models.llama import Llama
 from roseinfer.models.llama_cuda import CudaLlama
 from roseinfer.models.llama_fp8_cuda import Fp8CudaLlama
+from roseinfer.models.load import load
 from roseinfer.models.ops import Ops
+from roseinfer.models.shard import Shard
 from rosemodels import llama
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
@@ -78,6 +83,18 @@ def logits_of(model: Llama, attention: Attention) -> torch.Tensor:
     return torch.cat(found)
 
 
+def attention_of(model: Llama, dtype: torch.dtype, cache: torch.dtype | None = None) -> Attention:
+    pool = KVPool(model.config.kv_shape(cache or dtype), len(LENGTHS) * BLOCKS, SIZE, DEVICE)
+    if not isinstance(model, CudaLlama):
+        return TorchPagedAttention(pool)
+    return CudaPagedAttention(pool, choose(None, model.config.head_dim, dtype, DEVICE).attend)
+
+
+def distance(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Root mean square of the difference over the spread of `wanted`, of each row."""
+    return ((logits - wanted) / wanted.std(-1, keepdim=True)).square().mean(-1).sqrt()
+
+
 @pytest.mark.parametrize("name", ["qwen3-0.6b", "qwen3-8b"])
 @torch.inference_mode()
 def test_logits_beside_float32(name: str) -> None:
@@ -90,14 +107,9 @@ def test_logits_beside_float32(name: str) -> None:
         kind: type[Llama], dtype: torch.dtype, linear: type[Linear] = Linear, cache: torch.dtype | None = None
     ) -> torch.Tensor:
         model = kind(shape, weights, DEVICE, dtype, linear=linear, ops=Ops(), head=Linear)  # type: ignore[arg-type]
-        pool = KVPool(shape.kv_shape(cache or dtype), len(LENGTHS) * BLOCKS, SIZE, DEVICE)
-        attention: Attention = TorchPagedAttention(pool)
-        if kind is not Llama:
-            attention = CudaPagedAttention(pool, choose(None, shape.head_dim, dtype, DEVICE).attend)
-        return logits_of(model, attention)
+        return logits_of(model, attention_of(model, dtype, cache))
 
     wanted = run(Llama, torch.float32)
-    spread = wanted.std(-1, keepdim=True)
     for kind, dtype, linear, cache, bound in (
         (CudaLlama, torch.bfloat16, Linear, None, 0.1),
         (CudaLlama, torch.float16, Linear, None, 0.02),
@@ -106,7 +118,49 @@ def test_logits_beside_float32(name: str) -> None:
         (Fp8CudaLlama, torch.bfloat16, Fp8Linear, None, 0.8),
         (Fp8CudaLlama, torch.bfloat16, Fp8Linear, E4M3, 0.9),
     ):
-        off = ((run(kind, dtype, linear, cache) - wanted) / spread).square().mean(-1).sqrt()
+        off = distance(run(kind, dtype, linear, cache), wanted)
         print(f"{name} {dtype} {linear.name} {cache}: {off.tolist()}")
         assert off.max() < bound, (dtype, linear.name, cache, off.tolist())
         torch.cuda.empty_cache()
+
+
+def loaded(name: str, dtype: torch.dtype, shard: Shard | None = None) -> Llama:
+    model = load(f"random:{name}", DEVICE, dtype, fused=dtype is not torch.float32, shard=shard)
+    assert isinstance(model, Llama)
+    return model
+
+
+@torch.inference_mode()
+def keep_logits(rank: int, ranks: int, name: str, file: Path, out: Path) -> None:
+    """Those of a model that `ranks` GPUs share, which rank 0 has, into `out`."""
+    torch.cuda.set_device(rank)
+    model = loaded(name, torch.bfloat16, Shard(rank, ranks, first_embeds=True))
+    model.ranks.room(sum(LENGTHS), len(LENGTHS))
+    model.ranks.connect(file, 120)
+    logits = logits_of(model, attention_of(model, torch.bfloat16))
+    if rank == 0:
+        torch.save(logits.cpu(), out)
+    torch.cuda.synchronize()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are not two GPUs")
+@pytest.mark.parametrize("name", ["qwen3-0.6b", "qwen3-8b"])
+def test_two_gpus_are_as_exact_as_one(name: str, tmp_path: Path) -> None:
+    loaded_by = (2, name, tmp_path / "ranks", tmp_path / "logits")
+    multiprocessing.spawn(keep_logits, loaded_by, 2)  # type: ignore[attr-defined,no-untyped-call]
+    shared = torch.load(tmp_path / "logits").cuda()
+    found = []
+    with torch.inference_mode():
+        for dtype in (torch.float32, torch.bfloat16):
+            model = loaded(name, dtype)
+            found.append(logits_of(model, attention_of(model, dtype)))
+            del model
+            torch.cuda.empty_cache()
+    wanted, alone = found
+    for what, off in (
+        ("two from float32", distance(shared, wanted)),
+        ("one from float32", distance(alone, wanted)),
+        ("two from one", distance(shared, alone)),
+    ):
+        print(f"{name} {what}: {off.tolist()}")
+        assert off.max() < 0.1, (what, off.tolist())
