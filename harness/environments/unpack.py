@@ -128,8 +128,15 @@ def unpack(bundle: Path, to: Path, python: str) -> Path:
     program.write_text(f'#!/bin/sh\nexport PYTHONPATH={site}\nexec {shlex.quote(python)} "$@"\n')
     program.chmod(0o755)
     partial.rename(folder)
+    _compile(python, folder / "site")
     point(to / manifest["engine"], folder)
     return folder
+
+
+def _compile(python: str, site: Path) -> None:
+    """Compile all modules now, on every core, rather than in the engine's first start."""
+    command = [python, "-m", "compileall", "-q", "-j", "0", str(site)]
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
 
 def main() -> int:
