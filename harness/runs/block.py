@@ -218,7 +218,9 @@ class _Measuring:
             if lasted_s >= wanted_s or answers.broken or not isinstance(cell.load, ClosedLoop):
                 break
             sent = sum(request.after is None for request in requests)  # a session counts once
-            first, n = first + sent, ceil(sent * MARGIN * wanted_s / max(lasted_s, 0.01))
+            rounds = sent * MARGIN * wanted_s / max(lasted_s, 0.01) / cell.load.concurrency
+            # In whole rounds: a last request alone would lower the rate.
+            first, n = first + sent, ceil(rounds) * cell.load.concurrency
         records = self._records(answers, requests, cell)
         write_cell(self.run.folder, cell.index, records)
         write_server(self.run.folder, cell.index, server.table(cell.index, answers.t0))

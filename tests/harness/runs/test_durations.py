@@ -32,6 +32,7 @@ def test_a_closed_loop_gets_more_requests_with_prompts_of_their_own(
     summary = results.summaries[-1]
     assert summary.duration_s >= 1 and summary.num_error == 0
     assert summary.num_requests > 50 and summary.left_out == 0
+    assert summary.num_requests % 4 == 0, "the last round is not whole"
     [text] = short(results)
     assert text.startswith("measured for") and "instead" not in text
     requests = pd.read_parquet(folder / "requests.parquet")
